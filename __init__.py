@@ -1,0 +1,1 @@
+"""kelek: a replicated log, tables, a broker, discovery and JRaft over ZeroMQ."""

@@ -1,0 +1,30 @@
+"""Compiles csrc/ into kelek._native: csrc/api.h is read by the compiler and by cffi alike."""
+
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
+
+
+def without_preprocessor_lines(path: Path) -> str:
+    """The declarations of a header: cffi's parser takes no `#` lines (constants are enums)."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("#"))
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(without_preprocessor_lines(HERE / "csrc" / "api.h"))
+ffibuilder.set_source(
+    "kelek._native",
+    '#include "api.h"',
+    sources=SOURCES,
+    include_dirs=["csrc"],
+    depends=["csrc/api.h"],
+    libraries=["dl", "pthread"],
+    # cffi's own generated wrapper is not written to our warnings; check compiles csrc/ with them.
+    extra_compile_args=["-O2", "-g"],
+    py_limited_api=True,
+)

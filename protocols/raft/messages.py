@@ -1,0 +1,108 @@
+"""What the Raft core takes in and hands out: plain values, whatever the wire they travel on."""
+
+from typing import NamedTuple
+
+KIND_STATE = 0
+KIND_CONFIG = 1
+KIND_CHECKPOINT = 2
+
+
+class Batch(NamedTuple):
+    """Consecutive log entries of one term, framed once and then passed on unchanged.
+
+    The core never looks into `block` (docs/disk-format.md, "Block"): on the hot path no Python
+    object stands for one entry.
+    """
+
+    first_index: int
+    count: int
+    term: int
+    block: bytes
+
+    @property
+    def last_index(self) -> int:
+        return self.first_index + self.count - 1
+
+
+class HardState(NamedTuple):
+    """What must be durable before any message that depends on it leaves (Raft, figure 2)."""
+
+    term: int = 0
+    voted_for: str | None = None
+
+
+class RequestVote(NamedTuple):
+    """Raft, section 5.2; with `pre_vote` the question of section 9.6 of the dissertation."""
+
+    term: int  # The candidate's term; with pre_vote the term that it would campaign in.
+    candidate: str
+    last_index: int
+    last_term: int
+    pre_vote: bool = False
+    transfer: bool = False  # The leader asked for it: stickiness does not apply.
+
+
+class Vote(NamedTuple):
+    """The answer to RequestVote."""
+
+    term: int
+    granted: bool
+    pre_vote: bool = False
+
+
+class AppendEntries(NamedTuple):
+    """Raft, section 5.3; without batches it is a heartbeat and a commit notice."""
+
+    term: int
+    leader: str
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    batches: tuple[Batch, ...] = ()
+
+
+class AppendResponse(NamedTuple):
+    """The answer to AppendEntries.
+
+    match_index is meaningful on success: everything up to it is equal and durable. On refusal
+    conflict_index is where the leader should go on: the first index of conflict_term (the term that
+    we have at prev_index), or our last index + 1 with conflict_term 0 when our log is too short;
+    conflict_index 0 says nothing (a stale term).
+    """
+
+    term: int
+    success: bool
+    match_index: int = 0
+    conflict_index: int = 0
+    conflict_term: int = 0
+
+
+Message = RequestVote | Vote | AppendEntries | AppendResponse
+
+
+class Envelope(NamedTuple):
+    """A message and its way: context is what step() was given with the request, untouched."""
+
+    to: str
+    message: Message
+    context: object = None
+
+
+class Read(NamedTuple):
+    """Entries for a follower that are no longer in memory: answered by Raft.on_read()."""
+
+    to: str
+    first_index: int
+    bytes_max: int
+
+
+class Ready(NamedTuple):
+    """Everything the core wants done, in the only order that is safe."""
+
+    hard_state: HardState | None  # Make this durable first, ...
+    messages: list[Envelope]  # ... then send these.
+    batches: list[Batch]  # Write these in order (the first may replace a suffix), ...
+    messages_after: list[Envelope]  # ... and send these when they are durable.
+    reads: list[Read]
+    commit_index: int
+    commit_term: int  # The term of the entry at commit_index.
