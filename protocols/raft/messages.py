@@ -15,7 +15,7 @@ class Batch(NamedTuple):
     """
 
     first_index: int
-    count: int
+    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
     term: int
     block: bytes
 
