@@ -1,0 +1,30 @@
+/* klk_crc32c against the vectors of RFC 3720, appendix B.4, on exact-size heap buffers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+
+static int check(const char *name, const uint8_t *data, size_t size, uint32_t expected) {
+    uint8_t *exact = malloc(size);
+    if (exact == NULL) return 1;
+    memcpy(exact, data, size);
+    uint32_t found = klk_crc32c(0, exact, size);
+    uint32_t pieces = klk_crc32c(klk_crc32c(0, exact, size / 3), exact + size / 3, size - size / 3);
+    free(exact);
+    if (found == expected && pieces == expected) return 0;
+    printf("%s: expected %08x, found %08x, in two pieces %08x\n", name, expected, found, pieces);
+    return 1;
+}
+
+int main(void) {
+    uint8_t zeros[32] = {0}, ones[32], up[32], down[32];
+    memset(ones, 0xff, sizeof ones);
+    for (size_t i = 0; i < 32; i++) {
+        up[i] = (uint8_t)i;
+        down[i] = (uint8_t)(31 - i);
+    }
+    return check("zeros", zeros, 32, 0x8a9136aau) + check("ones", ones, 32, 0x62a8ab43u) +
+           check("up", up, 32, 0x46dd794eu) + check("down", down, 32, 0x113fdb5cu) +
+           check("digits", (const uint8_t *)"123456789", 9, 0xe3069283u);
+}
