@@ -1,0 +1,558 @@
+"""The base of every process: its sockets, its loop, its ties to the supervisor. No protocol here.
+
+This is the only place that polls and the only one that makes sockets.
+"""
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import msgpack
+import zmq
+
+from . import pipes
+from .errors import OperatorError, UnitBroken
+
+EXIT_STOPPED = 0
+EXIT_BROKEN = 1  # It failed while it ran: worth a restart.
+EXIT_SETUP = 2  # It can't start like this: somebody has to change something.
+
+STATUS_MS = 250  # How often an actor reports to the supervisor.
+DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
+RARELY_MS = 60_000  # Bad input is logged this often at most.
+BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may still be closing.
+
+HWM = 1000
+MESSAGE_BYTES_MAX = 16 << 20
+MESSAGE_FRAMES_MAX = 8192
+HANDSHAKE_MS = 2000
+RECONNECT_MS = 100
+RECONNECT_MS_MAX = 1000
+DRAIN_COUNT_MAX = 4096
+DRAIN_BYTES_MAX = 4 << 20
+
+Socket = zmq.Socket[bytes]
+Frames = Sequence[bytes]
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Arena(Protocol):
+    """What one drain took in: whole messages only (native.Arena)."""
+
+    @property
+    def count(self) -> int: ...
+    def message(self, i: int) -> list[bytes]: ...
+    def messages(self) -> list[list[bytes]]: ...
+
+
+class ActorSetup(NamedTuple):
+    """Everything that an actor is told at its start: one JSON file of these keys, mode 0600."""
+
+    node: str
+    role: str
+    name: str  # Unique in the node: the role, or role.2 and so on.
+    cluster: str
+    run_dir: str  # Where its pipes are (pipes.endpoint).
+    data_dir: str  # The node's own directory below the topology's `data`.
+    control: str  # Endpoint of the supervisor's ROUTER.
+    epoch: int  # New at each start of the restart unit: nanoseconds, growing.
+    bootstrap: bool  # An empty data directory is a first start: the operator said so.
+    options: dict[str, Any]  # What the topology says for this actor, all defaults filled in.
+    places: dict[str, str]  # Option -> FILE:LINE:COL: key.path, for the operator's errors.
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        with open(path, encoding="utf-8") as file:
+            return cls(**json.load(file))
+
+
+class Host(NamedTuple):
+    """What carries an actor: a process of its own, or a thread of the supervisor's."""
+
+    stop_fd: int = 0  # End of file: the supervisor is gone, stop at once. A byte: SIGTERM's twin.
+    log_fd: int = 2
+    context: zmq.Context[Socket] | None = None  # Given to a thread, which gets no signals.
+
+
+class SocketOptions(NamedTuple):
+    """How a socket is made; the defaults fit a pipe between two processes of a node."""
+
+    bind: tuple[str, ...] = ()
+    connect: tuple[str, ...] = ()
+    place: str = ""  # The place in the topology of what is bound, for the operator's error.
+    hwm: int = HWM
+    send_hwm: int = 0  # 0: as hwm.
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    linger_ms: int = 0
+    router_mandatory: bool = False
+    immediate: bool = False  # Queue only on a finished connection: peer DEALERs, pipes.
+    reconnect_ms: int = RECONNECT_MS
+    reconnect_ms_max: int = RECONNECT_MS_MAX
+    routing_id: bytes = b""
+    topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
+
+
+class _Stopped(Exception):
+    """Raised by the signal handler when the actor is stopped during its start."""
+
+
+class _Messages:
+    """What one drain took in, received by pyzmq."""
+
+    def __init__(self, messages: list[list[bytes]], more: bool) -> None:
+        self._messages = messages
+        self.count = len(messages)
+        self.more = more
+
+    def message(self, i: int) -> list[bytes]:
+        return self._messages[i]
+
+    def messages(self) -> list[list[bytes]]:
+        return self._messages
+
+
+class _Drain:
+    """Takes in everything that waits on a socket, up to a limit."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self.dropped = 0
+
+    def take(self) -> _Messages:
+        messages: list[list[bytes]] = []
+        size = 0
+        while len(messages) < DRAIN_COUNT_MAX and size < DRAIN_BYTES_MAX:
+            try:
+                frames = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return _Messages(messages, more=False)
+            if len(frames) > MESSAGE_FRAMES_MAX:
+                self.dropped += 1
+                continue
+            messages.append(frames)
+            size += sum(map(len, frames))
+        return _Messages(messages, more=True)
+
+
+class Pipe:
+    """A sending end that never blocks: what the other side can't take yet waits here, in order.
+
+    Whoever sends looks at `full` and pauses its sources while it is true: the limit of what waits
+    here is what the caller has taken in already.
+    """
+
+    def __init__(self, actor: "Actor", socket: Socket) -> None:
+        self._actor = actor
+        self.socket = socket
+        self._waiting: deque[Frames] = deque()
+
+    @property
+    def full(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return len(self._waiting)
+
+    def send(self, frames: Frames) -> None:
+        if self._waiting or not _send(self.socket, frames):
+            self._waiting.append(frames)
+            self._actor._want_out(self.socket, self._on_writable)
+
+    def _on_writable(self) -> None:
+        while self._waiting:
+            if not _send(self.socket, self._waiting[0]):
+                return
+            self._waiting.popleft()
+        self._actor._want_out(self.socket, None)
+
+
+def _send(socket: Socket, frames: Frames) -> bool:
+    """Sends one message, DONTWAIT; False when it does not fit or has nobody to go to."""
+    try:
+        socket.send_multipart(frames, zmq.DONTWAIT)
+    except zmq.ZMQError as error:
+        if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            return False
+        raise
+    return True
+
+
+class Actor:
+    """One process, one loop, one owner of its state.
+
+    control   DEALER   [ready] [status, msgpack map] [log...]   to the supervisor; [status] from it
+
+    A subclass makes its sockets in on_start(), gets what arrives as whole Arenas, acts once a wake
+    in on_wake(), and says ready() when it can serve.
+    """
+
+    role = ""
+
+    def __init__(self, setup: ActorSetup, host: Host | None = None) -> None:
+        self.setup = setup
+        self.options = setup.options
+        self.counters: Counter[str] = Counter()
+        self.running = True
+        self.stopping = False  # SIGTERM was taken in: finish what is open, take in nothing new.
+        self._host = host or Host()
+        self._threaded = self._host.context is not None
+        self.context = self._host.context or zmq.Context(io_threads=1)
+        self._sockets: list[Socket] = []
+        self._poller = zmq.Poller()
+        self._readers: dict[Socket | int, Callable[[], None]] = {}
+        self._writers: dict[Socket | int, Callable[[], None]] = {}
+        self._paused: set[Socket | int] = set()
+        self._said_ms: dict[str, int] = {}
+        self._unsaid: Counter[str] = Counter()
+        self._status_ms = 0
+        self._stop_ms = 0
+        self._starting = True
+        self._said_ready = False
+
+    # ---- What a subclass fills in ----
+
+    def on_start(self) -> None:
+        """Makes sockets and state. OperatorError and OSError end the actor with exit code 2."""
+
+    def on_wake(self, now_ms: int) -> None:
+        """Called once a wake, after everything that had arrived was handed over."""
+
+    def deadline_ms(self) -> int | None:
+        """When on_wake() must come next, in monotonic_ms(), whatever arrives; None: no matter."""
+        return None
+
+    def on_stop_asked(self) -> None:
+        """SIGTERM: take in nothing new; the loop goes on until drained() is true, or 1.5 s."""
+
+    def drained(self) -> bool:
+        return True
+
+    def on_stop(self) -> None:
+        """The loop has ended (or failed): close files. The sockets are closed afterwards."""
+
+    def status(self) -> dict[str, Any]:
+        """What `supervisor status` shows: numbers and strings."""
+        return {}
+
+    # ---- What a subclass calls ----
+
+    def endpoint(self, actor: str, socket: str) -> str:
+        """The pipe `socket` that the actor `actor` of this node binds."""
+        return pipes.endpoint(self.setup.run_dir, self.setup.node, actor, socket)
+
+    def socket(self, kind: int, options: SocketOptions) -> Socket:
+        """Makes a socket. Everything that design.md says of libzmq's options is done here.
+
+        Raises OperatorError when an address can't be bound.
+        """
+        socket: Socket = self.context.socket(kind)
+        self._sockets.append(socket)
+        socket.setsockopt(zmq.LINGER, options.linger_ms)
+        socket.setsockopt(zmq.RCVHWM, options.hwm)
+        socket.setsockopt(zmq.SNDHWM, options.send_hwm or options.hwm)
+        socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL, options.reconnect_ms)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, options.reconnect_ms_max)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
+        if options.immediate:
+            socket.setsockopt(zmq.IMMEDIATE, 1)
+        if kind == zmq.ROUTER and options.router_mandatory:
+            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if options.routing_id:
+            socket.setsockopt(zmq.ROUTING_ID, options.routing_id)
+        for topic in options.topics:
+            socket.setsockopt(zmq.SUBSCRIBE, topic)
+        for address in options.bind:
+            if "[" in address:
+                socket.setsockopt(zmq.IPV6, 1)
+            self._bind(socket, address, options.place)
+        for address in options.connect:
+            if "[" in address:
+                socket.setsockopt(zmq.IPV6, 1)
+            socket.connect(address)
+        return socket
+
+    def listen(self, socket: Socket, on_arena: Callable[[Arena], None]) -> None:
+        """Hands everything that arrives on the socket to on_arena, in whole messages."""
+        drain = _Drain(socket)
+
+        def on_readable() -> None:
+            arena = drain.take()
+            if arena.count:
+                on_arena(arena)
+
+        self.watch(socket, on_readable)
+
+    def watch(self, source: Socket | int, on_readable: Callable[[], None]) -> None:
+        """Calls on_readable whenever a socket or file descriptor has something to read."""
+        self._readers[source] = on_readable
+        self._register(source)
+
+    def unwatch(self, source: Socket | int) -> None:
+        self._readers.pop(source, None)
+        self._paused.discard(source)
+        self._register(source)
+
+    def pause(self, source: Socket | int) -> None:
+        """Leaves what arrives where it is, until resume()."""
+        if source not in self._paused:
+            self._paused.add(source)
+            self._register(source)
+
+    def resume(self, source: Socket | int) -> None:
+        if source in self._paused:
+            self._paused.remove(source)
+            self._register(source)
+
+    def pipe(self, socket: Socket) -> Pipe:
+        return Pipe(self, socket)
+
+    def send(self, socket: Socket, frames: Frames) -> bool:
+        """Sends one message, or drops and counts it when there is no room or nobody there."""
+        if _send(socket, frames):
+            return True
+        self.counters["send_dropped"] += 1
+        return False
+
+    def close(self, socket: Socket) -> None:
+        self._writers.pop(socket, None)
+        self.unwatch(socket)
+        self._sockets.remove(socket)
+        socket.close()
+
+    def ready(self) -> None:
+        """Tells the supervisor that this actor serves now."""
+        if not self._said_ready:
+            self._said_ready = True
+            _send(self._control, [b"ready"])
+            self._report(monotonic_ms())
+
+    def stop(self) -> None:
+        """Ends the loop after this wake."""
+        self.running = False
+
+    def log(self, event: str, **values: object) -> None:
+        """Writes one line `time event key=value` to this actor's log."""
+        words = [event, *(f"{key}={_word(value)}" for key, value in values.items())]
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        self._write(f"{stamp}.{int(now * 1000) % 1000:03}Z {' '.join(words)}\n")
+
+    def log_rarely(self, event: str, **values: object) -> None:
+        """As log(), but an event at most once a minute: for what others can provoke."""
+        now_ms = monotonic_ms()
+        self.counters[event] += 1
+        if event in self._said_ms and now_ms - self._said_ms[event] < RARELY_MS:
+            self._unsaid[event] += 1
+            return
+        self._said_ms[event] = now_ms
+        unsaid = self._unsaid.pop(event, 0)
+        self.log(event, **values, **({"more_since_last_line": unsaid} if unsaid else {}))
+
+    # ---- The loop ----
+
+    def run(self) -> int:
+        """Runs until it is stopped or fails; returns the exit code."""
+        code = EXIT_STOPPED
+        try:
+            self._open()
+            self.on_start()
+            self._starting = False
+            gc.freeze()  # What the start made stays: no collection looks at it again.
+            self._loop()
+        except _Stopped:
+            pass
+        except OperatorError as error:
+            self._say(error)
+            code = EXIT_SETUP if self._starting else EXIT_BROKEN
+        except OSError as error:
+            self._say(f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log")
+            code = EXIT_SETUP if self._starting else EXIT_BROKEN
+        except UnitBroken as error:
+            self._say(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
+            code = EXIT_BROKEN
+        finally:
+            self._end()
+        return code
+
+    def _loop(self) -> None:
+        while self.running:
+            for source, events in self._poller.poll(self._timeout_ms()):
+                if events & ~zmq.POLLOUT and source in self._readers:
+                    self._readers[source]()
+                if events & zmq.POLLOUT and source in self._writers:
+                    self._writers[source]()
+            now_ms = monotonic_ms()
+            self.on_wake(now_ms)
+            if now_ms >= self._status_ms:
+                self._report(now_ms)
+            if self.stopping and (self.drained() or now_ms >= self._stop_ms):
+                self.running = False
+
+    def _timeout_ms(self) -> int:
+        deadline_ms = self._status_ms
+        own_ms = self.deadline_ms()
+        if own_ms is not None and own_ms < deadline_ms:
+            deadline_ms = own_ms
+        if self.stopping:
+            deadline_ms = min(deadline_ms, self._stop_ms)
+        return max(0, deadline_ms - monotonic_ms())
+
+    def _register(self, source: Socket | int) -> None:
+        flags = 0
+        if source in self._readers and source not in self._paused:
+            flags |= zmq.POLLIN
+        if source in self._writers:
+            flags |= zmq.POLLOUT
+        self._poller.register(source, flags)  # Without flags pyzmq takes it out.
+
+    def _want_out(self, socket: Socket, on_writable: Callable[[], None] | None) -> None:
+        if on_writable is None:
+            self._writers.pop(socket, None)
+        else:
+            self._writers[socket] = on_writable
+        self._register(socket)
+
+    # ---- Ties to the supervisor ----
+
+    def _open(self) -> None:
+        os.set_blocking(self._host.stop_fd, False)
+        if not self._threaded:
+            self._open_signals()
+        self.watch(self._host.stop_fd, self._on_stop_fd)
+        name = f"{self.setup.node}/{self.setup.name}/{self.setup.epoch}"
+        self._control = self.socket(
+            zmq.DEALER,
+            SocketOptions(connect=(self.setup.control,), hwm=16, routing_id=name.encode()),
+        )
+        self.watch(self._control, self._on_control)
+
+    def _open_signals(self) -> None:
+        """SIGTERM wakes the poll through a pipe: pyzmq restarts a poll that a signal interrupts.
+
+        SIGIO comes when the supervisor's end of stdin is closed: for the start alone, which has no
+        poll yet and may be long.
+        """
+        self._signal_in, signal_out = os.pipe()
+        os.set_blocking(self._signal_in, False)
+        os.set_blocking(signal_out, False)
+        signal.set_wakeup_fd(signal_out, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGIO):
+            signal.signal(number, self._on_signal)
+        self.watch(self._signal_in, self._on_signal_fd)
+        flags = fcntl.fcntl(self._host.stop_fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._host.stop_fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._host.stop_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+        if self._supervisor_gone():
+            raise _Stopped
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._starting and (number != signal.SIGIO or self._supervisor_gone()):
+            raise _Stopped
+
+    def _on_signal_fd(self) -> None:
+        if any(number != signal.SIGIO for number in os.read(self._signal_in, 256)):
+            self._stop_asked()
+
+    def _supervisor_gone(self) -> bool:
+        try:
+            return not os.read(self._host.stop_fd, 1)
+        except BlockingIOError:
+            return False
+
+    def _on_stop_fd(self) -> None:
+        if self._supervisor_gone():
+            self.log("supervisor-gone")
+            self.running = False
+        else:
+            self._stop_asked()
+
+    def _stop_asked(self) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self._stop_ms = monotonic_ms() + DRAIN_MS_MAX
+            self.on_stop_asked()
+
+    def _on_control(self) -> None:
+        self._control.recv_multipart(zmq.DONTWAIT)
+        self._report(monotonic_ms())
+
+    def _report(self, now_ms: int) -> None:
+        self._status_ms = now_ms + STATUS_MS
+        status = self.status()
+        if self.counters:
+            status = {**status, "counters": dict(self.counters)}
+        _send(self._control, [b"status", msgpack.packb(status)])
+
+    # ---- Small things ----
+
+    def _bind(self, socket: Socket, address: str, place: str) -> None:
+        until_ms = monotonic_ms() + (BIND_RETRY_MS if self._threaded else 0)
+        while True:
+            try:
+                socket.bind(address)
+                return
+            except zmq.ZMQError as error:
+                if error.errno == zmq.EADDRINUSE and monotonic_ms() < until_ms:
+                    time.sleep(0.01)
+                    continue
+                raise _bind_error(address, place, error) from error
+
+    def _end(self) -> None:
+        if not self._starting:
+            self.on_stop()
+        for socket in self._sockets:
+            socket.close()
+        if not self._threaded:
+            self.context.term()
+
+    def _say(self, problem: object) -> None:
+        self._write(f"{problem}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            os.write(self._host.log_fd, text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.counters["log_dropped"] += 1  # The supervisor is gone, or its pipe is full.
+
+
+def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
+    problem = {
+        zmq.EADDRINUSE: f"{address} is in use",
+        zmq.EADDRNOTAVAIL: f"{address} is not an address of this machine",
+        errno.EACCES: f"{address} may not be bound by this user",
+        errno.ENODEV: f"{address} is not an address of this machine",
+    }.get(error.errno or 0, f"{address} can't be bound: {error}")
+    return OperatorError(
+        place or address, problem, "end the program that holds it, or choose another address"
+    )
+
+
+def _word(value: object) -> str:
+    """One value of a log line: quoted when it would not be one word."""
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    if text and text.isprintable() and not any(c in text for c in ' "='):
+        return text
+    return json.dumps(text)
+
+
+def main(actor: type[Actor]) -> None:
+    """Entry of `python -m kelek.actors.ROLE --setup FILE.json`."""
+    if len(sys.argv) != 3 or sys.argv[1] != "--setup":
+        sys.exit(f"usage: python -m kelek.actors.{actor.role} --setup FILE.json")
+    sys.exit(actor(ActorSetup.load(sys.argv[2])).run())
