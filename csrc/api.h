@@ -19,7 +19,123 @@ enum klk_error {
 
 /* ---- crc32c.c ---- */
 
+enum klk_crc32c_kind { KLK_CRC32C_SLICED = 0, KLK_CRC32C_SSE42 = 1, KLK_CRC32C_ARM = 2 };
+
 /* CRC32C (Castagnoli, RFC 3720 appendix B.4) of size bytes, continued from value (0 at first). */
 uint32_t klk_crc32c(uint32_t value, const uint8_t *data, size_t size);
+
+/* The same without the processor's instructions, for the tests and for other processors. */
+uint32_t klk_crc32c_sliced(uint32_t value, const uint8_t *data, size_t size);
+
+/* Which of enum klk_crc32c_kind klk_crc32c() uses on this processor. */
+int klk_crc32c_kind(void);
+
+/* ---- frame.c: records and blocks (docs/disk-format.md) ---- */
+
+enum klk_frame_limit {
+    KLK_REQID_SIZE = 12,
+    KLK_KIND_MAX = 127,
+    KLK_TAG_REQID = 0x80,          /* in a tag: 12 bytes of reqid follow */
+    KLK_RECORD_BYTES_MAX = 10 << 20, /* of data in one record */
+    KLK_RECORD_OVERHEAD_MAX = 17,  /* 4 of varint, 1 of tag, 12 of reqid */
+    KLK_HEADER_SIZE = 32,
+    KLK_BLOCK_BYTES_MAX = 16 << 20, /* of a whole block, padding included */
+    KLK_BLOCK_COUNT_MAX = 1 << 20, /* of records in one block */
+    KLK_ENTRY_PREFIX = 20          /* of an entry on the text's wire: reqid, type, term */
+};
+
+enum klk_frame_magic {
+    KLK_MAGIC_BLOCK = 0x424b4c4b, /* "KLKB" on disk */
+    KLK_MAGIC_MARK = 0x4d4b4c4b   /* "KLKM" on disk */
+};
+
+/* One record where it lies; the pointers are into the caller's bytes. */
+struct klk_record {
+    const uint8_t *reqid; /* 12 bytes, or NULL */
+    const uint8_t *data;
+    uint32_t data_size;
+    uint8_t kind;
+};
+
+/* What the 32 bytes before a block's records say. Of a mark: first_index is the offset up to
+ * which its segment was synced, term the writer's epoch; count and payload_size are 0. */
+struct klk_header {
+    uint64_t first_index;
+    uint64_t term;
+    uint32_t magic;
+    uint32_t crc;
+    uint32_t count;
+    uint32_t payload_size;
+};
+
+/* Reads the record at data. Returns the bytes that it takes (at least 2), KLK_ETORN when size ends
+ * before it does, KLK_ECORRUPT when its length is not minimal, over the limit or too short. */
+ssize_t klk_record_read(const uint8_t *data, size_t size, struct klk_record *record);
+
+/* Bytes that a record takes; data_size up to KLK_RECORD_BYTES_MAX. */
+size_t klk_record_size(uint32_t data_size, int has_reqid);
+
+/* Writes a record of klk_record_size() bytes to out and returns how many. reqid may be NULL. */
+size_t klk_record_write(uint8_t *out, uint8_t kind, const uint8_t *reqid, const uint8_t *data,
+                        uint32_t data_size);
+
+/* Bytes of a block with that much payload: header and padding to 8 added. */
+size_t klk_block_size(size_t payload_size);
+
+/* Writes header and padding around a payload that stands already at block + 32; the block has room
+ * for klk_block_size(payload_size). Returns that, or KLK_EINVAL (first_index, term or count 0 or
+ * over their limits, payload_size over the limit). Does not look at the records. */
+ssize_t klk_block_seal(uint8_t *block, uint64_t first_index, uint64_t term, uint32_t count,
+                       size_t payload_size);
+
+/* Reads a header without judging it. data has 32 bytes. */
+void klk_header_read(const uint8_t *data, struct klk_header *header);
+
+/* Writes a mark (32 bytes) to out. */
+void klk_mark_write(uint8_t *out, uint64_t synced_offset, uint64_t epoch);
+
+/* Checks that a mark or block stands at data: magic, limits, checksum, padding, every record.
+ * Returns its size (the rest of data is not looked at), KLK_ETORN when size ends before it does,
+ * KLK_ECORRUPT when anything is wrong. header is filled on success. */
+ssize_t klk_block_check(const uint8_t *data, size_t size, struct klk_header *header);
+
+/* Frames count records into one block. tags: kind and KLK_TAG_REQID of each; sizes: bytes of data
+ * of each; reqids: those of the tagged ones, joined; data: all of it, joined.
+ * Returns the block's size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE when capacity is short. */
+ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, const uint8_t *tags,
+                         const uint32_t *sizes, const uint8_t *reqids, size_t reqids_size,
+                         const uint8_t *data, size_t data_size, uint8_t *out, size_t capacity);
+
+/* The records of a checked block: 3 numbers for each into out (tag, offset of the data from the
+ * block's start, size of the data). out has room for 3 * count. Returns KLK_OK or KLK_ECORRUPT. */
+int klk_block_walk(const uint8_t *block, size_t size, uint32_t *out);
+
+/* Copies the records first..last of a checked block into a block of their own. out has room for
+ * size bytes. Returns the new block's size, KLK_EINVAL when the range is not within the block. */
+ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
+                        uint64_t last_index, uint8_t *out);
+
+/* What the records with this kind hold, each as u32 little endian size and data, joined. counts has
+ * KLK_KIND_MAX + 1 places and gets the number of records of every kind in the block.
+ * out has room for klk_block_states_size(). Returns the bytes written, or KLK_ECORRUPT. */
+ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_t *out,
+                         uint32_t *counts);
+size_t klk_block_states_size(const uint8_t *block, size_t size);
+
+/* The records first..last of a checked block as entries of the text's wire (12 reqid, zero when
+ * there is none | 1 kind | 7 term, little endian | data), joined into out; the size of each into
+ * sizes (last - first + 1 places). Returns the bytes written, KLK_EINVAL on a range that is not
+ * within the block, KLK_ESPACE when capacity is short (klk_block_entries_size() says what fits). */
+ssize_t klk_block_entries(const uint8_t *block, size_t size, uint64_t first_index,
+                          uint64_t last_index, uint8_t *out, size_t capacity, uint32_t *sizes);
+size_t klk_block_entries_size(const uint8_t *block, size_t size);
+
+/* One block of the longest run of equal terms at the start of count entries of the text's wire
+ * (sizes, joined data), within a block's limits. out has room for klk_block_size() of
+ * data_size; used gets the number of entries taken. Returns the block's size, KLK_ECORRUPT on an
+ * entry without data, over the limit, of an unknown kind (above 127) or of term 0. */
+ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t data_size,
+                               const uint32_t *sizes, uint32_t count, uint8_t *out,
+                               uint32_t *used);
 
 #endif

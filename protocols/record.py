@@ -1,0 +1,165 @@
+"""The codec of log records and blocks (docs/disk-format.md), the same on disk and between peers.
+
+A block is framed and checksummed once, where its entries are first taken in, and checked at each
+border. It never looks at what a record's data means.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from struct import Struct
+from typing import NamedTuple
+
+from .. import native
+from .errors import LocalProtocolError, RemoteProtocolError
+from .raft.messages import KIND_STATE, Batch
+
+RECORD_BYTES_MAX = native.RECORD_BYTES_MAX  # Of data in one record.
+BLOCK_BYTES_MAX = native.BLOCK_BYTES_MAX  # Of a whole block, header and padding included.
+BLOCK_COUNT_MAX = native.BLOCK_COUNT_MAX
+BLOCK_HEADER = Struct("<IIQQII")  # magic, crc, first index, term, count, payload size
+MAGIC_BLOCK = 0x424B4C4B  # "KLKB"
+MAGIC_MARK = 0x4D4B4C4B  # "KLKM"
+REQID_SIZE = 12
+TAG_REQID = 0x80
+
+
+class Record(NamedTuple):
+    """One log entry, whatever the wire: what it is, the request that brought it, its bytes."""
+
+    kind: int  # 0 to 127
+    reqid: bytes | None  # 12 bytes
+    data: bytes
+
+
+def encode_block(first_index: int, term: int, records: Sequence[Record]) -> Batch:
+    """Frames records as one block.
+
+    Raises LocalProtocolError when there is no record, or one is over its limits.
+    """
+    for record in records:
+        if not 0 <= record.kind <= native.KIND_MAX:
+            raise LocalProtocolError(f"a record's kind is 0 to 127, got {record.kind}")
+        if record.reqid is not None and len(record.reqid) != REQID_SIZE:
+            raise LocalProtocolError(f"a reqid has 12 bytes, got {len(record.reqid)}")
+    try:
+        block = native.block_encode(first_index, term, records)
+    except (native.NativeError, OverflowError) as error:
+        raise LocalProtocolError(
+            f"no block can hold {len(records)} records of "
+            f"{sum(len(record.data) for record in records)} bytes as index {first_index}, "
+            f"term {term}"
+        ) from error
+    return Batch(first_index, len(records), term, block)
+
+
+def check_block(block: bytes) -> Batch:
+    """Checks a block in full: magic, limits, checksum, every record's framing, no surplus byte.
+
+    Raises RemoteProtocolError.
+    """
+    size = native.block_check(block)
+    if size != len(block):
+        raise RemoteProtocolError(_why(block, size))
+    magic, _, first_index, term, count, _ = BLOCK_HEADER.unpack_from(block)
+    if magic != MAGIC_BLOCK:
+        raise RemoteProtocolError("a mark stands where a block belongs")
+    return Batch(first_index, count, term, block)
+
+
+def _why(block: bytes, size: int) -> str:
+    if size == native.ETORN:
+        return f"a block ends early: {len(block)} bytes"
+    if size == native.ECORRUPT:
+        return f"a block of {len(block)} bytes has a wrong header, checksum or record"
+    return f"a block of {size} bytes is followed by {len(block) - size} more"
+
+
+def decode_block(block: bytes) -> tuple[Batch, list[Record]]:
+    """Checks a block and takes its records apart. Raises RemoteProtocolError."""
+    batch = check_block(block)
+    numbers = native.block_walk(block, batch.count)
+    records = []
+    for at in range(0, len(numbers), 3):
+        tag, offset, size = numbers[at : at + 3]
+        reqid = block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
+        records.append(Record(tag & ~TAG_REQID, reqid, block[offset : offset + size]))
+    return batch, records
+
+
+def slice_block(batch: Batch, first_index: int, last_index: int) -> Batch:
+    """The entries first_index..last_index of a checked batch; all of it is returned as it is.
+
+    Raises LocalProtocolError when they are not within the batch.
+    """
+    if first_index == batch.first_index and last_index == batch.last_index:
+        return batch
+    try:
+        block = native.block_slice(batch.block, first_index, last_index)
+    except (native.NativeError, OverflowError) as error:
+        raise LocalProtocolError(
+            f"entries {first_index}..{last_index} are not within "
+            f"{batch.first_index}..{batch.last_index}"
+        ) from error
+    return Batch(first_index, last_index - first_index + 1, batch.term, block)
+
+
+def cut_block(batch: Batch, first_index: int) -> Batch:
+    """A checked batch without the entries below first_index."""
+    return slice_block(batch, first_index, batch.last_index)
+
+
+def block_states(block: bytes, kind: int = KIND_STATE) -> tuple[bytes, list[int]]:
+    """What a state machine wants of a checked block.
+
+    Returns the data of its records of this kind, each behind its size (u32 little endian), joined,
+    and how many records of every kind there are: a list of 128 counts.
+    """
+    return native.block_states(block, kind)
+
+
+def block_entries(batch: Batch, first_index: int, last_index: int) -> list[bytes]:
+    """Entries first_index..last_index of a checked batch as frames of the text's wire.
+
+    12 bytes  reqid, zero when the record has none
+     1 byte   kind
+     7 bytes  term, little endian
+     n bytes  data
+
+    Raises LocalProtocolError when they are not within the batch.
+    """
+    try:
+        joined, sizes = native.block_entries(batch.block, first_index, last_index)
+    except (native.NativeError, OverflowError) as error:
+        raise LocalProtocolError(
+            f"entries {first_index}..{last_index} are not within "
+            f"{batch.first_index}..{batch.last_index}"
+        ) from error
+    ends = accumulate(sizes)
+    return [joined[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]:
+    """Entries of the text's wire (see block_entries) as batches, one for each run of equal terms.
+
+    Raises RemoteProtocolError on an entry without data, over the size limit, of an unknown kind,
+    of term 0, or of a term below that of the entry before.
+    """
+    frames = list(frames)
+    joined = memoryview(b"".join(frames))
+    sizes = [len(frame) for frame in frames]
+    batches: list[Batch] = []
+    while sizes:
+        try:
+            block, used = native.block_from_entries(first_index, joined, sizes)
+        except native.NativeError as error:
+            raise RemoteProtocolError(f"entry {first_index} or behind is malformed") from error
+        term = BLOCK_HEADER.unpack_from(block)[3]
+        if batches and term < batches[-1].term:
+            raise RemoteProtocolError(
+                f"entry {first_index} has term {term} behind term {batches[-1].term}"
+            )
+        batches.append(Batch(first_index, used, term, block))
+        first_index += used
+        joined = joined[sum(sizes[:used]) :]
+        sizes = sizes[used:]
+    return batches
