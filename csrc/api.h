@@ -1,7 +1,7 @@
 /* The contract of kelek's C core, read by the compiler and by cffi: declarations only.
  *
  * Functions return 0 (or a count) or a negative KLK_E*; results go through out parameters and stay
- * untouched on error; the caller owns all memory; there is no global state but the libzmq symbols. */
+ * untouched on error; the caller owns all memory; no global state but the libzmq symbols. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>
