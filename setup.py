@@ -1,8 +1,21 @@
 """Builds the C core (build_ext.py) into one abi3 wheel; everything else is in pyproject.toml."""
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
+
+BUILD_ONLY = {"build_ext", "setup"}
+
+
+class BuildPackage(build_py):
+    """The repository is the package: what only builds it lies beside what runs, and stays here."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if module[1] not in BUILD_ONLY]
+
 
 setup(
     cffi_modules=["build_ext.py:ffibuilder"],
+    cmdclass={"build_py": BuildPackage},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )
