@@ -1,0 +1,353 @@
+"""Holds the tree to the rules of the house that a machine can check: layers, sizes, banned names.
+
+Each rule is a plain function from (path, text) to findings, so that every rule is also shown to
+find what it is there for (test_rule_finds). It never imports what it judges.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 800
+LINE_COLUMNS_MAX = 100
+SKIPPED_FOLDERS = {".git", ".venv", ".build", "build", "dist", "var", "__pycache__"}
+
+
+class Layer(NamedTuple):
+    """What the modules of one folder may import."""
+
+    layers: frozenset[str]  # Folders and modules of the package itself.
+    foreign: frozenset[str]  # Distributions from outside.
+    banned: frozenset[str]  # Parts of the standard library.
+
+
+def layer(layers: str, foreign: str = "", banned: str = "") -> Layer:
+    return Layer(*(frozenset(words.split()) for words in (layers, foreign, banned)))
+
+
+THREADS = "multiprocessing concurrent.futures"
+PURE = f"socket os time threading random select selectors asyncio subprocess io {THREADS}"
+# The longest matching prefix of a module's path counts.
+LAYERS = {
+    "__init__.py": layer("clients protocols.errors", banned=THREADS),
+    "build_ext.py": layer("", "cffi"),
+    "setup.py": layer("", "setuptools"),
+    "native.py": layer("_native", "zmq", f"asyncio threading subprocess {THREADS}"),
+    "protocols/": layer("protocols native", "msgpack h11", PURE),
+    "protocols/raft/": layer("protocols.errors protocols.raft", "", PURE),
+    "storage/": layer("storage protocols native", "rocksdict msgpack", f"socket asyncio {THREADS}"),
+    "actors/": layer("actors storage protocols native", "zmq msgpack yaml", f"asyncio {THREADS}"),
+    "clients/": layer("clients protocols native", "zmq msgpack", THREADS),
+    "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
+    "console/": layer(
+        "console pipeline clients actors storage protocols native",
+        "click yaml zmq msgpack rich",
+        THREADS,
+    ),
+}
+# These hold tests and measurements: they import the package from outside, and anything else.
+OUTSIDE = ("tests/", "bench/", "examples/")
+STDLIB = sys.stdlib_module_names
+# Words that say that something is not finished; written so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|W" + r"IP)\b")
+MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(work|home|root|opt|Users)/[\w.]")
+
+Rule = Callable[[str, str], list[str]]
+
+
+def tree_files() -> list[str]:
+    """Every file of the tree that is, or is about to be, in its history."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, check=True,
+        ).stdout.decode()  # fmt: skip
+        names = listed.split("\0")
+    except (OSError, subprocess.CalledProcessError):  # No git, or an unpacked archive.
+        paths = (path.relative_to(ROOT) for path in ROOT.rglob("*"))
+        names = [path.as_posix() for path in paths if not SKIPPED_FOLDERS & set(path.parts)]
+    return sorted(name for name in names if name and (ROOT / name).is_file())
+
+
+FILES = tree_files()
+
+
+def text_of(name: str) -> str | None:
+    """The text of a file, or None when it is binary."""
+    data = (ROOT / name).read_bytes()
+    return None if b"\0" in data else data.decode()
+
+
+def layer_of(path: str) -> Layer | None:
+    prefixes = [prefix for prefix in LAYERS if path == prefix or path.startswith(prefix)]
+    return LAYERS[max(prefixes, key=len)] if prefixes else None
+
+
+def module_of(path: str) -> str:
+    """The dotted name inside the package: protocols/raft/core.py is protocols.raft.core."""
+    return ".".join(PurePosixPath(path).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+def imports(path: str, text: str) -> Iterator[tuple[ast.stmt, int, str, list[str]]]:
+    """All imports, wherever they stand: (node, level, module, names)."""
+    for node in ast.walk(ast.parse(text, path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, 0, alias.name, []
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            yield node, node.level, node.module or "", names
+
+
+def relative_targets(path: str, level: int, module: str, names: list[str]) -> list[str]:
+    """What a relative import reaches, as dotted names inside the package."""
+    parts = list(PurePosixPath(path).parent.parts)
+    base = parts[: len(parts) - (level - 1)] + ([module] if module else [])
+    return [".".join(base)] if module else [".".join([*base, name]) for name in names]
+
+
+def within(name: str, allowed: frozenset[str]) -> bool:
+    return any(name == one or name.startswith(one + ".") for one in allowed)
+
+
+def rule_layers(path: str, text: str) -> list[str]:
+    """A module imports only from its own layer and those below it."""
+    found = []
+    mine = layer_of(path)
+    if mine is None or not path.endswith(".py"):
+        return []
+    for node, level, module, names in imports(path, text):
+        where = f"{path}:{node.lineno}: "
+        if level:
+            for target in relative_targets(path, level, module, names):
+                if not within(target, mine.layers):
+                    found.append(f"{where}{target} is not below this layer")
+        elif module.split(".")[0] == "random" and names == ["Random"]:
+            pass  # The type of dice that are passed in.
+        elif within(module, mine.banned):
+            found.append(f"{where}{module} has no place in this layer")
+        elif module.split(".")[0] not in STDLIB | mine.foreign | {"kelek"}:
+            found.append(f"{where}{module} is foreign to this layer")
+    return found
+
+
+def rule_import_style(path: str, text: str) -> list[str]:
+    """Imports are relative inside the package, absolute in tests, benchmarks and examples."""
+    if not path.endswith(".py"):
+        return []
+    found = []
+    for node, level, module, _ in imports(path, text):
+        where = f"{path}:{node.lineno}: "
+        if path.startswith(OUTSIDE):
+            if level:
+                found.append(f"{where}import kelek absolutely here")
+        elif level == 0 and module.split(".")[0] == "kelek":
+            found.append(f"{where}import {module} relatively")
+    return found
+
+
+def rule_sizes(path: str, text: str) -> list[str]:
+    """Functions, modules and lines have a largest size."""
+    if not path.endswith((".py", ".c", ".h")):
+        return []
+    lines = text.splitlines()
+    found = []
+    if len(lines) > MODULE_LINES_MAX:
+        found.append(f"{path}: {len(lines)} lines, at most {MODULE_LINES_MAX}")
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE_COLUMNS_MAX:
+            found.append(f"{path}:{number}: {len(line)} columns, at most {LINE_COLUMNS_MAX}")
+    functions = python_functions if path.endswith(".py") else c_functions
+    for name, first, last in functions(text):
+        if last - first + 1 > FUNCTION_LINES_MAX:
+            size = last - first + 1
+            found.append(f"{path}:{first}: {name} has {size} lines, at most {FUNCTION_LINES_MAX}")
+    return found
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.lineno, node.end_lineno or node.lineno
+
+
+def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Bodies that open at the end of an unindented line and close with a brace in column one."""
+    first, name = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        start = re.match(r"[A-Za-z_][^;={]*?\b(\w+)\(", line)
+        if start:
+            first, name = number, start[1]
+        elif line.startswith("}") and name:
+            yield name, first, number
+            name = ""
+        elif line.endswith(";") and not line.startswith((" ", "\t")):
+            name = ""
+
+
+def rule_names(path: str, text: str) -> list[str]:
+    """Names that say that something is done in a way this house does not do it."""
+    if not path.endswith(".py"):
+        return []
+    found = []
+    for node in ast.walk(ast.parse(text, path)):
+        if isinstance(node, ast.ExceptHandler):
+            found += [f"{path}:{node.lineno}: {word}" for word in broad_handler(path, node)]
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if path.startswith("tests/") and name.split(".")[-1] == "sleep":
+                found.append(f"{path}:{node.lineno}: no sleep in a test: wait on a message")
+            if name == "print" and not path.startswith(("console/", *OUTSIDE)):
+                found.append(f"{path}:{node.lineno}: print is for the console")
+    return found
+
+
+def broad_handler(path: str, node: ast.ExceptHandler) -> list[str]:
+    if path == "actors/supervisor.py":
+        return []
+    caught = "" if node.type is None else ast.unparse(node.type)
+    broad = not caught or re.search(r"\b(Exception|BaseException)\b", caught)
+    return [f"except {caught}: name what you expect"] if broad else []
+
+
+def rule_docstring(path: str, text: str) -> list[str]:
+    """A module starts with a sentence that says what it is for."""
+    if not path.endswith(".py") or not text.strip():
+        return []
+    if ast.get_docstring(ast.parse(text, path)) is None:
+        return [f"{path}:1: say in a docstring what this module is for"]
+    return []
+
+
+def rule_text(path: str, text: str) -> list[str]:
+    """Nothing unfinished, and nothing that only one machine has."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, problem in ((UNFINISHED, "unfinished"), (MACHINE_PATHS, "one machine's path")):
+            match = pattern.search(line)
+            if match:
+                found.append(f"{path}:{number}: {problem}: {match[0]}")
+        if line != line.rstrip():
+            found.append(f"{path}:{number}: blanks at the end of the line")
+    return found
+
+
+RULES: list[Rule] = [
+    rule_layers,
+    rule_import_style,
+    rule_sizes,
+    rule_names,
+    rule_docstring,
+    rule_text,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_tree(rule: Rule) -> None:
+    found = []
+    for name in FILES:
+        text = text_of(name)
+        if text is not None and name != "LICENSE":
+            found += rule(name, text)
+    assert not found, "\n" + "\n".join(found)
+
+
+PLANTED = [
+    (rule_layers, "protocols/raft/a.py", "from ...storage import log"),
+    (rule_layers, "protocols/raft/a.py", "from ...native import crc32c"),
+    (rule_layers, "protocols/a.py", "import random"),
+    (rule_layers, "protocols/a.py", "def f() -> None:\n    from time import monotonic"),
+    (rule_layers, "protocols/zmqraft/a.py", "import zmq"),
+    (rule_layers, "protocols/zmqraft/a.py", "from concurrent.futures import Future"),
+    (rule_layers, "storage/a.py", "from .. import actors"),
+    (rule_layers, "clients/a.py", "from ..storage.log import Log"),
+    (rule_layers, "actors/a.py", "import pyspark"),
+    (rule_layers, "native.py", "from .protocols import errors"),
+    (rule_import_style, "actors/a.py", "from kelek.storage import log"),
+    (rule_import_style, "tests/test_a.py", "from .conftest import x"),
+    (rule_sizes, "actors/a.py", "\n" * 800 + "x = 1"),
+    (rule_sizes, "csrc/a.c", "int x; /* " + "-" * 100),
+    (rule_sizes, "actors/a.py", "def f() -> None:\n" + "    x = 1\n" * 70),
+    (rule_sizes, "csrc/a.c", "static int klk_f(int a,\n    int b) {\n" + "    a++;\n" * 68 + "}"),
+    (rule_names, "tests/test_a.py", "time.sleep(1)"),
+    (rule_names, "actors/a.py", "try:\n    f()\nexcept Exception:\n    g()"),
+    (rule_names, "actors/a.py", "try:\n    f()\nexcept:\n    g()"),
+    (rule_names, "actors/a.py", "print(1)"),
+    (rule_docstring, "actors/a.py", "x = 1"),
+    (rule_text, "docs/a.md", "later: TO" + "DO"),
+    (rule_text, "docs/a.md", "see /ho" + "me/me/x"),
+    (rule_text, "docs/a.md", "blank "),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), PLANTED)
+def test_rule_finds(rule: Rule, path: str, text: str) -> None:
+    assert rule(path, text), f"{rule.__name__} overlooks {text!r}"
+
+
+def test_rules_accept_what_is_right() -> None:
+    fine = {
+        "protocols/zmqraft/a.py": "from random import Random\nfrom ...native import crc32c",
+        "protocols/raft/a.py": "from ..errors import ProtocolError\nfrom . import messages",
+        "actors/a.py": "import zmq\nfrom ..storage.log import Log\nfrom .. import native",
+        "tests/test_a.py": "import anything\nfrom kelek.storage.log import Log",
+    }
+    for path, text in fine.items():
+        assert rule_layers(path, text) + rule_import_style(path, text) == []
+
+
+def test_every_package_is_listed() -> None:
+    """`packages` in pyproject.toml is written by hand, so somebody has to compare."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = set(project["tool"]["setuptools"]["packages"])
+    folders = [PurePosixPath(name).parent for name in FILES if name.endswith("__init__.py")]
+    there = {".".join(("kelek", *folder.parts)) for folder in folders}
+    assert listed == there
+
+
+# ---- csrc ----
+
+DECLARATION = re.compile(
+    r"/\*(?P<says>(?:(?!\*/).)*)\*/\s*(?P<type>[\w *]+?)(?P<name>klk_\w+)\(", re.S
+)
+
+
+def exported_functions() -> dict[str, str]:
+    """What csrc/*.c defines for others: {name: file}."""
+    found = {}
+    for name in FILES:
+        if name.startswith("csrc/") and name.endswith(".c"):
+            for match in re.finditer(
+                r"^(?!static)[\w ][\w *]*?\b(klk_\w+)\(", text_of(name) or "", re.M
+            ):
+                found[match[1]] = name
+    return found
+
+
+def test_every_c_function_is_documented() -> None:
+    documented = {match["name"] for match in DECLARATION.finditer(text_of("csrc/api.h") or "")}
+    declared = set(
+        re.findall(
+            r"\b(klk_\w+)\(", re.sub(r"/\*.*?\*/", "", text_of("csrc/api.h") or "", flags=re.S)
+        )
+    )
+    defined = exported_functions()
+    assert set(defined) == declared, "csrc/api.h and csrc/*.c differ"
+    bare = {name: file for name, file in defined.items() if name not in documented}
+    assert not bare, "a comment in csrc/api.h says what each of these does, takes and returns"
+
+
+def test_scripts_parse() -> None:
+    scripts = [name for name in FILES if (text_of(name) or "").startswith("#!/usr/bin/env bash")]
+    assert {"check", ".ci/run"} <= set(scripts)
+    for name in [*scripts, ".ci/venv.sh"]:
+        subprocess.run(["bash", "-n", name], cwd=ROOT, check=True, timeout=20)
