@@ -1,0 +1,98 @@
+# Sourced by ./check and ./demo: finds Python and a C compiler, makes or reuses .venv, installs kelek.
+#
+# It never touches anything outside the checkout, and does nothing at all when the stamp in .venv
+# says that the same sources are installed by the same Python.
+#
+#   PYTHON   the interpreter to use (default: the first of python3, python3.14 .. 3.11 that fits)
+#   CC       the C compiler (default: cc, gcc or clang)
+
+fail() {
+    echo "${0##*/}: $*" >&2
+    exit 2
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+            >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.11 or later with venv found (tried: ${PYTHON:-python3, python3.14 to 3.11});" \
+        "install one (Debian: apt install python3 python3-venv python3-dev) or set PYTHON=/path/to/python3"
+}
+
+find_compiler() {
+    local candidate
+    for candidate in ${CC:-cc gcc clang}; do
+        if echo 'int main(void) { return 0; }' | "$candidate" -x c -o /dev/null - >/dev/null 2>&1; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "no working C compiler found (tried: ${CC:-cc, gcc, clang});" \
+        "install one (Debian: apt install gcc libc6-dev; macOS: xcode-select --install) or set CC=/path/to/cc"
+}
+
+check_headers() {
+    local include
+    include=$("$1" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$include/Python.h" ] ||
+        fail "$include/Python.h is missing: the C core can't be compiled for $1;" \
+            "install Python's headers (Debian: apt install python3-dev)"
+}
+
+# stamp VENV_PYTHON WHAT: changes whenever what is installed would.
+stamp() {
+    "$1" - "$2" <<'PY'
+import hashlib, pathlib, sys
+digest = hashlib.sha256(f"{sys.argv[1]} {sys.version} {pathlib.Path.cwd()}".encode())
+files = ["pyproject.toml", "setup.py", "build_ext.py", *sorted(map(str, pathlib.Path("csrc").iterdir()))]
+for name in files:
+    digest.update(f"\0{name}\0".encode() + pathlib.Path(name).read_bytes())
+print(digest.hexdigest())
+PY
+}
+
+# installed WHAT: is this very source installed?
+installed() {
+    [ -x .venv/bin/python ] && .venv/bin/python -c '' 2>/dev/null &&
+        [ -n "$(compgen -G '_native*.so')" ] &&
+        [ "$(cat ".venv/stamp-$1" 2>/dev/null)" = "$(stamp .venv/bin/python "$1")" ]
+}
+
+# pip ARGUMENTS...: one call of pip in .venv.
+pip() {
+    .venv/bin/python -m pip --quiet --quiet --disable-pip-version-check "$@" ||
+        fail "pip $* failed; the reason is above"
+}
+
+# install base|dev: kelek itself, editable; dev adds what ./check needs.
+install() {
+    local python target=.
+    [ "$1" = dev ] && target='.[dev]'
+    if installed "$1"; then
+        return
+    fi
+    if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        python=$(find_python)
+        check_headers "$python"
+        echo "${0##*/}: making .venv with $("$python" --version)"
+        rm -rf .venv
+        "$python" -m venv .venv
+    fi
+    CC=$(find_compiler)
+    export CC
+    echo "${0##*/}: installing kelek ($1)"
+    pip install --editable "$target"
+    stamp .venv/bin/python base >.venv/stamp-base
+    [ "$1" = base ] || stamp .venv/bin/python "$1" >".venv/stamp-$1"
+}
+
+# package_link: mypy and tests see the checkout as the package `kelek`, whatever its folder is called.
+package_link() {
+    mkdir -p .build
+    ln -sfn .. .build/kelek
+}
