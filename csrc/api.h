@@ -101,7 +101,7 @@ ssize_t klk_block_check(const uint8_t *data, size_t size, struct klk_header *hea
 
 /* Frames count records into one block. tags: kind and KLK_TAG_REQID of each; sizes: bytes of data
  * of each; reqids: those of the tagged ones, joined; data: all of it, joined.
- * Returns the block's size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE when capacity is short. */
+ * Returns the size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE when capacity is short. */
 ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, const uint8_t *tags,
                          const uint32_t *sizes, const uint8_t *reqids, size_t reqids_size,
                          const uint8_t *data, size_t data_size, uint8_t *out, size_t capacity);

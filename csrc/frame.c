@@ -1,4 +1,4 @@
-/* Records and blocks: framed once, checksummed once, checked at each border (docs/disk-format.md). */
+/* Records and blocks: framed and checksummed once, checked at each border (docs/disk-format.md). */
 #include "api.h"
 
 #include <string.h>
