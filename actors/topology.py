@@ -1,0 +1,239 @@
+"""Which processes there are and what each is told: topology.yaml, checked. It starts nothing.
+
+Every problem is an OperatorError whose place is FILE:LINE:COL: key.path.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import pipes, yaml_tree
+from .errors import OperatorError
+from .schema import (
+    GIB,
+    KIB,
+    MIB,
+    Key,
+    Reader,
+    boolean_key,
+    check_name,
+    choice_key,
+    count_key,
+    duration_ms_key,
+    duration_s_key,
+    name_key,
+    path_key,
+    range_ms_key,
+    section_key,
+    size_key,
+    url_key,
+)
+from .yaml_tree import Mapping, Node, Scalar
+
+BUILT_IN = Path(__file__).resolve().parent.parent / "topology.yaml"
+NODES_MAX = 64
+
+
+class NodeTopology(NamedTuple):
+    """One node's part."""
+
+    name: str
+    url: str
+    broadcast_url: str
+    peer_url: str
+    dialect: str
+
+
+class Topology(NamedTuple):
+    """A topology with all defaults filled in."""
+
+    path: str  # As the operator wrote it.
+    cluster: str
+    data_dir: Path
+    run_dir: Path
+    raft: dict[str, Any]
+    log: dict[str, Any]
+    clients: dict[str, Any]
+    nodes: dict[str, NodeTopology]
+    places: dict[str, str]  # key.path -> FILE:LINE:COL
+
+    @property
+    def own_nodes(self) -> list[str]:
+        """The nodes that a supervisor runs: not those of another implementation."""
+        return [name for name, node in self.nodes.items() if node.dialect == "kelek"]
+
+    def place(self, key: str) -> str:
+        """FILE:LINE:COL: key.path, or the file alone for a value that is a default."""
+        return f"{self.places[key]}: {key}" if key in self.places else f"{self.path}: {key}"
+
+    def options(self, node: str) -> dict[str, Any]:
+        """What the actors of a node's Raft part are told."""
+        own = self.nodes[node]
+        members = {
+            name: {
+                "url": other.url,
+                "broadcast_url": other.broadcast_url,
+                "peer_url": other.peer_url,
+                "dialect": other.dialect,
+            }
+            for name, other in self.nodes.items()
+        }
+        return {
+            "url": own.url,
+            "broadcast_url": own.broadcast_url,
+            "peer_url": own.peer_url,
+            "members": members,
+            **self.raft,
+            **self.log,
+        }
+
+    def option_places(self, node: str) -> dict[str, str]:
+        """Where the options of a node stand in the file."""
+        keys = {
+            **{key: f"nodes.{node}.{key}" for key in NODE_KEYS},
+            **{key: f"raft.{key}" for key in RAFT_KEYS},
+            **{key: f"log.{key}" for key in LOG_KEYS},
+            "data_dir": "data",
+        }
+        return {option: self.place(key) for option, key in keys.items()}
+
+
+NODE_KEYS = {
+    "url": url_key(),
+    "broadcast_url": url_key(""),
+    "peer_url": url_key(""),
+    "dialect": choice_key("kelek", "text", default="kelek"),
+}
+
+# docs/topology.md has the same table in words; a test holds them together.
+RAFT_KEYS = {
+    "election_timeout_ms": range_ms_key(20, 60_000, (200, 300)),
+    "heartbeat_ms": duration_ms_key(5, 30_000, 70),
+    "rpc_timeout_ms": duration_ms_key(5, 30_000, 50),
+    "append_timeout_ms": duration_ms_key(5, 30_000, 100),
+    "append_inflight_max": count_key(1, 1024, 4),
+    "append_bytes_max": size_key(64 * KIB, 16 * MIB, MIB),
+    "broadcast_heartbeat_ms": duration_ms_key(10, 60_000, 500),
+    "entry_bytes_max": size_key(1, 10 * MIB, 10 * MIB),
+    "inflight_max": count_key(1, 16_777_216, 65_536),
+    "inflight_bytes_max": size_key(MIB, 4 * GIB, 64 * MIB),
+    "reqids_max": count_key(1000, 1_000_000_000, 10_000_000),
+    "update_ttl_s": duration_s_key(60, 365 * 86_400, 8 * 3600),
+    "pre_vote": boolean_key(True),
+    "check_quorum": boolean_key(True),
+}
+
+LOG_KEYS = {
+    "segment_bytes": size_key(64 * KIB, GIB, 16 * MIB),
+    "segment_io": choice_key("pwrite", "mmap", default="pwrite"),
+    "writer": choice_key("process", "thread", "inline", default="process"),
+}
+
+CLIENT_KEYS = {
+    "timeout_ms": duration_ms_key(10, 600_000, 500),
+    "election_grace_ms": duration_ms_key(0, 600_000, 300),
+}
+
+
+def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]:
+    mapping = reader.mapping(node, key, "nodes")
+    if not mapping.entries:
+        reader.fail(mapping.mark, key, "there is no node", "add `n1:` with its `url:`")
+    if len(mapping.entries) > NODES_MAX:
+        reader.fail(mapping.mark, key, f"more than {NODES_MAX} nodes", "use more clusters")
+    nodes: dict[str, NodeTopology] = {}
+    taken: dict[str, str] = {}
+    for node_name, value in mapping.entries:
+        path = f"{key}.{node_name.text}"
+        check_name(reader, node_name, path)
+        reader.places[path] = f"{reader.path}:{node_name.mark.line}:{node_name.mark.column}"
+        settings = reader.section(value, path, NODE_KEYS)
+        if settings["dialect"] == "kelek" and not settings["peer_url"]:
+            reader.fail(
+                value.mark, path, "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
+            )
+        _check_taken(reader, path, value, taken)
+        nodes[node_name.text] = NodeTopology(node_name.text, **settings)
+    return nodes
+
+
+def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -> None:
+    """No address is bound twice."""
+    assert isinstance(node, Mapping)
+    for name_, value in node.entries:
+        if not name_.text.endswith("url") or not isinstance(value, Scalar):
+            continue
+        other = taken.get(value.text)
+        if other:
+            line = reader.places[other].split(":")[-2]
+            reader.fail(
+                value.mark,
+                f"{path}.{name_.text}",
+                f"{value.text} is taken already by {other} in line {line}",
+                "give each its own address",
+            )
+        taken[value.text] = f"{path}.{name_.text}"
+
+
+TOP_KEYS = {
+    "cluster": name_key(),
+    "data": path_key("var"),
+    "nodes": Key(_read_nodes),
+    "raft": section_key(RAFT_KEYS),
+    "log": section_key(LOG_KEYS),
+    "clients": section_key(CLIENT_KEYS),
+}
+
+
+def default_path() -> str:
+    """The topology that is meant when none is given: ./topology.yaml, or the demo's."""
+    return "topology.yaml" if Path("topology.yaml").is_file() else str(BUILT_IN)
+
+
+def home(path: str) -> Path:
+    """The directory that `data` is relative to: the file's; for the built-in demo ours."""
+    where = Path(path).resolve()
+    if where == BUILT_IN and "site-packages" in BUILT_IN.parts:
+        return Path.cwd()
+    return where.parent
+
+
+def run_dir(path: str) -> Path:
+    """The run directory of a topology, known without reading the file."""
+    return pipes.run_dir_of(f"{home(path)}\0{Path(path).resolve()}")
+
+
+def load(path: str) -> Topology:
+    """Reads and checks a topology. Raises OperatorError with the first problem."""
+    reader = Reader(path)
+    tree = yaml_tree.load(path)
+    if not isinstance(tree, Mapping):
+        reader.fail(tree.mark, "", "a topology is a mapping", "write `cluster:` and `nodes:`")
+    found = reader.section(tree, "", TOP_KEYS)
+    topology = Topology(
+        path,
+        found["cluster"],
+        home(path) / Path(found["data"]).expanduser(),
+        run_dir(path),
+        found["raft"],
+        found["log"],
+        found["clients"],
+        found["nodes"],
+        reader.places,
+    )
+    _check_together(topology)
+    return topology
+
+
+def _check_together(topology: Topology) -> None:
+    """What only shows when two values are seen together."""
+    low, high = topology.raft.pop("election_timeout_ms")
+    topology.raft.update(election_timeout_ms_min=low, election_timeout_ms_max=high)
+    for key in ("heartbeat_ms", "append_timeout_ms"):
+        if topology.raft[key] >= low:
+            raise OperatorError(
+                topology.place(f"raft.{key}"),
+                f"{topology.raft[key]} ms is not below the smallest election timeout, {low} ms",
+                "make it a third of that",
+            )
+    if not topology.own_nodes:
+        raise OperatorError(topology.place("nodes"), "no node is ours", "remove a `dialect:`")
