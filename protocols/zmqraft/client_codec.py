@@ -9,7 +9,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
-from .peer_codec import ENTRY_DATA_BYTES_MAX, check_entries
+from ..record import RECORD_BYTES_MAX
+from .peer_codec import check_entries
 from .values import (
     CONFIG_UPDATE,
     REQUEST_BROADCAST_STATE_URL,
@@ -396,4 +397,4 @@ def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroa
 
 def update_data_fits(data: bytes) -> bool:
     """Whether an update can be taken at all: 1 byte to 10 MiB."""
-    return 0 < len(data) <= ENTRY_DATA_BYTES_MAX
+    return 0 < len(data) <= RECORD_BYTES_MAX

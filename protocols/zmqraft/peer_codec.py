@@ -9,6 +9,8 @@ from typing import Literal
 
 from ..errors import RemoteProtocolError
 from ..raft.messages import AppendEntries, AppendResponse, RequestVote, Vote
+from ..record import RECORD_BYTES_MAX
+from .entry import ENTRY_HEADER_BYTES
 from .values import (
     APPEND_ENTRIES,
     REQUEST_VOTE,
@@ -22,8 +24,6 @@ from .values import (
     expect,
 )
 
-ENTRY_HEADER_BYTES = 20  # 12 reqid, 1 type, 7 term.
-ENTRY_DATA_BYTES_MAX = 10 << 20
 ENTRIES_MAX = 16384  # In one AppendEntries.
 
 Dialect = Literal["text", "node"]
@@ -155,7 +155,7 @@ def decode_append_entries(
 def check_entries(entries: Sequence[bytes]) -> None:
     """Raises RemoteProtocolError unless every frame is as long as an entry can be."""
     for entry in entries:
-        if not 0 < len(entry) - ENTRY_HEADER_BYTES <= ENTRY_DATA_BYTES_MAX:
+        if not 0 < len(entry) - ENTRY_HEADER_BYTES <= RECORD_BYTES_MAX:
             raise RemoteProtocolError(f"an entry of {len(entry)} bytes")
 
 
