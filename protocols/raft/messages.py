@@ -1,5 +1,6 @@
 """What the Raft core takes in and hands out: plain values, whatever the wire they travel on."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 KIND_STATE = 0
@@ -64,10 +65,12 @@ class AppendEntries(NamedTuple):
 class AppendResponse(NamedTuple):
     """The answer to AppendEntries.
 
-    match_index is meaningful on success: everything up to it is equal and durable. On refusal
-    conflict_index is where the leader should go on: the first index of conflict_term (the term that
-    we have at prev_index), or our last index + 1 with conflict_term 0 when our log is too short;
-    conflict_index 0 says nothing (a stale term).
+    match_index is meaningful on success: everything up to it is equal and durable. It may be below
+    the request's previous index when our disk has not got that far; a wire that can't say so
+    refuses such a request with conflict_index = match_index + 1. On refusal conflict_index is where
+    the leader should go on: the first index of conflict_term (the term that we have at prev_index),
+    or our last index + 1 with conflict_term 0 when our log is too short; conflict_index 0 says
+    nothing (a stale term, or a wire without hints).
     """
 
     term: int
@@ -97,7 +100,12 @@ class Read(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Everything the core wants done, in the only order that is safe."""
+    """Everything the core wants done, in the only order that is safe.
+
+    batches follow each other without a gap; the first may begin at or below what was handed out
+    earlier, and then replaces it from there on. messages_after wait for everything handed out so
+    far, also by earlier Readys; when all of that is durable they go out at once.
+    """
 
     hard_state: HardState | None  # Make this durable first, ...
     messages: list[Envelope]  # ... then send these.
@@ -106,3 +114,25 @@ class Ready(NamedTuple):
     reads: list[Read]
     commit_index: int
     commit_term: int  # The term of the entry at commit_index.
+
+
+class Setup(NamedTuple):
+    """What a core is told once; times in milliseconds."""
+
+    peer_id: str
+    members: tuple[str, ...]
+    cut: Callable[[Batch, int], Batch]  # The batch without its entries below an index.
+    trim: Callable[[Batch, int], Batch]  # The batch without its entries above an index.
+    term_entry: Callable[[int, int], Batch]  # (first index, term): a leader's first entry.
+    election_timeout_ms_min: int = 200
+    election_timeout_ms_max: int = 300
+    heartbeat_ms: int = 70
+    commit_notice_ms: int = (
+        10  # Followers hear of a commit so late when nothing else is to be said.
+    )
+    rpc_timeout_ms: int = 100  # An unanswered probe is repeated, an unanswered Read forgotten.
+    vote_timeout_ms: int = 50  # An unanswered RequestVote is repeated.
+    inflight_max: int = 4  # AppendEntries with entries under way to one follower.
+    append_bytes_max: int = 1 << 20
+    pre_vote: bool = True
+    check_quorum: bool = True

@@ -1,0 +1,474 @@
+"""The Raft algorithm of one peer, without IO: messages and time in, a Ready out.
+
+Papers: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (quoted as
+"Raft"), and Ongaro's dissertation (quoted as "dissertation").
+"""
+
+from enum import StrEnum
+from random import Random
+
+from ..errors import LocalProtocolError, RemoteProtocolError
+from .leader import Leader
+from .log import RaftLog, Unsynced
+from .messages import (
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    Envelope,
+    HardState,
+    Message,
+    Read,
+    Ready,
+    RequestVote,
+    Setup,
+    Vote,
+)
+from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech
+from .quorum import majority
+
+__all__ = ["Raft", "Role", "Setup"]
+
+NUMBER_MAX = (1 << 53) - 1  # Terms and indexes: what every wire can carry.
+
+
+class Role(StrEnum):
+    """What a peer is in its term; a pre-candidate only asks whether a campaign could succeed."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Raft:
+    """One peer of one group.
+
+    Use: any number of step(), propose() and on_*(), then tick(), then one ready(), whose parts are
+    carried out in their order. Wake again at deadline_ms at the latest. A message that breaks the
+    protocol raises RemoteProtocolError and changes nothing but, perhaps, the term.
+    """
+
+    def __init__(
+        self, setup: Setup, hard_state: HardState, log: RaftLog, now_ms: int, random: Random
+    ) -> None:
+        assert setup.election_timeout_ms_min <= setup.election_timeout_ms_max
+        assert setup.heartbeat_ms < setup.election_timeout_ms_min
+        self.setup = setup
+        self.log = log
+        self.role = Role.FOLLOWER
+        self.term, self.voted_for = hard_state
+        if log.last_term > self.term:  # The vote of that term is unknown, but there was a leader.
+            self.term, self.voted_for = log.last_term, None
+        self.leader: str | None = None
+        self.commit_index = log.base_index
+        self._may_vote = True
+        self._random = random
+        self._now_ms = now_ms
+        self._heard_ms = now_ms  # When the leader was heard last.
+        self._election_ms = now_ms + self._election_timeout_ms()
+        self._retry_ms = self._election_ms
+        self._speeches = {peer: Speech() for peer in setup.members if peer != setup.peer_id}
+        self._majority = majority(len(setup.members))
+        self._granted: set[str] = set()
+        self._answered: set[str] = set()
+        self._leading: Leader | None = None
+        self._unsynced = Unsynced(log.last_index)
+        self._commit_due = False
+        self._hard_state = hard_state  # As last handed out.
+        self._messages: list[Envelope] = []
+        self._messages_after: list[Envelope] = []
+        self._batches: list[Batch] = []
+
+    # What the shell may ask.
+
+    @property
+    def may_vote(self) -> bool:
+        """False: follows and acknowledges, but neither grants nor campaigns."""
+        return self._may_vote
+
+    @may_vote.setter
+    def may_vote(self, may_vote: bool) -> None:
+        self._may_vote = may_vote
+        if not may_vote and self.role is not Role.FOLLOWER:
+            self._follow(None)
+
+    @property
+    def durable_index(self) -> int:
+        """Up to here our own disk has the log."""
+        return self._unsynced.durable_index
+
+    @property
+    def followers(self) -> list[Follower]:
+        """What a leader knows of its followers, for reports: not to be changed."""
+        return list(self._leading.followers) if self._leading else []
+
+    @property
+    def deadline_ms(self) -> int:
+        """When tick() must come at the latest, after ready() was called."""
+        if self._leading is not None:
+            deadline = self._leading.deadline_ms(self._now_ms)
+            return min(deadline, self._quorum_deadline_ms()) if self._checks_quorum() else deadline
+        if self.role is Role.FOLLOWER:
+            return self._election_ms
+        return min(self._election_ms, self._retry_ms)
+
+    # Time.
+
+    def tick(self, now_ms: int) -> None:
+        """Does what the time asks for; also tells ready() what time it is."""
+        self._now_ms = now_ms
+        if self._leading is not None:
+            if self._checks_quorum() and now_ms >= self._quorum_deadline_ms():
+                self._follow(None)  # Dissertation, section 6.2: a leader without a majority.
+            else:
+                self._leading.beat(now_ms, self._messages)
+        elif now_ms >= self._election_ms:
+            self._on_election_timeout()
+        elif self.role is not Role.FOLLOWER and now_ms >= self._retry_ms:
+            self._ask()
+
+    def _election_timeout_ms(self) -> int:
+        setup = self.setup
+        return self._random.randint(setup.election_timeout_ms_min, setup.election_timeout_ms_max)
+
+    def _checks_quorum(self) -> bool:
+        return self.setup.check_quorum and len(self.setup.members) > 1
+
+    def _quorum_deadline_ms(self) -> int:
+        assert self._leading is not None
+        heard_ms = self._leading.quorum_heard_ms(self._now_ms)
+        return heard_ms + self.setup.election_timeout_ms_max
+
+    # Messages.
+
+    def step(self, sender: str, message: Message, now_ms: int, context: object = None) -> None:
+        """Takes in one message; `context` comes back with the answer.
+
+        Raises RemoteProtocolError when it contradicts itself or what we know for sure. A message
+        from somebody who is not a member is dropped.
+        """
+        self._now_ms = now_ms
+        if sender not in self._speeches:
+            return
+        if type(message) is AppendResponse:
+            self._on_append_response(sender, message, now_ms)
+        elif type(message) is AppendEntries:
+            self._on_append_entries(sender, message, now_ms, context)
+        elif type(message) is RequestVote:
+            self._on_request_vote(sender, message, now_ms, context)
+        else:
+            assert type(message) is Vote
+            self._on_vote(sender, message)
+
+    def _is_newer(self, term: int) -> bool:
+        """The rule about terms (Raft, figure 2, "All servers"): False when the message is old.
+
+        Requests for a vote go through _may_disturb() first; a granted pre-vote names a term that
+        nobody is in yet.
+        """
+        if term > NUMBER_MAX:
+            raise RemoteProtocolError(f"term {term} is out of range")
+        if term > self.term:
+            self.term = term
+            self.voted_for = None
+            self._follow(None)
+        return term == self.term
+
+    def _follow(self, leader: str | None) -> None:
+        """Becomes, or stays, a follower of the current term."""
+        if self.role is not Role.FOLLOWER:
+            self.role = Role.FOLLOWER
+            self._leading = None
+            self._election_ms = self._now_ms + self._election_timeout_ms()
+        self.leader = leader
+
+    # Elections (Raft, section 5.2; dissertation, sections 4.2.3 and 9.6).
+
+    def _on_election_timeout(self) -> None:
+        self.leader = None
+        self._election_ms = self._now_ms + self._election_timeout_ms()
+        if not self._may_vote or self.setup.peer_id not in self.setup.members:
+            return
+        self._granted = {self.setup.peer_id}
+        self._answered = set()
+        if not self.setup.pre_vote:
+            self._campaign()
+            return
+        self.role = Role.PRE_CANDIDATE
+        for peer, speech in self._speeches.items():
+            if not speech.pre_vote:  # It would not understand the question.
+                self._granted.add(peer)
+                self._answered.add(peer)
+        self._ask()
+        self._count_votes()
+
+    def _campaign(self) -> None:
+        """A new term, our own vote, everybody is asked."""
+        self.role = Role.CANDIDATE
+        self.term += 1
+        self.voted_for = self.setup.peer_id
+        self._granted = {self.setup.peer_id}
+        self._answered = set()
+        self._election_ms = self._now_ms + self._election_timeout_ms()
+        self._ask()
+        self._count_votes()
+
+    def _ask(self) -> None:
+        """Asks, or asks again, everybody who has not answered."""
+        self._retry_ms = self._now_ms + self.setup.vote_timeout_ms
+        pre_vote = self.role is Role.PRE_CANDIDATE
+        log = self.log
+        term = self.term + 1 if pre_vote else self.term
+        request = RequestVote(term, self.setup.peer_id, log.last_index, log.last_term, pre_vote)
+        for peer in self._speeches:
+            if peer not in self._answered:
+                self._messages.append(Envelope(peer, request))
+
+    def _count_votes(self) -> None:
+        if len(self._granted) < self._majority:
+            return
+        if self.role is Role.PRE_CANDIDATE:
+            self._campaign()
+        elif self.role is Role.CANDIDATE:
+            self._lead()
+
+    def _is_sticky(self, now_ms: int) -> bool:
+        """Whether we know of a living leader, so that nobody needs a vote."""
+        if self._leading is not None:
+            return True
+        heard_for_ms = now_ms - self._heard_ms
+        return self.leader is not None and heard_for_ms < self.setup.election_timeout_ms_min
+
+    def _on_request_vote(
+        self, sender: str, message: RequestVote, now_ms: int, context: object
+    ) -> None:
+        if message.candidate != sender or message.last_term > message.term:
+            raise RemoteProtocolError(f"RequestVote from {sender} contradicts itself: {message}")
+        log = self.log
+        if message.term > self.term and not message.transfer and self._is_sticky(now_ms):
+            granted = False  # Our term stays (dissertation, section 4.2.3).
+        elif message.pre_vote:
+            granted = message.term > self.term and self._may_vote
+        else:
+            granted = self._is_newer(message.term) and self._may_vote
+            granted = granted and self.voted_for in (None, sender) and self._leading is None
+        # Raft, section 5.4.1: the candidate's log must be at least as up to date as ours.
+        if (message.last_term, message.last_index) < (log.last_term, log.last_index):
+            granted = False
+        if granted and not message.pre_vote:
+            self.voted_for = sender
+            self._follow(None)
+            self._election_ms = now_ms + self._election_timeout_ms()
+        term = message.term if granted else self.term
+        self._messages.append(Envelope(sender, Vote(term, granted, message.pre_vote), context))
+
+    def _on_vote(self, sender: str, message: Vote) -> None:
+        if message.pre_vote:
+            if message.granted:
+                is_ours = self.role is Role.PRE_CANDIDATE and message.term == self.term + 1
+            else:
+                self._is_newer(message.term)
+                is_ours = False  # Asked again: it may only have heard of the leader lately.
+        else:
+            is_ours = self._is_newer(message.term) and self.role is Role.CANDIDATE
+        if is_ours:
+            self._answered.add(sender)
+            if message.granted:
+                self._granted.add(sender)
+                self._count_votes()
+
+    def _lead(self) -> None:
+        """Won: an entry of our own at once, so that older ones can be committed with it."""
+        assert self._may_vote
+        self.role = Role.LEADER
+        self.leader = self.setup.peer_id
+        self._leading = Leader(self.setup, self.log, self.term, self._speeches, self._now_ms)
+        self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
+        self._commit_due = True
+
+    # Entries (Raft, section 5.3).
+
+    def propose(self, batch: Batch) -> None:
+        """Appends the leader's own batch; it goes out with the next ready().
+
+        Raises LocalProtocolError when we do not lead or the batch does not follow.
+        """
+        if self._leading is None:
+            raise LocalProtocolError("only a leader proposes")
+        if batch.term != self.term:
+            raise LocalProtocolError(f"proposed in term {batch.term}, this is term {self.term}")
+        self._append(batch)
+
+    def _append(self, batch: Batch) -> None:
+        self.log.append(batch)
+        self._batches.append(batch)
+
+    def _on_append_entries(
+        self, sender: str, message: AppendEntries, now_ms: int, context: object
+    ) -> None:
+        last_index = _check_append_entries(sender, message)
+        if not self._is_newer(message.term):
+            self._messages.append(Envelope(sender, AppendResponse(self.term, False), context))
+            return
+        if self.leader != sender:
+            if self.leader is not None:
+                raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
+            self._follow(sender)
+        self._heard_ms = now_ms
+        self._election_ms = now_ms + self._election_timeout_ms()
+        refusal = self._follows(message)
+        if refusal is not None:
+            self._messages.append(Envelope(sender, refusal, context))
+            return
+        for batch in message.batches:
+            self._take_in(batch)
+        if message.commit_index > self.commit_index:
+            self.commit_index = max(self.commit_index, min(message.commit_index, last_index))
+        durable_index = self._unsynced.durable_index
+        if last_index <= durable_index or not message.batches:
+            match_index = min(last_index, durable_index)
+            answer = AppendResponse(self.term, True, match_index)
+            self._messages.append(Envelope(sender, answer, context))
+        else:
+            answer = AppendResponse(self.term, True, last_index)
+            self._messages_after.append(Envelope(sender, answer, context))
+
+    def _follows(self, message: AppendEntries) -> AppendResponse | None:
+        """Whether our log has what the message builds on; the refusal when it has not."""
+        log = self.log
+        prev_index = message.prev_index
+        if prev_index < log.base_index:
+            return None  # Committed, so equal.
+        term = log.term_at(prev_index)
+        if term == message.prev_term:
+            return None
+        if term is None:
+            return AppendResponse(self.term, False, 0, log.last_index + 1, 0)
+        if prev_index <= self.commit_index:
+            raise RemoteProtocolError(
+                f"index {prev_index} is committed with term {term}, not {message.prev_term}"
+            )
+        return AppendResponse(self.term, False, 0, log.term_first(prev_index), term)
+
+    def _take_in(self, batch: Batch) -> None:
+        """Appends what is new of a leader's batch; a conflict replaces our entries from there on.
+
+        All its entries have one term, so the first that we lack or have otherwise is found by
+        looking at runs, not at entries.
+        """
+        log = self.log
+        last_index = batch.last_index
+        if log.term_at(last_index) == batch.term:
+            return  # Known already: the same index and term are the same entry.
+        first_index = max(batch.first_index, log.base_index + 1)
+        if last_index < first_index:
+            return
+        if first_index <= log.last_index:
+            if log.term_at(first_index) == batch.term:
+                first_index = log.run_last(first_index) + 1
+            if first_index <= log.last_index:
+                self._truncate(first_index)
+        if batch.term < log.last_term:
+            raise RemoteProtocolError(f"a batch of term {batch.term} behind term {log.last_term}")
+        if first_index != batch.first_index:
+            batch = self.setup.cut(batch, first_index)
+        self._append(batch)
+
+    def _truncate(self, index: int) -> None:
+        """A new leader's log differs from ours from `index` on: what we have there goes."""
+        if index <= self.commit_index:
+            raise RemoteProtocolError(f"the leader contradicts us at {index}, which is committed")
+        self.log.truncate(index, self.setup.trim)
+        self._unsynced.truncate(index)
+        self._messages_after.clear()  # These speak of entries that may be gone.
+        batches = self._batches
+        while batches and batches[-1].first_index >= index:
+            batches.pop()
+        if batches and batches[-1].last_index >= index:
+            batches[-1] = self.setup.trim(batches[-1], index - 1)
+
+    def _on_append_response(self, sender: str, message: AppendResponse, now_ms: int) -> None:
+        if not self._is_newer(message.term) or self._leading is None:
+            return
+        if self._leading.on_response(sender, message, now_ms):
+            self._commit_due = True
+
+    # What the shell reports.
+
+    def on_durable(self, index: int, term: int) -> None:
+        """Our own writer has everything up to (index, term) on disk.
+
+        To be called in the order of the batches handed out, at best once for each Ready.
+        """
+        self._unsynced.on_durable(index, term)
+        self._commit_due = True
+
+    def on_read(self, to: str, first_index: int, batches: list[Batch]) -> None:
+        """Answers a Read: entries from first_index on, or none when they are not on disk yet."""
+        if self._leading is not None and to in self._speeches:
+            self._leading.on_read(to, first_index, batches)
+
+    def on_speaks(
+        self, peer: str, inflight_max: int, pre_vote: bool, last_index: int | None = None
+    ) -> None:
+        """A hello was heard: what the peer can do, and where its log ended when it came up."""
+        speech = self._speeches.get(peer)
+        if speech is None:
+            return
+        speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
+        speech.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
+        speech.pre_vote = pre_vote
+        if self._leading is not None:
+            self._leading.on_speaks(peer, last_index)
+
+    def on_unreachable(self, peer: str) -> None:
+        """The connection to a peer is lost, with what was on it."""
+        if self._leading is not None and peer in self._speeches:
+            self._leading.on_unreachable(peer)
+
+    # Out.
+
+    def ready(self) -> Ready:
+        """Hands out everything that is to be done, once."""
+        leading = self._leading
+        reads: list[Read] = []
+        if leading is not None:
+            if self._commit_due:
+                self.commit_index = leading.commit(self._unsynced.durable_index, self.commit_index)
+            leading.append(self._now_ms, self._messages, reads)
+        self._commit_due = False
+        messages, self._messages = self._messages, []
+        messages_after, self._messages_after = self._messages_after, []
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            self._unsynced.add(batch)
+        commit_index = self.commit_index
+        commit_term = self.log.term_at(commit_index)
+        assert commit_term is not None
+        hard_state = None
+        if self._hard_state[0] != self.term or self._hard_state[1] != self.voted_for:
+            hard_state = self._hard_state = HardState(self.term, self.voted_for)
+        return Ready(
+            hard_state, messages, batches, messages_after, reads, commit_index, commit_term
+        )
+
+
+def _check_append_entries(sender: str, message: AppendEntries) -> int:
+    """The index of the last entry that the message speaks of.
+
+    Raises RemoteProtocolError when it contradicts itself.
+    """
+    term, leader, index, entry_term, commit_index, batches = message
+    if leader != sender or entry_term > term or (index == 0) is not (entry_term == 0):
+        raise RemoteProtocolError(f"AppendEntries from {sender} contradicts itself")
+    for first_index, count, batch_term, _ in batches:
+        if first_index != index + 1 or count < 1 or not entry_term <= batch_term <= term:
+            raise RemoteProtocolError(
+                f"batch {first_index}+{count} of term {batch_term} does not follow "
+                f"index {index} of term {entry_term}"
+            )
+        index += count
+        entry_term = batch_term
+    if index > NUMBER_MAX or commit_index > NUMBER_MAX:
+        raise RemoteProtocolError(f"index {max(index, commit_index)} is out of range")
+    return index

@@ -1,0 +1,210 @@
+"""The leader's half of the algorithm: replication, retries, and what may be committed."""
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import RemoteProtocolError
+from .log import RaftLog
+from .messages import AppendEntries, AppendResponse, Batch, Envelope, Read, Setup
+from .progress import Follower, Speech, State
+from .quorum import agreed
+
+
+class Leader:
+    """What exists only while its owner leads one term.
+
+    Raft owns it, feeds it and takes its messages; it changes neither term nor log.
+    """
+
+    __slots__ = ("_commit_index", "_followers", "_log", "_setup", "_term", "_term_start")
+
+    def __init__(
+        self, setup: Setup, log: RaftLog, term: int, speeches: Mapping[str, Speech], now_ms: int
+    ) -> None:
+        self._setup = setup
+        self._log = log
+        self._term = term
+        self._term_start = log.last_index + 1  # Where the term's own entry will be.
+        self._commit_index = 0
+        self._followers = {
+            peer: Follower(peer, speech, log.last_index + 1, now_ms)
+            for peer, speech in speeches.items()
+        }
+
+    @property
+    def followers(self) -> Iterable[Follower]:
+        return self._followers.values()
+
+    # Answers.
+
+    def on_response(self, peer: str, message: AppendResponse, now_ms: int) -> bool:
+        """Takes in an answer of this term; True when more may be committed now.
+
+        Raises RemoteProtocolError when it speaks of entries that we never had.
+        """
+        follower = self._followers[peer]
+        last_index = self._log.last_index
+        if message.match_index > last_index or message.conflict_index > last_index:
+            raise RemoteProtocolError(f"{peer} answers for entries behind our last, {last_index}")
+        follower.heard_ms = now_ms
+        if message.success:
+            return follower.on_match(message.match_index)
+        next_index = self._next_index(follower, message)
+        # A refusal that leads nowhere new is a late one: what it asked for is under way already.
+        if follower.match_index < next_index < follower.next_index:
+            follower.probe(next_index, paused=False)
+        return False
+
+    def _next_index(self, follower: Follower, message: AppendResponse) -> int:
+        """Where to go on after a refusal (Raft, section 5.3, the end: conflict hints)."""
+        if message.conflict_index == 0:  # No hint: halve what is in question.
+            return follower.match_index + 1 + (follower.next_index - 1 - follower.match_index) // 2
+        if message.conflict_term == 0:
+            return message.conflict_index
+        term_last = self._log.term_last(message.conflict_term)
+        if term_last is None or term_last + 1 >= follower.next_index:
+            return message.conflict_index
+        return max(message.conflict_index, term_last + 1)
+
+    def on_read(self, peer: str, first_index: int, batches: list[Batch]) -> None:
+        """Takes in entries from disk; those of a log that is no longer ours are dropped."""
+        follower = self._followers[peer]
+        if follower.read_ms is None or follower.next_index != first_index:
+            return
+        at = first_index
+        for batch in batches:
+            if batch.first_index != at or self._log.term_at(batch.last_index) != batch.term:
+                return
+            at += batch.count
+        if batches:  # Else it is not on disk yet, and is asked for again after a while.
+            follower.read_ms = None
+            follower.loaded = batches
+
+    def on_unreachable(self, peer: str) -> None:
+        """The connection is lost, and what was on it: heartbeats alone until it answers."""
+        follower = self._followers[peer]
+        if follower.state is not State.SNAPSHOT:
+            follower.probe(follower.match_index + 1, paused=True)
+
+    def on_speaks(self, peer: str, last_index: int | None) -> None:
+        """The peer is there (again); `last_index` is the end of the log that it came up with."""
+        follower = self._followers[peer]
+        if last_index is not None and last_index < follower.match_index:
+            follower.match_index = last_index  # It has lost what it had confirmed.
+            follower.probe(last_index + 1, paused=False)
+        follower.paused = False
+
+    # Times.
+
+    def quorum_heard_ms(self, now_ms: int) -> int:
+        """Since when a majority, ourselves included, has not been silent."""
+        return agreed([now_ms, *(follower.heard_ms for follower in self._followers.values())])
+
+    def deadline_ms(self, now_ms: int) -> int:
+        """When beat() or append() have something to do next."""
+        deadline = now_ms + self._setup.heartbeat_ms
+        for follower in self._followers.values():
+            if follower.next_index <= self._log.last_index and follower.is_open():
+                if follower.read_ms is None:
+                    return now_ms
+                deadline = min(deadline, follower.read_ms + self._setup.rpc_timeout_ms)
+            deadline = min(deadline, follower.sent_ms + self._patience_ms(follower))
+        return deadline
+
+    def _patience_ms(self, follower: Follower) -> int:
+        if follower.inflight and follower.speech.inflight_max == 1:
+            return self._setup.rpc_timeout_ms  # It takes one message at a time.
+        if follower.commit_sent < self._commit_index:
+            return self._setup.commit_notice_ms
+        return self._setup.heartbeat_ms
+
+    # Messages.
+
+    def beat(self, now_ms: int, out: list[Envelope]) -> None:
+        """Adds the heartbeats and commit notices that are due.
+
+        While a window is used, the previous index is that of everything sent: a follower that has
+        lost a message refuses the heartbeat and says where it is.
+        """
+        for follower in self._followers.values():
+            if now_ms - follower.sent_ms < self._patience_ms(follower):
+                continue
+            self._send(follower, (), now_ms, out)
+
+    def append(self, now_ms: int, out: list[Envelope], reads: list[Read]) -> None:
+        """Adds at most one message with entries for each follower."""
+        last_index = self._log.last_index
+        for follower in self._followers.values():
+            if follower.next_index > last_index or not follower.is_open():
+                continue
+            if follower.next_index <= self._log.base_index:
+                follower.state = State.SNAPSHOT
+                continue
+            batches = self._entries(follower)
+            if batches is None:
+                if self._may_read(follower, now_ms):
+                    follower.read_ms = now_ms
+                    bytes_max = self._bytes_max(follower)
+                    reads.append(Read(follower.peer, follower.next_index, bytes_max))
+                continue
+            self._send(follower, tuple(batches), now_ms, out)
+            follower.next_index = batches[-1].last_index + 1
+            if follower.state is State.PROBE:
+                follower.paused = True
+            else:
+                follower.inflight.append(follower.next_index - 1)
+
+    def _may_read(self, follower: Follower, now_ms: int) -> bool:
+        read_ms = follower.read_ms
+        return read_ms is None or now_ms - read_ms >= self._setup.rpc_timeout_ms
+
+    def _bytes_max(self, follower: Follower) -> int:
+        return min(self._setup.append_bytes_max, follower.speech.append_bytes_max)
+
+    def _entries(self, follower: Follower) -> list[Batch] | None:
+        """The entries from next_index on; None when they are not in memory."""
+        if follower.loaded:
+            batches, follower.loaded = follower.loaded, []
+            return batches
+        found = self._log.slice(follower.next_index, self._bytes_max(follower))
+        if found is not None and found[0].first_index < follower.next_index:
+            found[0] = self._setup.cut(found[0], follower.next_index)
+        return found
+
+    def _send(
+        self, follower: Follower, batches: tuple[Batch, ...], now_ms: int, out: list[Envelope]
+    ) -> None:
+        prev_index = max(follower.next_index - 1, self._log.base_index)
+        prev_term = self._log.term_at(prev_index)
+        assert prev_term is not None
+        commit_index = self._commit_index
+        out.append(
+            Envelope(
+                follower.peer,
+                AppendEntries(
+                    self._term,
+                    self._setup.peer_id,
+                    prev_index,
+                    prev_term,
+                    commit_index,
+                    batches,
+                ),
+            )
+        )
+        follower.sent_ms = now_ms
+        follower.commit_sent = commit_index
+
+    # Commit.
+
+    def commit(self, durable_index: int, commit_index: int) -> int:
+        """The commit index, given ours on disk and what it was before.
+
+        Raft, section 5.4.2: only an entry of the current term is committed by counting; what lies
+        before it is committed with it.
+        """
+        reached = agreed(
+            [durable_index, *[follower.match_index for follower in self._followers.values()]]
+        )
+        if reached >= self._term_start and reached > commit_index:
+            commit_index = reached
+        self._commit_index = commit_index
+        return commit_index

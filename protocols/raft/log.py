@@ -1,0 +1,233 @@
+"""What the core knows of its log: terms by runs, recent batches, how much of it is durable.
+
+It holds no file and reads none: entries that are no longer in memory are asked for by a Read.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from ..errors import LocalProtocolError
+from .messages import Batch
+
+CACHE_BYTES_MAX = 16 << 20
+_CACHE_DEAD_MAX = 256  # Dropped batches at the head of the list before it is moved together.
+
+
+class RaftLog:
+    """The log as the algorithm sees it: base, last, terms, and the newest batches in memory.
+
+    `base_index` is the last index that compaction has removed (0: nothing); its term stays known.
+    Terms are kept as runs, so their memory grows with the number of leaders, not of entries.
+    """
+
+    __slots__ = (
+        "_cached",
+        "_cached_bytes",
+        "_cached_dead",
+        "_cached_firsts",
+        "_run_firsts",
+        "_run_terms",
+        "base_index",
+        "base_term",
+        "cache_bytes_max",
+        "last_index",
+        "last_term",
+    )
+
+    def __init__(
+        self,
+        base_index: int = 0,
+        base_term: int = 0,
+        runs: Sequence[tuple[int, int]] = (),
+        last_index: int | None = None,
+        *,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+    ) -> None:
+        self.base_index = base_index
+        self.base_term = base_term
+        self.last_index = base_index if last_index is None else last_index
+        self.cache_bytes_max = cache_bytes_max
+        self._run_firsts = [first for first, _ in runs]
+        self._run_terms = [term for _, term in runs]
+        self.last_term = self._run_terms[-1] if runs else base_term
+        self._cached: list[Batch] = []
+        self._cached_firsts: list[int] = []
+        self._cached_bytes = 0
+        self._cached_dead = 0
+        self._check_runs()
+
+    def _check_runs(self) -> None:
+        assert self.last_index >= self.base_index, "the log ends below its base"
+        assert bool(self._run_firsts) == (self.last_index > self.base_index), "runs do not fit"
+        if not self._run_firsts:
+            return
+        assert self._run_firsts[0] == self.base_index + 1, "the first run does not follow the base"
+        assert self._run_firsts[-1] <= self.last_index, "the last run begins behind the end"
+        assert all(a < b for a, b in pairwise(self._run_firsts))
+        terms = [self.base_term, *self._run_terms]
+        assert all(a <= b for a, b in pairwise(terms)), "terms go back"
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(First index, term) of each run of equal terms, ascending."""
+        return list(zip(self._run_firsts, self._run_terms, strict=True))
+
+    @property
+    def cached_first(self) -> int:
+        """The first index that is in memory; last_index + 1 when none is."""
+        live = self._cached_firsts
+        return live[self._cached_dead] if self._cached_dead < len(live) else self.last_index + 1
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None below the base and behind the end."""
+        if index > self.last_index:
+            return None
+        firsts = self._run_firsts
+        if firsts and index >= firsts[-1]:
+            return self.last_term
+        if index > self.base_index:
+            return self._run_terms[bisect_right(firsts, index) - 1]
+        return self.base_term if index == self.base_index else None
+
+    def term_first(self, index: int) -> int:
+        """The first index of the run of equal terms that `index` lies in."""
+        assert self.base_index < index <= self.last_index
+        return self._run_firsts[bisect_right(self._run_firsts, index) - 1]
+
+    def run_last(self, index: int) -> int:
+        """The last index of the run of equal terms that `index` lies in."""
+        assert self.base_index < index <= self.last_index
+        at = bisect_right(self._run_firsts, index)
+        return self._run_firsts[at] - 1 if at < len(self._run_firsts) else self.last_index
+
+    def term_last(self, term: int) -> int | None:
+        """The last index whose entry has `term`; None when there is none."""
+        at = bisect_right(self._run_terms, term) - 1
+        if at < 0 or self._run_terms[at] != term:
+            return None
+        following = at + 1
+        if following == len(self._run_firsts):
+            return self.last_index
+        return self._run_firsts[following] - 1
+
+    def append(self, batch: Batch) -> None:
+        """Appends a batch behind the last entry.
+
+        Raises LocalProtocolError when it does not follow or its term goes back.
+        """
+        first_index, count, term, block = batch
+        if first_index != self.last_index + 1 or count < 1 or term < self.last_term:
+            raise LocalProtocolError(
+                f"batch {first_index}+{count} of term {term} does not follow "
+                f"index {self.last_index} of term {self.last_term}"
+            )
+        if term != self.last_term or not self._run_firsts:
+            self._run_firsts.append(first_index)
+            self._run_terms.append(term)
+            self.last_term = term
+        self.last_index += count
+        self._cached.append(batch)
+        self._cached_firsts.append(first_index)
+        self._cached_bytes += len(block)
+        if self._cached_bytes > self.cache_bytes_max:
+            self._cache_evict()
+
+    def _cache_evict(self) -> None:
+        dead, cached = self._cached_dead, self._cached
+        while self._cached_bytes > self.cache_bytes_max and dead < len(cached) - 1:
+            batch = cached[dead]
+            self._cached_bytes -= len(batch.block)
+            cached[dead] = batch._replace(
+                block=b""
+            )  # The list is moved together only now and then.
+            dead += 1
+        if dead > _CACHE_DEAD_MAX:
+            del cached[:dead]
+            del self._cached_firsts[:dead]
+            dead = 0
+        self._cached_dead = dead
+
+    def truncate(self, index: int, trim: Callable[[Batch, int], Batch]) -> None:
+        """Forgets all entries from `index` on."""
+        assert self.base_index < index <= self.last_index, "truncates outside of the log"
+        self.last_index = index - 1
+        keep = bisect_left(self._run_firsts, index)
+        del self._run_firsts[keep:]
+        del self._run_terms[keep:]
+        self.last_term = self._run_terms[-1] if keep else self.base_term
+        keep = max(bisect_left(self._cached_firsts, index), self._cached_dead)
+        self._cached_bytes -= sum(len(batch.block) for batch in self._cached[keep:])
+        del self._cached[keep:]
+        del self._cached_firsts[keep:]
+        if keep > self._cached_dead and self._cached[-1].last_index >= index:
+            batch = trim(self._cached[-1], index - 1)
+            self._cached_bytes += len(batch.block) - len(self._cached[-1].block)
+            self._cached[-1] = batch
+
+    def slice(self, first_index: int, bytes_max: int) -> list[Batch] | None:
+        """The batches from `first_index` on, at least one, else at most bytes_max of blocks.
+
+        The first one may begin before first_index: the caller cuts it. Returns [] behind the end
+        and None when first_index is not in memory.
+        """
+        if first_index > self.last_index:
+            return []
+        firsts, dead = self._cached_firsts, self._cached_dead
+        if dead == len(firsts) or first_index < firsts[dead]:
+            return None
+        if first_index >= firsts[-1]:
+            return [self._cached[-1]]
+        batches: list[Batch] = []
+        size = 0
+        for at in range(bisect_right(firsts, first_index) - 1, len(firsts)):
+            batch = self._cached[at]
+            size += len(batch.block)
+            if batches and size > bytes_max:
+                break
+            batches.append(batch)
+        return batches
+
+
+class Unsynced:
+    """How far the log is durable, from what was handed to the writer and what it confirms.
+
+    The writer confirms in the order in which it was given batches, each by index and term. The same
+    index and term may be handed out twice, with a truncation between, so a confirmation counts only
+    for the oldest piece that it fits.
+    """
+
+    __slots__ = ("_pieces", "durable_index")
+
+    def __init__(self, durable_index: int) -> None:
+        self.durable_index = durable_index
+        # [first index, last index, term, up to where it is still part of the log]
+        self._pieces: deque[list[int]] = deque()
+
+    def add(self, batch: Batch) -> None:
+        """The batch was handed to the writer."""
+        last_index = batch[0] + batch[1] - 1
+        self._pieces.append([batch[0], last_index, batch[2], last_index])
+
+    def truncate(self, index: int) -> None:
+        """The log has lost everything from `index` on."""
+        self.durable_index = min(self.durable_index, index - 1)
+        for piece in self._pieces:
+            piece[3] = min(piece[3], index - 1)
+
+    def on_durable(self, index: int, term: int) -> None:
+        """Everything handed out up to (index, term) is on disk; unknown pairs are ignored."""
+        pieces = self._pieces
+        older = 0
+        for first_index, last_index, piece_term, _ in pieces:
+            if piece_term == term and first_index <= index <= last_index:
+                break
+            older += 1
+        else:
+            return
+        for _ in range(older):
+            self.durable_index = max(self.durable_index, pieces.popleft()[3])
+        self.durable_index = max(self.durable_index, min(index, pieces[0][3]))
+        if index == pieces[0][1]:
+            pieces.popleft()

@@ -1,0 +1,104 @@
+"""What a leader knows of one follower: how far it is, and what is under way to it."""
+
+from collections import deque
+from enum import IntEnum
+
+from .messages import Batch
+
+APPEND_BYTES_MAX_PLAIN = 64 << 10  # For a peer that has not said hello.
+
+
+class State(IntEnum):
+    """How entries are sent to a follower.
+
+    PROBE      one message with entries, then only heartbeats until an answer shows where they meet
+    REPLICATE  they meet at next_index - 1: a window of messages is under way
+    SNAPSHOT   what it needs next is compacted: only heartbeats
+    """
+
+    PROBE = 0
+    REPLICATE = 1
+    SNAPSHOT = 2
+
+
+class Speech:
+    """What a peer has said of itself in its hello; it outlives leaders and terms."""
+
+    __slots__ = ("append_bytes_max", "inflight_max", "pre_vote")
+
+    def __init__(self) -> None:
+        self.inflight_max = 1
+        self.append_bytes_max = APPEND_BYTES_MAX_PLAIN
+        self.pre_vote = False
+
+
+class Follower:
+    """One follower in the eyes of the leader of one term."""
+
+    __slots__ = (
+        "commit_sent",
+        "heard_ms",
+        "inflight",
+        "loaded",
+        "match_index",
+        "next_index",
+        "paused",
+        "peer",
+        "read_ms",
+        "sent_ms",
+        "speech",
+        "state",
+    )
+
+    def __init__(self, peer: str, speech: Speech, next_index: int, now_ms: int) -> None:
+        self.peer = peer
+        self.speech = speech
+        self.state = State.PROBE
+        self.match_index = 0
+        self.next_index = next_index
+        self.paused = False  # A probe is under way.
+        self.inflight: deque[int] = deque()  # Last indexes of unanswered messages with entries.
+        self.commit_sent = 0
+        self.sent_ms = now_ms
+        self.heard_ms = now_ms
+        self.read_ms: int | None = None  # When entries were asked for that are not in memory.
+        self.loaded: list[Batch] = []  # ... and what came back.
+
+    def is_open(self) -> bool:
+        """Whether a message with entries may be sent now."""
+        if self.state is State.REPLICATE:
+            return len(self.inflight) < self.speech.inflight_max
+        return self.state is State.PROBE and not self.paused
+
+    def probe(self, next_index: int, *, paused: bool) -> None:
+        """Starts to look for the place where both logs meet, at next_index - 1."""
+        assert next_index > self.match_index
+        self.state = State.PROBE
+        self.next_index = next_index
+        self.paused = paused
+        self.inflight.clear()
+        self.loaded = []
+        self.read_ms = None
+
+    def replicate(self) -> None:
+        """Both logs meet at match_index: from here on a window is used."""
+        self.state = State.REPLICATE
+        self.next_index = max(self.next_index, self.match_index + 1)
+        self.paused = False
+        self.inflight.clear()
+
+    def on_match(self, match_index: int) -> bool:
+        """Takes in that everything up to match_index is equal and durable; True when it is news."""
+        inflight = self.inflight
+        while inflight and inflight[0] <= match_index:
+            inflight.popleft()
+        news = match_index > self.match_index
+        if news:
+            self.match_index = match_index
+        if match_index >= self.next_index:
+            self.next_index = match_index + 1
+            self.loaded = []
+            self.read_ms = None
+        if self.state is not State.REPLICATE and match_index >= self.next_index - 1:
+            self.replicate()
+        return news

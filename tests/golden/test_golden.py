@@ -1,0 +1,383 @@
+"""Golden stories: several cores told as text (`pytest tests/golden --rewrite`, then read the diff).
+
+A story is a text file of steps; a step is one or more commands, a line `----`, and what happened.
+Batches are stood in for by one byte an entry, so logs can be read: `aaab` is three entries and one.
+
+    cluster n1 n2 n3 [KEY=VALUE...]      what a Setup takes; spoken=False: nobody has said hello
+    start n1 [log=1,1,2] [term=3] [vote=n2] [base=4@2] [may_vote=False]
+    timeout n1          the peer's election timer runs out, now
+    wait 70             so many milliseconds pass; every timer that runs out on the way is heard
+    deliver n1 n2       what is under way from n1 to n2 arrives; `*` stands for anybody
+    run                 everything under way arrives, and what that causes, until all is quiet
+    drop n1 n2          what is under way is lost
+    cut n1 n2           from now on everything from n1 to n2 is lost; `heal` ends all cuts
+    propose n1 abc      three entries; propose n1 abc/d: two batches in one wake
+    slow n1             its disk confirms nothing any more; `durable n1` confirms all so far
+    read n1 n2          answers n1's Read for n2 from its disk
+    crash n1            what was not durable is gone; `start n1` brings it back with the rest
+    state               every peer: role, term, vote, leader, log as runs, commit, durable
+    log                 every peer's log: index range, term and bytes
+    followers n1        what a leader knows of its followers
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kelek.protocols.errors import ProtocolError
+from kelek.protocols.raft.core import Raft, Setup
+from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    Envelope,
+    HardState,
+    Read,
+    RequestVote,
+    Vote,
+)
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+RUN_STEPS_MAX = 1000
+
+
+def cut(batch: Batch, first_index: int) -> Batch:
+    drop = first_index - batch.first_index
+    assert 0 < drop < batch.count
+    return Batch(first_index, batch.count - drop, batch.term, batch.block[drop:])
+
+
+def trim(batch: Batch, last_index: int) -> Batch:
+    keep = last_index + 1 - batch.first_index
+    assert 0 < keep < batch.count
+    return Batch(batch.first_index, keep, batch.term, batch.block[:keep])
+
+
+def term_entry(first_index: int, term: int) -> Batch:
+    return Batch(first_index, 1, term, b"*")
+
+
+class Disk:
+    """What survives a crash: entries as (term, byte), the hard state."""
+
+    def __init__(self) -> None:
+        self.hard_state = HardState()
+        self.base = (0, 0)
+        self.entries: list[tuple[int, bytes]] = []
+
+    def write(self, batch: Batch) -> None:
+        del self.entries[batch.first_index - 1 - self.base[0] :]
+        self.entries += [(batch.term, bytes([byte])) for byte in batch.block]
+
+    def runs(self) -> list[tuple[int, int]]:
+        runs: list[tuple[int, int]] = []
+        for index, (term, _) in enumerate(self.entries, self.base[0] + 1):
+            if not runs or runs[-1][1] != term:
+                runs.append((index, term))
+        return runs
+
+    def batches(self, first_index: int) -> list[Batch]:
+        return [
+            Batch(index, 1, term, byte)
+            for index, (term, byte) in enumerate(self.entries, self.base[0] + 1)
+            if index >= first_index
+        ]
+
+
+class Story:
+    """Runs the commands of one story and writes down what the cores do."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000
+        self.options: dict[str, object] = {}
+        self.members: tuple[str, ...] = ()
+        self.spoken = True
+        self.rafts: dict[str, Raft] = {}
+        self.disks: dict[str, Disk] = {}
+        self.way: list[tuple[str, Envelope]] = []
+        self.cuts: set[tuple[str, str]] = set()
+        self.slow: set[str] = set()
+        self.unwritten: dict[str, list[Batch]] = {}
+        self.waiting: dict[str, list[Envelope]] = {}
+        self.reads: dict[tuple[str, str], Read] = {}
+        self.commits: dict[str, int] = {}
+        self.lines: list[str] = []
+
+    def command(self, line: str) -> None:
+        name, *words = line.split()
+        plain = [word for word in words if "=" not in word]
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        function: Callable[..., None] = getattr(self, f"do_{name}")
+        function(*plain, **options)
+
+    # Commands.
+
+    def do_cluster(self, *members: str, spoken: str = "True", **options: str) -> None:
+        self.members = members
+        self.spoken = spoken == "True"
+        self.options = {
+            key: value == "True" if value in ("True", "False") else int(value)
+            for key, value in options.items()
+        }
+        for peer in members:
+            self.do_start(peer)
+
+    def do_start(
+        self,
+        peer: str,
+        log: str = "",
+        term: str = "",
+        vote: str = "",
+        base: str = "",
+        may_vote: str = "True",
+    ) -> None:
+        disk = self.disks.setdefault(peer, Disk())
+        if base:
+            index, base_term = base.split("@")
+            disk.base = (int(index), int(base_term))
+        if log:
+            disk.entries = [(int(word), b".") for word in log.split(",")]
+        if term:
+            disk.hard_state = HardState(int(term), vote or None)
+        last_index = disk.base[0] + len(disk.entries)
+        setup = Setup(peer, self.members, cut, trim, term_entry)._replace(**self.options)  # type: ignore[arg-type]
+        raft = Raft(
+            setup,
+            disk.hard_state,
+            RaftLog(*disk.base, disk.runs(), last_index),
+            self.now_ms,
+            Random(peer),
+        )
+        raft.may_vote = may_vote == "True"
+        self.rafts[peer] = raft
+        self.unwritten[peer], self.waiting[peer] = [], []
+        self.commits[peer] = raft.commit_index
+        if self.spoken:
+            self._hello(peer)
+
+    def _hello(self, peer: str) -> None:
+        for other in self.members:
+            if other != peer and other in self.rafts:
+                self.rafts[peer].on_speaks(other, 4, True)
+                self.rafts[other].on_speaks(peer, 4, True)
+
+    def do_timeout(self, peer: str) -> None:
+        self.now_ms = max(self.now_ms, self.rafts[peer]._election_ms)
+        self.rafts[peer].tick(self.now_ms)
+        self._ready(peer)
+
+    def do_wait(self, duration_ms: str) -> None:
+        end_ms = self.now_ms + int(duration_ms)
+        while True:
+            due_ms, peer = min((raft.deadline_ms, peer) for peer, raft in self.rafts.items())
+            if due_ms > end_ms:
+                break
+            self.now_ms = max(self.now_ms, due_ms)
+            self.rafts[peer].tick(self.now_ms)
+            self._ready(peer)
+        self.now_ms = end_ms
+
+    def _take(self, source: str, target: str) -> list[tuple[str, Envelope]]:
+        taken = [
+            (sender, envelope)
+            for sender, envelope in self.way
+            if source in ("*", sender) and target in ("*", envelope.to)
+        ]
+        self.way = [item for item in self.way if item not in taken]
+        return taken
+
+    def do_deliver(self, source: str, target: str) -> None:
+        for sender, envelope in self._take(source, target):
+            self._deliver(sender, envelope)
+
+    def _deliver(self, sender: str, envelope: Envelope) -> None:
+        raft = self.rafts.get(envelope.to)
+        if raft is None or (sender, envelope.to) in self.cuts:
+            self.lines.append(f"({sender} -> {envelope.to} {text(envelope.message)}: lost)")
+            return
+        try:
+            raft.step(sender, envelope.message, self.now_ms)
+        except ProtocolError as error:
+            self.lines.append(f"{envelope.to} {type(error).__name__}: {error}")
+        self._ready(envelope.to)
+
+    def do_run(self) -> None:
+        for _ in range(RUN_STEPS_MAX):
+            if not self.way:
+                return
+            self._deliver(*self.way.pop(0))
+        raise AssertionError("the story never comes to rest")
+
+    def do_drop(self, source: str, target: str) -> None:
+        self._take(source, target)
+
+    def do_cut(self, source: str, target: str) -> None:
+        sources = self.members if source == "*" else (source,)
+        targets = self.members if target == "*" else (target,)
+        self.cuts |= {(a, b) for a in sources for b in targets if a != b}
+
+    def do_heal(self) -> None:
+        self.cuts.clear()
+
+    def do_propose(self, peer: str, entries: str) -> None:
+        raft = self.rafts[peer]
+        for block in entries.split("/"):
+            batch = Batch(raft.log.last_index + 1, len(block), raft.term, block.encode())
+            raft.propose(batch)
+        self._ready(peer)
+
+    def do_slow(self, peer: str) -> None:
+        self.slow.add(peer)
+
+    def do_durable(self, peer: str) -> None:
+        self.slow.discard(peer)
+        self._durable(peer)
+        self._ready(peer)
+
+    def do_read(self, leader: str, follower: str) -> None:
+        read = self.reads.pop((leader, follower))
+        batches = self.disks[leader].batches(read.first_index)
+        self.rafts[leader].on_read(follower, read.first_index, batches)
+        self._ready(leader)
+
+    def do_speaks(self, peer: str, other: str, last_index: str = "") -> None:
+        self.rafts[peer].on_speaks(other, 4, True, int(last_index) if last_index else None)
+        self._ready(peer)
+
+    def do_unreachable(self, peer: str, other: str) -> None:
+        self.rafts[peer].on_unreachable(other)
+        self._ready(peer)
+
+    def do_inject(self, sender: str, target: str, kind: str, **fields: str) -> None:
+        """A message that no core of ours would send."""
+        values: dict[str, object] = {}
+        for key, value in fields.items():
+            values[key] = int(value) if value.lstrip("-").isdigit() else value == "True"
+            if key in ("leader", "candidate"):
+                values[key] = value
+        kinds = {k.__name__: k for k in (RequestVote, Vote, AppendEntries, AppendResponse)}
+        message = kinds[kind](**values)  # type: ignore[arg-type]
+        self._deliver(sender, Envelope(target, message))
+
+    def do_crash(self, peer: str) -> None:
+        del self.rafts[peer]
+        self.way = [item for item in self.way if item[0] != peer]
+
+    def do_state(self) -> None:
+        for peer, raft in sorted(self.rafts.items()):
+            runs = " ".join(f"{first}@{term}" for first, term in raft.log.runs)
+            self.lines.append(
+                f"{peer} {raft.role} term={raft.term} vote={raft.voted_for} leader={raft.leader} "
+                f"log=[{runs}] last={raft.log.last_index} commit={raft.commit_index} "
+                f"durable={raft.durable_index}"
+            )
+
+    def do_log(self) -> None:
+        for peer in sorted(self.rafts):
+            entries = " ".join(f"{t}{byte.decode()}" for t, byte in self.disks[peer].entries)
+            self.lines.append(f"{peer} {entries}")
+
+    def do_followers(self, peer: str) -> None:
+        for follower in self.rafts[peer].followers:
+            self.lines.append(
+                f"{follower.peer} {follower.state.name} match={follower.match_index} "
+                f"next={follower.next_index} inflight={len(follower.inflight)} "
+                f"paused={follower.paused}"
+            )
+
+    # What a shell does.
+
+    def _ready(self, peer: str) -> None:
+        raft = self.rafts[peer]
+        ready = raft.ready()
+        if ready.hard_state is not None:
+            self.disks[peer].hard_state = ready.hard_state
+            term, vote = ready.hard_state
+            self.lines.append(f"{peer} persist term={term} vote={vote}")
+        self._send(peer, ready.messages, "")
+        for batch in ready.batches:
+            self.lines.append(f"{peer} write {spell(batch)}")
+        self.unwritten[peer] += ready.batches
+        self.waiting[peer] += ready.messages_after
+        for read in ready.reads:
+            self.reads[peer, read.to] = read
+            self.lines.append(f"{peer} read {read.first_index} for {read.to}")
+        if ready.commit_index != self.commits[peer]:
+            self.lines.append(f"{peer} commit {ready.commit_index}@{ready.commit_term}")
+            self.commits[peer] = ready.commit_index
+        if peer not in self.slow and (self.unwritten[peer] or self.waiting[peer]):
+            self._durable(peer)
+            self._ready(peer)
+
+    def _durable(self, peer: str) -> None:
+        raft = self.rafts[peer]
+        for batch in self.unwritten[peer]:
+            self.disks[peer].write(batch)
+            raft.on_durable(batch.last_index, batch.term)
+        self.unwritten[peer] = []
+        waiting, self.waiting[peer] = self.waiting[peer], []
+        self._send(peer, waiting, " (after persist)")
+
+    def _send(self, peer: str, envelopes: list[Envelope], note: str) -> None:
+        for envelope in envelopes:
+            message = text(envelope.message)
+            self.lines.append(f"{peer} -> {envelope.to} {message}{note}")
+            self.way.append((peer, envelope))
+
+
+def spell(batch: Batch) -> str:
+    return f"{batch.first_index}@{batch.term}:{batch.block.decode()}"
+
+
+def text(message: RequestVote | Vote | AppendEntries | AppendResponse) -> str:
+    """A message in one line, in the words of the wire."""
+    match message:
+        case RequestVote(term, _, last_index, last_term, pre_vote, _):
+            name = "PreVote" if pre_vote else "RequestVote"
+            return f"{name} term={term} last={last_index}@{last_term}"
+        case Vote(term, granted, pre_vote):
+            name = "PreVote answer" if pre_vote else "Vote"
+            return f"{name} term={term} granted={granted}"
+        case AppendEntries(term, _, prev_index, prev_term, commit_index, batches):
+            entries = "".join(f" {spell(batch)}" for batch in batches)
+            previous = f"prev={prev_index}@{prev_term} commit={commit_index}"
+            return f"AppendEntries term={term} {previous}{entries}"
+        case AppendResponse(term, True, match_index, _, _):
+            return f"AppendEntries answer term={term} match={match_index}"
+        case AppendResponse(term, _, _, conflict_index, conflict_term):
+            return f"AppendEntries refusal term={term} conflict={conflict_index}@{conflict_term}"
+
+
+def play(story: str) -> str:
+    """The story with what happens now in the place of what it says."""
+    teller = Story()
+    out: list[str] = []
+    in_output = False
+    for line in [*story.splitlines(), ""]:
+        if line == "----":
+            in_output = True
+            out += [line, *teller.lines]
+            teller.lines = []
+        elif in_output and line:
+            continue
+        elif not line:
+            in_output = False
+            out.append("")
+        else:
+            out.append(line)
+            if not line.startswith("#"):
+                teller.command(line)
+    return "\n".join(out).strip() + "\n"
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_story(path: Path, request: pytest.FixtureRequest) -> None:
+    story = path.read_text()
+    told = play(story)
+    if request.config.getoption("--rewrite"):
+        path.write_text(told)
+    else:
+        assert told == story
