@@ -63,6 +63,13 @@ installed() {
         [ "$(cat ".venv/stamp-$1" 2>/dev/null)" = "$(stamp .venv/bin/python "$1")" ]
 }
 
+# fits PYTHON: does .venv work, and with that very Python when the caller has chosen one?
+fits() {
+    local version='import sys; print(sys.version)'
+    .venv/bin/python -m pip --version >/dev/null 2>&1 &&
+        { [ -z "${PYTHON:-}" ] || [ "$("$1" -c "$version")" = "$(.venv/bin/python -c "$version")" ]; }
+}
+
 # pip ARGUMENTS...: one call of pip in .venv.
 pip() {
     .venv/bin/python -m pip --quiet --quiet --disable-pip-version-check "$@" ||
@@ -73,18 +80,21 @@ pip() {
 install() {
     local python target=.
     [ "$1" = dev ] && target='.[dev]'
-    if installed "$1"; then
+    if [ -z "${PYTHON:-}" ] && installed "$1"; then
         return
     fi
-    if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-        python=$(find_python)
+    CC=$(find_compiler)
+    export CC
+    python=$(find_python)
+    if ! fits "$python"; then
         check_headers "$python"
         echo "${0##*/}: making .venv with $("$python" --version)"
         rm -rf .venv
         "$python" -m venv .venv
     fi
-    CC=$(find_compiler)
-    export CC
+    if installed "$1"; then
+        return
+    fi
     echo "${0##*/}: installing kelek ($1)"
     pip install --editable "$target"
     stamp .venv/bin/python base >.venv/stamp-base
