@@ -143,7 +143,8 @@ class Story:
         if term:
             disk.hard_state = HardState(int(term), vote or None)
         last_index = disk.base[0] + len(disk.entries)
-        setup = Setup(peer, self.members, cut, trim, term_entry)._replace(**self.options)  # type: ignore[arg-type]
+        setup = Setup(peer, self.members, cut, trim, term_entry)
+        setup = setup._replace(**self.options)  # type: ignore[arg-type]
         raft = Raft(
             setup,
             disk.hard_state,

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from kelek import native
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError

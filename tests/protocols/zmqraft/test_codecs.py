@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import (
     AppendEntries,

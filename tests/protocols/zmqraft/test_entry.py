@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.messages import KIND_CHECKPOINT, KIND_STATE
 from kelek.protocols.record import Record, block_entries, encode_block

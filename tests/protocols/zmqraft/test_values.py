@@ -6,6 +6,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zmqraft import values
 
