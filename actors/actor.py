@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import msgpack
@@ -21,11 +21,13 @@ import zmq
 from . import pipes
 from .errors import OperatorError, UnitBroken
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 EXIT_STOPPED = 0
 EXIT_BROKEN = 1  # It failed while it ran: worth a restart.
 EXIT_SETUP = 2  # It can't start like this: somebody has to change something.
 
-STATUS_MS = 250  # How often an actor reports to the supervisor.
+REPORT_MS = 250  # How often an actor reports to the supervisor.
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
 RARELY_MS = 60_000  # Bad input is logged this often at most.
 BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may still be closing.
@@ -34,8 +36,8 @@ HWM = 1000
 MESSAGE_BYTES_MAX = 16 << 20
 MESSAGE_FRAMES_MAX = 8192
 HANDSHAKE_MS = 2000
-RECONNECT_MS = 100
-RECONNECT_MS_MAX = 1000
+RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
+RECONNECT_PIPE_MS = (10, 100)
 DRAIN_COUNT_MAX = 4096
 DRAIN_BYTES_MAX = 4 << 20
 
@@ -76,6 +78,9 @@ class ActorSetup(NamedTuple):
         with open(path, encoding="utf-8") as file:
             return cls(**json.load(file))
 
+    def to_json(self) -> str:
+        return json.dumps(self._asdict())
+
 
 class Host(NamedTuple):
     """What carries an actor: a process of its own, or a thread of the supervisor's."""
@@ -97,8 +102,7 @@ class SocketOptions(NamedTuple):
     linger_ms: int = 0
     router_mandatory: bool = False
     immediate: bool = False  # Queue only on a finished connection: peer DEALERs, pipes.
-    reconnect_ms: int = RECONNECT_MS
-    reconnect_ms_max: int = RECONNECT_MS_MAX
+    reconnect_ms: tuple[int, int] = RECONNECT_PIPE_MS
     routing_id: bytes = b""
     topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
 
@@ -152,8 +156,8 @@ class Pipe:
     here is what the caller has taken in already.
     """
 
-    def __init__(self, actor: "Actor", socket: Socket) -> None:
-        self._actor = actor
+    def __init__(self, loop: "Loop", socket: Socket) -> None:
+        self._loop = loop
         self.socket = socket
         self._waiting: deque[Frames] = deque()
 
@@ -169,14 +173,14 @@ class Pipe:
     def send(self, frames: Frames) -> None:
         if self._waiting or not _send(self.socket, frames):
             self._waiting.append(frames)
-            self._actor._want_out(self.socket, self._on_writable)
+            self._loop._want_out(self.socket, self._on_writable)
 
     def _on_writable(self) -> None:
         while self._waiting:
             if not _send(self.socket, self._waiting[0]):
                 return
             self._waiting.popleft()
-        self._actor._want_out(self.socket, None)
+        self._loop._want_out(self.socket, None)
 
 
 def _send(socket: Socket, frames: Frames) -> bool:
@@ -190,26 +194,17 @@ def _send(socket: Socket, frames: Frames) -> bool:
     return True
 
 
-class Actor:
-    """One process, one loop, one owner of its state.
+class Loop:
+    """One poll loop and its sockets: what an actor and the supervisor have in common."""
 
-    control   DEALER   [ready] [status, msgpack map] [log...]   to the supervisor; [status] from it
-
-    A subclass makes its sockets in on_start(), gets what arrives as whole Arenas, acts once a wake
-    in on_wake(), and says ready() when it can serve.
-    """
-
-    role = ""
-
-    def __init__(self, setup: ActorSetup, host: Host | None = None) -> None:
-        self.setup = setup
-        self.options = setup.options
+    def __init__(self, context: zmq.Context[Socket] | None, log_fd: int) -> None:
         self.counters: Counter[str] = Counter()
         self.running = True
         self.stopping = False  # SIGTERM was taken in: finish what is open, take in nothing new.
-        self._host = host or Host()
-        self._threaded = self._host.context is not None
-        self.context = self._host.context or zmq.Context(io_threads=1)
+        self.drain_ms_max = DRAIN_MS_MAX
+        self._threaded = context is not None
+        self.context = context or zmq.Context(io_threads=1)
+        self._log_fd = log_fd
         self._sockets: list[Socket] = []
         self._poller = zmq.Poller()
         self._readers: dict[Socket | int, Callable[[], None]] = {}
@@ -217,10 +212,8 @@ class Actor:
         self._paused: set[Socket | int] = set()
         self._said_ms: dict[str, int] = {}
         self._unsaid: Counter[str] = Counter()
-        self._status_ms = 0
         self._stop_ms = 0
         self._starting = True
-        self._said_ready = False
 
     # ---- What a subclass fills in ----
 
@@ -243,15 +236,7 @@ class Actor:
     def on_stop(self) -> None:
         """The loop has ended (or failed): close files. The sockets are closed afterwards."""
 
-    def status(self) -> dict[str, Any]:
-        """What `supervisor status` shows: numbers and strings."""
-        return {}
-
     # ---- What a subclass calls ----
-
-    def endpoint(self, actor: str, socket: str) -> str:
-        """The pipe `socket` that the actor `actor` of this node binds."""
-        return pipes.endpoint(self.setup.run_dir, self.setup.node, actor, socket)
 
     def socket(self, kind: int, options: SocketOptions) -> Socket:
         """Makes a socket. Everything that design.md says of libzmq's options is done here.
@@ -265,8 +250,8 @@ class Actor:
         socket.setsockopt(zmq.SNDHWM, options.send_hwm or options.hwm)
         socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL, options.reconnect_ms)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, options.reconnect_ms_max)
+        socket.setsockopt(zmq.RECONNECT_IVL, options.reconnect_ms[0])
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, options.reconnect_ms[1])
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
         if options.immediate:
@@ -335,23 +320,13 @@ class Actor:
         self._sockets.remove(socket)
         socket.close()
 
-    def ready(self) -> None:
-        """Tells the supervisor that this actor serves now."""
-        if not self._said_ready:
-            self._said_ready = True
-            _send(self._control, [b"ready"])
-            self._report(monotonic_ms())
-
     def stop(self) -> None:
         """Ends the loop after this wake."""
         self.running = False
 
     def log(self, event: str, **values: object) -> None:
         """Writes one line `time event key=value` to this actor's log."""
-        words = [event, *(f"{key}={_word(value)}" for key, value in values.items())]
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-        self._write(f"{stamp}.{int(now * 1000) % 1000:03}Z {' '.join(words)}\n")
+        self._write(f"{timestamp()} {format_event(event, values)}\n")
 
     def log_rarely(self, event: str, **values: object) -> None:
         """As log(), but an event at most once a minute: for what others can provoke."""
@@ -366,31 +341,8 @@ class Actor:
 
     # ---- The loop ----
 
-    def run(self) -> int:
-        """Runs until it is stopped or fails; returns the exit code."""
-        code = EXIT_STOPPED
-        try:
-            self._open()
-            self.on_start()
-            self._starting = False
-            gc.freeze()  # What the start made stays: no collection looks at it again.
-            self._loop()
-        except _Stopped:
-            pass
-        except OperatorError as error:
-            self._say(error)
-            code = EXIT_SETUP if self._starting else EXIT_BROKEN
-        except OSError as error:
-            self._say(f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log")
-            code = EXIT_SETUP if self._starting else EXIT_BROKEN
-        except UnitBroken as error:
-            self._say(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
-            code = EXIT_BROKEN
-        finally:
-            self._end()
-        return code
-
-    def _loop(self) -> None:
+    def run_loop(self) -> None:
+        """Everything that has arrived is taken in, then on_wake() acts once."""
         while self.running:
             for source, events in self._poller.poll(self._timeout_ms()):
                 if events & ~zmq.POLLOUT and source in self._readers:
@@ -399,19 +351,53 @@ class Actor:
                     self._writers[source]()
             now_ms = monotonic_ms()
             self.on_wake(now_ms)
-            if now_ms >= self._status_ms:
-                self._report(now_ms)
+            self._on_tick(now_ms)
             if self.stopping and (self.drained() or now_ms >= self._stop_ms):
                 self.running = False
 
+    def ask_stop(self) -> None:
+        """What SIGTERM does."""
+        if not self.stopping:
+            self.stopping = True
+            self._stop_ms = monotonic_ms() + self.drain_ms_max
+            self.on_stop_asked()
+
+    def _on_tick(self, now_ms: int) -> None:
+        """Called once a wake: the base's own timer."""
+
+    def _tick_ms(self) -> int:
+        """When _on_tick() must come next."""
+        return monotonic_ms() + RARELY_MS
+
     def _timeout_ms(self) -> int:
-        deadline_ms = self._status_ms
+        deadline_ms = self._tick_ms()
         own_ms = self.deadline_ms()
-        if own_ms is not None and own_ms < deadline_ms:
-            deadline_ms = own_ms
+        if own_ms is not None:
+            deadline_ms = min(deadline_ms, own_ms)
         if self.stopping:
             deadline_ms = min(deadline_ms, self._stop_ms)
         return max(0, deadline_ms - monotonic_ms())
+
+    def _open_signals(self, numbers: Sequence[int]) -> None:
+        """A signal wakes the poll through a pipe: pyzmq restarts a poll that was interrupted."""
+        self._signal_in, self._signal_out = os.pipe()
+        os.set_blocking(self._signal_in, False)
+        os.set_blocking(self._signal_out, False)
+        signal.set_wakeup_fd(self._signal_out, warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, self._on_signal)
+        self.watch(self._signal_in, self._on_signal_fd)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        """Runs between any two bytecodes: it may only end a start that has no poll yet."""
+
+    def _on_signal_fd(self) -> None:
+        for number in set(os.read(self._signal_in, 4096)):
+            self.on_signal(number)
+
+    def on_signal(self, number: int) -> None:
+        if number in STOP_SIGNALS:
+            self.ask_stop()
 
     def _register(self, source: Socket | int) -> None:
         flags = 0
@@ -428,77 +414,6 @@ class Actor:
             self._writers[socket] = on_writable
         self._register(socket)
 
-    # ---- Ties to the supervisor ----
-
-    def _open(self) -> None:
-        os.set_blocking(self._host.stop_fd, False)
-        if not self._threaded:
-            self._open_signals()
-        self.watch(self._host.stop_fd, self._on_stop_fd)
-        name = f"{self.setup.node}/{self.setup.name}/{self.setup.epoch}"
-        self._control = self.socket(
-            zmq.DEALER,
-            SocketOptions(connect=(self.setup.control,), hwm=16, routing_id=name.encode()),
-        )
-        self.watch(self._control, self._on_control)
-
-    def _open_signals(self) -> None:
-        """SIGTERM wakes the poll through a pipe: pyzmq restarts a poll that a signal interrupts.
-
-        SIGIO comes when the supervisor's end of stdin is closed: for the start alone, which has no
-        poll yet and may be long.
-        """
-        self._signal_in, signal_out = os.pipe()
-        os.set_blocking(self._signal_in, False)
-        os.set_blocking(signal_out, False)
-        signal.set_wakeup_fd(signal_out, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGIO):
-            signal.signal(number, self._on_signal)
-        self.watch(self._signal_in, self._on_signal_fd)
-        flags = fcntl.fcntl(self._host.stop_fd, fcntl.F_GETFL)
-        fcntl.fcntl(self._host.stop_fd, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(self._host.stop_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
-        if self._supervisor_gone():
-            raise _Stopped
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        if self._starting and (number != signal.SIGIO or self._supervisor_gone()):
-            raise _Stopped
-
-    def _on_signal_fd(self) -> None:
-        if any(number != signal.SIGIO for number in os.read(self._signal_in, 256)):
-            self._stop_asked()
-
-    def _supervisor_gone(self) -> bool:
-        try:
-            return not os.read(self._host.stop_fd, 1)
-        except BlockingIOError:
-            return False
-
-    def _on_stop_fd(self) -> None:
-        if self._supervisor_gone():
-            self.log("supervisor-gone")
-            self.running = False
-        else:
-            self._stop_asked()
-
-    def _stop_asked(self) -> None:
-        if not self.stopping:
-            self.stopping = True
-            self._stop_ms = monotonic_ms() + DRAIN_MS_MAX
-            self.on_stop_asked()
-
-    def _on_control(self) -> None:
-        self._control.recv_multipart(zmq.DONTWAIT)
-        self._report(monotonic_ms())
-
-    def _report(self, now_ms: int) -> None:
-        self._status_ms = now_ms + STATUS_MS
-        status = self.status()
-        if self.counters:
-            status = {**status, "counters": dict(self.counters)}
-        _send(self._control, [b"status", msgpack.packb(status)])
-
     # ---- Small things ----
 
     def _bind(self, socket: Socket, address: str, place: str) -> None:
@@ -513,22 +428,141 @@ class Actor:
                     continue
                 raise _bind_error(address, place, error) from error
 
-    def _end(self) -> None:
-        if not self._starting:
-            self.on_stop()
+    def say(self, problem: object) -> None:
+        """One line for the operator, without a time."""
+        self._write(f"{problem}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            os.write(self._log_fd, text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.counters["log_dropped"] += 1  # The supervisor is gone, or its pipe is full.
+
+    def close_sockets(self) -> None:
         for socket in self._sockets:
             socket.close()
         if not self._threaded:
             self.context.term()
 
-    def _say(self, problem: object) -> None:
-        self._write(f"{problem}\n")
 
-    def _write(self, text: str) -> None:
+class Actor(Loop):
+    """One process, one loop, one owner of its state.
+
+    control   DEALER   [ready] [status, msgpack map]   to the supervisor; [status] asks for one
+
+    A subclass makes its sockets in on_start(), gets what arrives as whole Arenas, acts once a wake
+    in on_wake(), and says ready() when it can serve.
+    """
+
+    role = ""
+
+    def __init__(self, setup: ActorSetup, host: Host | None = None) -> None:
+        host = host or Host()
+        super().__init__(host.context, host.log_fd)
+        self.setup = setup
+        self.options = setup.options
+        self._stop_fd = host.stop_fd
+        self._said_ready = False
+        self._report_ms = 0
+
+    def status(self) -> dict[str, Any]:
+        """What `supervisor status` shows: numbers and strings."""
+        return {}
+
+    def endpoint(self, actor: str, socket: str) -> str:
+        """The pipe `socket` that the actor `actor` of this node binds."""
+        return pipes.endpoint(self.setup.run_dir, self.setup.node, actor, socket)
+
+    def ready(self) -> None:
+        """Tells the supervisor that this actor serves now."""
+        if not self._said_ready:
+            self._said_ready = True
+            _send(self._control, [b"ready"])
+            self._report(monotonic_ms())
+
+    def run(self) -> int:
+        """Runs until it is stopped or fails; returns the exit code."""
+        code = EXIT_STOPPED
         try:
-            os.write(self._host.log_fd, text.encode("utf-8", "backslashreplace"))
-        except OSError:
-            self.counters["log_dropped"] += 1  # The supervisor is gone, or its pipe is full.
+            self._open()
+            self.on_start()
+            self._starting = False
+            gc.freeze()  # What the start made stays: no collection looks at it again.
+            self.run_loop()
+        except _Stopped:
+            pass
+        except OperatorError as error:
+            self.say(error)
+            code = EXIT_SETUP if self._starting else EXIT_BROKEN
+        except OSError as error:
+            self.say(f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log")
+            code = EXIT_SETUP if self._starting else EXIT_BROKEN
+        except UnitBroken as error:
+            self.say(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
+            code = EXIT_BROKEN
+        finally:
+            if not self._starting:
+                self.on_stop()
+            self.close_sockets()
+        return code
+
+    # ---- Ties to the supervisor ----
+
+    def _open(self) -> None:
+        os.set_blocking(self._stop_fd, False)
+        if not self._threaded:
+            self._open_signals((*STOP_SIGNALS, signal.SIGIO))
+            self._open_stop_signal()
+        self.watch(self._stop_fd, self._on_stop_fd)
+        name = f"{self.setup.node}/{self.setup.name}/{self.setup.epoch}"
+        self._control = self.socket(
+            zmq.DEALER,
+            SocketOptions(connect=(self.setup.control,), hwm=16, routing_id=name.encode()),
+        )
+        self.watch(self._control, self._on_control)
+
+    def _open_stop_signal(self) -> None:
+        """SIGIO comes when the supervisor's end of stdin closes: for a long start without poll."""
+        flags = fcntl.fcntl(self._stop_fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._stop_fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._stop_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+        if self._supervisor_gone():
+            raise _Stopped
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._starting and (number != signal.SIGIO or self._supervisor_gone()):
+            raise _Stopped
+
+    def _supervisor_gone(self) -> bool:
+        try:
+            return not os.read(self._stop_fd, 1)
+        except BlockingIOError:
+            return False
+
+    def _on_stop_fd(self) -> None:
+        if self._supervisor_gone():
+            self.log("supervisor-gone")
+            self.running = False
+        else:
+            self.ask_stop()
+
+    def _on_control(self) -> None:
+        self._control.recv_multipart(zmq.DONTWAIT)
+        self._report(monotonic_ms())
+
+    def _on_tick(self, now_ms: int) -> None:
+        if now_ms >= self._report_ms:
+            self._report(now_ms)
+
+    def _tick_ms(self) -> int:
+        return self._report_ms
+
+    def _report(self, now_ms: int) -> None:
+        self._report_ms = now_ms + REPORT_MS
+        status = self.status()
+        if self.counters:
+            status = {**status, "counters": dict(self.counters)}
+        _send(self._control, [b"status", msgpack.packb(status)])
 
 
 def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
@@ -541,6 +575,17 @@ def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
     return OperatorError(
         place or address, problem, "end the program that holds it, or choose another address"
     )
+
+
+def timestamp() -> str:
+    """The time as log lines begin: UTC, milliseconds."""
+    now = time.time()
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
+
+
+def format_event(event: str, values: Mapping[str, object]) -> str:
+    """`event key=value`: the form of every log and lifecycle line."""
+    return " ".join([event, *(f"{key}={_word(value)}" for key, value in values.items())])
 
 
 def _word(value: object) -> str:

@@ -6,7 +6,7 @@ Every problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import pipes, yaml_tree
+from . import run_dir, yaml_tree
 from .errors import OperatorError
 from .schema import (
     GIB,
@@ -29,7 +29,6 @@ from .schema import (
 )
 from .yaml_tree import Mapping, Node, Scalar
 
-BUILT_IN = Path(__file__).resolve().parent.parent / "topology.yaml"
 NODES_MAX = 64
 
 
@@ -184,24 +183,6 @@ TOP_KEYS = {
 }
 
 
-def default_path() -> str:
-    """The topology that is meant when none is given: ./topology.yaml, or the demo's."""
-    return "topology.yaml" if Path("topology.yaml").is_file() else str(BUILT_IN)
-
-
-def home(path: str) -> Path:
-    """The directory that `data` is relative to: the file's; for the built-in demo ours."""
-    where = Path(path).resolve()
-    if where == BUILT_IN and "site-packages" in BUILT_IN.parts:
-        return Path.cwd()
-    return where.parent
-
-
-def run_dir(path: str) -> Path:
-    """The run directory of a topology, known without reading the file."""
-    return pipes.run_dir_of(f"{home(path)}\0{Path(path).resolve()}")
-
-
 def load(path: str) -> Topology:
     """Reads and checks a topology. Raises OperatorError with the first problem."""
     reader = Reader(path)
@@ -212,8 +193,8 @@ def load(path: str) -> Topology:
     topology = Topology(
         path,
         found["cluster"],
-        home(path) / Path(found["data"]).expanduser(),
-        run_dir(path),
+        run_dir.home(path) / Path(found["data"]).expanduser(),
+        run_dir.of_topology(path),
         found["raft"],
         found["log"],
         found["clients"],

@@ -1,0 +1,197 @@
+"""One child of the supervisor: an actor as a process or as a thread, with its log file.
+
+Both kinds get the same three ties: a pipe whose end means that the supervisor is gone, a pipe that
+takes their log, and the control socket, which is the supervisor's own.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from .actor import EXIT_BROKEN, Actor, ActorSetup, Host
+
+LOG_BYTES_MAX = 4 << 20  # Of one file; the one before it is kept.
+LOG_LINE_BYTES_MAX = 16 << 10
+TAIL_LINES = 20
+READ_BYTES = 64 << 10
+
+
+class LogFile:
+    """The log of one actor: bounded, with one older file beside it. It never fails its caller."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.dropped = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._fd).st_size
+
+    def write(self, data: bytes) -> None:
+        try:
+            if self._size + len(data) > LOG_BYTES_MAX:
+                os.close(self._fd)
+                self.path.rename(self.path.with_suffix(".log.1"))
+                self._open()
+            self._size += os.write(self._fd, data)
+        except OSError:
+            self.dropped += 1  # A full disk must not stop the supervisor.
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Child:
+    """An actor from its start to its end."""
+
+    def __init__(self, setup: ActorSetup, log: LogFile) -> None:
+        self.setup = setup
+        self.log = log
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.pid = 0
+        self.log_fd = -1  # The reading end of what the actor writes.
+        self._stop_fd = -1  # The writing end of its stdin.
+        self._rest = b""
+
+    def read_log(self) -> bool:
+        """Takes in what the actor has written; False at the end."""
+        while True:
+            try:
+                data = os.read(self.log_fd, READ_BYTES)
+            except BlockingIOError:
+                return True
+            self.log.write(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._rest = self._rest[-LOG_LINE_BYTES_MAX:]
+            self.tail.extend(line.decode("utf-8", "replace") for line in lines if line)
+            if not data:
+                return False
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended (negative: the signal), else None."""
+        raise NotImplementedError
+
+    def ask_stop(self) -> None:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes both pipes: to an actor that still runs this is the supervisor's end."""
+        for fd in (self._stop_fd, self.log_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._stop_fd = self.log_fd = -1
+
+    def _open_pipes(self) -> tuple[int, int]:
+        """Makes both pipes; returns the actor's ends: (stop, log)."""
+        stop_in, self._stop_fd = os.pipe()
+        self.log_fd, log_out = os.pipe()
+        os.set_blocking(self.log_fd, False)
+        return stop_in, log_out
+
+
+class ProcessChild(Child):
+    """`python -m kelek.actors.ROLE --setup FILE.json`, in a process group of its own.
+
+    The terminal's Ctrl-C then reaches the supervisor alone, which stops its children in order.
+    """
+
+    def __init__(self, setup: ActorSetup, log: LogFile, command: list[str], lock_fd: int) -> None:
+        super().__init__(setup, log)
+        stop_in, log_out = self._open_pipes()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=stop_in,
+                stdout=log_out,
+                stderr=log_out,
+                pass_fds=(lock_fd,),
+                process_group=0,
+            )
+        finally:
+            os.close(stop_in)
+            os.close(log_out)
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def ask_stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+class ThreadChild(Child):
+    """The same actor as a thread: its pipes are inproc, and a byte on its stop pipe is SIGTERM."""
+
+    def __init__(
+        self,
+        setup: ActorSetup,
+        log: LogFile,
+        module: str,
+        context: zmq.Context[zmq.Socket[bytes]],
+        on_exit: Callable[[], None],
+    ) -> None:
+        super().__init__(setup, log)
+        self._code: int | None = None
+        self._on_exit = on_exit
+        stop_in, log_out = self._open_pipes()
+        self.pid = os.getpid()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(module, Host(stop_in, log_out, context)),
+            name=f"{setup.node}/{setup.name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _run(self, module: str, host: Host) -> None:
+        code = EXIT_BROKEN  # Stays so when a bug ends the thread: threading prints where.
+        try:
+            code = actor_class(module)(self.setup, host).run()
+        finally:
+            os.close(host.stop_fd)
+            os.close(host.log_fd)
+            self._code = code
+            self._on_exit()
+
+    def poll(self) -> int | None:
+        return self._code
+
+    def ask_stop(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._stop_fd, b"T")
+
+    def kill(self) -> None:
+        """A thread can't be killed: it is told that the supervisor is gone."""
+        if self._stop_fd >= 0:
+            os.close(self._stop_fd)
+            self._stop_fd = -1
+
+
+def actor_class(module: str) -> type[Actor]:
+    """The actor of a module: the class named like it (raft_peer: RaftPeer)."""
+    name = "".join(word.capitalize() for word in module.rpartition(".")[2].split("_"))
+    found: type[Actor] = getattr(importlib.import_module(module), name)
+    assert issubclass(found, Actor), f"{module}.{name} is not an Actor"
+    return found
+
+
+def python_command(module: str, setup_path: Path) -> list[str]:
+    """How an actor is started; -P keeps the current directory off the module path."""
+    return [sys.executable, "-P", "-m", module, "--setup", str(setup_path)]

@@ -1,0 +1,66 @@
+"""Which actors make a node, and which of them restart together. It starts nothing."""
+
+from typing import Any, NamedTuple
+
+from .topology import Topology
+
+
+class ActorPlan(NamedTuple):
+    """One actor: what runs, and what it is told besides what all of its node are told."""
+
+    role: str
+    name: str
+    module: str  # What `python -m` gets.
+    data_dir: str
+    stop_rank: int  # SIGTERM goes to rank 0 first; the next rank serves it until it has ended.
+
+
+class UnitPlan(NamedTuple):
+    """Actors that start and end together."""
+
+    node: str
+    name: str
+    actors: tuple[ActorPlan, ...]
+
+
+class NodePlan(NamedTuple):
+    name: str
+    cluster: str
+    data_dir: str
+    options: dict[str, Any]
+    places: dict[str, str]
+    units: tuple[UnitPlan, ...]
+
+
+def _actor(role: str, data_dir: str, stop_rank: int) -> ActorPlan:
+    return ActorPlan(role, role, f"{__package__}.{role}", data_dir, stop_rank)
+
+
+def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
+    """The actors of one node.
+
+    Peer and writer are one restart unit: a message between them dies with either. In one process
+    the whole node is one unit: an inproc pipe never connects a second time.
+    """
+    data_dir = topology.data_dir / node
+    raft_dir = str(data_dir / "raft")
+    peer = [_actor("raft_peer", raft_dir, 0)]
+    if topology.log["writer"] == "process":
+        peer.insert(0, _actor("log_writer", raft_dir, 1))
+    state_machine = [_actor("state_machine", raft_dir, 1)]
+    units: tuple[UnitPlan, ...]
+    if one_process:
+        units = (UnitPlan(node, "node", (*peer, *state_machine)),)
+    else:
+        units = (
+            UnitPlan(node, "raft", tuple(peer)),
+            UnitPlan(node, "state_machine", tuple(state_machine)),
+        )
+    return NodePlan(
+        node,
+        topology.cluster,
+        str(data_dir),
+        topology.options(node),
+        topology.option_places(node),
+        units,
+    )

@@ -1,0 +1,393 @@
+"""The command `supervisor`: starts, stops and shows the processes of a topology.
+
+Exit codes: 0 as asked; 1 something does not run as it should; 2 the command line, the topology or
+its surroundings are wrong; 3 (status, logs) nothing of this topology runs or ran here.
+
+Nothing heavy is imported before a command needs it: --help and completion answer at once.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec
+
+import click
+
+EXIT_WRONG = 1
+EXIT_SETUP = 2
+EXIT_NOTHING = 3
+DETACH_S = 60.0
+STOP_S = 10.0
+ASK_MS = 1000
+FOLLOW_S = 0.2
+COLUMNS = {
+    "node": "NODE",
+    "role": "ROLE",
+    "pid": "PID",
+    "state": "STATE",
+    "restarts": "RESTARTS",
+    "uptime": "UPTIME",
+    "term": "TERM",
+    "leader": "LEADER",
+    "commit_index": "COMMIT",
+    "applied_index": "APPLIED",
+    "lag": "LAG",
+}
+P = ParamSpec("P")
+
+topology_argument = click.argument(
+    "topology", required=False, type=click.Path(dir_okay=False), shell_complete=None
+)
+node_option = click.option("--node", "nodes", multiple=True, help="Only this node; repeatable.")
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+
+def _command(function: Callable[P, int]) -> Callable[P, None]:
+    """Turns an operator's error into one line and exit code 2."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        from ..actors.errors import OperatorError
+
+        try:
+            code = function(*args, **kwargs)
+        except OperatorError as error:
+            _fail(str(error))
+        sys.exit(code)
+
+    return run
+
+
+def _fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
+    click.echo(f"supervisor: {line}", err=True)
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="kelek", prog_name="supervisor")
+def main() -> None:
+    """Runs the processes of a topology: every role of every node is one process.
+
+    TOPOLOGY is a YAML file; without it ./topology.yaml, or else the demo that comes with kelek.
+
+    Shell completion: eval "$(_SUPERVISOR_COMPLETE=bash_source supervisor)" (or zsh_source,
+    fish_source) in the shell's start-up file.
+    """
+
+
+@main.command()
+@topology_argument
+@node_option
+@click.option("--detach", is_flag=True, help="Return when all are ready; go on in the background.")
+@click.option("--one-process", is_flag=True, help="Actors as threads: tests and tiny machines.")
+@click.option("--bootstrap", is_flag=True, help="Empty data directories are a first start.")
+@_command
+def start(
+    topology: str | None, nodes: tuple[str, ...], detach: bool, one_process: bool, bootstrap: bool
+) -> int:
+    """Starts the nodes and stays with them until it gets SIGTERM or Ctrl-C."""
+    from ..actors import plan as plans
+    from ..actors.supervisor import StartOptions, Supervisor
+
+    found = _load(topology)
+    names = _own_nodes(found, nodes)
+    if detach:
+        return _detach(found.path, names, one_process, bootstrap)
+    node_plans = [plans.node_plan(found, name, one_process) for name in names]
+    options = StartOptions(found.path, found.run_dir, one_process, bootstrap)
+    return Supervisor(node_plans, options).run()
+
+
+@main.command()
+@topology_argument
+@node_option
+@_command
+def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
+    """Stops the nodes that run here: they finish what is open and end within 5 s."""
+    from ..actors import run_dir
+
+    base = run_dir.of_topology(_path(topology))
+    running = _running(base, nodes)
+    if not running:
+        click.echo("nothing-runs")
+        return 0
+    stopped: set[str] = set()
+    for name, found in running.items():
+        if name in stopped:
+            continue
+        together = {other for other, it in running.items() if it.get("pid") == found.get("pid")}
+        all_of_it = {
+            other
+            for other, it in run_dir.running(base).items()
+            if it.get("pid") == found.get("pid")
+        }
+        if together != all_of_it:
+            _fail(
+                f"--node {name}: one supervisor ({found.get('pid')}) runs "
+                f"{', '.join(sorted(all_of_it))}; stop them together"
+            )
+        _ask(base, name, b"ask-stop", found)
+        stopped |= together
+    until = time.monotonic() + STOP_S
+    while left := [name for name in stopped if run_dir.is_locked(base / name)]:
+        if time.monotonic() > until:
+            pid = running[left[0]].get("pid")
+            _fail(f"{', '.join(left)}: still ends after {STOP_S:.0f} s; kill -9 {pid}", EXIT_WRONG)
+        time.sleep(0.02)
+    click.echo(f"stopped nodes={','.join(sorted(stopped))}")
+    return 0
+
+
+@main.command()
+@topology_argument
+@node_option
+@output_option
+@_command
+def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
+    """Shows every process that runs here. Exit code 0: all ready; 1: not; 3: nothing runs."""
+    from ..actors import run_dir
+
+    path = _path(topology)
+    base = run_dir.of_topology(path)
+    rows: list[dict[str, Any]] = []
+    asked: set[int] = set()
+    for name, found in _running(base, nodes).items():
+        pid = found.get("pid", 0)
+        if pid not in asked:
+            asked.add(pid)
+            rows += _ask(base, name, b"ask-status", found)
+    if nodes:
+        rows = [row for row in rows if row["node"] in nodes]
+    if output == "json":
+        click.echo(json.dumps({"topology": path, "processes": rows}, indent=2))
+    elif rows:
+        click.echo(_table(rows))
+        for line in sorted({f"{row['node']}: {row['reason']}" for row in rows if "reason" in row}):
+            click.echo(f"gave up {line}")
+    else:
+        click.echo(f"nothing of {path} runs here; `supervisor start` starts it")
+    if not rows:
+        return EXIT_NOTHING
+    return 0 if all(row["state"] == "ready" for row in rows) else EXIT_WRONG
+
+
+@main.command()
+@topology_argument
+@node_option
+@click.option("--role", "roles", multiple=True, help="Only this role; repeatable.")
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0, 100_000))
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@_command
+def logs(
+    topology: str | None, nodes: tuple[str, ...], roles: tuple[str, ...], lines: int, follow: bool
+) -> int:
+    """Shows the logs of the actors, merged by time."""
+    found = _load(topology)
+    paths = {
+        path: f"{name}/{path.stem}"
+        for name in _own_nodes(found, nodes)
+        for path in sorted((found.data_dir / name / "logs").glob("*.log"))
+        if not roles or path.stem in roles
+    }
+    if not paths:
+        _fail(f"{found.data_dir}: no logs; nothing of it ran here yet", EXIT_NOTHING)
+    merged = sorted((line, who) for path, who in paths.items() for line in _last_lines(path, lines))
+    for line, who in merged[len(merged) - lines :]:
+        click.echo(f"{who:<20} {line}")
+    if follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            for who, line in _follow(paths):
+                click.echo(f"{who:<20} {line}")
+    return 0
+
+
+@main.command()
+@topology_argument
+@output_option
+@_command
+def check(topology: str | None, output: str) -> int:
+    """Checks a topology and says what it would run, without starting anything."""
+    from ..actors import plan as plans
+
+    found = _load(topology)
+    rows = [
+        {"node": name, "unit": unit.name, "role": actor.role, "data_dir": actor.data_dir}
+        for name in found.own_nodes
+        for unit in plans.node_plan(found, name, one_process=False).units
+        for actor in unit.actors
+    ]
+    if output == "json":
+        settings = {"raft": found.raft, "log": found.log, "clients": found.clients}
+        text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
+        click.echo(json.dumps(text, indent=2))
+        return 0
+    click.echo(
+        f"{found.path}: ok: cluster {found.cluster}, {len(found.own_nodes)} nodes, "
+        f"{len(rows)} processes"
+    )
+    for row in rows:
+        url = found.nodes[row["node"]].url
+        click.echo(f"  {row['node']:<8} {row['role']:<16} {row['data_dir']:<32} {url}")
+    return 0
+
+
+def _path(topology: str | None) -> str:
+    """The topology that is meant; a given one must be there."""
+    from ..actors import run_dir
+    from ..actors.errors import OperatorError
+
+    path = topology or run_dir.default_path()
+    if not Path(path).exists():
+        raise OperatorError(path, "there is no such file", "give the topology's path")
+    return path
+
+
+def _load(topology: str | None) -> Any:
+    from ..actors import topology as topologies
+
+    return topologies.load(_path(topology))
+
+
+def _own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
+    """The nodes asked for, in the topology's order; all of ours when none is named."""
+    from ..actors.errors import OperatorError
+    from ..actors.schema import did_you_mean
+
+    own: list[str] = found.own_nodes
+    for name in nodes:
+        if name not in own:
+            raise OperatorError("--node", f"unknown node '{name}'", did_you_mean(name, own))
+    return [name for name in own if not nodes or name in nodes]
+
+
+def _running(base: Path, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    from ..actors import run_dir
+
+    running = run_dir.running(base)
+    return {name: found for name, found in running.items() if not nodes or name in nodes}
+
+
+def _ask(base: Path, node: str, question: bytes, found: dict[str, Any]) -> Any:
+    """One question to the supervisor that runs a node, over its control socket."""
+    import msgpack
+    import zmq
+
+    from ..actors import pipes
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, ASK_MS)
+        socket.connect(pipes.endpoint(str(base), node, "supervisor", "control"))
+        socket.send(question)
+        try:
+            answer = socket.recv()
+        except zmq.Again:
+            pid = found.get("pid")
+            _fail(
+                f"node {node}: its supervisor ({pid}) does not answer; it may hang or just end: "
+                f"try again, or kill -9 {pid}",
+                EXIT_WRONG,
+            )
+        return answer if question == b"ask-stop" else msgpack.unpackb(answer)
+
+
+def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> int:
+    """Starts a supervisor in a session of its own; returns when it is ready or has failed."""
+    flags = [f"--node={name}" for name in names]
+    flags += ["--one-process"] * one_process + ["--bootstrap"] * bootstrap
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __spec__.name, "start", str(Path(path)), *flags],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+    signal.signal(signal.SIGALRM, _on_detach_alarm)
+    signal.setitimer(signal.ITIMER_REAL, DETACH_S)
+    assert process.stdout is not None
+    for line in process.stdout:
+        failed = line.startswith("supervisor: ")
+        click.echo(line, nl=False, err=failed)
+        if line.startswith("all-ready "):
+            return 0
+    return process.wait()
+
+
+def _on_detach_alarm(number: int, frame: object) -> None:
+    _fail(
+        f"not ready within {DETACH_S:.0f} s; it goes on: see `supervisor status` and "
+        "`supervisor logs`",
+        EXIT_WRONG,
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Columns that nobody has a value for are left out."""
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
+    lines = [[COLUMNS[key] for key in keys]]
+    lines += [[_cell(key, row.get(key)) for key in keys] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key != "uptime":
+        return str(value)
+    seconds = int(value)
+    if seconds < 60:
+        return f"{value:.1f}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02}s"
+    return f"{seconds // 3600}h{seconds // 60 % 60:02}m"
+
+
+def _last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log, of the file before it too when it is short."""
+    older = path.with_suffix(".log.1")
+    text = path.read_text("utf-8", "replace")
+    if text.count("\n") < count and older.exists():
+        text = older.read_text("utf-8", "replace") + text
+    return text.splitlines()[-count:] if count else []
+
+
+def _follow(paths: dict[Path, str]) -> Iterator[tuple[str, str]]:
+    """Lines as they are written, across a rotation."""
+    places = {path: (path.stat().st_ino, path.stat().st_size) for path in paths}
+    while True:
+        for path, who in paths.items():
+            inode, offset = places[path]
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:  # Just being rotated.
+                continue
+            if found.st_ino != inode:
+                inode, offset = found.st_ino, 0
+            if found.st_size > offset:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    data = file.read()
+                data = data[: data.rfind(b"\n") + 1]
+                offset += len(data)
+                for line in data.decode("utf-8", "replace").splitlines():
+                    yield who, line
+            places[path] = inode, offset
+        time.sleep(FOLLOW_S)
+
+
+if __name__ == "__main__":
+    main(prog_name="supervisor")

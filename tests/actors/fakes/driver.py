@@ -1,0 +1,45 @@
+"""A supervisor of dummies in a process of its own: driver.py JSON.
+
+JSON: {run_dir, data_dir, nodes, options, one_process}
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from kelek.actors.errors import OperatorError
+from kelek.actors.plan import ActorPlan, NodePlan, UnitPlan
+from kelek.actors.supervisor import StartOptions, Supervisor
+
+
+def node_plan(name: str, told: dict[str, object]) -> NodePlan:
+    data_dir = f"{told['data_dir']}/{name}"
+
+    def actor(role: str, stop_rank: int) -> ActorPlan:
+        return ActorPlan(role, role, "dummy", data_dir, stop_rank)
+
+    pair = (actor("writer", 1), actor("peer", 0))
+    single = (actor("machine", 1),)
+    units = (
+        (UnitPlan(name, "node", (*pair, *single)),)
+        if told.get("one_process")
+        else (UnitPlan(name, "pair", pair), UnitPlan(name, "machine", single))
+    )
+    options = told.get("options") or {}
+    assert isinstance(options, dict)
+    return NodePlan(name, "test", data_dir, options, {"data_dir": "t.yaml:1:1: data"}, units)
+
+
+def main() -> int:
+    told = json.loads(sys.argv[1])
+    plans = [node_plan(name, told) for name in told["nodes"]]
+    options = StartOptions("t.yaml", Path(told["run_dir"]), bool(told.get("one_process")))
+    try:
+        return Supervisor(plans, options).run()
+    except OperatorError as error:
+        print(f"supervisor: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

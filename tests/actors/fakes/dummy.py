@@ -1,0 +1,40 @@
+"""An actor for tests of the supervisor: it serves nothing and fails as its options say."""
+
+import os
+import time
+
+from kelek.actors.actor import Actor, main
+from kelek.actors.errors import OperatorError, UnitBroken
+
+
+class Dummy(Actor):
+    role = "dummy"
+
+    def on_start(self) -> None:
+        fault = self.options.get("fault", {}).get(self.setup.name)
+        if fault == "setup":
+            raise OperatorError(self.setup.data_dir, "is not what it was", "give it back")
+        if fault == "crash":
+            raise AssertionError("a bug at the start")
+        if fault == "slow start":
+            self.log("starts-slowly")
+            time.sleep(600)
+        self.fault = fault
+        self.log("serves", pid=os.getpid())
+        self.ready()
+
+    def drained(self) -> bool:
+        return self.fault != "never drained"
+
+    def on_wake(self, now_ms: int) -> None:
+        if self.fault == "broken":
+            raise UnitBroken("gap after seq 3")
+        if self.fault == "hangs at the end" and self.stopping:
+            time.sleep(600)
+
+    def status(self) -> dict[str, object]:
+        return {"term": 3, "leader": "n1", "commit_index": 10, "applied_index": 8}
+
+
+if __name__ == "__main__":
+    main(Dummy)
