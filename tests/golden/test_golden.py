@@ -3,17 +3,21 @@
 A story is a text file of steps; a step is one or more commands, a line `----`, and what happened.
 Batches are stood in for by one byte an entry, so logs can be read: `aaab` is three entries and one.
 
-    cluster n1 n2 n3 [KEY=VALUE...]      what a Setup takes; spoken=False: nobody has said hello
+    cluster n1 n2 n3 [KEY=VALUE...]      what a Setup takes; spoken=False: nobody has said hello,
+                        reads=held: a Read waits for the command `read`
     start n1 [log=1,1,2] [term=3] [vote=n2] [base=4@2] [may_vote=False]
     timeout n1          the peer's election timer runs out, now
-    wait 70             so many milliseconds pass; every timer that runs out on the way is heard
+    wait 70             so many milliseconds pass: timers run out, everything under way arrives
+    hold 70             the same, but nothing arrives meanwhile
     deliver n1 n2       what is under way from n1 to n2 arrives; `*` stands for anybody
     run                 everything under way arrives, and what that causes, until all is quiet
     drop n1 n2          what is under way is lost
     cut n1 n2           from now on everything from n1 to n2 is lost; `heal` ends all cuts
     propose n1 abc      three entries; propose n1 abc/d: two batches in one wake
     slow n1             its disk confirms nothing any more; `durable n1` confirms all so far
-    read n1 n2          answers n1's Read for n2 from its disk
+    read n1 n2 [1]      answers n1's Read for n2 from its disk, with so many entries
+    speaks n1 n2 [5]    n1 hears n2's hello, whose log ends there; `unreachable n1 n2`: it is gone
+    inject n3 n1 KIND field=value...     a message that no core of ours would send
     crash n1            what was not durable is gone; `start n1` brings it back with the rest
     state               every peer: role, term, vote, leader, log as runs, commit, durable
     log                 every peer's log: index range, term and bytes
@@ -25,7 +29,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Raft, Setup
 from kelek.protocols.raft.log import RaftLog
@@ -95,6 +98,7 @@ class Story:
         self.options: dict[str, object] = {}
         self.members: tuple[str, ...] = ()
         self.spoken = True
+        self.reads_held = False
         self.rafts: dict[str, Raft] = {}
         self.disks: dict[str, Disk] = {}
         self.way: list[tuple[str, Envelope]] = []
@@ -115,9 +119,12 @@ class Story:
 
     # Commands.
 
-    def do_cluster(self, *members: str, spoken: str = "True", **options: str) -> None:
+    def do_cluster(
+        self, *members: str, spoken: str = "True", reads: str = "", **options: str
+    ) -> None:
         self.members = members
         self.spoken = spoken == "True"
+        self.reads_held = reads == "held"
         self.options = {
             key: value == "True" if value in ("True", "False") else int(value)
             for key, value in options.items()
@@ -171,8 +178,16 @@ class Story:
         self._ready(peer)
 
     def do_wait(self, duration_ms: str) -> None:
-        end_ms = self.now_ms + int(duration_ms)
+        self._pass(int(duration_ms), held=False)
+
+    def do_hold(self, duration_ms: str) -> None:
+        self._pass(int(duration_ms), held=True)
+
+    def _pass(self, duration_ms: int, *, held: bool) -> None:
+        end_ms = self.now_ms + duration_ms
         while True:
+            if not held:
+                self.do_run()
             due_ms, peer = min((raft.deadline_ms, peer) for peer, raft in self.rafts.items())
             if due_ms > end_ms:
                 break
@@ -238,9 +253,9 @@ class Story:
         self._durable(peer)
         self._ready(peer)
 
-    def do_read(self, leader: str, follower: str) -> None:
+    def do_read(self, leader: str, follower: str, count: str = "1000") -> None:
         read = self.reads.pop((leader, follower))
-        batches = self.disks[leader].batches(read.first_index)
+        batches = self.disks[leader].batches(read.first_index)[: int(count)]
         self.rafts[leader].on_read(follower, read.first_index, batches)
         self._ready(leader)
 
@@ -306,6 +321,8 @@ class Story:
         for read in ready.reads:
             self.reads[peer, read.to] = read
             self.lines.append(f"{peer} read {read.first_index} for {read.to}")
+            if not self.reads_held:
+                self.do_read(peer, read.to)
         if ready.commit_index != self.commits[peer]:
             self.lines.append(f"{peer} commit {ready.commit_index}@{ready.commit_term}")
             self.commits[peer] = ready.commit_index

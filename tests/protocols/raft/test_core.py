@@ -1,0 +1,218 @@
+"""The core where a story would be too long: two leaders in one wake, junk, limits."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
+from kelek.protocols.raft.core import Raft, Role, Setup
+from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    Envelope,
+    HardState,
+    Message,
+    RequestVote,
+    Vote,
+)
+
+
+def batch(first_index: int, count: int, term: int) -> Batch:
+    return Batch(first_index, count, term, bytes([term]) * count)
+
+
+def cut(batch: Batch, first_index: int) -> Batch:
+    drop = first_index - batch.first_index
+    assert 0 < drop < batch.count
+    return Batch(first_index, batch.count - drop, batch.term, batch.block[drop:])
+
+
+def trim(batch: Batch, last_index: int) -> Batch:
+    keep = last_index + 1 - batch.first_index
+    assert 0 < keep < batch.count
+    return Batch(batch.first_index, keep, batch.term, batch.block[:keep])
+
+
+def make(
+    *,
+    members: tuple[str, ...] = ("n1", "n2", "n3"),
+    runs: list[tuple[int, int]] | None = None,
+    last_index: int = 0,
+    base: tuple[int, int] = (0, 0),
+    term: int = 0,
+) -> Raft:
+    setup = Setup("n1", members, cut, trim, lambda first_index, term: batch(first_index, 1, term))
+    log = RaftLog(*base, runs or [], max(last_index, base[0]))
+    raft = Raft(setup, HardState(term), log, 0, Random(1))
+    for member in members:
+        raft.on_speaks(member, 4, True)
+    return raft
+
+
+def make_leader(**options: object) -> Raft:
+    raft = make(**options)  # type: ignore[arg-type]
+    raft.tick(300)
+    raft.step("n2", Vote(raft.term + 1, True, pre_vote=True), 300)
+    raft.step("n2", Vote(raft.term, True), 300)
+    assert raft.role is Role.LEADER
+    return raft
+
+
+def append(leader: str, term: int, prev: tuple[int, int], *batches: Batch) -> AppendEntries:
+    return AppendEntries(term, leader, *prev, 0, batches)
+
+
+def test_alone_it_leads_and_commits_by_its_own_disk() -> None:
+    raft = make(members=("n1",))
+    raft.tick(300)
+    ready = raft.ready()
+    assert ready.hard_state == HardState(1, "n1")
+    assert raft.role is Role.LEADER
+    assert ready.commit_index == 0
+    raft.on_durable(1, 1)
+    assert raft.ready()[-2:] == (1, 1)
+    raft.tick(10_000)
+    assert raft.role is Role.LEADER
+
+
+def test_two_leaders_in_one_wake_leave_one_run_of_batches() -> None:
+    """What a first leader gave and a second one replaces is neither written nor confirmed."""
+    raft = make(runs=[(1, 1)], last_index=2, term=1)
+    raft.step("n2", append("n2", 2, (2, 1), batch(3, 4, 2), batch(7, 2, 2)), 10)
+    raft.step("n3", append("n3", 3, (4, 2), batch(5, 1, 3)), 10)
+    ready = raft.ready()
+    assert ready.batches == [batch(3, 2, 2), batch(5, 1, 3)]
+    assert [e.message for e in ready.messages_after] == [AppendResponse(3, True, 5)]
+    assert raft.log.runs == [(1, 1), (3, 2), (5, 3)]
+
+
+def test_a_batch_that_begins_within_the_known_is_cut() -> None:
+    raft = make(runs=[(1, 1), (3, 2)], last_index=4, term=2)
+    raft.step("n2", append("n2", 2, (1, 1), batch(2, 1, 1), batch(3, 5, 2)), 10)
+    ready = raft.ready()
+    assert ready.batches == [batch(5, 3, 2)]
+    assert raft.log.last_index == 7
+
+
+def test_entries_below_the_base_are_known() -> None:
+    raft = make(base=(5, 2), runs=[(6, 2)], last_index=6, term=2)
+    raft.step("n2", append("n2", 2, (1, 1), batch(2, 2, 1)), 10)
+    raft.step("n2", append("n2", 2, (1, 1), batch(2, 2, 1), batch(4, 6, 2)), 10)
+    ready = raft.ready()
+    assert ready.batches == [batch(7, 3, 2)]
+    assert [e.message for e in ready.messages] == [AppendResponse(2, True, 3)]
+    assert [e.message for e in ready.messages_after] == [AppendResponse(2, True, 9)]
+
+
+def test_commit_may_run_ahead_of_our_disk_but_never_of_what_is_equal() -> None:
+    raft = make(runs=[(1, 1)], last_index=9, term=1)
+    raft.step("n2", AppendEntries(2, "n2", 4, 1, 8, ()), 10)
+    assert raft.ready().commit_index == 4
+    raft.step("n2", AppendEntries(2, "n2", 9, 1, 8, (batch(10, 1, 2),)), 10)
+    ready = raft.ready()
+    assert (ready.commit_index, raft.durable_index) == (8, 9)
+
+
+def test_context_comes_back_with_the_answer() -> None:
+    raft = make()
+    raft.step("n2", RequestVote(1, "n2", 0, 0), 10, context=b"route")
+    raft.step("n2", append("n2", 1, (0, 0)), 10, context=7)
+    raft.step("n2", append("n2", 1, (0, 0), batch(1, 1, 1)), 10, context=8)
+    raft.step("n2", append("n2", 0, (0, 0)), 10, context=9)
+    ready = raft.ready()
+    assert ready.messages == [
+        Envelope("n2", Vote(1, True), b"route"),
+        Envelope("n2", AppendResponse(1, True, 0), 7),
+        Envelope("n2", AppendResponse(1, False), 9),
+    ]
+    assert ready.messages_after == [Envelope("n2", AppendResponse(1, True, 1), 8)]
+
+
+def test_proposals_that_do_not_fit() -> None:
+    raft = make()
+    with pytest.raises(LocalProtocolError, match="only a leader"):
+        raft.propose(batch(1, 1, 1))
+    leader = make_leader()
+    with pytest.raises(LocalProtocolError, match="term"):
+        leader.propose(batch(2, 1, 2))
+    with pytest.raises(LocalProtocolError, match="does not follow"):
+        leader.propose(batch(3, 1, 1))
+
+
+def test_leader_that_may_no_longer_vote_steps_down() -> None:
+    leader = make_leader()
+    leader.may_vote = False
+    assert leader.role is Role.FOLLOWER
+    leader.tick(10_000)
+    assert leader.ready().messages
+    assert leader.role is Role.FOLLOWER
+
+
+def test_term_of_the_log_counts_when_the_hard_state_is_older() -> None:
+    raft = make(runs=[(1, 7)], last_index=3, term=5)
+    assert (raft.term, raft.voted_for) == (7, None)
+    assert raft.ready().hard_state == HardState(7, None)
+
+
+def test_more_to_send_asks_for_another_wake_at_once() -> None:
+    leader = make_leader()
+    leader.ready()
+    leader.step("n2", AppendResponse(1, True, 1), 310)
+    for _ in range(3):
+        big = batch(leader.log.last_index + 1, 1, 1)._replace(block=bytes(700_000))
+        leader.propose(big)
+    sent = []
+    for _ in range(3):
+        ready = leader.ready()
+        sent += [e.message for e in ready.messages if e.to == "n2"]
+    assert [len(m.batches) for m in sent if isinstance(m, AppendEntries)] == [1, 1, 1]
+    assert leader.deadline_ms > 310
+
+
+NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, (1 << 53) - 1, 1 << 53])
+PEERS = st.sampled_from(["n1", "n2", "n3", "n9"])
+BATCHES = st.builds(Batch, NUMBERS, st.integers(0, 4), NUMBERS, st.just(b"...."))
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(RequestVote, NUMBERS, PEERS, NUMBERS, NUMBERS, st.booleans(), st.booleans()),
+    st.builds(Vote, NUMBERS, st.booleans(), st.booleans()),
+    st.builds(
+        AppendEntries,
+        NUMBERS,
+        PEERS,
+        NUMBERS,
+        NUMBERS,
+        NUMBERS,
+        st.lists(BATCHES, max_size=3).map(tuple),
+    ),
+    st.builds(AppendResponse, NUMBERS, st.booleans(), NUMBERS, NUMBERS, NUMBERS),
+)
+
+
+@given(st.lists(st.tuples(PEERS, MESSAGES), max_size=30), st.booleans())
+def test_junk_is_refused_or_harmless(steps: list[tuple[str, Message]], leading: bool) -> None:
+    """No message, however wrong, leads to anything but RemoteProtocolError or a sound state."""
+    raft = make_leader() if leading else make(runs=[(1, 1), (3, 2)], last_index=4, term=2)
+    now_ms = 300
+    term, commit_index = raft.term, raft.commit_index
+    for sender, message in steps:
+        now_ms += 40
+        before = raft.log.runs, raft.log.last_index
+        try:
+            raft.step(sender, message, now_ms)
+        except RemoteProtocolError:
+            assert (raft.log.runs, raft.log.last_index) == before
+        raft.tick(now_ms)
+        ready = raft.ready()
+        assert raft.term >= term
+        assert raft.commit_index >= commit_index
+        assert raft.commit_index <= raft.log.last_index
+        assert raft.durable_index <= raft.log.last_index
+        term, commit_index = raft.term, raft.commit_index
+        for left, right in pairwise(ready.batches):
+            assert right.first_index == left.last_index + 1
+        for one in ready.batches:
+            raft.on_durable(one.last_index, one.term)
