@@ -1,0 +1,90 @@
+"""Builds and runs bench/loadgen.c: the same closed loop for kelek, the floor and etcd.
+
+It is compiled when a benchmark needs it, into a directory of the caller's, and works on the shared
+library that pyzmq brings: nothing but a C compiler is needed.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zmq
+
+from kelek.bench.machine import BenchError
+
+HERE = Path(__file__).resolve().parent
+SOURCES = [HERE / name for name in ("loadgen.c", "loadgen_zmqraft.c", "loadgen_etcd.c")]
+FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
+SLACK_S = 60.0  # Beyond its own time limits a generator is stuck.
+
+
+class Load(NamedTuple):
+    """A closed loop: `clients` connections with `window` updates outstanding on each."""
+
+    clients: int
+    window: int
+    size: int = 64
+    secs: float = 2.0
+    warmup_s: float = 0.5
+    updates: int = 0  # So many in all, instead of a time.
+    pack: int = 0  # Updates in one message of kelek's own form.
+    give_up_s: float = 30.0
+
+    def arguments(self) -> list[str]:
+        return [
+            *("--clients", str(self.clients), "--window", str(self.window)),
+            *("--size", str(self.size), "--secs", str(self.secs), "--warmup", str(self.warmup_s)),
+            *("--count", str(self.updates), "--pack", str(self.pack)),
+            *("--give-up", str(self.give_up_s)),
+        ]
+
+
+def libzmq() -> str:
+    """The path of the libzmq that pyzmq has loaded."""
+    assert zmq.zmq_version()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split()[-1]
+        if "libzmq" in path:
+            return path
+    raise BenchError("pyzmq was built without a shared libzmq: install its wheel")
+
+
+class Generator:
+    """The compiled load generator."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "loadgen"
+        command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(self.path), *map(str, SOURCES)]
+        try:
+            done = subprocess.run([*command, "-ldl"], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise BenchError("no C compiler (cc): install gcc or set CC") from None
+        if done.returncode:
+            raise BenchError(f"the load generator does not compile:\n{done.stderr}")
+
+    def start(self, target: list[str], load: Load) -> "subprocess.Popen[str]":
+        """Starts it against a cluster (Cluster.target); finish() takes the result."""
+        command = [str(self.path), *target, *load.arguments()]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def run(self, target: list[str], load: Load) -> dict[str, Any]:
+        return finish(self.start(target, load), load)
+
+
+def finish(process: "subprocess.Popen[str]", load: Load) -> dict[str, Any]:
+    """What a generator has counted (loadgen.c, report). Raises BenchError."""
+    try:
+        output, _ = process.communicate(timeout=load.secs + load.give_up_s + SLACK_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise BenchError(f"the load generator is stuck: {load}") from None
+    try:
+        result: dict[str, Any] = json.loads(output)
+    except ValueError:
+        raise BenchError(f"the load generator ended with {process.returncode}") from None
+    if "error" in result:
+        raise BenchError(f"load generator: {result['error']}")
+    return result

@@ -1,0 +1,505 @@
+/* The load generator's ZMQ RAFT driver: RequestUpdate in text or node form, or packs of our own.
+ *
+ * It works on pyzmq's shared library, found by path: the few declarations below are libzmq's stable
+ * ABI, so no header and no Debian package is needed. The leader is looked for with RequestConfig on
+ * connections to all peers that stay open; that it is gone is noticed by the socket monitor (the
+ * connection broke) or by load_options.timeout_ns without an answer. */
+#define _GNU_SOURCE
+#include "loadgen.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- libzmq, without zmq.h ---- */
+
+enum {
+    ZMQ_PAIR = 0,
+    ZMQ_DEALER = 5,
+    ZMQ_LINGER = 17,
+    ZMQ_RECONNECT_IVL = 18,
+    ZMQ_SNDHWM = 23,
+    ZMQ_RCVHWM = 24,
+    ZMQ_IMMEDIATE = 39,
+    ZMQ_POLLIN = 1,
+    ZMQ_DONTWAIT = 1,
+    ZMQ_SNDMORE = 2,
+    ZMQ_EVENT_DISCONNECTED = 0x0200
+};
+
+typedef struct {
+    _Alignas(8) unsigned char opaque[64];
+} zmq_message;
+
+typedef struct {
+    void *socket;
+    int fd;
+    short events, revents;
+} zmq_item;
+
+static struct {
+    void *(*ctx_new)(void);
+    void *(*socket)(void *, int);
+    int (*close)(void *);
+    int (*setsockopt)(void *, int, const void *, size_t);
+    int (*connect)(void *, const char *);
+    int (*monitor)(void *, const char *, int);
+    int (*send)(void *, const void *, size_t, int);
+    int (*poll)(zmq_item *, int, long);
+    int (*msg_init)(zmq_message *);
+    int (*msg_recv)(zmq_message *, void *, int);
+    int (*msg_more)(const zmq_message *);
+    void *(*msg_data)(zmq_message *);
+    size_t (*msg_size)(const zmq_message *);
+} zmq;
+
+static void open_libzmq(const char *path) {
+    void *library = dlopen(path ? path : "libzmq.so.5", RTLD_NOW);
+    if (!library)
+        load_die(dlerror());
+    const struct {
+        void *into;
+        const char *name;
+    } symbols[] = {{&zmq.ctx_new, "zmq_ctx_new"},       {&zmq.socket, "zmq_socket"},
+                   {&zmq.close, "zmq_close"},           {&zmq.setsockopt, "zmq_setsockopt"},
+                   {&zmq.connect, "zmq_connect"},       {&zmq.monitor, "zmq_socket_monitor"},
+                   {&zmq.send, "zmq_send"},             {&zmq.poll, "zmq_poll"},
+                   {&zmq.msg_init, "zmq_msg_init"},     {&zmq.msg_recv, "zmq_msg_recv"},
+                   {&zmq.msg_more, "zmq_msg_more"},     {&zmq.msg_data, "zmq_msg_data"},
+                   {&zmq.msg_size, "zmq_msg_size"}};
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *symbol = dlsym(library, symbols[i].name);
+        if (!symbol)
+            load_die(symbols[i].name);
+        memcpy(symbols[i].into, &symbol, sizeof symbol);
+    }
+}
+
+/* ---- one request: an update, or a pack of them ---- */
+
+enum { ID_SIZE = 12, FRAMES_MAX = 8, ROUND_MS = 10 };
+
+struct slot {
+    uint8_t id[ID_SIZE];
+    uint8_t previous[ID_SIZE]; /* packs: the update of this client that must be known before */
+    bool busy, has_previous;
+    int client;
+    uint32_t counter; /* the 3 bytes at the end of the first update's id */
+    uint32_t seconds; /* the 4 bytes at its start: ids are made again for a repeat */
+    uint64_t first_sent, heard;
+};
+
+struct client {
+    void *socket;
+    int outstanding; /* updates */
+    bool in_order;   /* packs: something was sent before */
+    uint8_t last_id[ID_SIZE];
+};
+
+static void *context;
+static void *probes[LOAD_URLS_MAX];
+static void *monitor;
+static int monitors_made;
+static struct client clients[LOAD_CLIENTS_MAX];
+static struct slot *slots; /* the request numbered n is in slots[n & slot_mask] */
+static uint32_t slot_mask;
+static uint64_t low, next; /* requests below `low` are done; `next` is the next one's number */
+static uint64_t outstanding;
+static uint8_t machine[5];
+static uint8_t question_id[ID_SIZE]; /* new for each search: older answers don't count */
+static uint8_t *payload, *pack;
+static int leader;
+static bool leader_lost;
+static zmq_message frames[FRAMES_MAX];
+
+static uint32_t records_of_request(void) {
+    return load_options.pack ? (uint32_t)load_options.pack : 1u;
+}
+
+/* Seconds, machine and process, counter; all big endian, so that ids sort by time. */
+static void write_id(uint8_t *id, uint32_t seconds, uint32_t counter) {
+    for (int i = 0; i < 4; i++)
+        id[i] = (uint8_t)(seconds >> (24 - 8 * i));
+    memcpy(id + 4, machine, sizeof machine);
+    for (int i = 0; i < 3; i++)
+        id[9 + i] = (uint8_t)(counter >> (16 - 8 * i));
+}
+
+static void send_frame(void *socket, const void *data, size_t size, bool more) {
+    if (zmq.send(socket, data, size, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
+        load_die("zmq_send");
+}
+
+static size_t write_varint(uint8_t *at, size_t value) {
+    size_t size = 0;
+    for (; value > 127; value >>= 7)
+        at[size++] = (uint8_t)(value | 128);
+    at[size++] = (uint8_t)value;
+    return size;
+}
+
+/* The records of a pack: varint size | tag 0x80 (state, a reqid follows) | reqid | data. */
+static size_t write_pack(const struct slot *slot) {
+    size_t size = 0;
+    for (uint32_t i = 0; i < records_of_request(); i++) {
+        size += write_varint(pack + size, 1 + ID_SIZE + load_options.size);
+        pack[size++] = 0x80;
+        write_id(pack + size, slot->seconds, slot->counter + i);
+        memcpy(pack + size + ID_SIZE, payload, load_options.size);
+        size += ID_SIZE + load_options.size;
+    }
+    return size;
+}
+
+static void send_request(struct slot *slot, uint64_t now) {
+    void *socket = clients[slot->client].socket;
+    const char *ident = load_options.ident;
+    slot->heard = now;
+    send_frame(socket, slot->id, ID_SIZE, true);
+    send_frame(socket, load_options.pack ? "k=" : "=", load_options.pack ? 2 : 1, true);
+    if (ident)
+        send_frame(socket, ident, strlen(ident), true);
+    if (load_options.pack) {
+        send_frame(socket, slot->previous, slot->has_previous ? ID_SIZE : 0, true);
+        send_frame(socket, pack, write_pack(slot), false);
+    } else {
+        send_frame(socket, payload, load_options.size, false);
+    }
+}
+
+/* One new request on a client; false when its slot is still held by an old one. */
+static bool send_new(int number, uint64_t now) {
+    struct slot *slot = &slots[next & slot_mask];
+    struct client *client = &clients[number];
+    uint32_t records = records_of_request();
+    if (slot->busy)
+        return false;
+    slot->busy = true;
+    slot->client = number;
+    slot->seconds = (uint32_t)time(NULL);
+    slot->counter = (uint32_t)(next * records) & 0xffffffu;
+    slot->first_sent = now;
+    write_id(slot->id, slot->seconds, slot->counter);
+    slot->has_previous = client->in_order && client->outstanding != 0;
+    memcpy(slot->previous, client->last_id, ID_SIZE);
+    write_id(client->last_id, slot->seconds, slot->counter + records - 1);
+    client->in_order = true;
+    client->outstanding += (int)records;
+    outstanding += records;
+    load_counters.sent += records;
+    next++;
+    send_request(slot, now);
+    return true;
+}
+
+/* A pack larger than the window goes out alone. */
+static bool has_room(const struct client *client) {
+    int records = (int)records_of_request();
+    return client->outstanding == 0 || client->outstanding + records <= load_options.window;
+}
+
+static void fill_windows(uint64_t now) {
+    for (int i = 0; i < load_options.clients; i++)
+        while (has_room(&clients[i]) && load_wants_more(now))
+            if (!send_new(i, now))
+                return;
+}
+
+/* ---- answers ---- */
+
+/* Reads one message into `frames`; the number of its frames, or 0 when nothing waits. */
+static int receive(void *socket) {
+    if (zmq.msg_recv(&frames[0], socket, ZMQ_DONTWAIT) < 0)
+        return 0;
+    int count = 1;
+    for (const zmq_message *last = &frames[0]; zmq.msg_more(last); count++) {
+        int into = count < FRAMES_MAX ? count : FRAMES_MAX - 1;
+        if (zmq.msg_recv(&frames[into], socket, ZMQ_DONTWAIT) < 0)
+            break;
+        last = &frames[into];
+    }
+    return count;
+}
+
+static const uint8_t *frame(int i) { return zmq.msg_data(&frames[i]); }
+static size_t frame_size(int i) { return zmq.msg_size(&frames[i]); }
+
+static struct slot *slot_of_answer(void) {
+    if (frame_size(0) != ID_SIZE)
+        return NULL;
+    const uint8_t *id = frame(0);
+    uint32_t counter = (uint32_t)id[9] << 16 | (uint32_t)id[10] << 8 | id[11];
+    struct slot *slot = &slots[counter / records_of_request() & slot_mask];
+    return slot->busy && !memcmp(slot->id, id, ID_SIZE) ? slot : NULL;
+}
+
+static void release(struct slot *slot) {
+    slot->busy = false;
+    clients[slot->client].outstanding -= (int)records_of_request();
+    outstanding -= records_of_request();
+    while (low < next && !slots[low & slot_mask].busy)
+        low++;
+}
+
+static void finish(struct slot *slot, uint64_t now, uint64_t index) {
+    if (index > load_counters.last_index)
+        load_counters.last_index = index;
+    load_commit(slot->first_sent, now, records_of_request());
+    release(slot);
+}
+
+/* A msgpack unsigned integer; 0 when it is none. */
+static uint64_t read_msgpack_uint(const uint8_t *data, size_t size) {
+    if (size == 1 && data[0] < 128)
+        return data[0];
+    if (size < 2 || data[0] < 0xcc || data[0] > 0xcf || size != 1 + ((size_t)1 << (data[0] - 0xcc)))
+        return 0;
+    uint64_t value = 0;
+    for (size_t i = 1; i < size; i++)
+        value = value << 8 | data[i];
+    return value;
+}
+
+static void resend_client(int number, uint64_t now) {
+    for (uint64_t n = low; n < next; n++) {
+        struct slot *slot = &slots[n & slot_mask];
+        if (slot->busy && slot->client == number) {
+            send_request(slot, now);
+            load_counters.repeated += records_of_request();
+        }
+    }
+}
+
+/* [id, status, index or leader?]: the answer to a plain update. */
+static void on_update_answer(struct slot *slot, int count, uint64_t now) {
+    bool taken = frame_size(1) != 0 && frame(1)[0] != 0;
+    slot->heard = now;
+    if (taken && count == 2) {
+        load_counters.accepted++;
+    } else if (taken) {
+        uint64_t index = read_msgpack_uint(frame(2), frame_size(2));
+        if (index != 0)
+            finish(slot, now, index);
+        else
+            load_counters.malformed++;
+    } else if (count == 2) {
+        load_counters.rejected++;
+        release(slot);
+    } else {
+        load_counters.refused++;
+        leader_lost = true;
+    }
+}
+
+/* [id, 6b 3d, status, payload]: the answer to a pack. */
+static void on_pack_answer(struct slot *slot, uint64_t now) {
+    uint8_t status = frame_size(2) ? frame(2)[0] : 255;
+    const uint8_t *runs = frame(3);
+    size_t size = frame_size(3);
+    slot->heard = now;
+    if (status == 1 && size == 0) {
+        load_counters.accepted++;
+    } else if (status == 1 && size % 12 == 0) {
+        uint64_t records = 0, last_index = 0;
+        for (size_t i = 0; i < size; i += 12) {
+            uint32_t length;
+            uint64_t first_index;
+            memcpy(&length, runs + i, sizeof length);
+            memcpy(&first_index, runs + i + 4, sizeof first_index);
+            records += length;
+            last_index = first_index + length - 1;
+        }
+        if (records == records_of_request())
+            finish(slot, now, last_index);
+        else
+            load_counters.malformed++;
+    } else if (status == 0) {
+        load_counters.refused++;
+        leader_lost = true;
+    } else if (status == 2) {
+        resend_client(slot->client, now);
+    } else if (status == 3) {
+        load_counters.rejected += records_of_request();
+        release(slot);
+    } else {
+        load_counters.malformed++;
+    }
+}
+
+static void drain_client(int number, uint64_t now) {
+    for (int count; (count = receive(clients[number].socket)) != 0;) {
+        struct slot *slot = slot_of_answer();
+        if (!slot)
+            load_counters.stray++;
+        else if (load_options.pack ? count == 4 : count == 2 || count == 3)
+            load_options.pack ? on_pack_answer(slot, now) : on_update_answer(slot, count, now);
+        else
+            load_counters.malformed++;
+    }
+}
+
+/* ---- the leader ---- */
+
+static void *new_socket(const char *url, bool immediate) {
+    const int zero = 0, one = 1, reconnect_ms = ROUND_MS;
+    void *socket = zmq.socket(context, ZMQ_DEALER);
+    if (!socket)
+        load_die("zmq_socket");
+    zmq.setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero);
+    zmq.setsockopt(socket, ZMQ_SNDHWM, &zero, sizeof zero);
+    zmq.setsockopt(socket, ZMQ_RCVHWM, &zero, sizeof zero);
+    zmq.setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
+    if (immediate)
+        zmq.setsockopt(socket, ZMQ_IMMEDIATE, &one, sizeof one);
+    if (zmq.connect(socket, url) < 0)
+        load_die(url);
+    return socket;
+}
+
+/* Asks a peer who leads; with ZMQ_IMMEDIATE nothing is queued for one that is not there. */
+static void ask(void *probe) {
+    const char *ident = load_options.ident;
+    if (zmq.send(probe, question_id, ID_SIZE, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
+        return;
+    send_frame(probe, "^", 1, ident != NULL);
+    if (ident)
+        send_frame(probe, ident, strlen(ident), false);
+}
+
+/* Only a peer that says of itself that it leads counts: no third party's word is needed. */
+static bool says_it_leads(void) {
+    if (frame_size(0) != ID_SIZE || memcmp(frame(0), question_id, ID_SIZE) != 0)
+        return false;
+    return frame_size(1) != 0 && frame(1)[0] != 0;
+}
+
+static int round_of_questions(void) {
+    zmq_item items[LOAD_URLS_MAX];
+    for (int i = 0; i < load_options.url_count; i++) {
+        items[i] = (zmq_item){.socket = probes[i], .events = ZMQ_POLLIN};
+        ask(probes[i]);
+    }
+    uint64_t until = load_now_ns() + ROUND_MS * 1000000u;
+    for (uint64_t now = load_now_ns(); now < until; now = load_now_ns()) {
+        zmq.poll(items, load_options.url_count, (long)((until - now) / 1000000u) + 1);
+        for (int i = 0; i < load_options.url_count; i++)
+            for (int count; (count = receive(probes[i])) != 0;)
+                if (count >= 3 && says_it_leads())
+                    return i;
+    }
+    return -1;
+}
+
+static void watch(void *socket) {
+    char endpoint[64];
+    snprintf(endpoint, sizeof endpoint, "inproc://monitor-%d", monitors_made++);
+    if (monitor)
+        zmq.close(monitor);
+    if (zmq.monitor(socket, endpoint, ZMQ_EVENT_DISCONNECTED) < 0)
+        load_die("zmq_socket_monitor");
+    monitor = zmq.socket(context, ZMQ_PAIR);
+    if (!monitor || zmq.connect(monitor, endpoint) < 0)
+        load_die("monitor");
+}
+
+/* Finds the leader, connects every client to it and sends again what is unanswered, in order. */
+static void find_leader(void) {
+    uint64_t until = load_now_ns() + (uint64_t)(load_options.give_up_s * 1e9);
+    write_id(question_id, (uint32_t)time(NULL), (uint32_t)load_counters.searches++);
+    do {
+        if (load_now_ns() > until)
+            load_die("no leader");
+        leader = round_of_questions();
+    } while (leader < 0);
+    for (int i = 0; i < load_options.clients; i++) {
+        if (clients[i].socket)
+            zmq.close(clients[i].socket);
+        clients[i].socket = new_socket(load_options.urls[leader], false);
+    }
+    watch(clients[0].socket);
+    uint64_t now = load_now_ns();
+    for (int i = 0; i < load_options.clients; i++)
+        resend_client(i, now);
+    leader_lost = false;
+}
+
+/* A single request may get no answer at all (the peer's intake was full): it is sent again. */
+static void repeat_overdue(uint64_t now, uint64_t any_heard) {
+    if (outstanding && now > any_heard + load_options.timeout_ns) {
+        leader_lost = true;
+        return;
+    }
+    for (uint64_t n = low; n < next; n++) {
+        struct slot *slot = &slots[n & slot_mask];
+        if (slot->busy && now > slot->heard + load_options.timeout_ns) {
+            if (load_options.pack) {
+                resend_client(slot->client, now);
+            } else {
+                send_request(slot, now);
+                load_counters.repeated++;
+            }
+        }
+    }
+}
+
+static void set_up(void) {
+    open_libzmq(load_options.libzmq);
+    context = zmq.ctx_new();
+    uint32_t requests = 1024;
+    uint32_t updates = (uint32_t)(load_options.clients * load_options.window);
+    while (requests < updates * 4 / records_of_request())
+        requests *= 2;
+    slot_mask = requests - 1;
+    slots = calloc(requests, sizeof *slots);
+    payload = malloc(load_options.size);
+    pack = malloc((size_t)records_of_request() * (load_options.size + ID_SIZE + 8));
+    if (!context || !slots || !payload || !pack)
+        load_die("out of memory");
+    memset(payload, 'v', load_options.size);
+    uint64_t now = load_now_ns();
+    uint32_t process = (uint32_t)getpid();
+    for (int i = 0; i < 3; i++)
+        machine[i] = (uint8_t)(now >> (10 + 8 * i)); /* Differs from run to run. */
+    machine[3] = (uint8_t)(process >> 8);
+    machine[4] = (uint8_t)process;
+    for (int i = 0; i < FRAMES_MAX; i++)
+        zmq.msg_init(&frames[i]);
+    for (int i = 0; i < load_options.url_count; i++)
+        probes[i] = new_socket(load_options.urls[i], true);
+}
+
+void load_zmqraft(void) {
+    static zmq_item items[LOAD_CLIENTS_MAX + 1];
+    set_up();
+    find_leader();
+    load_begin();
+    uint64_t now = load_now_ns(), heard = now, scanned = now;
+    while (!load_is_over(now, outstanding)) {
+        if (leader_lost) {
+            find_leader();
+            heard = load_now_ns();
+        }
+        fill_windows(now);
+        for (int i = 0; i < load_options.clients; i++)
+            items[i] = (zmq_item){.socket = clients[i].socket, .events = ZMQ_POLLIN};
+        items[load_options.clients] = (zmq_item){.socket = monitor, .events = ZMQ_POLLIN};
+        zmq.poll(items, load_options.clients + 1, 20);
+        now = load_now_ns();
+        for (int i = 0; i < load_options.clients; i++)
+            if (items[i].revents & ZMQ_POLLIN) {
+                heard = now;
+                drain_client(i, now);
+            }
+        if (items[load_options.clients].revents & ZMQ_POLLIN)
+            while (receive(monitor))
+                leader_lost = true;
+        if (now > scanned + 50000000u) {
+            repeat_overdue(now, heard);
+            scanned = now;
+        }
+        now = load_now_ns();
+    }
+}
