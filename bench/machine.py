@@ -1,0 +1,112 @@
+"""What the benchmarks ask the machine: ports, processes, their CPU time and memory (Linux only)."""
+
+import os
+import platform
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+PORT_MIN, PORT_MAX = 20_000, 32_000  # Below the ephemeral range.
+SYNC_COUNT = 50
+
+
+class BenchError(Exception):
+    """Why a measurement can't be made, in one line."""
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of 127.0.0.1 that nobody listens on, all different."""
+    found: list[int] = []
+    dice = random.Random()
+    while len(found) < count:
+        port = dice.randrange(PORT_MIN, PORT_MAX)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """CPU time of processes, all their threads that still live, to the nanosecond."""
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                total += int(task.read_text().split()[0])
+            except OSError:
+                continue  # It has ended meanwhile.
+    return total / 1e9
+
+
+class Memory(NamedTuple):
+    """Proportional set size: a page that n processes share counts 1/n for each (bytes)."""
+
+    anonymous: int  # Heaps, stacks, private writable pages.
+    file: int  # Code and mapped files: the kernel can drop these.
+
+
+def memory(pids: Iterable[int]) -> Memory:
+    """The sum over processes, from /proc/PID/smaps_rollup."""
+    anonymous = file = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            key, _, rest = line.partition(":")
+            if key == "Pss_Anon":
+                anonymous += int(rest.split()[0]) * 1024
+            elif key == "Pss_File":
+                file += int(rest.split()[0]) * 1024
+    return Memory(anonymous, file)
+
+
+def sync_us(directory: Path) -> float:
+    """The median time of fdatasync after 4 KiB written over zeros: what the disk costs alone."""
+    path = directory / "sync"
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    times = []
+    try:
+        os.pwrite(descriptor, bytes(4096 * SYNC_COUNT), 0)
+        os.fsync(descriptor)
+        for i in range(SYNC_COUNT):
+            started = time.perf_counter()
+            os.pwrite(descriptor, b"x" * 4096, i * 4096)
+            os.fdatasync(descriptor)
+            times.append(time.perf_counter() - started)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return statistics.median(times) * 1e6
+
+
+def file_system(directory: Path) -> str:
+    """The type of the file system that a directory is on."""
+    if shutil.which("findmnt") is None:
+        return "unknown"
+    command = ["findmnt", "-n", "-o", "FSTYPE", "-T", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def describe(directory: Path) -> dict[str, str]:
+    """The machine and where the data lies, for the head of the results."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "machine": f"{os.cpu_count()} x {model}, {pages / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "data on": f"{file_system(directory)}, fdatasync of 4 KiB {sync_us(directory):.0f} us",
+    }
