@@ -1,0 +1,18 @@
+"""`python -m kelek.bench QUESTION`: one module a question, both sides measured in one call."""
+
+import sys
+
+from kelek.bench import log
+
+QUESTIONS = {"log": log.main}
+
+
+def main() -> int:
+    if len(sys.argv) < 2 or sys.argv[1] not in QUESTIONS:
+        print(f"usage: python -m kelek.bench {{{','.join(QUESTIONS)}}} ...", file=sys.stderr)
+        return 2
+    return QUESTIONS[sys.argv[1]](sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Three kelek nodes as a user starts them: a topology file and `supervisor start`.
+
+The benchmark asks them what every client may ask (RequestLogInfo, text form) and finds the
+processes in /proc: the children of the supervisor that it started, by the role in their command.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+
+from kelek.bench.loadgen import libzmq
+from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.peers import START_S_MAX, reap, spawn
+
+NODES = ("n1", "n2", "n3")
+ANSWER_MS_MAX = 300
+POLL_S = 0.02
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class LogInfo(NamedTuple):
+    """RequestLogInfo's answer, as far as it matters here."""
+
+    leads: bool
+    applied: int
+    commit_index: int
+    last_index: int
+
+
+def uint(frame: bytes) -> int:
+    return int.from_bytes(frame, "little")
+
+
+class Kelek:
+    """A cluster of three nodes under one supervisor, everything at its default."""
+
+    name = "kelek"
+
+    def __init__(self, directory: Path, settings: str = "") -> None:
+        """settings is appended to the topology: other defaults for a comparison."""
+        self.directory = directory
+        self.topology = directory / "topology.yaml"
+        self.settings = settings
+        ports = iter(free_ports(3 * len(NODES)))
+        self.urls = {name: f"tcp://127.0.0.1:{next(ports)}" for name in NODES}
+        nodes = [
+            f"  {name}: {{url: {self.urls[name]}, peer_url: tcp://127.0.0.1:{next(ports)}, "
+            f"broadcast_url: tcp://127.0.0.1:{next(ports)}}}"
+            for name in NODES
+        ]
+        self.text = "\n".join(["cluster: bench", "data: data", "nodes:", *nodes, settings])
+        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+
+    @property
+    def target(self) -> list[str]:
+        return ["--libzmq", libzmq(), "--urls", ",".join(self.urls.values())]
+
+    def version(self) -> str:
+        command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or "unknown"
+
+    def start_fresh(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        self.topology.write_text(self.text)
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "kelek.console.supervisor_cli", "start"]
+        self.supervisor = spawn([*command, str(self.topology)], self.directory / "supervisor.log")
+
+    def stop(self) -> None:
+        """SIGKILL of the supervisor and of everything below it."""
+        if self.supervisor is None:
+            return
+        children = [pid for pids in self.pids().values() for pid in pids]
+        reap([self.supervisor], signal.SIGKILL)
+        for pid in children:
+            kill(pid)
+        self.supervisor = None
+
+    def restart(self) -> float:
+        """SIGKILL of everything and a new start; when it began (time.monotonic)."""
+        started = time.monotonic()
+        self.stop()
+        self.start()
+        return started
+
+    def kill_node(self, node: str) -> float:
+        """SIGKILL of all processes of a node; when (time.monotonic)."""
+        pids = self.node_pids(node)
+        if not pids:
+            raise BenchError(f"{node} has no processes")
+        killed = time.monotonic()
+        for pid in pids:
+            kill(pid)
+        return killed
+
+    def pids(self) -> dict[str, list[int]]:
+        """All actors as NODE/ROLE, and the supervisor."""
+        assert self.supervisor is not None
+        found: dict[str, list[int]] = {"supervisor": [self.supervisor.pid]}
+        for pid in children_of(self.supervisor.pid):
+            name = actor_name(pid)
+            if name:
+                found.setdefault(name, []).append(pid)
+        return found
+
+    def node_pids(self, node: str) -> list[int]:
+        return [pid for name, pids in self.pids().items() for pid in pids if f"{node}/" in name]
+
+    def info(self, node: str) -> LogInfo | None:
+        """What a node says of its log; None when it doesn't answer."""
+        with self.context.socket(zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.connect(self.urls[node])
+            socket.send_multipart([b"bench-info-1", b"%"])
+            if not socket.poll(ANSWER_MS_MAX):
+                return None
+            frames = socket.recv_multipart()
+        if len(frames) < 9:
+            raise BenchError(f"{node} answers RequestLogInfo with {len(frames)} frames")
+        leads = any(frames[1][:1]) and frames[1][:1] != b"\0"
+        return LogInfo(leads, uint(frames[5]), uint(frames[6]), uint(frames[7]))
+
+    def leader(self) -> str:
+        """The node that leads, once all three answer and have applied what is committed."""
+        until = time.monotonic() + START_S_MAX
+        while time.monotonic() < until:
+            infos = {node: self.info(node) for node in NODES}
+            leaders = [node for node, info in infos.items() if info and info.leads]
+            if len(leaders) == 1 and all(infos.values()):
+                top = infos[leaders[0]]
+                assert top is not None
+                if all(info and info.applied >= top.commit_index for info in infos.values()):
+                    return leaders[0]
+            time.sleep(POLL_S)
+        raise BenchError(f"no leader with three healthy nodes: {infos}")
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def children_of(pid: int) -> list[int]:
+    """All descendants of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+    return found + [below for child in found for below in children_of(child)]
+
+
+def actor_name(pid: int) -> str:
+    """NODE/ROLE of an actor's process, "" when it is none."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        role = next(word for word in command if word.startswith("kelek.actors."))
+        setup = json.loads(Path(command[command.index("--setup") + 1]).read_text())
+    except (OSError, StopIteration, ValueError):
+        return ""
+    return f"{setup['node']}/{role.removeprefix('kelek.actors.')}"

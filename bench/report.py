@@ -1,0 +1,222 @@
+"""Turns what bench/log.py has measured into figures, a table and the page bench/RESULTS.md."""
+
+import statistics
+from typing import Any, NamedTuple
+
+Rounds = list[dict[str, Any]]
+MB = 1e6
+PEER_CLIENT = "etcd, asyncio client"
+
+
+class Figure(NamedTuple):
+    """A number with a goal: the median, and the smallest and largest of the rounds."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    goal: float
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+    def cells(self) -> list[str]:
+        sign = ">=" if self.at_least else "<="
+        spread = f"{number(self.low)}-{number(self.high)}"
+        verdict = "met" if self.met else "missed"
+        return [self.name, number(self.value), spread, self.unit, f"{sign} {self.goal:g}", verdict]
+
+
+def number(value: float) -> str:
+    """Three digits that count."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def ratios(upper: Rounds, lower: Rounds, key: str) -> list[float]:
+    """Within each round, so that a busy minute hits both sides."""
+    return [a[key] / b[key] for a, b in zip(upper, lower, strict=True) if b[key]]
+
+
+def summed_up(name: str, values: list[float], unit: str, goal: float, up: bool = False) -> Figure:
+    return Figure(name, statistics.median(values), min(values), max(values), unit, goal, up)
+
+
+def figures(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The numbers that the issue sets goals for, as far as they were measured."""
+    return [{**figure._asdict(), "met": figure.met} for figure in goals(found)]
+
+
+def goals(found: dict[str, Any]) -> list[Figure]:
+    result = []
+    busy = found.get("throughput", {}).get("8 x 32", {})
+    alone = found.get("throughput", {}).get("1 x 1", {})
+    for peer, client in (("etcd", "C client"), (PEER_CLIENT, "asyncio client of shared/peers")):
+        if peer in busy:
+            values = ratios(busy["kelek"], busy[peer], "updates_s")
+            result.append(
+                summed_up(f"8 x 32: updates/s over etcd's, {client}", values, "x", 6, True)
+            )
+    if "floor" in busy:
+        values = ratios(busy["kelek"], busy["floor"], "updates_s")
+        result.append(summed_up("8 x 32: updates/s over the floor's", values, "x", 0.3, True))
+    if "etcd" in alone:
+        values = ratios(alone["kelek"], alone["etcd"], "p50_us")
+        result.append(summed_up("one outstanding: p50 over etcd's", values, "x", 1))
+    if "failover" in found:
+        name = "longest gap between commits, leader's node killed"
+        result.append(summed_up(name, found["failover"]["kelek"], "ms", 600))
+    if "restart" in found:
+        name = "restart with 1e5 entries, first committed write"
+        result.append(summed_up(name, found["restart"]["kelek"], "s", 1))
+    if "memory" in found:
+        nodes = [found["memory"][node]["anonymous"] / MB for node in ("n1", "n2", "n3")]
+        result.append(summed_up("anonymous memory of a node (PSS, summed)", nodes, "MB", 120))
+    return result
+
+
+def rows_of_goals(found: dict[str, Any]) -> list[list[str]]:
+    head = ["figure", "median", "spread", "unit", "goal", "verdict"]
+    return [head, *(figure.cells() for figure in goals(found))]
+
+
+def rows_of_loops(found: dict[str, Any]) -> list[list[str]]:
+    """One line for each loop and system; ratios and CPU beside the rates."""
+    rows = [
+        ["clients x outstanding", "system", "updates/s", "spread", "p50 us", "p99 us",
+         "kelek / it", "spread", "CPU us servers", "client"]
+    ]  # fmt: skip
+    for case, systems in found.get("throughput", {}).items():
+        for system, rounds in systems.items():
+            ratio = ratios(systems["kelek"], rounds, "updates_s")
+            rows.append(
+                [
+                    case,
+                    system,
+                    number(median(rounds, "updates_s")),
+                    spread(rounds, "updates_s"),
+                    number(median(rounds, "p50_us")),
+                    number(median(rounds, "p99_us")),
+                    "" if system == "kelek" else f"{statistics.median(ratio):.2f}",
+                    "" if system == "kelek" else f"{min(ratio):.2f}-{max(ratio):.2f}",
+                    servers_cpu(rounds),
+                    number(median(rounds, "cpu_us_update")),
+                ]
+            )
+    return rows
+
+
+def median(rounds: Rounds, key: str) -> float:
+    return float(statistics.median(one[key] for one in rounds))
+
+
+def spread(rounds: Rounds, key: str) -> str:
+    values = [one[key] for one in rounds]
+    return f"{number(min(values))}-{number(max(values))}"
+
+
+def servers_cpu(rounds: Rounds) -> str:
+    """CPU time of all server processes together an update (us); the Python client has none."""
+    values = [sum(one["server_cpu_us_update"].values()) for one in rounds if one.get("done")]
+    return number(statistics.median(values)) if values else ""
+
+
+def rows_of_cpu(found: dict[str, Any]) -> list[list[str]]:
+    """Where kelek's CPU time goes: us an update in each process, the leader's node first."""
+    rows = [["clients x outstanding", "process", "CPU us an update"]]
+    for case, systems in found.get("throughput", {}).items():
+        rounds = systems["kelek"]
+        names = sorted({name for one in rounds for name in one["server_cpu_us_update"]})
+        for name in names:
+            values = [one["server_cpu_us_update"].get(name, 0.0) for one in rounds]
+            rows.append([case, name, f"{statistics.median(values):.2f}"])
+    return rows
+
+
+def rows_of_others(found: dict[str, Any]) -> list[list[str]]:
+    """What etcd does in the same call where the goal is an absolute one."""
+    rows = [["beside it", "etcd's median", "spread"]]
+    for part, unit in (("failover", "ms"), ("restart", "s")):
+        values = found.get(part, {}).get("etcd")
+        if values:
+            low, high = number(min(values)), number(max(values))
+            rows.append([part, f"{number(statistics.median(values))} {unit}", f"{low}-{high}"])
+    if "etcd" in found.get("memory", {}):
+        rows.append(["anonymous memory, largest", f"{found['memory']['etcd'] / MB:.0f} MB", ""])
+    return rows if len(rows) > 1 else []
+
+
+def aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def conditions(found: dict[str, Any]) -> list[str]:
+    pairs = {**found["conditions"], **found["versions"]}
+    lines = [f"{found['date']}, load {found['load'][0]} before and {found['load'][1]} after"]
+    lines += [f"{key}: {value}" for key, value in pairs.items()]
+    lines.append(f"medians of {found.get('rounds')} rounds of {found.get('secs')} s")
+    lines += [f"without {name}: {reason}" for name, reason in found["missing"].items()]
+    return lines
+
+
+def table(found: dict[str, Any]) -> str:
+    """Everything on one page of text."""
+    parts = ["\n".join(conditions(found))]
+    for rows in (rows_of_loops(found), rows_of_goals(found), rows_of_others(found)):
+        if len(rows) > 1:
+            parts.append(aligned(rows))
+    return "\n\n".join(parts)
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+HEAD = """# The replicated log, measured
+
+Written by `python -m kelek.bench log --results bench/RESULTS.md`; what is held equal, and what is
+not, stands at the head of `bench/log.py`. Absolute figures drift with the machine and its load:
+compare within one call.
+"""
+NOTES = """
+- "kelek" is driven in the text form of RequestUpdate, exactly as the floor is; "kelek, packs" is
+  the form that `kelek.Log` uses, 16 updates a message.
+- "etcd" is driven by a C client as lean as ours (bench/loadgen_etcd.c); "etcd, asyncio client" is
+  the Python client of `shared/peers`, whose own CPU time is part of what limits it.
+- p50 and p99 are from the first send to the committed answer, in a closed loop.
+- CPU: of all servers together, and of the client, for one update.
+- Failover: SIGKILL of every process of the leader's node while one client has 32 updates
+  outstanding; the longest time between two committed answers. The client asks all peers for the
+  leader each 10 ms as soon as its connection breaks.
+- Restart: from the moment before SIGKILL of everything, the supervisor included, to the first
+  committed answer of a client that was started with it.
+- Memory: Pss_Anon of /proc/PID/smaps_rollup, summed over the processes of a node (heap, stacks and
+  private writable pages; not code, mapped files or the kernel's buffers), 336,776 updates of 64 B
+  after a fresh start; the supervisor is not a node's.
+"""
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """bench/RESULTS.md."""
+    parts = [HEAD, "\n".join(f"- {line}" for line in conditions(found))]
+    titles = ("Goals", "Closed loops", "CPU by process", "Beside it")
+    pages = (rows_of_goals, rows_of_loops, rows_of_cpu, rows_of_others)
+    for title, page in zip(titles, pages, strict=True):
+        rows = page(found)
+        if len(rows) > 1:
+            parts.append(f"\n## {title}\n\n{markdown_table(rows)}")
+    return "\n".join(parts) + "\n\n## Notes\n" + NOTES
