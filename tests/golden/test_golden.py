@@ -29,6 +29,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Raft, Setup
 from kelek.protocols.raft.log import RaftLog

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog

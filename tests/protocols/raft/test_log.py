@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.log import RaftLog, Unsynced
 from kelek.protocols.raft.messages import Batch
