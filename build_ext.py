@@ -6,6 +6,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
+HEADERS = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.h"))
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 
 
@@ -22,7 +23,7 @@ ffibuilder.set_source(
     '#include "api.h"',
     sources=SOURCES,
     include_dirs=["csrc"],
-    depends=["csrc/api.h"],
+    depends=HEADERS,
     libraries=["dl", "pthread"],
     # cffi's own generated wrapper is not written to our warnings; check compiles csrc/ with them.
     extra_compile_args=["-O2", "-g"],

@@ -1,10 +1,18 @@
 """The only door to csrc: buffers in, batches out. It never opens a file or a socket of its own."""
 
+import errno
+import os
+import sys
+import weakref
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    import zmq
 
 Readable = bytes | bytearray | memoryview
 
@@ -18,7 +26,7 @@ EINVAL: int = lib.KLK_EINVAL
 ECORRUPT: int = lib.KLK_ECORRUPT
 ETORN: int = lib.KLK_ETORN
 
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 
 class NativeError(Exception):
@@ -148,3 +156,372 @@ def block_from_entries(
         used,
     )
     return _taken(out, size), int(used[0])
+
+
+# ---- sockets: whole messages in and out, by the batch ----
+
+BYTES_MAX = 1 << 30  # Of one buffer of messages: offsets have 32 bits.
+FRAMES_MAX = 1 << 26
+_TAKES_BEFORE_SHRINK = 256
+_DONTWAIT = 1
+
+Backend = Literal["c", "pyzmq"]
+_backend: Backend | None = None
+
+
+def _doubled(size: int, need: int, size_max: int) -> int:
+    """A new size for a buffer that must hold need: the old one where that is enough."""
+    return size if need <= size else max(need, min(2 * size, size_max))
+
+
+class Arena:
+    """Whole messages in one buffer. On a ROUTER the first frame of each is the routing id.
+
+    An arena from a drain is good until the next take() of that drain: copy what must live longer.
+    """
+
+    __slots__ = ("_bytes", "_firsts", "_offsets", "_struct")
+
+    def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
+        self._struct = ffi.new("struct klk_messages *")
+        self._allocate(bytes_max, frames_max)
+        self._offsets[0] = self._firsts[0] = 0
+
+    def _allocate(self, bytes_max: int, frames_max: int) -> None:
+        if not (0 < bytes_max <= BYTES_MAX and 0 < frames_max <= FRAMES_MAX):
+            raise ValueError(f"a buffer of {bytes_max} bytes, {frames_max} frames")
+        self._bytes = _uncleared("uint8_t[]", bytes_max)
+        self._offsets = _uncleared("uint32_t[]", frames_max + 1)
+        self._firsts = _uncleared("uint32_t[]", frames_max + 1)
+        messages = self._struct
+        messages.bytes, messages.offsets, messages.firsts = self._bytes, self._offsets, self._firsts
+        messages.bytes_max, messages.frames_max = bytes_max, frames_max
+
+    def _grow(self, bytes_max: int, frames_max: int) -> None:
+        """Room for so much in all; what is here stays."""
+        messages = self._struct
+        held = self._bytes, self._offsets, self._firsts
+        self._allocate(max(bytes_max, messages.bytes_max), max(frames_max, messages.frames_max))
+        ffi.memmove(self._bytes, held[0], held[1][messages.frames])
+        ffi.memmove(self._offsets, held[1], 4 * (messages.frames + 1))
+        ffi.memmove(self._firsts, held[2], 4 * (messages.messages + 1))
+
+    def _add(self, frames: Sequence[bytes]) -> None:
+        messages = self._struct
+        used: int = self._offsets[messages.frames]
+        bytes_need, frames_need = used + sum(map(len, frames)), messages.frames + len(frames)
+        if not frames:
+            raise ValueError("a message has at least one frame")
+        if bytes_need > messages.bytes_max or frames_need > messages.frames_max:
+            self._grow(
+                _doubled(messages.bytes_max, bytes_need, BYTES_MAX),
+                _doubled(messages.frames_max, frames_need, FRAMES_MAX),
+            )
+        for frame in frames:
+            ffi.memmove(self._bytes + used, frame, len(frame))
+            used += len(frame)
+            messages.frames += 1
+            self._offsets[messages.frames] = used
+        messages.messages += 1
+        self._firsts[messages.messages] = messages.frames
+
+    def _clear(self) -> None:
+        self._struct.frames = self._struct.messages = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return int(self._struct.messages)
+
+    def message(self, i: int) -> list[bytes]:
+        """The frames of message i, copied."""
+        if not 0 <= i < self._struct.messages:
+            raise IndexError(f"message {i} of {self._struct.messages}")
+        first, end = self._firsts[i], self._firsts[i + 1]
+        offsets = ffi.unpack(self._offsets + first, end - first + 1)
+        start = offsets[0]
+        data = ffi.buffer(self._bytes + start, offsets[-1] - start)
+        return [data[offsets[f] - start : offsets[f + 1] - start] for f in range(len(offsets) - 1)]
+
+    def messages(self) -> list[list[bytes]]:
+        """The frames of every message, copied."""
+        firsts = ffi.unpack(self._firsts, self.count + 1)
+        offsets = ffi.unpack(self._offsets, firsts[-1] + 1)
+        data = ffi.buffer(self._bytes, offsets[-1])
+        return [
+            [data[offsets[f] : offsets[f + 1]] for f in range(firsts[i], firsts[i + 1])]
+            for i in range(len(firsts) - 1)
+        ]
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[Sequence[bytes]]) -> "Arena":
+        """What a drain would have taken in: for the simulator and for tests."""
+        arena = cls()
+        for frames in messages:
+            arena._add(frames)
+        return arena
+
+
+class Frames(Arena):
+    """Outgoing messages in one buffer, filled by add() and by C, sent by send_batch()."""
+
+    __slots__ = ("dropped", "sent")
+
+    def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
+        super().__init__(bytes_max, frames_max)
+        self.sent = 0  # How many of the messages have left.
+        self.dropped = 0  # Messages that could not leave, ever.
+
+    def __len__(self) -> int:
+        """Messages that have not left."""
+        return int(self._struct.messages) - self.sent
+
+    def add(self, frames: Sequence[bytes]) -> None:
+        self._add(frames)
+
+    def clear(self) -> None:
+        self._clear()
+        self.sent = 0
+
+    def _on_sent(self, position: int, dropped: int) -> None:
+        self.sent = position
+        self.dropped += dropped
+        if position == self._struct.messages:
+            self.clear()
+
+
+class _Open:
+    """A pyzmq socket that may be used: never a closed one, never one from before a fork."""
+
+    __slots__ = ("_pid", "pointer", "socket")
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        # An asyncio socket learns of messages by an edge that our receive would swallow.
+        if hasattr(socket, "_shadow_sock"):
+            raise TypeError("an asyncio socket can't be drained: give its plain zmq.Socket")
+        self.socket = socket
+        self.pointer = ffi.cast("void *", socket.underlying)
+        self._pid = os.getpid()
+
+    def check(self) -> None:
+        if os.getpid() != self._pid:
+            raise OSError(errno.ENOTSOCK, "this socket belongs to the process before the fork")
+        if self.socket.closed:
+            raise OSError(errno.ENOTSOCK, "this socket is closed")
+
+
+def _os_error(what: str) -> OSError:
+    return OSError(ffi.errno, f"{what}: {os.strerror(ffi.errno)}")
+
+
+def _libzmq_paths() -> Iterator[str]:
+    """Where the libzmq of this process's pyzmq may be: in its extension (whose symbols are those of
+    the library that it is linked to, static or not), in the memory map, beside the package."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None) or ""
+        if name.startswith("zmq.backend.") and not path.endswith((".py", ".pyc")):
+            yield path
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        for line in maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            if "libzmq" in line:
+                yield line.split(maxsplit=5)[-1]
+    package = Path(getattr(sys.modules["zmq"], "__file__", None) or "").parent
+    for folder in (package / ".dylibs", package.parent / "pyzmq.libs"):
+        yield from map(str, sorted(folder.glob("libzmq*")))
+
+
+def _bind() -> Backend:
+    if os.environ.get("KELEK_SOCKETS") == "pyzmq":
+        return "pyzmq"
+    major, minor, patch = sys.modules["zmq"].zmq_version_info()
+    version = ffi.new("int *")
+    for path in _libzmq_paths():
+        bound = lib.klk_sockets_bind(os.fsencode(path), version) == lib.KLK_OK
+        if bound and version[0] == major * 10000 + minor * 100 + patch:
+            return "c"
+    sys.stderr.write(
+        "kelek: pyzmq's libzmq was not found in this process: sockets are read and"
+        " written by pyzmq, several times slower; install pyzmq's own wheel\n"
+    )
+    return "pyzmq"
+
+
+def backend() -> Backend:
+    """Who moves the messages: "c", or "pyzmq" where its libzmq can't be found (said once).
+
+    Settled at the first use of a socket; KELEK_SOCKETS=pyzmq in the environment chooses pyzmq.
+    """
+    global _backend
+    if _backend is None:
+        _backend = _bind()
+    return _backend
+
+
+class Drain:
+    """Receives everything that waits on one socket, whole messages only.
+
+    Messages over message_bytes_max (all frames together) or message_frames_max are thrown away and
+    counted in `dropped`. `more` tells that take() ended early: call it again before polling.
+    """
+
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        *,
+        message_bytes_max: int,
+        message_frames_max: int = 1 << 16,
+        arena_bytes: int = 1 << 22,
+        frames: int = 1 << 14,
+    ) -> None:
+        if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
+            raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
+        self.more = False
+        self._open = _Open(socket)
+        self._arena_bytes, self._frames = arena_bytes, frames
+        self._quiet = 0
+        self._arena = Arena(arena_bytes, frames)
+        self._drain = ffi.new("struct klk_drain *")
+        self._drain.message_bytes_max = message_bytes_max
+        self._drain.message_frames_max = message_frames_max
+        self._drain.arena = self._arena._struct
+        if backend() == "c":
+            if lib.klk_drain_open(self._drain) != lib.KLK_OK:
+                raise _os_error("zmq_msg_init")
+            self._drain = ffi.gc(self._drain, lib.klk_drain_close)
+
+    @property
+    def dropped(self) -> int:
+        """Messages over a limit, thrown away."""
+        return int(self._drain.dropped)
+
+    @property
+    def arena_bytes(self) -> int:
+        """The room that the arena has now."""
+        return int(self._arena._struct.bytes_max)
+
+    def take(self) -> Arena:
+        """Everything that waits, up to the size of the arena; never blocks.
+
+        Returns the drain's one arena, which may hold no message. Raises OSError with libzmq's
+        errno; ENOTSOCK on a closed socket and in a process forked from the socket's own.
+        """
+        self._open.check()
+        if backend() == "pyzmq":
+            return self._take_pyzmq()
+        self._shrink()
+        fresh = 1
+        while (result := self._receive(fresh)) == lib.KLK_ESPACE:
+            self._grow(self._drain.bytes_need, self._drain.frames_need)
+            fresh = 0
+        if result < 0:
+            raise _os_error("zmq_msg_recv")
+        self.more = result == lib.KLK_MORE
+        return self._arena
+
+    def _receive(self, fresh: int) -> int:
+        return int(lib.klk_drain_take(self._drain, self._open.pointer, fresh))
+
+    def _grow(self, bytes_need: int, frames_need: int) -> None:
+        """Room for one message that the arena is too small for."""
+        arena, drain = self._arena._struct, self._drain
+        self._arena._grow(
+            _doubled(arena.bytes_max, bytes_need, drain.message_bytes_max),
+            _doubled(arena.frames_max, frames_need, drain.message_frames_max),
+        )
+        self._quiet = 0
+
+    def _shrink(self) -> None:
+        """Gives back what a large message has needed, once none has come for a while."""
+        arena = self._arena._struct
+        if arena.bytes_max <= self._arena_bytes and arena.frames_max <= self._frames:
+            return
+        self._quiet += 1
+        growing = arena.frames - self._arena._firsts[arena.messages]
+        if self._quiet > _TAKES_BEFORE_SHRINK and not growing:
+            self._arena._clear()
+            self._arena._allocate(self._arena_bytes, self._frames)
+            self._arena._offsets[0] = self._arena._firsts[0] = 0
+
+    def _take_pyzmq(self) -> Arena:
+        """take() without libzmq's symbols: the same, a message at a time."""
+        from zmq import EVENTS, POLLIN, ZMQError
+
+        self._arena._clear()
+        self.more = False
+        try:
+            while int(self._open.socket.getsockopt(EVENTS)) & POLLIN:
+                arena = self._arena._struct
+                used = arena.offsets[arena.frames]
+                if used >= self._arena_bytes or arena.frames >= self._frames:
+                    self.more = True
+                    break
+                self._receive_pyzmq()
+        except ZMQError as error:
+            raise OSError(error.errno, str(error)) from error
+        return self._arena
+
+    def _receive_pyzmq(self) -> None:
+        frames = self._open.socket.recv_multipart(_DONTWAIT)
+        size = sum(map(len, frames))
+        limits = self._drain
+        if size > limits.message_bytes_max or len(frames) > limits.message_frames_max:
+            limits.dropped += 1
+        else:
+            self._arena._add(frames)
+
+
+_opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], _Open]" = weakref.WeakKeyDictionary()
+
+
+def send_batch(
+    socket: "zmq.Socket[bytes]", frames: Frames, mode: Literal["drop", "keep"] = "drop"
+) -> int:
+    """Sends the messages of frames that have not left yet, whole and without blocking.
+
+    A peer that is not there (EHOSTUNREACH) loses its message: dropped and counted. What would block
+    (EAGAIN) is dropped and counted too with "drop", for a ROUTER; with "keep", for a pipe, sending
+    stops: len(frames) tells what is left, the next call goes on there. When nothing is left, frames
+    is cleared. Returns how many messages left in this call.
+
+    Raises OSError with libzmq's errno; ENOTSOCK on a closed socket and in a forked process.
+    """
+    if not len(frames):
+        return 0
+    opened = _opened.get(socket)
+    if opened is None:
+        opened = _opened[socket] = _Open(socket)
+    opened.check()
+    if backend() == "pyzmq":
+        return _send_pyzmq(socket, frames, mode == "keep")
+    position, dropped = ffi.new("uint32_t *", frames.sent), ffi.new("uint32_t *")
+    how = lib.KLK_KEEP if mode == "keep" else lib.KLK_DROP
+    result = lib.klk_send(opened.pointer, frames._struct, how, position, dropped)
+    error = None if result >= 0 else _os_error("zmq_send")
+    went = position[0] - frames.sent - dropped[0]
+    frames._on_sent(position[0], dropped[0])
+    if error:
+        raise error
+    return int(went)
+
+
+def _send_pyzmq(socket: "zmq.Socket[bytes]", frames: Frames, keep: bool) -> int:
+    """send_batch() without libzmq's symbols: the same, a message at a time."""
+    from zmq import ZMQError
+
+    first = position = frames.sent
+    dropped = 0
+    try:
+        while position < frames.count:
+            try:
+                socket.send_multipart(frames.message(position), _DONTWAIT)
+            except ZMQError as error:
+                if error.errno == errno.EAGAIN and keep:
+                    break
+                if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+                    raise OSError(error.errno, str(error)) from error
+                dropped += 1
+            position += 1
+    finally:
+        frames._on_sent(position, dropped)
+    return position - first - dropped

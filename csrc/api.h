@@ -14,7 +14,8 @@ enum klk_error {
     KLK_ESPACE = -2,   /* the output does not fit: nothing was written */
     KLK_ECORRUPT = -3, /* a checksum or a length is wrong */
     KLK_ETORN = -4,    /* the data ends early, as a write that never finished would */
-    KLK_EOS = -5       /* the operating system refused: see errno */
+    KLK_EOS = -5,      /* the operating system or libzmq refused: see errno */
+    KLK_EGROW = -6     /* a table wants more memory from its owner; call again afterwards */
 };
 
 /* ---- crc32c.c ---- */
@@ -137,5 +138,72 @@ size_t klk_block_entries_size(const uint8_t *block, size_t size);
 ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t data_size,
                                const uint32_t *sizes, uint32_t count, uint8_t *out,
                                uint32_t *used);
+
+/* ---- sockets.c: whole messages in and out of pyzmq's own sockets ---- */
+
+/* Whole messages in one buffer, taken in or to be sent. Frame f is bytes[offsets[f]] up to
+ * bytes[offsets[f + 1]]; message m has the frames firsts[m] up to firsts[m + 1]. A message that is
+ * still growing lies behind the last whole one: its frames are counted, it is not. */
+struct klk_messages {
+    uint8_t *bytes;
+    uint32_t *offsets;   /* frames_max + 1; the first is 0 */
+    uint32_t *firsts;    /* frames_max + 1; the first is 0 */
+    uint32_t bytes_max;
+    uint32_t frames_max;
+    uint32_t frames;
+    uint32_t messages;
+};
+
+/* One receiving socket. */
+struct klk_drain {
+    struct klk_messages *arena;
+    uint64_t message[8];         /* libzmq's zmq_msg_t, 64 bytes aligned to 8 */
+    uint32_t message_bytes_max;  /* over all frames; what is beyond either is dropped */
+    uint32_t message_frames_max;
+    uint32_t bytes_need;         /* out, on KLK_ESPACE: what arena must have for this message */
+    uint32_t frames_need;
+    int32_t held;                /* message holds a frame that arena had no room for */
+    int32_t discarding;          /* the rest of a message over a limit is still to come */
+    uint64_t dropped;            /* messages over a limit */
+};
+
+enum klk_sockets {
+    KLK_MORE = 1,   /* not the end: call again */
+    KLK_DROP = 0,   /* klk_send: a message that can't leave now is dropped and counted */
+    KLK_KEEP = 1    /* klk_send: stop at it and say where */
+};
+
+/* Binds to the libzmq that is already loaded in this process as, or linked into, the shared object
+ * at path. Never loads one: a second copy could not share its sockets.
+ *
+ *   version   out: major * 10000 + minor * 100 + patch, of the library found
+ *
+ * Returns KLK_OK, or KLK_EOS when the object is not loaded or lacks a symbol. */
+int klk_sockets_bind(const char *path, int *version);
+
+/* Makes drain->message usable and gives back what it holds. Call close once for each open. */
+int klk_drain_open(struct klk_drain *drain);
+void klk_drain_close(struct klk_drain *drain);
+
+/* Receives what waits on the socket, without blocking, whole messages only.
+ *
+ *   fresh   1: the whole messages of the last call are done with, a growing one moves to the front;
+ *           0: go on behind them (after KLK_ESPACE and more room)
+ *
+ * Returns KLK_OK when nothing more waits; KLK_MORE when something may (no room, interrupted, many
+ * frames thrown away); KLK_ESPACE when the arena is empty and too small for the next message: give
+ * it bytes_need and frames_need and go on; KLK_EOS when there is nothing to return but errno. */
+int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
+
+/* Sends the messages from *position on, without blocking.
+ *
+ *   mode       KLK_DROP or KLK_KEEP, on EAGAIN; EHOSTUNREACH always drops
+ *   position   in, out: the first message that has not been sent or dropped
+ *   dropped    out, added to: messages dropped
+ *
+ * Returns KLK_OK when all are done with, KLK_MORE when KLK_KEEP stopped, KLK_EOS on other
+ * errors. */
+int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
+             uint32_t *dropped);
 
 #endif

@@ -323,7 +323,7 @@ def exported_functions() -> dict[str, str]:
     for name in FILES:
         if name.startswith("csrc/") and name.endswith(".c"):
             for match in re.finditer(
-                r"^(?!static)[\w ][\w *]*?\b(klk_\w+)\(", text_of(name) or "", re.M
+                r"^(?!static)\w[\w *]*?\b(klk_\w+)\(", text_of(name) or "", re.M
             ):
                 found[match[1]] = name
     return found

@@ -1,0 +1,43 @@
+/* Writing into a struct klk_messages: for the C files, not for cffi. */
+#ifndef KLK_MESSAGES_H
+#define KLK_MESSAGES_H
+#include <string.h>
+
+#include "api.h"
+
+static inline uint32_t klk_messages_bytes(const struct klk_messages *messages) {
+    return messages->offsets[messages->frames];
+}
+
+static inline int klk_messages_fit(const struct klk_messages *messages, uint64_t bytes,
+                                   uint64_t frames) {
+    return klk_messages_bytes(messages) + bytes <= messages->bytes_max &&
+           messages->frames + frames <= messages->frames_max;
+}
+
+/* Adds a frame to the growing message; the caller has seen that it fits. */
+static inline void klk_messages_frame(struct klk_messages *messages, const void *data,
+                                      uint32_t size) {
+    uint32_t offset = klk_messages_bytes(messages);
+    if (size) memcpy(messages->bytes + offset, data, size);
+    messages->offsets[++messages->frames] = offset + size;
+}
+
+/* The growing message is whole. */
+static inline void klk_messages_end(struct klk_messages *messages) {
+    messages->firsts[++messages->messages] = messages->frames;
+}
+
+/* A frame of message m, counted from 0 within it. */
+static inline const uint8_t *klk_messages_at(const struct klk_messages *messages, uint32_t m,
+                                             uint32_t frame, uint32_t *size) {
+    uint32_t f = messages->firsts[m] + frame;
+    *size = messages->offsets[f + 1] - messages->offsets[f];
+    return messages->bytes + messages->offsets[f];
+}
+
+static inline uint32_t klk_messages_frames(const struct klk_messages *messages, uint32_t m) {
+    return messages->firsts[m + 1] - messages->firsts[m];
+}
+
+#endif

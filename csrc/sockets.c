@@ -1,0 +1,154 @@
+/* Batched receive and send on pyzmq's own sockets: one call a batch, never one a frame. */
+#include <dlfcn.h>
+#include <errno.h>
+
+#include "messages.h"
+
+enum { DONTWAIT = 1, SNDMORE = 2, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
+
+static struct {
+    int (*msg_init)(void *);
+    int (*msg_recv)(void *, void *, int);
+    int (*msg_close)(void *);
+    int (*msg_more)(const void *);
+    void *(*msg_data)(void *);
+    size_t (*msg_size)(const void *);
+    int (*send)(void *, const void *, size_t, int);
+    int (*error)(void);
+} zmq;
+
+static int symbol_find(void *object, const char *name, void *function) {
+    void *found = dlsym(object, name);
+    /* ISO C has no conversion from object to function pointers; POSIX says that this works. */
+    memcpy(function, &found, sizeof found);
+    return found != NULL;
+}
+
+int klk_sockets_bind(const char *path, int *version) {
+    void *object = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    void (*version_read)(int *, int *, int *);
+    if (!object) return KLK_EOS;
+    int found = symbol_find(object, "zmq_msg_init", &zmq.msg_init) &&
+                symbol_find(object, "zmq_msg_recv", &zmq.msg_recv) &&
+                symbol_find(object, "zmq_msg_close", &zmq.msg_close) &&
+                symbol_find(object, "zmq_msg_more", &zmq.msg_more) &&
+                symbol_find(object, "zmq_msg_data", &zmq.msg_data) &&
+                symbol_find(object, "zmq_msg_size", &zmq.msg_size) &&
+                symbol_find(object, "zmq_send", &zmq.send) &&
+                symbol_find(object, "zmq_errno", &zmq.error) &&
+                symbol_find(object, "zmq_version", &version_read);
+    if (!found) {
+        dlclose(object);
+        return KLK_EOS;
+    }
+    int major = 0, minor = 0, patch = 0;
+    version_read(&major, &minor, &patch);
+    *version = major * 10000 + minor * 100 + patch;
+    return KLK_OK;
+}
+
+int klk_drain_open(struct klk_drain *drain) {
+    if (!zmq.msg_init || (uintptr_t)drain->message % 8 != 0) return KLK_EINVAL;
+    drain->held = drain->discarding = 0;
+    return zmq.msg_init(drain->message) == 0 ? KLK_OK : KLK_EOS;
+}
+
+void klk_drain_close(struct klk_drain *drain) {
+    if (zmq.msg_close) zmq.msg_close(drain->message);
+    drain->held = 0;
+}
+
+/* Forgets the whole messages; the frames of a growing one move to the front. */
+static void drain_shift(struct klk_messages *in) {
+    uint32_t first = in->firsts[in->messages];
+    uint32_t start = in->offsets[first];
+    uint32_t frames = in->frames - first;
+    if (start) memmove(in->bytes, in->bytes + start, klk_messages_bytes(in) - start);
+    for (uint32_t i = 0; i <= frames; i++) in->offsets[i] = in->offsets[first + i] - start;
+    in->frames = frames;
+    in->messages = 0;
+}
+
+/* Puts the held frame into the arena, or throws it away as part of a message over a limit. */
+static int drain_place(struct klk_drain *drain) {
+    struct klk_messages *in = drain->arena;
+    size_t size = zmq.msg_size(drain->message);
+    int more = zmq.msg_more(drain->message);
+    if (drain->discarding) {
+        drain->discarding = more;
+        return KLK_OK;
+    }
+    uint32_t first = in->firsts[in->messages];
+    uint64_t bytes = (uint64_t)klk_messages_bytes(in) - in->offsets[first] + size;
+    uint32_t frames = in->frames - first + 1;
+    if (bytes > drain->message_bytes_max || frames > drain->message_frames_max) {
+        in->frames = first;
+        drain->discarding = more;
+        drain->dropped++;
+        return KLK_OK;
+    }
+    if (!klk_messages_fit(in, size, 1)) {
+        if (in->messages) return KLK_MORE;
+        drain->bytes_need = (uint32_t)bytes;
+        drain->frames_need = frames;
+        return KLK_ESPACE;
+    }
+    klk_messages_frame(in, zmq.msg_data(drain->message), (uint32_t)size);
+    if (!more) klk_messages_end(in);
+    return KLK_OK;
+}
+
+int klk_drain_take(struct klk_drain *drain, void *socket, int fresh) {
+    struct klk_messages *in = drain->arena;
+    if (fresh) drain_shift(in);
+    for (uint32_t received = 0;;) {
+        if (!drain->held) {
+            /* Very many frames are thrown away in pieces: the caller has heartbeats to send. */
+            if (received++ == in->frames_max + DISCARDED_MAX) return KLK_MORE;
+            if (zmq.msg_recv(drain->message, socket, DONTWAIT) < 0) {
+                int error = zmq.error();
+                if (error == EAGAIN) return KLK_OK;
+                if (error == EINTR || in->messages) return KLK_MORE;
+                errno = error;
+                return KLK_EOS;
+            }
+            drain->held = 1;
+        }
+        int result = drain_place(drain);
+        if (result != KLK_OK) return result;
+        drain->held = 0;
+    }
+}
+
+/* Sends one message whole; returns 0 or an errno. A message that fails on its way is taken back by
+ * libzmq, so the next one begins cleanly. */
+static int send_message(void *socket, const struct klk_messages *out, uint32_t message) {
+    uint32_t last = out->firsts[message + 1] - 1;
+    uint32_t interrupted = 0;
+    for (uint32_t f = out->firsts[message]; f <= last;) {
+        size_t size = out->offsets[f + 1] - out->offsets[f];
+        int flags = DONTWAIT | (f < last ? SNDMORE : 0);
+        if (zmq.send(socket, out->bytes + out->offsets[f], size, flags) >= 0) {
+            f++;
+            continue;
+        }
+        int error = zmq.error();
+        if (error != EINTR || interrupted++ == INTERRUPTED_MAX) return error;
+    }
+    return 0;
+}
+
+int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
+             uint32_t *dropped) {
+    while (*position < out->messages) {
+        int error = send_message(socket, out, *position);
+        if (error == EAGAIN && mode == KLK_KEEP) return KLK_MORE;
+        if (error && error != EAGAIN && error != EHOSTUNREACH) {
+            errno = error;
+            return KLK_EOS;
+        }
+        *dropped += error != 0;
+        ++*position;
+    }
+    return KLK_OK;
+}

@@ -1,0 +1,38 @@
+"""Arena and Frames hold what a list of lists of bytes holds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek import native
+
+MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=12), max_size=40)
+
+
+@given(MESSAGES)
+def test_an_arena_gives_back_its_messages(messages: list[list[bytes]]) -> None:
+    arena = native.Arena.from_messages(messages)
+    assert arena.count == len(messages)
+    assert arena.messages() == messages
+    assert [arena.message(i) for i in range(arena.count)] == messages
+
+
+@given(MESSAGES, MESSAGES)
+def test_frames_grow_and_are_cleared(first: list[list[bytes]], second: list[list[bytes]]) -> None:
+    frames = native.Frames(bytes_max=1, frames_max=1)
+    for messages in (first, second):
+        for message in messages:
+            frames.add(message)
+        assert (len(frames), frames.messages()) == (len(messages), messages)
+        frames.clear()
+        assert (len(frames), frames.messages()) == (0, [])
+
+
+def test_what_can_not_be() -> None:
+    with pytest.raises(ValueError, match="at least one frame"):
+        native.Frames().add([])
+    for sizes in ((0, 1), (1, 0), (native.BYTES_MAX + 1, 1), (1, native.FRAMES_MAX + 1)):
+        with pytest.raises(ValueError, match="a buffer of"):
+            native.Arena(*sizes)
+    with pytest.raises(IndexError):
+        native.Arena.from_messages([[b"x"]]).message(-1)
