@@ -1,0 +1,150 @@
+"""The load generator against peers played by hand: what it sends, and what it does if one dies."""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from kelek.bench import loadgen
+from kelek.bench.loadgen import Generator, Load
+from kelek.bench.peers import Etcd
+
+POLL_MS = 20
+JOIN_S = 10
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
+    return Generator(tmp_path_factory.mktemp("loadgen"))
+
+
+class Peer(threading.Thread):
+    """A peer that commits every update at once, as long as it leads; dies after `updates_max`."""
+
+    def __init__(self, updates_max: int = 1 << 30, leads: bool = True) -> None:
+        super().__init__(daemon=True)
+        self.updates_max = updates_max
+        self.leads = threading.Event()
+        if leads:
+            self.leads.set()
+        self.stopped = threading.Event()
+        self.successor: Peer | None = None
+        self.requests: list[list[bytes]] = []
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.url = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
+
+    def run(self) -> None:
+        while not self.stopped.is_set() and len(self.requests) < self.updates_max:
+            if self.socket.poll(POLL_MS):
+                for frames in self.answers(self.socket.recv_multipart()):
+                    self.socket.send_multipart(frames)
+        self.socket.close()
+        if self.successor is not None and not self.stopped.is_set():
+            self.successor.leads.set()
+
+    def answers(self, frames: list[bytes]) -> Iterator[list[bytes]]:
+        client, request_id, kind, *rest = frames
+        if kind == b"^":
+            leads = b"\1" if self.leads.is_set() else b"\0"
+            yield [client, request_id, leads, msgpack.packb("n1"), msgpack.packb([])]
+            return
+        self.requests.append([request_id, kind, *rest])
+        if len(self.requests) == self.updates_max:
+            return  # Taken in, never answered.
+        index = len(self.requests)
+        if kind == b"=":
+            yield [client, request_id, b"\1", msgpack.packb(index)]
+        else:
+            count = rest[2].count(request_id[:9])
+            run = count.to_bytes(4, "little") + index.to_bytes(8, "little")
+            yield [client, request_id, kind, b"\1", run]
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.join(JOIN_S)
+
+
+@pytest.fixture
+def peers() -> Iterator[list[Peer]]:
+    started: list[Peer] = []
+    yield started
+    for peer in started:
+        peer.stop()
+
+
+def drive(generator: Generator, peers: list[Peer], load: Load, *more: str) -> dict[str, Any]:
+    for peer in peers:
+        peer.start()
+    urls = ",".join(peer.url for peer in peers)
+    return generator.run(["--libzmq", loadgen.libzmq(), "--urls", urls, *more], load)
+
+
+def test_compiles_without_a_warning(tmp_path: Path) -> None:
+    command = ["cc", *loadgen.FLAGS, "-Werror", "-o", str(tmp_path / "x")]
+    subprocess.run([*command, *map(str, loadgen.SOURCES), "-ldl"], check=True)
+
+
+def test_text_form(generator: Generator, peers: list[Peer]) -> None:
+    peers.append(Peer())
+    result = drive(generator, peers, Load(2, 4, size=10, updates=30))
+    assert (result["done"], result["sent"], result["rejected"], result["stray"]) == (30, 30, 0, 0)
+    assert [frames[1:] for frames in peers[0].requests] == [[b"=", b"v" * 10]] * 30
+    assert len({frames[0] for frames in peers[0].requests}) == 30
+    assert {len(frames[0]) for frames in peers[0].requests} == {12}
+
+
+def test_node_form(generator: Generator, peers: list[Peer]) -> None:
+    peers.append(Peer())
+    result = drive(generator, peers, Load(1, 4, size=3, updates=5), "--ident", "demo")
+    assert result["done"] == 5
+    assert [frames[1:] for frames in peers[0].requests] == [[b"=", b"demo", b"vvv"]] * 5
+
+
+def test_packs_are_chained_and_their_records_framed(
+    generator: Generator, peers: list[Peer]
+) -> None:
+    peers.append(Peer())
+    result = drive(generator, peers, Load(1, 8, size=5, updates=16, pack=4), "--ident", "demo")
+    assert result["done"] == 16
+    last = b""
+    for number, (request_id, kind, ident, previous, records) in enumerate(peers[0].requests):
+        assert (kind, ident) == (b"k=", b"demo")
+        if number % 2:  # Two packs fill the window: the second one has one before it.
+            assert previous == last
+        assert len(records) == 4 * 19
+        for i in range(0, len(records), 19):
+            assert records[i : i + 2] == bytes([18, 0x80])
+            assert records[i + 14 : i + 19] == b"vvvvv"
+        assert records[2:14] == request_id
+        last = records[-17:-5]
+
+
+def test_what_a_dead_leader_left_is_sent_to_the_next(
+    generator: Generator, peers: list[Peer]
+) -> None:
+    peers += [Peer(updates_max=20), Peer(leads=False)]
+    peers[0].successor = peers[1]
+    result = drive(generator, peers, Load(1, 8, updates=50))
+    assert (result["done"], result["sent"], result["searches"]) == (50, 50, 2)
+    assert result["repeated"] >= 1
+    taken = {frames[0] for peer in peers for frames in peer.requests}
+    assert len(taken) == 50
+    assert peers[0].requests[-1][0] in {frames[0] for frames in peers[1].requests}
+
+
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd-server is not installed")
+def test_etcd_commits_what_the_lean_client_puts(generator: Generator, tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path / "etcd")
+    etcd.start_fresh()
+    try:
+        result = generator.run(etcd.target, Load(3, 8, updates=100))
+    finally:
+        etcd.stop()
+    assert (result["done"], result["sent"], result["refused"]) == (100, 100, 0)
