@@ -37,7 +37,7 @@ class Peer(threading.Thread):
         self.successor: Peer | None = None
         self.requests: list[list[bytes]] = []
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
-        self.socket.linger = 0
+        self.socket.setsockopt(zmq.LINGER, 0)
         self.url = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
 
     def run(self) -> None:
