@@ -29,6 +29,7 @@ EXIT_SETUP = 2  # It can't start like this: somebody has to change something.
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
+ORPHAN_S_MAX = 1.5  # How long an actor may outlive its supervisor.
 RARELY_MS = 60_000  # Bad input is logged this often at most.
 BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may still be closing.
 
@@ -530,8 +531,11 @@ class Actor(Loop):
             raise _Stopped
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if self._starting and (number != signal.SIGIO or self._supervisor_gone()):
+        gone = number == signal.SIGIO and self._supervisor_gone()
+        if self._starting and (gone or number != signal.SIGIO):
             raise _Stopped
+        if gone:  # Should the loop hang: nobody else is left to end this process.
+            signal.setitimer(signal.ITIMER_REAL, ORPHAN_S_MAX)
 
     def _supervisor_gone(self) -> bool:
         try:

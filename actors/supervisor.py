@@ -221,7 +221,8 @@ class Supervisor(Loop):
 
     def _on_control(self, arena: Arena) -> None:
         now_ms = monotonic_ms()
-        for routing_id, kind, *rest in arena.messages():
+        for routing_id, *frames in arena.messages():
+            kind, *rest = frames or [b""]
             if kind == b"ask-status":
                 self.send(self._control, [routing_id, msgpack.packb(self.report())])
             elif kind == b"ask-stop":
@@ -229,12 +230,12 @@ class Supervisor(Loop):
                 self.event("stopping", reason="asked")
                 self.ask_stop()
             else:
-                self._on_actor(routing_id.decode(), kind, rest, now_ms)
+                self._on_actor(routing_id, kind, rest, now_ms)
 
-    def _on_actor(self, name: str, kind: bytes, rest: list[bytes], now_ms: int) -> None:
+    def _on_actor(self, name: bytes, kind: bytes, rest: list[bytes], now_ms: int) -> None:
         for unit in self.units:
             for member in unit.members:
-                if name != f"{unit.node.name}/{member.plan.name}/{unit.epoch}":
+                if name != f"{unit.node.name}/{member.plan.name}/{unit.epoch}".encode():
                     continue
                 member.reported_ms = now_ms
                 if kind == b"status":

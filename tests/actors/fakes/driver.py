@@ -1,12 +1,13 @@
 """A supervisor of dummies in a process of its own: driver.py JSON.
 
-JSON: {run_dir, data_dir, nodes, options, one_process}
+JSON: {run_dir, data_dir, nodes, options, one_process, backoff_ms}
 """
 
 import json
 import sys
 from pathlib import Path
 
+from kelek.actors import supervisor
 from kelek.actors.errors import OperatorError
 from kelek.actors.plan import ActorPlan, NodePlan, UnitPlan
 from kelek.actors.supervisor import StartOptions, Supervisor
@@ -32,6 +33,7 @@ def node_plan(name: str, told: dict[str, object]) -> NodePlan:
 
 def main() -> int:
     told = json.loads(sys.argv[1])
+    supervisor.BACKOFF_MS = tuple(told.get("backoff_ms", supervisor.BACKOFF_MS))
     plans = [node_plan(name, told) for name in told["nodes"]]
     options = StartOptions("t.yaml", Path(told["run_dir"]), bool(told.get("one_process")))
     try:

@@ -1,7 +1,8 @@
 """An actor for tests of the supervisor: it serves nothing and fails as its options say."""
 
 import os
-import time
+import select
+import signal
 
 from kelek.actors.actor import Actor, main
 from kelek.actors.errors import OperatorError, UnitBroken
@@ -18,7 +19,7 @@ class Dummy(Actor):
             raise AssertionError("a bug at the start")
         if fault == "slow start":
             self.log("starts-slowly")
-            time.sleep(600)
+            select.select([], [], [], 600)
         self.fault = fault
         self.log("serves", pid=os.getpid())
         self.ready()
@@ -29,8 +30,11 @@ class Dummy(Actor):
     def on_wake(self, now_ms: int) -> None:
         if self.fault == "broken":
             raise UnitBroken("gap after seq 3")
+        if self.fault == "can't be ended":
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            select.select([], [], [], 600)
         if self.fault == "hangs at the end" and self.stopping:
-            time.sleep(600)
+            select.select([], [], [], 600)
 
     def status(self) -> dict[str, object]:
         return {"term": 3, "leader": "n1", "commit_index": 10, "applied_index": 8}

@@ -1,0 +1,266 @@
+"""The supervisor with real processes: starts, kills, restarts, give-ups, stops."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+Start = Callable[..., Any]
+WaitGone = Callable[[list[int], float], list[int]]
+
+
+def ask_status(run_dir: str, node: str = "n1") -> list[dict[str, Any]]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        socket.connect(f"ipc://{run_dir}/{node}/supervisor.control")
+        socket.send(b"ask-status")
+        rows: list[dict[str, Any]] = msgpack.unpackb(socket.recv())
+        return rows
+
+
+def test_starts_reports_and_stops_without_a_trace(start: Start, tmp_path: Path) -> None:
+    running = start(nodes=["n1", "n2"])
+    ready = running.wait_event("all-ready")
+    assert (ready["nodes"], ready["actors"]) == ("2", "6")
+    rows = ask_status(running.told["run_dir"])
+    assert [row["role"] for row in rows] == ["supervisor", *["writer", "peer", "machine"] * 2]
+    assert {row["state"] for row in rows} == {"ready"}
+    assert rows[1]["node"] == "n1"
+    assert rows[1]["pid"] == running.pids("writer")[0]
+    assert rows[1]["restarts"] == 0
+    assert 0 <= rows[1]["uptime"] < 60
+    assert (rows[1]["term"], rows[1]["leader"], rows[1]["lag"]) == (3, "n1", 2)
+
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait_exit() == 0
+    assert running.events[-1]["event"] == "stopped"
+    assert not Path(running.told["run_dir"]).exists()
+    assert running.stderr() == ""
+    log = (tmp_path / "n1" / "logs" / "peer.log").read_text()
+    assert " serves pid=" in log
+    assert "all-ready" in (tmp_path / "n2" / "logs" / "supervisor.log").read_text()
+
+
+def test_stop_goes_by_rank(start: Start) -> None:
+    """The writer serves its peer until that has ended."""
+    running = start()
+    running.wait_event("all-ready")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait_exit() == 0
+    ended = [event["role"] for event in running.events if event["event"] == "exited"]
+    assert ended[0] == "peer"
+
+
+@pytest.mark.parametrize("victim", ["writer", "peer"])
+def test_a_unit_restarts_as_one(start: Start, victim: str) -> None:
+    running = start()
+    running.wait_event("all-ready")
+    before = running.pids("writer", "peer", "machine")
+    os.kill(running.pids(victim)[0], signal.SIGKILL)
+    found = running.wait_event("exited", role=victim)
+    assert found["signal"] == "SIGKILL"
+    assert running.wait_event("restarting")["in_ms"] == "0"
+    running.wait_event("ready")
+    running.wait_event("ready")
+    after = running.pids("writer", "peer", "machine")
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert before[2] == after[2], "the machine is a unit of its own"
+    rows = ask_status(running.told["run_dir"])
+    assert [row["restarts"] for row in rows] == [0, 1, 1, 0]
+
+
+def test_the_epoch_grows_with_each_start(start: Start) -> None:
+    running = start()
+    running.wait_event("all-ready")
+    setup = Path(running.told["run_dir"]) / "n1" / "writer.json"
+    assert setup.stat().st_mode & 0o777 == 0o600
+    before = json.loads(setup.read_text())["epoch"]
+    os.kill(running.pids("writer")[0], signal.SIGKILL)
+    running.wait_event("started", role="peer")
+    running.wait_event("ready", role="writer")
+    assert json.loads(setup.read_text())["epoch"] > before
+
+
+def test_gives_up_visibly_after_many_failures(start: Start) -> None:
+    """A crash at each start: the pauses grow, then it ends and says why."""
+    running = start(options={"fault": {"peer": "crash"}}, backoff_ms=[0, 10, 20, 40])
+    assert running.wait_exit() == 1
+    gave_up = [event for event in running.events if event["event"] == "gave-up"]
+    assert gave_up[0]["unit"] == "pair"
+    assert "failed 5 times in a row" in gave_up[0]["text"]
+    pauses = [int(it["in_ms"]) for it in running.events if it["event"] == "restarting"]
+    assert pauses == [0, 10, 20, 40]
+    tails = [event["text"] for event in running.events if event["event"] == "log-tail"]
+    assert any("AssertionError: a bug at the start" in tail for tail in tails)
+    assert "AssertionError: a bug at the start" in running.stderr()
+
+
+def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) -> None:
+    running = start(options={"fault": {"writer": "setup"}})
+    assert running.wait_exit() == 2
+    assert running.stderr() == f"supervisor: {tmp_path}/n1: is not what it was; give it back\n"
+    assert not [event for event in running.events if event["event"] == "restarting"]
+    assert not Path(running.told["run_dir"]).exists()
+
+
+def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
+    running = start(nodes=["n1", "n2"], backoff_ms=[0, 10, 20])
+    running.wait_event("all-ready")
+    for _ in range(3):
+        os.kill(running.pids("machine")[0], signal.SIGKILL)
+        running.wait_event("ready", role="machine", node="n1")
+    os.kill(running.pids("machine")[0], signal.SIGKILL)
+    running.wait_event("gave-up", node="n1", unit="machine")
+    rows = ask_status(running.told["run_dir"])
+    states = {(row["node"], row["role"]): row["state"] for row in rows}
+    assert states["n1", "machine"] == "given-up"
+    assert states["n2", "machine"] == "ready"
+    reasons = [row["reason"] for row in rows if "reason" in row]
+    assert reasons[0].startswith("failed 4 times in a row: ")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait_exit() == 0
+
+
+def test_a_broken_unit_says_why(start: Start) -> None:
+    running = start(options={"fault": {"peer": "broken"}})
+    assert running.wait_event("exited", role="peer")["code"] == "1"
+    tail = running.wait_event("log-tail", role="peer")
+    while "gap" not in tail["text"]:
+        tail = running.wait_event("log-tail", role="peer")
+    assert "n1/peer: gap after seq 3; the unit restarts" in tail["text"]
+
+
+@pytest.mark.parametrize("fault", [None, "slow start", "hangs at the end", "never drained"])
+def test_children_end_when_the_supervisor_is_killed(
+    start: Start, wait_gone: WaitGone, fault: str | None
+) -> None:
+    running = start(options={"fault": {"peer": fault}})
+    running.wait_ready("writer", "machine")
+    running.process.kill()
+    running.process.wait()
+    assert wait_gone(running.pids(), 2.0) == []
+
+
+def test_a_child_that_outlives_its_supervisor_is_named(start: Start) -> None:
+    """It still holds the lock, as one that hangs in the kernel would."""
+    running = start(options={"fault": {"machine": "can't be ended"}})
+    running.wait_event("all-ready")
+    stopped = running.pids("machine")[0]
+    running.process.kill()
+    running.process.wait()
+    second = start()
+    assert second.wait_exit() == 2
+    assert second.stderr() == (
+        f"supervisor: {running.told['run_dir']}/n1: processes of a killed supervisor still hold "
+        f"node n1: {stopped}; end them: kill -9 {stopped}\n"
+    )
+    os.kill(stopped, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("fault", ["hangs at the end", "never drained", "slow start"])
+def test_all_end_within_five_seconds_of_sigterm(
+    start: Start, wait_gone: WaitGone, fault: str
+) -> None:
+    running = start(options={"fault": {"peer": fault}})
+    running.wait_ready("writer", "machine")
+    begun = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait_exit() == 0
+    assert time.monotonic() - begun < 5
+    assert wait_gone(running.pids(), 0) == []
+    assert not Path(running.told["run_dir"]).exists()
+
+
+def test_a_second_start_says_what_runs(start: Start) -> None:
+    running = start()
+    running.wait_event("all-ready")
+    second = start()
+    assert second.wait_exit() == 2
+    assert second.stderr() == (
+        f"supervisor: {running.told['run_dir']}/n1: node n1 runs already: supervisor "
+        f"{running.process.pid} with {Path('t.yaml').resolve()}; see `supervisor status`, or end "
+        "it with `supervisor stop`\n"
+    )
+    assert ask_status(running.told["run_dir"])[0]["pid"] == running.process.pid
+
+
+def test_a_start_after_kill_nine_takes_over(start: Start) -> None:
+    """It waits for the old children to end, and clears what they left."""
+    running = start()
+    running.wait_event("all-ready")
+    left = Path(running.told["run_dir"]) / "n1" / "peer.left_over"
+    left.write_text("")
+    running.process.kill()
+    second = start()
+    second.wait_event("all-ready")
+    assert not left.exists()
+
+
+def test_two_supervisors_run_two_nodes_of_one_topology(start: Start) -> None:
+    first, second = start(nodes=["n1"]), start(nodes=["n2"])
+    first.wait_event("all-ready")
+    second.wait_event("all-ready")
+    first.process.send_signal(signal.SIGTERM)
+    assert first.wait_exit() == 0
+    assert ask_status(second.told["run_dir"], "n2")[0]["node"] == "n2"
+    second.process.send_signal(signal.SIGINT)
+    assert second.wait_exit() == 0
+    assert not Path(second.told["run_dir"]).exists()
+
+
+def test_one_process(start: Start, wait_gone: WaitGone) -> None:
+    running = start(one_process=True, nodes=["n1", "n2"])
+    running.wait_event("all-ready")
+    rows = ask_status(running.told["run_dir"])
+    assert {row["pid"] for row in rows} == {running.process.pid}
+    assert {row["state"] for row in rows} == {"ready"}
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait_exit() == 0
+    assert not Path(running.told["run_dir"]).exists()
+
+
+def test_one_process_restarts_a_node_as_one(start: Start) -> None:
+    running = start(one_process=True, options={"fault": {"peer": "broken"}})
+    running.wait_event("restarting", unit="node")
+    running.wait_event("started", role="machine")
+
+
+def test_random_frames_on_the_control_socket_do_no_harm(start: Start) -> None:
+    running = start()
+    running.wait_event("all-ready")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.connect(f"ipc://{running.told['run_dir']}/n1/supervisor.control")
+        for frames in ([b""], [b"status"], [b"\xff", b"\x00" * 100], [b"ready", b"x"]):
+            socket.send_multipart(frames)
+        rows = ask_status(running.told["run_dir"])
+    assert {row["state"] for row in rows} == {"ready"}
+
+
+def test_lock_and_data_directory_errors(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "n1").write_text("a file is in the way")
+    running = start()
+    assert running.wait_exit() == 2
+    assert running.stderr() == (
+        f"supervisor: t.yaml:1:1: data: {tmp_path}/n1/logs: Not a directory; "
+        "remove the file that is in the way, or change `data`\n"
+    )
+    assert not Path(running.told["run_dir"]).exists()
+
+
+def test_a_run_directory_with_too_long_a_path(start: Start, ipc_dir: Path) -> None:
+    run_dir = str(ipc_dir / ("d" * 100) / "kelek")
+    running = start(run_dir=run_dir)
+    assert running.wait_exit() == 2
+    line = running.stderr()
+    assert line.count("\n") == 1
+    assert "a Unix socket's path has at most 107 bytes" in line
