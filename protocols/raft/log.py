@@ -157,10 +157,11 @@ class RaftLog:
         del self._run_firsts[keep:]
         del self._run_terms[keep:]
         self.last_term = self._run_terms[-1] if keep else self.base_term
-        keep = max(bisect_left(self._cached_firsts, index), self._cached_dead)
+        keep = bisect_left(self._cached_firsts, index)
         self._cached_bytes -= sum(len(batch.block) for batch in self._cached[keep:])
         del self._cached[keep:]
         del self._cached_firsts[keep:]
+        self._cached_dead = min(self._cached_dead, keep)  # What is dropped goes as well.
         if keep > self._cached_dead and self._cached[-1].last_index >= index:
             batch = trim(self._cached[-1], index - 1)
             self._cached_bytes += len(batch.block) - len(self._cached[-1].block)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kelek.protocols.errors import LocalProtocolError
@@ -45,7 +45,11 @@ STEPS = st.lists(
 )
 
 
+_ONE = ("append", 1, 0)
+
+
 @given(STEPS, st.integers(0, 5), st.integers(0, 60))
+@example([_ONE] * 6 + [("truncate", 1, 0)] + [_ONE] * 2, 0, 2)  # Below what has left the memory.
 def test_raft_log_against_list(
     steps: list[tuple[str, int, int]], base_index: int, cache_bytes_max: int
 ) -> None:
