@@ -13,11 +13,12 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import msgpack
 import zmq
 
+from ..native import Arena, Drain
 from . import pipes
 from .errors import OperatorError, UnitBroken
 
@@ -34,13 +35,12 @@ RARELY_MS = 60_000  # Bad input is logged this often at most.
 BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may still be closing.
 
 HWM = 1000
-MESSAGE_BYTES_MAX = 16 << 20
+MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
+ARENA_BYTES = 4 << 20
 HANDSHAKE_MS = 2000
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
 RECONNECT_PIPE_MS = (10, 100)
-DRAIN_COUNT_MAX = 4096
-DRAIN_BYTES_MAX = 4 << 20
 
 Socket = zmq.Socket[bytes]
 Frames = Sequence[bytes]
@@ -48,15 +48,6 @@ Frames = Sequence[bytes]
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-class Arena(Protocol):
-    """What one drain took in: whole messages only (native.Arena)."""
-
-    @property
-    def count(self) -> int: ...
-    def message(self, i: int) -> list[bytes]: ...
-    def messages(self) -> list[list[bytes]]: ...
 
 
 class ActorSetup(NamedTuple):
@@ -99,7 +90,8 @@ class SocketOptions(NamedTuple):
     place: str = ""  # The place in the topology of what is bound, for the operator's error.
     hwm: int = HWM
     send_hwm: int = 0  # 0: as hwm.
-    message_bytes_max: int = MESSAGE_BYTES_MAX
+    message_bytes_max: int = MESSAGE_BYTES_MAX  # All frames together.
+    message_frames_max: int = MESSAGE_FRAMES_MAX
     linger_ms: int = 0
     router_mandatory: bool = False
     immediate: bool = False  # Queue only on a finished connection: peer DEALERs, pipes.
@@ -110,44 +102,6 @@ class SocketOptions(NamedTuple):
 
 class _Stopped(Exception):
     """Raised by the signal handler when the actor is stopped during its start."""
-
-
-class _Messages:
-    """What one drain took in, received by pyzmq."""
-
-    def __init__(self, messages: list[list[bytes]], more: bool) -> None:
-        self._messages = messages
-        self.count = len(messages)
-        self.more = more
-
-    def message(self, i: int) -> list[bytes]:
-        return self._messages[i]
-
-    def messages(self) -> list[list[bytes]]:
-        return self._messages
-
-
-class _Drain:
-    """Takes in everything that waits on a socket, up to a limit."""
-
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
-        self.dropped = 0
-
-    def take(self) -> _Messages:
-        messages: list[list[bytes]] = []
-        size = 0
-        while len(messages) < DRAIN_COUNT_MAX and size < DRAIN_BYTES_MAX:
-            try:
-                frames = self._socket.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return _Messages(messages, more=False)
-            if len(frames) > MESSAGE_FRAMES_MAX:
-                self.dropped += 1
-                continue
-            messages.append(frames)
-            size += sum(map(len, frames))
-        return _Messages(messages, more=True)
 
 
 class Pipe:
@@ -206,7 +160,7 @@ class Loop:
         self._threaded = context is not None
         self.context = context or zmq.Context(io_threads=1)
         self._log_fd = log_fd
-        self._sockets: list[Socket] = []
+        self._sockets: dict[Socket, SocketOptions] = {}
         self._poller = zmq.Poller()
         self._readers: dict[Socket | int, Callable[[], None]] = {}
         self._writers: dict[Socket | int, Callable[[], None]] = {}
@@ -245,7 +199,7 @@ class Loop:
         Raises OperatorError when an address can't be bound.
         """
         socket: Socket = self.context.socket(kind)
-        self._sockets.append(socket)
+        self._sockets[socket] = options
         socket.setsockopt(zmq.LINGER, options.linger_ms)
         socket.setsockopt(zmq.RCVHWM, options.hwm)
         socket.setsockopt(zmq.SNDHWM, options.send_hwm or options.hwm)
@@ -273,12 +227,31 @@ class Loop:
             socket.connect(address)
         return socket
 
-    def listen(self, socket: Socket, on_arena: Callable[[Arena], None]) -> None:
-        """Hands everything that arrives on the socket to on_arena, in whole messages."""
-        drain = _Drain(socket)
+    def listen(
+        self,
+        socket: Socket,
+        on_arena: Callable[[Arena], None],
+        arena_bytes: int = ARENA_BYTES,
+    ) -> None:
+        """Hands everything that arrives on the socket to on_arena, in whole messages.
+
+        An arena is good until the handler returns. Messages over the socket's limits are dropped,
+        counted and logged at most once a minute.
+        """
+        options = self._sockets[socket]
+        drain = Drain(
+            socket,
+            message_bytes_max=options.message_bytes_max,
+            message_frames_max=options.message_frames_max,
+            arena_bytes=arena_bytes,
+        )
 
         def on_readable() -> None:
+            dropped = drain.dropped
             arena = drain.take()
+            if drain.dropped != dropped:
+                count = drain.dropped - dropped
+                self.log_rarely("oversize-dropped", count=count, socket=_address(options))
             if arena.count:
                 on_arena(arena)
 
@@ -318,7 +291,7 @@ class Loop:
     def close(self, socket: Socket) -> None:
         self._writers.pop(socket, None)
         self.unwatch(socket)
-        self._sockets.remove(socket)
+        del self._sockets[socket]
         socket.close()
 
     def stop(self) -> None:
@@ -579,6 +552,10 @@ def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
     return OperatorError(
         place or address, problem, "end the program that holds it, or choose another address"
     )
+
+
+def _address(options: SocketOptions) -> str:
+    return " ".join((*options.bind, *options.connect))
 
 
 def timestamp() -> str:

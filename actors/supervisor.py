@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgpack
 import zmq
 
+from ..native import Arena
 from . import pipes
 from .actor import (
     EXIT_BROKEN,
@@ -19,7 +20,6 @@ from .actor import (
     EXIT_STOPPED,
     STOP_SIGNALS,
     ActorSetup,
-    Arena,
     Loop,
     SocketOptions,
     format_event,
@@ -143,7 +143,7 @@ class Supervisor(Loop):
         if self.options.one_process:
             control += (pipes.endpoint(self._pipes_dir, "all", *CONTROL),)
         self._control = self.socket(zmq.ROUTER, SocketOptions(bind=control, hwm=10_000))
-        self.listen(self._control, self._on_control)
+        self.listen(self._control, self._on_control, arena_bytes=1 << 16)
 
     def _make_node(self, node: NodePlan) -> None:
         logs = Path(node.data_dir) / "logs"

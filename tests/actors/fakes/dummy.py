@@ -25,7 +25,7 @@ class Dummy(Actor):
         self.ready()
 
     def drained(self) -> bool:
-        return self.fault != "never drained"
+        return bool(self.fault != "never drained")
 
     def on_wake(self, now_ms: int) -> None:
         if self.fault == "broken":
