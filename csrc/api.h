@@ -139,6 +139,86 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
                                const uint32_t *sizes, uint32_t count, uint8_t *out,
                                uint32_t *used);
 
+/* ---- segment.c: files of the log (docs/disk-format.md) ---- */
+
+enum klk_segment_io { KLK_IO_PWRITE = 0, KLK_IO_MMAP = 1 };
+
+/* An open file that is written in place. The caller owns and closes fd. */
+struct klk_segment {
+    uint8_t *map; /* NULL with KLK_IO_PWRITE */
+    uint64_t size;
+    uint64_t dirty_from; /* written and not yet synced: dirty_from to dirty_to */
+    uint64_t dirty_to;
+    int fd;
+};
+
+/* What a walk over a segment's marks and blocks knows; see klk_segment_scan(). */
+struct klk_scan {
+    uint64_t offset;     /* in: where to go on; out: the end of what is good */
+    uint64_t next_index; /* in and out: the index that the next block must begin with */
+    uint64_t term;       /* in and out: the term of the entry before it */
+    uint64_t synced;     /* in and out: the largest synced offset that a mark gave */
+    uint64_t epoch;      /* in and out: the epoch of the last mark */
+    uint32_t runs;       /* out: how many runs of equal terms were written */
+    int order;           /* out: 1 when a sound block or mark stands where it must not */
+};
+
+/* A checked block within a buffer. */
+struct klk_place {
+    uint64_t offset; /* from the buffer's start */
+    uint64_t first_index;
+    uint64_t term;
+    uint32_t size;
+    uint32_t count;
+};
+
+/* Opens size bytes of fd, all of them allocated and written before. KLK_EOS: mmap failed. */
+int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io);
+
+/* Writes count parts one behind the other at offset. Durable only after klk_segment_sync().
+ * Returns KLK_ESPACE when they reach beyond the segment's size, KLK_EOS when the system refused:
+ * some of the bytes may then be written. */
+int klk_segment_write(struct klk_segment *segment, uint64_t offset, const uint8_t *const *parts,
+                      const size_t *sizes, size_t count);
+
+/* Makes what was written durable: fdatasync, or msync of the pages that were touched. KLK_EOS: it is
+ * unknown what is on the disk, and no later success says otherwise. */
+int klk_segment_sync(struct klk_segment *segment);
+
+/* Ends the mapping; syncs nothing. */
+int klk_segment_close(struct klk_segment *segment);
+
+/* Writes size zeros at offset and has the system begin to carry them to the disk. KLK_EOS. */
+int klk_segment_zero(int fd, uint64_t offset, uint64_t size);
+
+/* Walks marks and blocks from scan->offset on, checking everything. runs gets (first index, term)
+ * of each run of equal terms that begins here; capacity is in runs.
+ * Returns KLK_OK when only zeros are left, KLK_ESPACE when runs is full (take them and call again),
+ * KLK_ETORN when the data ends within a block, KLK_ECORRUPT when something else stands at
+ * scan->offset (scan->order says whether it was sound in itself). */
+int klk_segment_scan(const uint8_t *data, size_t size, struct klk_scan *scan, uint64_t *runs,
+                     uint32_t capacity);
+
+/* Whether what klk_segment_scan() refused at offset is a write that never finished.
+ * Returns KLK_ETORN when it is: then everything from offset on was never synced.
+ * Returns KLK_ECORRUPT when a mark behind it says that it was synced, when one flipped bit explains
+ * it, or when no sector of it is missing. */
+int klk_segment_judge(const uint8_t *data, size_t size, uint64_t offset);
+
+/* Finds the block that holds index, by headers alone. offset: in, where a block or mark begins;
+ * out, where the block begins, or how far the walk came. Returns 1 when found, 0 when data ends
+ * or what stands there is no header of a block (also when index lies before it). */
+int klk_segment_find(const uint8_t *data, size_t size, uint64_t index, uint64_t *offset);
+
+/* Checks marks and blocks from data on. places gets the blocks, at most capacity; used gets the
+ * bytes walked, marks included. Returns their number; it stops without an error where the data ends
+ * or nothing sound stands. */
+ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_place *places,
+                           uint32_t capacity, uint64_t *used);
+
+/* The number of zero bytes that data begins with. */
+size_t klk_zeros(const uint8_t *data, size_t size);
+
 /* ---- sockets.c: whole messages in and out of pyzmq's own sockets ---- */
 
 /* Whole messages in one buffer, taken in or to be sent. Frame f is bytes[offsets[f]] up to

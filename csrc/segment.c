@@ -1,0 +1,310 @@
+/* Segments of the log: written ahead with zeros, appended to, scanned (docs/disk-format.md). */
+#define _GNU_SOURCE
+#include "api.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { PARTS_MAX = 64, ZERO_BYTES = 1 << 16, SECTOR_BYTES = 512, HEADER_BITS = 256 };
+
+/* ---- writing ---- */
+
+int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io) {
+    uint8_t *map = NULL;
+    if (io == KLK_IO_MMAP) {
+        void *mapped = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (mapped == MAP_FAILED) return KLK_EOS;
+        /* Without read-ahead the page cache keeps single pages: a sync then writes only these. */
+        (void)madvise(mapped, (size_t)size, MADV_RANDOM);
+        map = mapped;
+    }
+    *segment = (struct klk_segment){.map = map, .size = size, .fd = fd};
+    return KLK_OK;
+}
+
+static int write_all(int fd, uint64_t offset, struct iovec *parts, int count) {
+    while (count > 0) {
+        ssize_t written = pwritev(fd, parts, count, (off_t)offset);
+        if (written < 0) {
+            if (errno == EINTR) continue;
+            return KLK_EOS;
+        }
+        if (written == 0) {
+            errno = ENOSPC;
+            return KLK_EOS;
+        }
+        offset += (uint64_t)written;
+        size_t left = (size_t)written;
+        while (count > 0 && left >= parts->iov_len) {
+            left -= parts->iov_len;
+            parts++;
+            count--;
+        }
+        if (count > 0) {
+            parts->iov_base = (uint8_t *)parts->iov_base + left;
+            parts->iov_len -= left;
+        }
+    }
+    return KLK_OK;
+}
+
+static int write_parts(int fd, uint64_t offset, const uint8_t *const *parts, const size_t *sizes,
+                       size_t count) {
+    struct iovec vector[PARTS_MAX];
+    for (size_t start = 0; start < count;) {
+        int held = 0;
+        uint64_t size = 0;
+        for (; held < PARTS_MAX && start < count; start++) {
+            if (sizes[start] == 0) continue;
+            /* The system only reads through this pointer. */
+            memcpy(&vector[held].iov_base, &parts[start], sizeof(void *));
+            vector[held++].iov_len = sizes[start];
+            size += sizes[start];
+        }
+        int code = write_all(fd, offset, vector, held);
+        if (code < 0) return code;
+        offset += size;
+    }
+    return KLK_OK;
+}
+
+int klk_segment_write(struct klk_segment *segment, uint64_t offset, const uint8_t *const *parts,
+                      const size_t *sizes, size_t count) {
+    uint64_t size = 0;
+    for (size_t i = 0; i < count; i++) size += sizes[i];
+    if (offset > segment->size || size > segment->size - offset) return KLK_ESPACE;
+    if (size == 0) return KLK_OK;
+    if (segment->dirty_from == segment->dirty_to) segment->dirty_from = segment->dirty_to = offset;
+    if (offset < segment->dirty_from) segment->dirty_from = offset;
+    if (offset + size > segment->dirty_to) segment->dirty_to = offset + size;
+    if (segment->map == NULL) return write_parts(segment->fd, offset, parts, sizes, count);
+    for (size_t i = 0; i < count; i++) {
+        if (sizes[i] > 0) memcpy(segment->map + offset, parts[i], sizes[i]);
+        offset += sizes[i];
+    }
+    return KLK_OK;
+}
+
+static int sync_data(int fd) {
+#if defined(__APPLE__)
+    return fcntl(fd, F_FULLFSYNC);
+#else
+    return fdatasync(fd);
+#endif
+}
+
+int klk_segment_sync(struct klk_segment *segment) {
+    int failed;
+    if (segment->map == NULL) {
+        failed = sync_data(segment->fd);
+    } else {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        uint64_t from = segment->dirty_from / page * page;
+        failed = segment->dirty_to > from
+                     ? msync(segment->map + from, (size_t)(segment->dirty_to - from), MS_SYNC)
+                     : sync_data(segment->fd);
+    }
+    if (failed) return KLK_EOS;
+    segment->dirty_from = segment->dirty_to = 0;
+    return KLK_OK;
+}
+
+int klk_segment_close(struct klk_segment *segment) {
+    if (segment->map != NULL && munmap(segment->map, (size_t)segment->size)) return KLK_EOS;
+    segment->map = NULL;
+    return KLK_OK;
+}
+
+int klk_segment_zero(int fd, uint64_t offset, uint64_t size) {
+    static const uint8_t zeros[ZERO_BYTES];
+    for (uint64_t done = 0; done < size;) {
+        size_t piece = size - done < ZERO_BYTES ? (size_t)(size - done) : ZERO_BYTES;
+        const uint8_t *part = zeros;
+        int code = write_parts(fd, offset + done, &part, &piece, 1);
+        if (code < 0) return code;
+        done += piece;
+    }
+#if defined(__linux__)
+    (void)sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+#endif
+    return KLK_OK;
+}
+
+/* ---- scanning ---- */
+
+size_t klk_zeros(const uint8_t *data, size_t size) {
+    size_t at = 0;
+    while (at < size && (at & 7) != 0 && data[at] == 0) at++;
+    for (; size - at >= 8; at += 8) {
+        uint64_t word;
+        memcpy(&word, data + at, 8);
+        if (word != 0) break;
+    }
+    while (at < size && data[at] == 0) at++;
+    return at;
+}
+
+static int all_zero(const uint8_t *data, size_t size) { return klk_zeros(data, size) == size; }
+
+static int follows(const struct klk_scan *scan, const struct klk_header *header) {
+    if (header->magic == KLK_MAGIC_MARK) return header->first_index <= scan->offset;
+    return header->first_index == scan->next_index && header->term >= scan->term;
+}
+
+int klk_segment_scan(const uint8_t *data, size_t size, struct klk_scan *scan, uint64_t *runs,
+                     uint32_t capacity) {
+    struct klk_header header;
+    scan->runs = 0;
+    scan->order = 0;
+    while (scan->offset < size) {
+        const uint8_t *at = data + scan->offset;
+        ssize_t taken = klk_block_check(at, size - (size_t)scan->offset, &header);
+        if (taken < 0) {
+            if (all_zero(at, size - (size_t)scan->offset)) return KLK_OK;
+            return (int)taken;
+        }
+        if (!follows(scan, &header)) {
+            scan->order = 1;
+            return KLK_ECORRUPT;
+        }
+        if (header.magic == KLK_MAGIC_MARK) {
+            if (header.first_index > scan->synced) scan->synced = header.first_index;
+            scan->epoch = header.term;
+        } else {
+            if (header.term > scan->term) {
+                if (scan->runs == capacity) return KLK_ESPACE;
+                runs[2 * scan->runs] = header.first_index;
+                runs[2 * scan->runs + 1] = header.term;
+                scan->runs++;
+            }
+            scan->next_index += header.count;
+            scan->term = header.term;
+        }
+        scan->offset += (uint64_t)taken;
+    }
+    return KLK_OK;
+}
+
+/* The last byte that is not zero, plus one. */
+static size_t written_end(const uint8_t *data, size_t size) {
+    while (size > 0 && data[size - 1] == 0) size--;
+    return size;
+}
+
+static int marked_behind(const uint8_t *data, size_t size, uint64_t offset) {
+    struct klk_header header;
+    for (size_t at = (size_t)offset; size - at >= KLK_HEADER_SIZE; at += 8) {
+        klk_header_read(data + at, &header);
+        if (header.magic != KLK_MAGIC_MARK) continue;
+        if (header.first_index <= offset || header.first_index > at) continue;
+        if (klk_block_check(data + at, size - at, &header) > 0) return 1;
+    }
+    return 0;
+}
+
+/* The header's fields say how far the checksum reaches, so each of its bits is tried out. */
+static int header_flipped(const uint8_t *block, size_t size) {
+    uint8_t tried[KLK_HEADER_SIZE];
+    struct klk_header header;
+    for (unsigned bit = 0; bit < HEADER_BITS; bit++) {
+        memcpy(tried, block, sizeof tried);
+        tried[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        klk_header_read(tried, &header);
+        if (header.magic != KLK_MAGIC_BLOCK && header.magic != KLK_MAGIC_MARK) continue;
+        if (header.magic == KLK_MAGIC_MARK && header.payload_size > 0) continue;
+        if (header.payload_size > size - KLK_HEADER_SIZE) continue;
+        uint32_t crc = klk_crc32c(0, tried + 8, KLK_HEADER_SIZE - 8);
+        if (klk_crc32c(crc, block + KLK_HEADER_SIZE, header.payload_size) == header.crc) return 1;
+    }
+    return 0;
+}
+
+/* One flipped bit changes the checksum by a value that depends only on its distance from the end:
+ * walk back from the last bit and compare. */
+static int payload_flipped(const uint8_t *block, size_t size) {
+    struct klk_header header;
+    klk_header_read(block, &header);
+    if (header.magic != KLK_MAGIC_BLOCK || header.payload_size > size - KLK_HEADER_SIZE) return 0;
+    uint32_t found = klk_crc32c(0, block + 8, KLK_HEADER_SIZE - 8 + header.payload_size);
+    uint32_t difference = found ^ header.crc;
+    if (difference == 0) return 1; /* in the padding, or written so */
+    uint32_t change = 0x82f63b78u; /* of the last byte's highest bit */
+    for (uint64_t bits = (uint64_t)header.payload_size * 8; bits > 0; bits--) {
+        if (change == difference) return 1;
+        change = change >> 1 ^ (0x82f63b78u & (0u - (change & 1u)));
+    }
+    return 0;
+}
+
+/* A sector that never reached the disk still holds the zeros written ahead. */
+static int sector_missing(const uint8_t *data, size_t size, uint64_t offset) {
+    struct klk_header header;
+    size_t end = written_end(data, size);
+    size_t claimed = (size_t)offset + KLK_HEADER_SIZE;
+    if (size - (size_t)offset >= KLK_HEADER_SIZE) {
+        klk_header_read(data + offset, &header);
+        if (header.magic == KLK_MAGIC_BLOCK) claimed += header.payload_size;
+    }
+    if (claimed > end) end = claimed;
+    if (end > size) end = size;
+    for (size_t from = (size_t)offset; from < end;) {
+        size_t to = (from / SECTOR_BYTES + 1) * SECTOR_BYTES;
+        if (to > end) to = end;
+        if (all_zero(data + from, to - from)) return 1;
+        from = to;
+    }
+    return 0;
+}
+
+int klk_segment_judge(const uint8_t *data, size_t size, uint64_t offset) {
+    struct klk_header header;
+    const uint8_t *at = data + offset;
+    size_t left = size - (size_t)offset;
+    if (marked_behind(data, size, offset)) return KLK_ECORRUPT;
+    if (left < KLK_HEADER_SIZE) return KLK_ETORN;
+    if (header_flipped(at, left) || payload_flipped(at, left)) return KLK_ECORRUPT;
+    if (klk_block_check(at, left, &header) == KLK_ETORN) return KLK_ETORN;
+    return sector_missing(data, size, offset) ? KLK_ETORN : KLK_ECORRUPT;
+}
+
+/* ---- reading ---- */
+
+int klk_segment_find(const uint8_t *data, size_t size, uint64_t index, uint64_t *offset) {
+    struct klk_header header;
+    while (*offset < size && size - *offset >= KLK_HEADER_SIZE) {
+        klk_header_read(data + *offset, &header);
+        if (header.magic == KLK_MAGIC_BLOCK) {
+            if (index < header.first_index) return 0;
+            if (index - header.first_index < header.count) return 1;
+        } else if (header.magic != KLK_MAGIC_MARK) {
+            return 0;
+        }
+        *offset += klk_block_size(header.payload_size);
+    }
+    return 0;
+}
+
+ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_place *places,
+                           uint32_t capacity, uint64_t *used) {
+    struct klk_header header;
+    uint32_t count = 0;
+    size_t at = 0;
+    while (count < capacity) {
+        ssize_t taken = klk_block_check(data + at, size - at, &header);
+        if (taken < 0) break;
+        if (header.magic == KLK_MAGIC_BLOCK) {
+            places[count++] = (struct klk_place){.offset = at,
+                                                 .first_index = header.first_index,
+                                                 .term = header.term,
+                                                 .size = (uint32_t)taken,
+                                                 .count = header.count};
+        }
+        at += (size_t)taken;
+    }
+    *used = at;
+    return count;
+}
