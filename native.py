@@ -92,6 +92,11 @@ def block_encode(
     return _taken(out, size)
 
 
+def block_size(payload_size: int) -> int:
+    """Bytes of a block whose records take payload_size: header and padding added."""
+    return (HEADER_SIZE + payload_size + 7) & ~7
+
+
 def block_check(data: Readable) -> int:
     """Size of the block or mark that data begins with, checked in full, or a negative KLK_E*."""
     buffer = ffi.from_buffer(data)

@@ -181,8 +181,8 @@ int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io)
 int klk_segment_write(struct klk_segment *segment, uint64_t offset, const uint8_t *const *parts,
                       const size_t *sizes, size_t count);
 
-/* Makes what was written durable: fdatasync, or msync of the pages that were touched. KLK_EOS: it is
- * unknown what is on the disk, and no later success says otherwise. */
+/* Makes what was written durable: fdatasync, or msync of the pages that were touched. KLK_EOS: it
+ * is unknown what is on the disk, and no later success says otherwise. */
 int klk_segment_sync(struct klk_segment *segment);
 
 /* Ends the mapping; syncs nothing. */

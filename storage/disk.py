@@ -1,0 +1,219 @@
+"""The only place that touches files. It knows nothing of what is in them."""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+
+from .. import native
+from .errors import StorageLocked, refused
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+ALIGNMENT = 4096
+O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+
+class DiskFile:
+    """A file of a Disk; see files.File."""
+
+    def __init__(self, place: str, fd: int, io: str) -> None:
+        self.place = place
+        self.size = os.fstat(fd).st_size
+        self._fd = fd
+        self._io = io
+        self._segment: native.Segment | None = None
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size, offset)
+            if len(data) in (0, size):
+                return data
+            parts = [data]
+            left = size - len(data)
+            while left and (data := os.pread(self._fd, left, offset + size - left)):
+                parts.append(data)
+                left -= len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise refused(self.place, "read", error) from error
+
+    def read_past_cache(self, offset: int, size: int) -> bytes:
+        try:
+            data = self._read_direct(offset, size)
+            if data is not None:
+                return data
+            # No O_DIRECT here: carry everything to the disk, forget it, and read it again.
+            os.fsync(self._fd)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise refused(self.place, "read past the cache", error) from error
+        return self.read(offset, size)
+
+    def _read_direct(self, offset: int, size: int) -> bytes | None:
+        if not O_DIRECT:
+            return None
+        start = offset // ALIGNMENT * ALIGNMENT
+        end = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
+        try:
+            fd = os.open(self.place, os.O_RDONLY | O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+        try:
+            if os.fstat(fd).st_ino != os.fstat(self._fd).st_ino or end == start:
+                return None
+            with mmap.mmap(-1, end - start) as aligned, memoryview(aligned) as view:
+                filled = 0
+                while filled < end - start:
+                    with view[filled:] as rest:
+                        count = os.preadv(fd, [rest], start + filled)
+                    filled += count
+                    if count == 0 or count % ALIGNMENT:
+                        break
+                return bytes(view[offset - start : min(offset - start + size, filled)])
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+        finally:
+            os.close(fd)
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        try:
+            if self._segment is None:
+                self._segment = native.Segment(self._fd, self.size, self._io)
+            self._segment.write(offset, parts)
+        except OSError as error:
+            raise refused(self.place, "write", error) from error
+
+    def zero(self, offset: int, size: int) -> None:
+        try:
+            native.segment_zero(self._fd, offset, size)
+        except OSError as error:
+            raise refused(self.place, "write", error) from error
+        self.size = max(self.size, offset + size)
+
+    def sync(self) -> None:
+        try:
+            if self._segment is None:
+                os.fsync(self._fd)
+            else:
+                self._segment.sync()
+        except OSError as error:
+            raise refused(self.place, "sync", error) from error
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+        os.close(self._fd)
+
+
+class DiskLock:
+    """A flock; the system takes it back when the process ends, however that happens."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Disk:
+    """A data directory on a real disk; see files.Files."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(root)
+
+    def make_folder(self, path: str) -> None:
+        place = self.place(path)
+        try:
+            if os.path.isdir(place):
+                return
+            os.makedirs(place, FOLDER_MODE, exist_ok=True)
+            _sync_folder(os.path.dirname(place) or ".")
+        except OSError as error:
+            raise refused(place, "make the folder", error) from error
+
+    def lock(self, path: str) -> DiskLock:
+        place = self.place(path)
+        try:
+            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise refused(place, "lock", error) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise StorageLocked(
+                place, f"process {holder or '?'} writes here already", "stop it first"
+            ) from None
+        except OSError as error:
+            os.close(fd)
+            raise refused(place, "lock", error) from error
+        return DiskLock(fd)
+
+    def names(self, folder: str) -> list[str]:
+        place = self.place(folder)
+        try:
+            return sorted(os.listdir(place))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refused(place, "list", error) from error
+
+    def open(self, path: str, io: str = "read") -> DiskFile | None:
+        place = self.place(path)
+        flags = os.O_RDONLY if io == "read" else os.O_RDWR
+        try:
+            return DiskFile(place, os.open(place, flags | os.O_CLOEXEC), io)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refused(place, "open", error) from error
+
+    def create(self, path: str, io: str = "pwrite") -> DiskFile:
+        place = self.place(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            return DiskFile(place, os.open(place, flags, FILE_MODE), io)
+        except OSError as error:
+            raise refused(place, "create", error) from error
+
+    def rename(self, source: str, target: str) -> None:
+        try:
+            os.rename(self.place(source), self.place(target))
+        except OSError as error:
+            raise refused(self.place(target), "rename", error) from error
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(self.place(path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise refused(self.place(path), "remove", error) from error
+
+    def sync_folder(self, path: str) -> None:
+        try:
+            _sync_folder(self.place(path))
+        except OSError as error:
+            raise refused(self.place(path), "sync", error) from error
+
+    def place(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+
+def _sync_folder(place: str) -> None:
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,70 @@
+"""The face of a disk: Disk (disk.py) is the real one, MemoryDisk (memory.py) its twin in tests.
+
+Paths are relative to the data directory. Whatever the system refuses is raised as StorageError.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class File(Protocol):
+    """An open file."""
+
+    place: str  # For error texts.
+    size: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        """What is there; less than size bytes only at the file's end."""
+
+    def read_past_cache(self, offset: int, size: int) -> bytes:
+        """The same as it is on the disk itself, whatever the system's cache believes."""
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        """Writes parts one behind the other within the file's size; not durable yet."""
+
+    def zero(self, offset: int, size: int) -> None:
+        """Writes zeros; the file grows."""
+
+    def sync(self) -> None:
+        """Makes the file's bytes durable. After a failure nothing is known about them."""
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """Held until it is closed or its process ends."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A data directory."""
+
+    root: str  # For error texts.
+
+    def place(self, path: str) -> str:
+        """A path as error texts name it."""
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder that only its owner may enter, durably; "" is the data directory."""
+
+    def lock(self, path: str) -> Lock:
+        """Takes the file as a lock. StorageLocked when another holds it."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none when there is no such folder."""
+
+    def open(self, path: str, io: str = "read") -> File | None:
+        """Opens a file to `read`, or to write too by `pwrite` or `mmap`; None: it is not there."""
+
+    def create(self, path: str, io: str = "pwrite") -> File:
+        """Makes an empty file, instead of one that may be there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Puts source in target's place, at once; durable with sync_folder()."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file when it is there; durable with sync_folder()."""
+
+    def sync_folder(self, path: str) -> None:
+        """Makes the names in a folder durable."""

@@ -1,0 +1,142 @@
+"""Term and vote on disk, in two slots written in turn: a save is one write and one sync.
+
+It never falls back to an older slot silently: that could forget a vote (docs/disk-format.md).
+"""
+
+from contextlib import ExitStack
+from struct import Struct
+from typing import NamedTuple
+
+from .. import native
+from ..protocols.raft.messages import HardState
+from .errors import StorageError
+from .files import File, Files, Lock
+from .segment import NAME_BYTES_MAX, SEGMENT_START, Identity, check_identity, encode_identity
+
+PATH = "hard_state"
+LOCK = "peer.lock"
+UNFINISHED = "hard_state.new"
+SLOT_BYTES = 512  # One sector of each slot's 4096 bytes: written whole or not at all.
+MAGIC_FILE = 0x484B4C4B  # "KLKH"
+MAGIC_SLOT = 0x564B4C4B  # "KLKV"
+NO_VOTE = 0x100
+
+_SLOT = Struct("<IIQQBBH")  # magic, crc, sequence, term, voter, withheld, size of the vote
+
+
+class _Slot(NamedTuple):
+    sequence: int
+    state: HardState
+    voter: bool
+    withheld: bool
+
+
+class HardStateFile:
+    """The hard state of one peer; its process alone opens and writes the file."""
+
+    def __init__(self, file: File, lock: Lock, empty: bool) -> None:
+        """Use HardStateFile.open()."""
+        self._file = file
+        self._lock = lock
+        self._failed: StorageError | None = None
+        self.empty = empty  # The file was not there: this peer has no history here.
+        slots = [self._read(number) for number in (1, 2)]
+        sound = [slot for slot in slots if isinstance(slot, _Slot)]
+        newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
+        self.state = newest.state
+        self.voter = newest.voter  # Has ever been made a voter.
+        # A slot is damaged: a vote may be forgotten. Stays until a save after it was set to False.
+        self.withheld = newest.withheld or len(sound) < sum(slot is not None for slot in slots)
+        self._sequence = newest.sequence
+        # The next save goes to the slot that is damaged or older.
+        self._number = 2 if slots[0] is newest else 1
+        if newest is not _NOTHING:
+            # What the system's cache held may never have reached the disk: write it ourselves.
+            self.save(self.state, self.voter)
+
+    @classmethod
+    def open(cls, disk: Files, identity: Identity) -> "HardStateFile":
+        """Opens the file, or makes it. StorageError: locked, foreign, or refused by the system."""
+        disk.make_folder("")
+        with ExitStack() as undo:
+            lock = disk.lock(LOCK)
+            undo.callback(lock.close)
+            file = disk.open(PATH, "pwrite")
+            empty = file is None
+            if file is None:
+                file = _make(disk, identity)
+            undo.callback(file.close)
+            check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+            opened = cls(file, lock, empty)
+            undo.pop_all()
+            return opened
+
+    def save(self, state: HardState, voter: bool = True) -> None:
+        """Makes term and vote durable before it returns. StorageError: it is over, the peer must
+        not send what depends on them, nor save again."""
+        if self._failed is not None:
+            raise StorageError(
+                self._failed.place,
+                f"nothing is written after: {self._failed.problem}",
+                self._failed.way_out,
+            )
+        slot = _Slot(self._sequence + 1, state, voter, self.withheld)
+        try:
+            self._file.write(self._number * SEGMENT_START, [_encode(slot)])
+            self._file.sync()
+        except StorageError as error:
+            self._failed = error
+            raise
+        self._sequence, self._number = slot.sequence, 3 - self._number
+        self.state, self.voter = state, voter
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def _read(self, number: int) -> "_Slot | bool | None":
+        """The slot; None when it was never written, False when it is damaged."""
+        data = self._file.read_past_cache(number * SEGMENT_START, SEGMENT_START)
+        if len(data) == SEGMENT_START and native.zeros(data) == SEGMENT_START:
+            return None
+        return _decode(data) or False
+
+
+_NOTHING = _Slot(0, HardState(), False, False)
+
+
+def _make(disk: Files, identity: Identity) -> File:
+    file = disk.create(UNFINISHED)
+    with ExitStack() as undo:
+        undo.callback(file.close)
+        file.zero(0, 3 * SEGMENT_START)
+        file.write(0, [encode_identity(MAGIC_FILE, identity, b"")])
+        file.sync()
+        disk.rename(UNFINISHED, PATH)
+        disk.sync_folder("")
+        undo.pop_all()
+    file.place = disk.place(PATH)
+    return file
+
+
+def _encode(slot: _Slot) -> bytes:
+    voted_for = slot.state.voted_for
+    vote = b"" if voted_for is None else voted_for.encode()
+    assert len(vote) <= NAME_BYTES_MAX, voted_for
+    size = NO_VOTE if voted_for is None else len(vote)
+    fields = _SLOT.pack(
+        MAGIC_SLOT, 0, slot.sequence, slot.state.term, slot.voter, slot.withheld, size
+    )
+    data = (fields + vote).ljust(SLOT_BYTES, b"\0")
+    return data[:4] + native.crc32c(data[8:]).to_bytes(4, "little") + data[8:]
+
+
+def _decode(data: bytes) -> _Slot | None:
+    if len(data) < SLOT_BYTES or native.zeros(data[SLOT_BYTES:]) != len(data) - SLOT_BYTES:
+        return None
+    magic, crc, sequence, term, voter, withheld, size = _SLOT.unpack_from(data)
+    if magic != MAGIC_SLOT or crc != native.crc32c(data[8:SLOT_BYTES]) or size > NO_VOTE:
+        return None
+    vote = data[_SLOT.size : _SLOT.size + size].decode("utf-8", "replace")
+    state = HardState(term, None if size == NO_VOTE else vote)
+    return _Slot(sequence, state, bool(voter), bool(withheld))

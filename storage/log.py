@@ -1,0 +1,351 @@
+"""The durable log as its one writer sees it: recover, append, sync (docs/disk-format.md).
+
+Nothing is ever shortened or overwritten: a conflict begins a new segment that supersedes what older
+ones hold. It never reports an entry that it has not synced itself.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Literal, NoReturn
+
+from .. import native
+from ..protocols.errors import LocalProtocolError, RemoteProtocolError
+from ..protocols.raft.messages import Batch
+from ..protocols.record import check_block
+from .errors import StorageError, StorageFull
+from .files import File, Files
+from .recovery import CLEAN, Tail, live, recover
+from .segment import (
+    FOLDER,
+    SEGMENT_START,
+    CleanMark,
+    Identity,
+    SegmentHeader,
+    encode_clean,
+    encode_header,
+)
+
+SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES_MIN = 16 << 10
+ZERO_PIECE_BYTES = 256 << 10
+LOCK = "lock"
+SPARE = f"{FOLDER}/spare"
+UNFINISHED = ".new"  # What every file that is being made ends with.
+
+SegmentIo = Literal["pwrite", "mmap"]
+
+
+class Log:
+    """The log of one peer; its process holds the data directory's lock from open() to close()."""
+
+    def __init__(
+        self, files: Files, identity: Identity, epoch: int, segment_bytes: int, io: SegmentIo
+    ) -> None:
+        """Use Log.open()."""
+        self._files = files
+        self._identity = identity
+        self._epoch = epoch
+        self._segment_bytes = max(segment_bytes, SEGMENT_BYTES_MIN)
+        self._io = io
+        self._lock = files.lock(LOCK)
+        self._failed: StorageError | None = None
+        self._spare: File | None = None
+        self._growing: File | None = None  # Becomes the spare, a piece at a time.
+        self.low = False  # No space for a spare: append() refuses until idle() has made one.
+        with ExitStack() as undo:
+            undo.callback(self._lock.close)
+            self._recover()
+            undo.pop_all()
+
+    @classmethod
+    def open(
+        cls,
+        disk: Files,
+        identity: Identity,
+        *,
+        epoch: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_io: SegmentIo = "pwrite",
+    ) -> "Log":
+        """Recovers the log in a data directory, or begins one.
+
+        epoch is new at each start of the writer and its peer; segment_bytes is 16 KiB or more.
+        Raises StorageError: locked, corrupt, foreign, or refused by the system; StorageFull.
+        """
+        disk.make_folder("")
+        disk.make_folder(FOLDER)
+        return cls(disk, identity, epoch, segment_bytes, segment_io)
+
+    # ---- what it holds ----
+
+    @property
+    def first_index(self) -> int:
+        """The first entry that it holds or, when it is empty, will hold."""
+        return self._runs.base_index + 1
+
+    @property
+    def last_index(self) -> int:
+        return self._runs.last_index
+
+    @property
+    def last_term(self) -> int:
+        return self._runs.last_term
+
+    @property
+    def base_term(self) -> int:
+        """The term of entry first_index - 1."""
+        return self._runs.base_term
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(first index, term) of each run of equal terms, ascending."""
+        return list(self._runs.items)
+
+    def term_at(self, index: int) -> int | None:
+        """The term of entry index, of first_index - 1 too; None for what it does not hold."""
+        return self._runs.term_at(index)
+
+    # ---- recovery ----
+
+    def _recover(self) -> None:
+        files = self._files
+        found = recover(files, self._identity)
+        self._runs = found.runs
+        self._headers = found.headers
+        names = files.names(FOLDER)
+        for name in names:
+            if name.endswith(UNFINISHED):
+                files.remove(f"{FOLDER}/{name}")
+        if CLEAN in (f"{FOLDER}/{name}" for name in names):
+            files.remove(CLEAN)  # Before anything is written, so that it can never be believed.
+            files.sync_folder(FOLDER)
+        self._spare = self._find_spare()
+        if not found.headers:
+            self._begin(Tail(1, 0, []))
+        elif found.tail is not None:
+            self._begin(found.tail)
+        else:
+            self._resume(found.headers[-1], found.offset)
+
+    def _find_spare(self) -> File | None:
+        """One that is whole and still nothing but zeros, even if its use was begun."""
+        file = self._files.open(SPARE, self._io)
+        if file is None:
+            return None
+        if file.size >= self._segment_bytes and native.zeros(file.read(0, file.size)) == file.size:
+            return file
+        file.close()
+        self._files.remove(SPARE)
+        return None
+
+    def _resume(self, header: SegmentHeader, offset: int) -> None:
+        file = self._files.open(header.path, self._io)
+        if file is None:
+            raise StorageError(self._files.place(header.path), "it disappeared", "start again")
+        file.sync()
+        self._files.sync_folder(FOLDER)
+        self._active = file
+        self._offset = self._synced = offset
+
+    def _begin(self, tail: Tail) -> None:
+        """Makes a segment of the tail; it gets its name when everything in it is durable."""
+        size = sum(map(len, tail.blocks))
+        file, path = self._prepare(SEGMENT_START + size + native.HEADER_SIZE)
+        mark = native.mark(SEGMENT_START + size, self._epoch)
+        file.write(SEGMENT_START, [*tail.blocks, mark])
+        self._name(file, path, tail.first_index, tail.previous_term)
+        self._offset = self._synced = SEGMENT_START + size + len(mark)
+
+    # ---- segments ----
+
+    def _prepare(self, size: int) -> tuple[File, str]:
+        """A file of zeros for a segment that must hold size bytes. StorageFull."""
+        if size <= self._segment_bytes:
+            while self._spare is None and self._grow():
+                pass
+        if self._spare is not None and size <= self._spare.size:
+            return self._spare, SPARE
+        path = f"{FOLDER}/{self._sequence + 1:016x}{UNFINISHED}"
+        file = self._files.create(path, self._io)
+        try:
+            file.zero(0, -(-size // SEGMENT_START) * SEGMENT_START)
+            file.sync()
+        except StorageError:
+            file.close()
+            self._files.remove(path)
+            raise
+        return file, path
+
+    @property
+    def _sequence(self) -> int:
+        return self._headers[-1].sequence if self._headers else 0
+
+    def _name(self, file: File, path: str, first_index: int, previous_term: int) -> None:
+        """Makes a prepared file the active segment. What was written before must be synced."""
+        header = SegmentHeader(file.size, self._sequence + 1, first_index, previous_term)
+        file.write(0, [encode_header(header, self._identity)])
+        self._sync(file.sync)
+        self._files.rename(path, header.path)
+        if file is self._spare:
+            self._spare = None
+        file.place = self._files.place(header.path)
+        self._sync(lambda: self._files.sync_folder(FOLDER))
+        self._headers.append(header)
+        self._active = file
+
+    # ---- writing ----
+
+    def append(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> None:
+        """Writes blocks behind entry prev_index, instead of what stands there; not durable yet.
+
+        Raises LocalProtocolError when they do not follow, StorageFull when there is no space (then
+        nothing was changed), StorageError when the disk refused (then it is over).
+        """
+        self._check_usable()
+        batches = self._check(prev_index, prev_term, blocks)
+        if self.low:
+            raise StorageFull(self._active.place)
+        size = native.HEADER_SIZE + sum(map(len, blocks))
+        if prev_index < self.last_index or size > self._active.size - self._offset:
+            self._roll(prev_index, prev_term, size)
+        if batches:
+            mark = native.mark(self._synced, self._epoch)
+            self._written(lambda: self._active.write(self._offset, [mark, *blocks]))
+            self._offset += size
+        for batch in batches:
+            self._runs.extend(batch.count, batch.term)
+
+    def sync(self) -> None:
+        """Makes everything appended durable. StorageError: it is over, nothing more is taken."""
+        self._check_usable()
+        if self._synced != self._offset:
+            self._sync(self._active.sync)
+            self._synced = self._offset
+
+    def close(self) -> None:
+        """Syncs, says that nothing is left to recover, and frees the data directory."""
+        try:
+            if self._failed is None:
+                self.sync()
+                try:
+                    self._write_clean()
+                except StorageFull:  # The next start recovers it, which is slower but as safe.
+                    self._files.remove(CLEAN + UNFINISHED)
+        finally:
+            for file in (self._active, self._spare, self._growing):
+                if file is not None:
+                    file.close()
+            self._lock.close()
+            self._failed = StorageError(self._files.root, "the log is closed", "open it again")
+
+    def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[Batch]:
+        if self.term_at(prev_index) != prev_term:
+            raise LocalProtocolError(
+                f"entries behind {prev_index} of term {prev_term} do not follow: the log holds "
+                f"{self.first_index} to {self.last_index}, there term {self.term_at(prev_index)}"
+            )
+        batches = []
+        for block in blocks:
+            try:
+                batch = check_block(block)
+            except RemoteProtocolError as error:
+                raise LocalProtocolError(f"a block for the log is broken: {error}") from error
+            if batch.first_index != prev_index + 1 or batch.term < prev_term:
+                raise LocalProtocolError(
+                    f"a block from {batch.first_index} of term {batch.term} does not follow entry "
+                    f"{prev_index} of term {prev_term}"
+                )
+            prev_index, prev_term = batch.last_index, batch.term
+            batches.append(batch)
+        return batches
+
+    def _roll(self, prev_index: int, prev_term: int, size: int) -> None:
+        """Goes on behind prev_index in a new segment with room for size bytes at least."""
+        file, path = self._prepare(SEGMENT_START + size)
+        self.sync()
+        before = self._active
+        self._name(file, path, prev_index + 1, prev_term)
+        before.close()
+        self._offset = self._synced = SEGMENT_START
+        self._runs.truncate(prev_index)
+
+    def _write_clean(self) -> None:
+        clean = CleanMark(self._sequence, self._offset, self.last_index, self.last_term)
+        data = encode_clean(clean)
+        file = self._files.create(CLEAN + UNFINISHED)
+        try:
+            file.zero(0, len(data))
+            file.write(0, [data])
+            file.sync()
+        finally:
+            file.close()
+        self._files.rename(CLEAN + UNFINISHED, CLEAN)
+        self._files.sync_folder(FOLDER)
+
+    # ---- the disk refuses ----
+
+    def _check_usable(self) -> None:
+        if self._failed is not None:
+            raise StorageError(
+                self._failed.place,
+                f"nothing is written after: {self._failed.problem}",
+                self._failed.way_out,
+            )
+
+    def _sync(self, sync: Callable[[], None]) -> None:
+        """A failed sync is final, whatever its reason: nobody knows what is on the disk."""
+        try:
+            sync()
+        except StorageError as error:
+            self._fail(error)
+
+    def _written(self, write: Callable[[], None]) -> None:
+        """No space is no harm: the same bytes go to the same place later. All else is final."""
+        try:
+            write()
+        except StorageFull:
+            raise
+        except StorageError as error:
+            self._fail(error)
+
+    def _fail(self, error: StorageError) -> NoReturn:
+        self._failed = error
+        raise StorageError(error.place, error.problem, error.way_out) from error
+
+    # ---- in the background ----
+
+    def idle(self) -> bool:
+        """One small piece of work that is not urgent; True when there is more to do.
+
+        Removes superseded segments, writes the next spare ahead. With no space left it answers
+        False and sets `low`; each later call tries again.
+        """
+        self._check_usable()
+        kept = live(self._headers)
+        for header in self._headers:
+            if header not in kept:
+                self._files.remove(header.path)
+                self._headers.remove(header)
+                return True
+        try:
+            return self._grow()
+        except StorageFull:
+            self.low = True
+            return False
+
+    def _grow(self) -> bool:
+        """A piece of the spare; False when it is there. StorageFull."""
+        if self._spare is not None:
+            return False
+        if self._growing is None:
+            self._growing = self._files.create(SPARE + UNFINISHED, self._io)
+        file = self._growing
+        left = self._segment_bytes - file.size
+        if left > 0:
+            file.zero(file.size, min(left, ZERO_PIECE_BYTES))
+            return True
+        self._sync(file.sync)
+        self._files.rename(SPARE + UNFINISHED, SPARE)
+        self._spare, self._growing = file, None
+        self.low = False
+        return False
