@@ -143,7 +143,7 @@ def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]
     taken: dict[str, str] = {}
     for node_name, value in mapping.entries:
         path = f"{key}.{node_name.text}"
-        check_name(reader, node_name, path)
+        check_name(reader, node_name, key)
         reader.places[path] = f"{reader.path}:{node_name.mark.line}:{node_name.mark.column}"
         settings = reader.section(value, path, NODE_KEYS)
         if settings["dialect"] == "kelek" and not settings["peer_url"]:
@@ -195,7 +195,7 @@ def load(path: str) -> Topology:
         found["cluster"],
         run_dir.home(path) / Path(found["data"]).expanduser(),
         run_dir.of_topology(path),
-        found["raft"],
+        _raft(found["raft"]),
         found["log"],
         found["clients"],
         found["nodes"],
@@ -205,10 +205,16 @@ def load(path: str) -> Topology:
     return topology
 
 
+def _raft(found: dict[str, Any]) -> dict[str, Any]:
+    """The raft section as its actors read it: a range becomes two options."""
+    low, high = found["election_timeout_ms"]
+    others = {key: value for key, value in found.items() if key != "election_timeout_ms"}
+    return {"election_timeout_ms_min": low, "election_timeout_ms_max": high, **others}
+
+
 def _check_together(topology: Topology) -> None:
     """What only shows when two values are seen together."""
-    low, high = topology.raft.pop("election_timeout_ms")
-    topology.raft.update(election_timeout_ms_min=low, election_timeout_ms_max=high)
+    low = topology.raft["election_timeout_ms_min"]
     for key in ("heartbeat_ms", "append_timeout_ms"):
         if topology.raft[key] >= low:
             raise OperatorError(

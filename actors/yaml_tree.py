@@ -120,7 +120,7 @@ def load(path: str) -> Node:
         return _Builder(path, text).document()
     except yaml.reader.ReaderError as error:
         mark = _mark_at(text, error.position)
-        problem = f"character {error.character!r} is not allowed in YAML"
+        problem = f"character {text[error.position]!r} is not allowed in YAML"
         raise OperatorError(f"{path}:{mark.line}:{mark.column}", problem, "remove it") from None
     except yaml.MarkedYAMLError as error:
         place, problem = path, error.problem or "not YAML"

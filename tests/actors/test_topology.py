@@ -1,0 +1,313 @@
+"""The topology: what is taken, and one golden line for each mistake."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from kelek.actors import pipes, plan, run_dir, topology
+from kelek.actors.actor import ActorSetup
+from kelek.actors.errors import OperatorError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+GOOD = """\
+cluster: ring
+data: here
+raft:
+  election_timeout_ms: [400, 600ms]
+  heartbeat_ms: 100 ms
+  update_ttl_s: 2h
+  pre_vote: false
+log:
+  segment_bytes: 1 MiB
+  segment_io: mmap
+  writer: inline
+clients:
+  timeout_ms: 2 s
+nodes:
+  a:
+    url: tcp://10.0.0.1:7201
+    broadcast_url: tcp://10.0.0.1:7211
+    peer_url: tcp://10.0.0.1:7221
+  b:
+    url: tcp://[fe80::1]:7201
+    peer_url: ipc:///tmp/b.peers
+  foreign:
+    url: tcp://host.example.org:8000
+    dialect: text
+"""
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "t.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return str(path)
+
+
+def problem(tmp_path: Path, text: str) -> str:
+    path = write(tmp_path, text)
+    with pytest.raises(OperatorError) as error:
+        topology.load(path)
+    line = str(error.value)
+    assert "\n" not in line
+    return line.replace(path, "t.yaml")
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    found = topology.load(write(tmp_path, GOOD))
+    assert found.cluster == "ring"
+    assert found.data_dir == tmp_path / "here"
+    assert found.raft["election_timeout_ms_min"] == 400
+    assert found.raft["election_timeout_ms_max"] == 600
+    assert found.raft["heartbeat_ms"] == 100
+    assert found.raft["update_ttl_s"] == 7200
+    assert found.raft["pre_vote"] is False
+    assert found.raft["rpc_timeout_ms"] == 50, "a default"
+    assert found.log == {"segment_bytes": 1 << 20, "segment_io": "mmap", "writer": "inline"}
+    assert found.clients == {"timeout_ms": 2000, "election_grace_ms": 300}
+    assert found.own_nodes == ["a", "b"]
+    assert found.nodes["foreign"].peer_url == ""
+    assert found.place("nodes.b.url").endswith("t.yaml:20:10: nodes.b.url")
+    assert found.place("raft.rpc_timeout_ms").endswith("t.yaml: raft.rpc_timeout_ms")
+    options = found.options("a")
+    assert options["members"]["b"]["peer_url"] == "ipc:///tmp/b.peers"
+    assert options["url"] == "tcp://10.0.0.1:7201"
+
+
+def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
+    path = write(tmp_path, "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n")
+    assert topology.load(path) == topology.load(path)
+    assert topology.load(path).raft["election_timeout_ms_max"] == 300
+
+
+def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = topology.load(str(ROOT / "topology.yaml"))
+    assert found.own_nodes == ["n1", "n2", "n3"]
+    assert found.nodes["n2"].url == "tcp://127.0.0.1:7202"
+    assert found.nodes["n3"].broadcast_url == "tcp://127.0.0.1:7213"
+    assert found.nodes["n1"].peer_url == "tcp://127.0.0.1:7221"
+    assert found.data_dir == ROOT / "var" / "demo"
+
+
+def test_where_a_topology_runs_is_known_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    assert topology.load(path).run_dir == run_dir.of_topology("t.yaml")
+    assert run_dir.of_topology("t.yaml") != run_dir.of_topology("u.yaml")
+
+
+def test_the_plan_of_a_node(tmp_path: Path) -> None:
+    text = GOOD.replace("writer: inline", "writer: process")
+    found = topology.load(write(tmp_path, text))
+    units = plan.node_plan(found, "a", one_process=False).units
+    assert [[actor.role for actor in unit.actors] for unit in units] == [
+        ["log_writer", "raft_peer"],
+        ["state_machine"],
+    ]
+    (unit,) = plan.node_plan(found, "a", one_process=True).units
+    assert len(unit.actors) == 3
+    found = topology.load(write(tmp_path, GOOD))
+    assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
+
+
+def test_a_setup_survives_its_file(tmp_path: Path) -> None:
+    found = topology.load(write(tmp_path, GOOD))
+    node = plan.node_plan(found, "a", one_process=False)
+    setup = ActorSetup(
+        "a", "x", "x", "c", "/r", "/d", "ipc://c", 1 << 62, False, node.options, node.places
+    )
+    path = tmp_path / "setup.json"
+    path.write_text(setup.to_json())
+    assert ActorSetup.load(str(path)) == setup
+    assert json.loads(setup.to_json())["epoch"] == 1 << 62
+
+
+NODE = "a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}"
+NODES = f"nodes: {{{NODE}}}\n"
+HEAD = "cluster: c\n" + NODES
+
+
+def node(text: str) -> str:
+    return f"cluster: c\nnodes:\n  a:\n    url: tcp://h:1\n    peer_url: tcp://h:2\n    {text}\n"
+
+
+# (name, text, line)
+MISTAKES = [
+    ("empty", "", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
+    ("comment only", "# x\n", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
+    ("a list", "- a\n", "t.yaml:1:1: a topology is a mapping; write `cluster:` and `nodes:`"),
+    ("a word", "x", "t.yaml:1:1: a topology is a mapping; write `cluster:` and `nodes:`"),
+    ("two documents", HEAD + "---\na: 1\n",
+     "t.yaml:3:1: a second document begins here; keep one document a file"),
+    ("unknown key", HEAD + "clutser: x\n",
+     "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
+    ("unknown key, nothing near", HEAD + "zzz: x\n",
+     "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, nodes, raft, log, clients"),
+    ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
+     "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
+    ("unknown key in a node", node("peer-url: tcp://h:3"),
+     "t.yaml:6:5: nodes.a.peer-url: unknown key 'peer-url'; did you mean 'peer_url'?"),
+    ("duplicate key", HEAD + "cluster: d\n",
+     "t.yaml:3:1: key 'cluster' is there twice, first in line 1; remove one of them"),
+    ("duplicate node", "cluster: c\nnodes:\n  a: {}\n  a: {}\n",
+     "t.yaml:4:3: key 'a' is there twice, first in line 3; remove one of them"),
+    ("anchor", "cluster: &x c\n" + NODES,
+     "t.yaml:1:10: anchor &x is not taken; write the value out"),
+    ("alias", HEAD + "data: *x\n", "t.yaml:3:7: alias *x is not taken; write the value out"),
+    ("merge key", HEAD + "raft: {<<: {}}\n",
+     "t.yaml:3:8: merge key << is not taken; write the values out"),
+    ("tag", HEAD + "data: !!python/object:os.system x\n",
+     "t.yaml:3:7: tag tag:yaml.org,2002:python/object:os.system is not taken; "
+     "write a plain value"),
+    ("complex key", HEAD + "? [a]\n: b\n",
+     "t.yaml:3:3: a key must be a word; write `key: value`"),
+    ("deep", HEAD + "data: " + "[" * 30 + "]" * 30,
+     "t.yaml:3:23: nested deeper than 16; write it flat"),
+    ("tab", HEAD + "raft:\n\theartbeat_ms: 5\n",
+     "t.yaml:4:1: found character '\\t' that cannot start any token; correct the YAML there"),
+    ("unclosed", HEAD + "data: [a\n",
+     "t.yaml:4:1: expected ',' or ']', but got '<stream end>'; correct the YAML there"),
+    ("control character", HEAD + "data: a\x01b\n",
+     "t.yaml:3:8: character '\\x01' is not allowed in YAML; remove it"),
+    ("not UTF-8", HEAD + "data: \udcff\n",
+     "t.yaml:3:7: byte 0xff is not UTF-8; save the file as UTF-8"),
+    ("huge", "#" * 300_000, "t.yaml: larger than 256 KiB; is it a topology? split it"),
+    ("no nodes", "cluster: c\n", "t.yaml:1:1: nodes: key 'nodes' is missing; add `nodes:`"),
+    ("no cluster", NODES, "t.yaml:1:1: cluster: key 'cluster' is missing; add `cluster:`"),
+    ("empty nodes", "cluster: c\nnodes: {}\n",
+     "t.yaml:2:8: nodes: there is no node; add `n1:` with its `url:`"),
+    ("nodes is a list", "cluster: c\nnodes: [a]\n",
+     "t.yaml:2:8: nodes: must be a mapping of nodes; write `key: value` below it"),
+    ("a node without anything", "cluster: c\nnodes:\n  a:\n",
+     "t.yaml:3:5: nodes.a: must be a mapping of settings; write `key: value` below it"),
+    ("a node without url", "cluster: c\nnodes:\n  a:\n    peer_url: tcp://h:1\n",
+     "t.yaml:4:5: nodes.a: key 'url' is missing; add `url:`"),
+    ("a node without peer_url", "cluster: c\nnodes:\n  a:\n    url: tcp://h:1\n",
+     "t.yaml:4:5: nodes.a: key 'peer_url' is missing; add `peer_url:`, or a `dialect:`"),
+    ("only foreign nodes", "cluster: c\nnodes: {a: {url: 'tcp://h:1', dialect: text}}\n",
+     "t.yaml:2:8: nodes: no node is ours; remove a `dialect:`"),
+    ("a node's name", f"cluster: c\nnodes: {{'../a': {NODE[3:]}}}\n",
+     "t.yaml:2:9: nodes: '../a' is not a name; "
+     "use 1 to 32 letters, digits, dots, dashes or underscores"),
+    ("a long cluster ident", f"cluster: {'c' * 33}\n" + NODES,
+     f"t.yaml:1:10: cluster: '{'c' * 33}' is not a name; "
+     "use 1 to 32 letters, digits, dots, dashes or underscores"),
+    ("no value", "cluster:\n" + NODES,
+     "t.yaml:1:9: cluster: has no value; write a name, or remove the key"),
+    ("a mapping for a word", "cluster: {a: b}\n" + NODES,
+     "t.yaml:1:10: cluster: must be a name; write one value"),
+    ("not a number", HEAD + "raft: {heartbeat_ms: soon}\n",
+     "t.yaml:3:22: raft.heartbeat_ms: 'soon' is not a time; "
+     "write a time from 5 to 30000 (ms; or with a unit: ms, s, min, h)"),
+    ("negative", HEAD + "raft: {heartbeat_ms: -5}\n",
+     "t.yaml:3:22: raft.heartbeat_ms: '-5' is not a time; "
+     "write a time from 5 to 30000 (ms; or with a unit: ms, s, min, h)"),
+    ("out of range", HEAD + "raft: {append_inflight_max: 0}\n",
+     "t.yaml:3:29: raft.append_inflight_max: 0 is out of range; "
+     "write a whole number from 1 to 1024"),
+    ("far out of range", HEAD + f"raft: {{append_inflight_max: {'9' * 5000}}}\n",
+     f"t.yaml:3:29: raft.append_inflight_max: '{'9' * 5000}' is not a whole number; "
+     "write a whole number from 1 to 1024"),
+    ("unknown unit", HEAD + "log: {segment_bytes: 1 MB}\n",
+     "t.yaml:3:22: log.segment_bytes: unknown unit 'MB'; did you mean 'MiB'?"),
+    ("a unit where none belongs", HEAD + "raft: {append_inflight_max: 4s}\n",
+     "t.yaml:3:29: raft.append_inflight_max: unknown unit 's'; write the number without a unit"),
+    ("one time instead of two", HEAD + "raft: {election_timeout_ms: 200}\n",
+     "t.yaml:3:29: raft.election_timeout_ms: must be two times; write [200, 300]"),
+    ("times in the wrong order", HEAD + "raft: {election_timeout_ms: [300, 200]}\n",
+     "t.yaml:3:29: raft.election_timeout_ms: 300 is not below 200; write [smallest, largest]"),
+    ("heartbeat above the election", HEAD + "raft: {heartbeat_ms: 300}\n",
+     "t.yaml:3:22: raft.heartbeat_ms: 300 ms is not below the smallest election timeout, 200 ms; "
+     "make it a third of that"),
+    ("a bool in words", HEAD + "raft: {pre_vote: yes}\n",
+     "t.yaml:3:18: raft.pre_vote: 'yes' is not true or false; write true or false"),
+    ("unknown choice", HEAD + "log: {writer: proces}\n",
+     "t.yaml:3:15: log.writer: unknown writer 'proces'; did you mean 'process'?"),
+    ("url without port", node("broadcast_url: tcp://127.0.0.1"),
+     "t.yaml:6:20: nodes.a.broadcast_url: 'tcp://127.0.0.1' is not a url; "
+     "write tcp://HOST:PORT or ipc:///PATH"),
+    ("url with another scheme", node("broadcast_url: http://h:1"),
+     "t.yaml:6:20: nodes.a.broadcast_url: unknown scheme 'http'; "
+     "write tcp://HOST:PORT or ipc:///PATH"),
+    ("url with a path", node("broadcast_url: tcp://h:1/x"),
+     "t.yaml:6:20: nodes.a.broadcast_url: 'tcp://h:1/x' is not a url; "
+     "write tcp://HOST:PORT or ipc:///PATH"),
+    ("wildcard", node("broadcast_url: tcp://*:5"),
+     "t.yaml:6:20: nodes.a.broadcast_url: * is no address that others can connect to; "
+     "write this node's own address"),
+    ("port out of range", node("broadcast_url: tcp://h:70000"),
+     "t.yaml:6:20: nodes.a.broadcast_url: port 70000 is out of range; "
+     "write a port from 1 to 65535"),
+    ("port twice in a node", node("broadcast_url: tcp://h:2"),
+     "t.yaml:6:20: nodes.a.broadcast_url: tcp://h:2 is taken already by nodes.a.peer_url in "
+     "line 5; give each its own address"),
+    ("relative ipc", node("broadcast_url: ipc://x"),
+     "t.yaml:6:20: nodes.a.broadcast_url: ipc path 'x' is not absolute; write ipc:///PATH"),
+    ("long ipc", node("broadcast_url: ipc:///" + "x" * 107),
+     "t.yaml:6:20: nodes.a.broadcast_url: ipc path has 108 bytes, 107 fit into a socket's "
+     "address; use a shorter directory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [it[1:] for it in MISTAKES], ids=[it[0] for it in MISTAKES]
+)
+def test_a_mistake_has_place_problem_and_way_out(tmp_path: Path, text: str, line: str) -> None:
+    assert problem(tmp_path, text) == line
+
+
+def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
+    line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
+    assert line == (
+        "t.yaml:20:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
+        "line 18; give each its own address"
+    )
+
+
+def test_too_many_nodes(tmp_path: Path) -> None:
+    nodes = "".join(f"  n{i}: {{url: 'tcp://h:{i + 1}'}}\n" for i in range(65))
+    assert problem(tmp_path, f"cluster: c\nnodes:\n{nodes}").endswith(
+        "nodes: more than 64 nodes; use more clusters"
+    )
+
+
+def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
+    """Nine levels of nine merge keys each: 2.5 s and more in a reader that expands them."""
+    levels = [f"l{i}: &l{i} {{<<: [{', '.join([f'*l{i - 1}'] * 9)}]}}" for i in range(1, 9)]
+    begun = time.monotonic()
+    line = problem(tmp_path, "l0: &l0 {a: b}\n" + "\n".join(levels))
+    assert line == "t.yaml:1:5: anchor &l0 is not taken; write the value out"
+    wide = problem(tmp_path, "data: [" + "a," * 60_000 + "]")
+    assert wide.endswith("more than 10000 values; split the file")
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/", "/nowhere/t.yaml"])
+def test_no_file(path: str) -> None:
+    with pytest.raises(OperatorError):
+        topology.load(path)
+
+
+def test_pipes() -> None:
+    assert pipes.endpoint("/r", "n1", "raft_peer", "jobs") == "ipc:///r/n1/raft_peer.jobs"
+    assert pipes.endpoint("inproc://k", "n1", "a", "s") == "inproc://k/n1/a.s"
+    with pytest.raises(OperatorError, match="at most 107 bytes, this has 1"):
+        pipes.endpoint("/" + "r" * 100, "n1", "raft_peer", "jobs")
+
+
+def test_a_run_directory_must_be_ours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    base = run_dir.of_topology("t.yaml").parent
+    assert base == tmp_path / "kelek"
+    base.mkdir(mode=0o777)
+    pipes.make_private(base)
+    assert base.stat().st_mode & 0o777 == 0o700
+    (base / "link").symlink_to(tmp_path)
+    with pytest.raises(OperatorError, match="is not a directory of ours"):
+        pipes.make_private(base / "link")
