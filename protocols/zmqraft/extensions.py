@@ -6,10 +6,13 @@ the other side's hello has named the feature (docs/protocols/zmq-raft.md, "Exten
 
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
+from ... import native
 from ..errors import RemoteProtocolError
-from ..raft.messages import AppendEntries, AppendResponse, RequestVote
+from ..raft.messages import KIND_STATE, AppendEntries, AppendResponse, RequestVote
+from ..record import BLOCK_HEADER
 from .peer_codec import decode_type, decode_vote_frames, encode_request_vote
 from .values import (
     APPEND_PACKED,
@@ -245,6 +248,14 @@ class Pack(NamedTuple):
     reqid: bytes  # Of the first record: the pack's id.
     previous: bytes  # The reqid of the update before, or empty: all earlier ones are committed.
     records: bytes
+
+
+def pack_records(reqids: Sequence[bytes], updates: Sequence[bytes]) -> bytes:
+    """Frames updates as the records of a pack, in C by the batch."""
+    records = list(zip(repeat(KIND_STATE), reqids, updates))
+    block = native.block_encode(1, 1, records)
+    payload_size = BLOCK_HEADER.unpack_from(block)[5]
+    return block[BLOCK_HEADER.size : BLOCK_HEADER.size + payload_size]
 
 
 def encode_pack(cluster: bytes, pack: Pack) -> list[bytes]:

@@ -1,0 +1,33 @@
+"""What can go wrong for a user of the clients."""
+
+
+class LogError(Exception):
+    """Something about the log could not be done."""
+
+
+class LogTimeout(LogError, TimeoutError):
+    """No progress for the time given.
+
+    Updates on their way stay so: the next call sends them first, and they may commit meanwhile.
+    """
+
+
+class NoLeader(LogTimeout):
+    """For the time given no peer said that it leads."""
+
+
+class UpdateTooLarge(LogError, ValueError):
+    """The data is over the limit of 10 MiB, or empty: it was not sent."""
+
+
+class UpdateRefused(LogError):
+    """The cluster will never take this update, nor those sent behind it."""
+
+    def __init__(self, reason: str, committed: int) -> None:
+        super().__init__(f"an update was refused for good: {reason}; {committed} before it are in")
+        self.reason = reason
+        self.committed = committed  # Of this call: how many updates before it were committed.
+
+
+class UpdateExpired(UpdateRefused):
+    """Its request id is older than the cluster remembers, or this clock is far off."""

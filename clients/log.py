@@ -1,0 +1,280 @@
+"""kelek.Log: the replicated log for its users, without a thread of its own.
+
+All work is done inside the calls. One Log belongs to one thread at a time; make one for each.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Self
+
+from ..protocols.errors import RemoteProtocolError
+from ..protocols.record import RECORD_BYTES_MAX
+from ..protocols.zmqraft.client import (
+    Ask,
+    Client,
+    ClientSetup,
+    Pending,
+    Stream,
+    WindowLimits,
+)
+from ..protocols.zmqraft.client_codec import (
+    ConfigAnswer,
+    Form,
+    LogInfo,
+    RequestBroadcastStateUrl,
+    RequestConfig,
+    RequestLogInfo,
+)
+from ..protocols.zmqraft.entry import Entry, decode_entries
+from .errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateRefused, UpdateTooLarge
+from .links import Links, monotonic_ms
+from .reqids import new_reqid, new_reqids
+
+VERSION = "0.1.0"
+PACK_UPDATES = 1024
+PACK_BYTES = 256 << 10
+GATHER_MS_MAX = 2  # A slow source does not hold back what it has given already.
+FOLLOW_MS = 10
+FOLLOW_MS_MAX = 160
+
+Data = bytes | bytearray | memoryview
+
+
+class Log:
+    """A connection to a cluster.
+
+        with kelek.Log("tcp://127.0.0.1:7201,tcp://127.0.0.1:7202") as log:
+            index = log.update(b"one")
+            log.update_many(lines)
+            for entry in log.entries(after=index): ...
+
+    urls         some of the peers, in a list or joined by commas; the others are learned
+    cluster      the cluster's ident
+    timeout_ms   so long without any progress: LogTimeout, or NoLeader
+    form         how requests are written: "auto" (packs for peers that know them, else node form),
+                 "node" or "text" (one message an update: order across a failover not guaranteed)
+
+    Updates of one Log commit in the order sent, also across failovers, each exactly once.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        cluster: str = "demo",
+        *,
+        timeout_ms: int = 30_000,
+        form: str = "auto",
+        limits: WindowLimits | None = None,
+    ) -> None:
+        if form not in ("auto", "node", "text"):
+            raise ValueError(f"form is auto, node or text, not {form!r}")
+        known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
+        if not known or not all(known):
+            raise ValueError("a Log needs the url of a peer")
+        setup = ClientSetup(
+            cluster.encode(),
+            known,
+            VERSION,
+            None if form == "auto" else Form(form),
+            limits or WindowLimits(),
+        )
+        self.timeout_ms = timeout_ms
+        self._client = Client(setup, new_reqid, monotonic_ms())
+        self._links: Links | None = Links(self._client)
+
+    # ---- writing ----
+
+    def update(self, data: Data) -> int:
+        """Appends one update and returns its LOG INDEX once it is committed.
+
+        Raises UpdateTooLarge before anything is sent, UpdateExpired or UpdateRefused, LogTimeout.
+        """
+        pending = Pending(new_reqids(1), [_checked(data)])
+        self._wait(lambda: self._client.window.has_room)
+        self._client.window.add(pending)
+        self._wait(lambda: bool(pending.runs) or self._client.window.refused is not None)
+        if not pending.runs:
+            raise self._refusal(0)
+        return pending.runs[0][1]
+
+    def update_many(
+        self, updates: Iterable[Data], progress: Callable[[int], object] | None = None
+    ) -> int:
+        """Appends updates in order, pipelined, and returns how many once all are committed.
+
+        progress is called with the number committed so far. Raises as update() does.
+        """
+        count = 0
+        for pending in self._committed(updates):
+            count += len(pending.updates)
+            if progress is not None:
+                progress(count)
+        return count
+
+    def update_each(self, updates: Iterable[Data]) -> Generator[int, None, None]:
+        """Appends updates in order, pipelined, and yields the LOG INDEX of each in that order.
+
+        Nothing is sent before the first index is asked for. Raises as update() does.
+        """
+        for pending in self._committed(updates):
+            for count, first_index in pending.runs:
+                yield from range(first_index, first_index + count)
+
+    def _committed(self, updates: Iterable[Data]) -> Iterator[Pending]:
+        window = self._client.window
+        packs = _packs(updates)
+        pack = next(packs, None)
+        mine: set[Pending] = set()
+        count = 0
+        while pack is not None or mine:
+            while pack is not None and window.has_room:
+                pending = Pending(new_reqids(len(pack)), pack)
+                mine.add(pending)
+                window.add(pending)
+                self._turn(0)
+                pack = next(packs, None)
+            self._wait(lambda: bool(window.committed or window.refused))
+            committed, window.committed = window.committed, []
+            for pending in committed:
+                if pending in mine:
+                    mine.remove(pending)
+                    count += len(pending.updates)
+                    yield pending
+            if window.refused is not None and not window.items:
+                raise self._refusal(count)
+
+    def _refusal(self, count: int) -> LogError:
+        refused = self._client.window.refused
+        assert refused is not None
+        self._client.window.refused = None
+        kind = UpdateExpired if refused.reason in ("expired", "rejected") else UpdateRefused
+        return kind(refused.reason, count + refused.position)
+
+    # ---- reading ----
+
+    def entries(self, after: int = 0, count: int | None = None) -> Generator[Entry, None, None]:
+        """Entries behind LOG INDEX after, up to what the leader has applied, or count of them."""
+        stream = self._client.open_stream(Stream(after, count))
+        try:
+            while True:
+                self._wait(lambda: stream.done or bool(stream.parts))
+                part = self._client.take_part(stream, monotonic_ms())
+                if part is None:
+                    return
+                try:
+                    entries = decode_entries(part.first_index, part.entries)
+                except RemoteProtocolError as error:
+                    raise LogError(f"the leader sent what is no entry: {error}") from error
+                yield from entries
+        finally:
+            self._client.close_stream(stream)
+            if self._links is not None:
+                self._turn(0)
+
+    def follow(self, after: int = 0) -> Generator[Entry, None, None]:
+        """Entries behind LOG INDEX after, for ever: at the end it waits for more."""
+        pause_ms = FOLLOW_MS
+        while True:
+            for entry in self.entries(after):
+                after = entry.index
+                pause_ms = FOLLOW_MS // 2
+                yield entry
+            pause_ms = min(2 * pause_ms, FOLLOW_MS_MAX)
+            until_ms = monotonic_ms() + pause_ms
+            while monotonic_ms() < until_ms:
+                self._turn(until_ms)
+
+    def info(self, url: str | None = None) -> LogInfo:
+        """The leader's log, or that of the peer at url: term and indexes."""
+        answer = self._ask(Ask(RequestLogInfo(new_reqid()), url))
+        assert isinstance(answer, LogInfo)
+        return answer
+
+    def config(self) -> ConfigAnswer:
+        """Who leads, and the members' ids and urls."""
+        answer = self._ask(Ask(RequestConfig(new_reqid())))
+        assert isinstance(answer, ConfigAnswer)
+        return answer
+
+    def broadcast_url(self) -> str | None:
+        """Where the leader's state machine broadcasts, if it does."""
+        answer = self._ask(Ask(RequestBroadcastStateUrl(new_reqid())))
+        assert answer is None or isinstance(answer, str)
+        return answer
+
+    def _ask(self, ask: Ask) -> ConfigAnswer | LogInfo | str | None:
+        self._client.ask(ask)
+        try:
+            self._wait(lambda: ask.done)
+        finally:
+            self._client.drop_ask(ask)
+        return ask.answer
+
+    # ---- turning ----
+
+    def _turn(self, until_ms: int) -> None:
+        if self._links is None:
+            raise LogError("this Log is closed")
+        self._links.turn(until_ms)
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        """Turns until it is done; every call begins the time anew: it is time without progress."""
+        if is_done():
+            return
+        give_up_ms = monotonic_ms() + self.timeout_ms
+        while not is_done():
+            if monotonic_ms() >= give_up_ms:
+                if self._client.leader is None:
+                    raise NoLeader(f"no peer said for {self.timeout_ms} ms that it leads")
+                raise LogTimeout(f"no progress for {self.timeout_ms} ms")
+            self._turn(give_up_ms)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened: searches, leaders, refused, gaps, silent, junk, strays."""
+        return dict(self._client.counters)
+
+    def close(self) -> None:
+        """Ends it; updates on their way may still commit."""
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _checked(data: Data) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"an update is bytes, not {type(data).__name__}")
+    if not 0 < len(data) <= RECORD_BYTES_MAX:
+        raise UpdateTooLarge(f"an update has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
+    return bytes(data)
+
+
+def _packs(updates: Iterable[Data]) -> Iterator[list[bytes]]:
+    """Cuts updates into packs: full ones from a fast source, early ones from a slow one."""
+    pack: list[bytes] = []
+    size = until_ms = 0
+    for item in updates:
+        data = _checked(item)
+        if pack and size + len(data) > PACK_BYTES:
+            yield pack
+            pack = []
+        if not pack:
+            size, until_ms = 0, monotonic_ms() + GATHER_MS_MAX
+        pack.append(data)
+        size += len(data)
+        if len(pack) == PACK_UPDATES or monotonic_ms() >= until_ms:
+            yield pack
+            pack = []
+    if pack:
+        yield pack

@@ -1,0 +1,434 @@
+"""The client's side of ZMQ RAFT without IO: finds the leader, keeps order, sends again.
+
+Connections are named by their url. The owner tells what happens to them and what arrives, then does
+what ready() returns. No update is ever sent to find out who leads (docs, "Finding the leader").
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..errors import RemoteProtocolError
+from .client_codec import (
+    ClientRequest,
+    ConfigAnswer,
+    EntriesStatus,
+    Form,
+    RequestConfig,
+    UpdateStatus,
+    decode_config_answer,
+    decode_entries_answer,
+    decode_update_answer,
+    encode_client_request,
+)
+from .extensions import (
+    FEATURE_PACK,
+    PACK_GAP,
+    PACK_NOT_LEADER,
+    Hello,
+    decode_hello_answer,
+    decode_pack_answer,
+    encode_hello,
+)
+from .requests import Ask, Part, Stream
+from .values import HELLO, UPDATE_PACK
+from .window import Pending, Window, WindowLimits
+
+POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
+SEND_AGAIN_MS = 50  # Between two answers to gaps.
+HELLO_WAIT_MS = 100  # So long a leader may take to say what it speaks; then it is a foreign one.
+
+
+class ClientSetup(NamedTuple):
+    """Who the cluster is, and the text's times."""
+
+    cluster: bytes
+    urls: tuple[str, ...]
+    version: str = ""
+    form: Form | None = None  # None: packs for a leader that names them, else node form.
+    limits: WindowLimits = WindowLimits()
+    response_ttl_ms: int = 500  # The text's SERVER_RESPONSE_TTL.
+    search_ms: int = 25  # How often each peer is asked who leads, instead of one grace period.
+
+
+class Connect(NamedTuple):
+    url: str
+
+
+class Disconnect(NamedTuple):
+    """Also drops what was queued for it and not yet sent."""
+
+    url: str
+
+
+class Send(NamedTuple):
+    url: str
+    frames: list[bytes]
+
+
+Action = Connect | Disconnect | Send
+
+
+class _Peer:
+    """One connection."""
+
+    __slots__ = (
+        "answered",
+        "hello",
+        "hello_id",
+        "hello_ms",
+        "leads",
+        "poll_id",
+        "poll_ms",
+        "up",
+        "url",
+    )
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.up = False
+        self.hello: Hello | None = None
+        self.hello_id = b""
+        self.hello_ms = 0
+        self.poll_id = b""  # Of the last question of this search.
+        self.poll_ms: int | None = None
+        self.answered = True
+        self.leads = False  # It said so in this search.
+
+
+class Client:
+    """The machine. Every method that takes now_ms may be followed by ready()."""
+
+    def __init__(self, setup: ClientSetup, new_id: Callable[[], bytes], now_ms: int) -> None:
+        self.setup = setup
+        self.window = Window(setup.cluster, setup.limits)
+        self.leader: str | None = None  # Its url, once it has said itself that it leads.
+        self.leader_form: Form | None = None  # None: packs.
+        self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
+        self.counters: Counter[str] = Counter()
+        self._new_id = new_id
+        self._peers: dict[str, _Peer] = {}
+        self._actions: list[Action] = []
+        self._asks: dict[bytes, Ask] = {}
+        self._streams: dict[bytes, Stream] = {}
+        self._idle_streams: deque[Stream] = deque()  # To be asked for (again).
+        self._send_again_ms: int | None = None  # After a gap.
+        self._sent_again_ms: int | None = None
+        self._search(now_ms)
+
+    # ---- what the owner wants ----
+
+    def ask(self, ask: Ask) -> Ask:
+        """Puts a question to the leader, or to one peer."""
+        self._asks[ask.request.reqid] = ask
+        if ask.url is not None:
+            self._connect(ask.url)
+        return ask
+
+    def drop_ask(self, ask: Ask) -> None:
+        """Forgets a question, and a connection that was made for it alone."""
+        self._asks.pop(ask.request.reqid, None)
+        if self.leader is not None and ask.url not in (None, self.leader):
+            assert ask.url is not None
+            if ask.url in self._peers and ask.url not in self._asked():
+                self._disconnect(ask.url)
+
+    def open_stream(self, stream: Stream) -> Stream:
+        """Asks the leader for entries."""
+        if not stream.done:
+            self._idle_streams.append(stream)
+        return stream
+
+    def take_part(self, stream: Stream, now_ms: int) -> Part | None:
+        """The next entries for their reader; with it the peer is told to go on."""
+        part, follow_up = stream.take()
+        if follow_up is not None and self.leader is not None:
+            stream.heard_ms = now_ms
+            self._send_request(self.leader, follow_up)
+        return part
+
+    def close_stream(self, stream: Stream) -> None:
+        """Stops a stream before its end."""
+        if stream in self._idle_streams:
+            self._idle_streams.remove(stream)
+        if stream.reqid is not None:
+            self._streams.pop(stream.reqid, None)
+        if not stream.done:
+            stop = stream.stop()
+            if stop is not None and self.leader is not None:
+                self._send_request(self.leader, stop)
+
+    # ---- what happens ----
+
+    def on_connected(self, url: str, now_ms: int) -> None:
+        """The connection is made, or made again: it can be sent to."""
+        peer = self._peers.get(url)
+        if peer is None:
+            return
+        peer.up, peer.hello, peer.leads = True, None, False
+        peer.poll_id, peer.poll_ms, peer.answered = b"", None, True
+        if self.setup.form is None:
+            peer.hello_id, peer.hello_ms = self._new_id(), now_ms
+            hello = Hello("", self.setup.version)
+            self._send(url, encode_hello(peer.hello_id, self.setup.cluster, hello))
+
+    def on_disconnected(self, url: str, now_ms: int) -> None:
+        """The connection is lost. Of the leader's: the search starts at once."""
+        peer = self._peers.get(url)
+        if peer is None or not peer.up:
+            return
+        peer.up = peer.leads = False
+        for ask in self._asks.values():
+            if ask.url == url:
+                ask.sent_ms = None
+        if url == self.leader:
+            # A new socket: nothing that waits in the old one may reach a later leader out of order.
+            self._disconnect(url)
+            self._search(now_ms)
+
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
+        """A message arrived; junk is dropped and counted."""
+        peer = self._peers.get(url)
+        if peer is None or not frames:
+            return
+        try:
+            self._on_message(peer, frames, now_ms)
+        except RemoteProtocolError:
+            self.counters["junk"] += 1
+
+    def _on_message(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+        reqid = frames[0]
+        if reqid == peer.poll_id:
+            peer.answered = True
+            self._on_config(peer, decode_config_answer(frames)[1], now_ms)
+        elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.knows(reqid):
+            self._on_pack_answer(peer, frames, now_ms)
+        elif len(frames) > 1 and frames[1] == HELLO:
+            hello_id, hello = decode_hello_answer(frames)
+            if hello_id == peer.hello_id:
+                peer.hello = hello
+                self._follow(peer, now_ms)
+        elif reqid in self._asks:
+            ask = self._asks[reqid]
+            if ask.on_answer(frames):
+                self.drop_ask(ask)
+            elif peer.url == self.leader:
+                self._search(now_ms)
+        elif reqid in self._streams:
+            self._on_entries(peer, frames, now_ms)
+        elif self.window.knows(reqid):
+            self._on_update_answer(peer, frames, now_ms)
+        else:
+            self.counters["strays"] += 1
+
+    def _on_pack_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+        reqid, answer = decode_pack_answer(frames)
+        if answer.status == PACK_NOT_LEADER:
+            self._on_refused(peer, now_ms)
+        elif answer.status == PACK_GAP:
+            if peer.url == self.leader:
+                self._on_gap(now_ms)
+        else:
+            self.window.on_pack_answer(reqid, answer, now_ms)
+
+    def _on_gap(self, now_ms: int) -> None:
+        """An update before this one is missing there: the whole window goes again, once a while.
+
+        The leader drops what it has no room for: so fewer packs go at once, until it keeps up.
+        """
+        self.counters["gaps"] += 1
+        if self._send_again_ms is None:
+            self._send_again_ms = now_ms
+            if self._sent_again_ms is not None:
+                self._send_again_ms = max(now_ms, self._sent_again_ms + SEND_AGAIN_MS)
+            self.window.slow_down()
+
+    def _on_update_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+        reqid, answer = decode_update_answer(frames)
+        if answer.status is UpdateStatus.REFUSED:
+            self._on_refused(peer, now_ms)
+        else:
+            self.window.on_update_answer(reqid, answer, now_ms)
+
+    def _on_entries(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+        reqid, answer = decode_entries_answer(frames)
+        if answer.status is EntriesStatus.NOT_LEADER:
+            self._on_refused(peer, now_ms)
+            return
+        stream = self._streams[reqid]
+        stream.heard_ms = now_ms
+        follow_up = stream.on_answer(answer)
+        if follow_up is not None:
+            self._send_request(peer.url, follow_up)
+        if stream.done:
+            del self._streams[reqid]
+
+    # ---- the leader ----
+
+    def _on_refused(self, peer: _Peer, now_ms: int) -> None:
+        """The text's first broken-leader case; whom it names is asked like all the others."""
+        if peer.url == self.leader:
+            self.counters["refused"] += 1
+            self._search(now_ms)
+
+    def _on_config(self, peer: _Peer, answer: ConfigAnswer, now_ms: int) -> None:
+        if answer.members:
+            self.members = dict(answer.members)
+        peer.leads = answer.leading
+        if self.leader is None:
+            for url in self.members.values():
+                self._connect(url)
+            self._follow(peer, now_ms)
+
+    def _follow(self, peer: _Peer, now_ms: int) -> None:
+        """Takes a peer that says that it leads, once it is known what it speaks."""
+        if self.leader is not None or not (peer.up and peer.leads):
+            return
+        form = self.setup.form
+        if form is None:
+            if peer.hello is None and now_ms < peer.hello_ms + HELLO_WAIT_MS:
+                return
+            packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
+            form = None if packs else Form.NODE
+        self.leader, self.leader_form = peer.url, form
+        self.counters["leaders"] += 1
+        kept = self._asked() | {peer.url}
+        for url in [url for url in self._peers if url not in kept]:
+            self._disconnect(url)
+
+    def _search(self, now_ms: int) -> None:
+        """The text's second broken-leader case: asks all known peers until one says it leads."""
+        self.leader = None
+        self.counters["searches"] += 1
+        self.window.rewind()
+        self._send_again_ms = None
+        for stream in self._streams.values():
+            stream.reqid = None
+            self._idle_streams.append(stream)
+        self._streams.clear()
+        for ask in self._asks.values():
+            if ask.url is None:
+                ask.sent_ms = None
+        for url in (*self.setup.urls, *self.members.values(), *self._asked()):
+            self._connect(url)
+        for peer in self._peers.values():
+            peer.leads, peer.poll_id = False, b""
+
+    def _asked(self) -> set[str]:
+        return {ask.url for ask in self._asks.values() if ask.url is not None}
+
+    def _connect(self, url: str) -> None:
+        if url not in self._peers:
+            self._peers[url] = _Peer(url)
+            self._actions.append(Connect(url))
+
+    def _disconnect(self, url: str) -> None:
+        del self._peers[url]
+        self._actions.append(Disconnect(url))
+
+    # ---- what is to be done ----
+
+    def ready(self, now_ms: int) -> list[Action]:
+        """Everything to be done now, in order."""
+        if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
+            self.counters["silent"] += 1
+            self._search(now_ms)
+        if self.leader is None:
+            for peer in list(self._peers.values()):
+                self._follow(peer, now_ms)
+        if self.leader is None:
+            for peer in self._peers.values():
+                if peer.up and self._poll_due_ms(peer) <= now_ms:
+                    self._poll(peer, now_ms)
+        else:
+            self._send_to_leader(self.leader, now_ms)
+        self._send_asks(now_ms)
+        actions, self._actions = self._actions, []
+        return actions
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called at the latest, whatever happens."""
+        times = [
+            ask.sent_ms + self.setup.response_ttl_ms
+            for ask in self._asks.values()
+            if ask.sent_ms is not None
+        ]
+        if self.leader is not None:
+            times.append(self._silent_ms(self.leader))
+            if self._send_again_ms is not None:
+                times.append(self._send_again_ms)
+        for peer in self._peers.values():
+            if self.leader is None and peer.up:
+                times.append(self._poll_due_ms(peer))
+                if peer.leads and peer.hello is None and self.setup.form is None:
+                    times.append(peer.hello_ms + HELLO_WAIT_MS)
+        return min((time for time in times if time < _NEVER), default=None)
+
+    def _silent_ms(self, leader: str) -> int:
+        """When the leader has been silent for too long about what it should answer."""
+        since = [_NEVER]
+        if self.window.sent and self.window.items:
+            since.append(self.window.items[0].heard_ms)
+        since += [stream.heard_ms for stream in self._streams.values() if stream.waits]
+        since += [
+            ask.sent_ms
+            for ask in self._asks.values()
+            if ask.sent_ms is not None and ask.url is None
+        ]
+        return min(since) + self.setup.response_ttl_ms
+
+    def _poll_due_ms(self, peer: _Peer) -> int:
+        if peer.poll_ms is None:
+            return 0
+        return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_AGAIN_MS)
+
+    def _poll(self, peer: _Peer, now_ms: int) -> None:
+        peer.poll_id, peer.poll_ms, peer.answered = self._new_id(), now_ms, False
+        self._send_request(peer.url, RequestConfig(peer.poll_id))
+
+    def _send_to_leader(self, leader: str, now_ms: int) -> None:
+        if self._send_again_ms is not None and self._send_again_ms <= now_ms:
+            self.window.rewind()
+            self._send_again_ms, self._sent_again_ms = None, now_ms
+        for frames in self.window.unsent(self.leader_form, now_ms):
+            self._send(leader, frames)
+        while self._idle_streams:
+            stream = self._idle_streams.popleft()
+            reqid = self._new_id()
+            self._streams[reqid] = stream
+            stream.heard_ms = now_ms
+            self._send_request(leader, stream.begin(reqid))
+
+    def _send_asks(self, now_ms: int) -> None:
+        for ask in self._asks.values():
+            url = self.leader if ask.url is None else ask.url
+            peer = self._peers.get(url) if url is not None else None
+            again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
+            if peer is not None and peer.up and again:
+                ask.sent_ms = now_ms
+                self._send_request(peer.url, ask.request)
+
+    def _send_request(self, url: str, request: ClientRequest) -> None:
+        form = self.setup.form or Form.NODE
+        self._send(url, encode_client_request(request, self.setup.cluster, form))
+
+    def _send(self, url: str, frames: list[bytes]) -> None:
+        self._actions.append(Send(url, frames))
+
+
+_NEVER = 1 << 62
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Client",
+    "ClientSetup",
+    "Connect",
+    "Disconnect",
+    "Part",
+    "Pending",
+    "Send",
+    "Stream",
+    "WindowLimits",
+]

@@ -1,0 +1,209 @@
+"""The updates of one client that are on their way: sent in order, sent again in order, answered.
+
+A pack travels as one message to a leader that knows packs, and as single updates to any other. The
+chain of packs (each names the reqid before it) lets a leader see that something is missing, so no
+update overtakes an earlier one, whatever fails (docs/protocols/zmq-raft.md, "Order").
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..errors import RemoteProtocolError
+from .client_codec import Form, RequestUpdate, UpdateAnswer, UpdateStatus, encode_client_request
+from .extensions import (
+    PACK_BYTES_MAX,
+    PACK_REFUSED,
+    PACK_TAKEN,
+    Pack,
+    PackAnswer,
+    encode_pack,
+    pack_records,
+)
+
+
+class WindowLimits(NamedTuple):
+    """How much may be on its way at once."""
+
+    packs: int = 16
+    updates: int = 1 << 15
+    bytes: int = 8 << 20  # Of data.
+
+
+class Pending:
+    """Some updates on their way, in order: at most a pack's worth."""
+
+    __slots__ = ("answers", "heard_ms", "message", "missing", "reqids", "runs", "size", "updates")
+
+    def __init__(self, reqids: Sequence[bytes], updates: Sequence[bytes]) -> None:
+        self.reqids = reqids
+        self.updates = updates
+        self.size = sum(map(len, updates))
+        self.heard_ms = 0  # When it was sent, became the first, or was last answered.
+        self.runs: tuple[tuple[int, int], ...] = ()  # (count, first index), in order; when done.
+        self.message: bytes | None = None  # The records, framed once.
+        self.answers: list[int] = []  # Of single updates: their indexes, 0 while unknown.
+        self.missing = len(updates)
+
+    def records(self) -> bytes:
+        if self.message is None:
+            self.message = pack_records(self.reqids, self.updates)
+        return self.message
+
+
+class Refused(NamedTuple):
+    """An update that will never be taken, and with it everything behind it."""
+
+    pending: Pending
+    position: int
+    reason: str
+
+
+class Window:
+    """What is on its way, first to last; what the leader of now has been sent is a prefix of it."""
+
+    def __init__(self, cluster: bytes, limits: WindowLimits) -> None:
+        self.cluster = cluster
+        self.limits = limits
+        self.items: deque[Pending] = deque()
+        self.sent = 0  # So many of them, from the first, were sent to the leader of now.
+        self.quota = limits.packs  # So many of them may be sent.
+        self.count = 0
+        self.size = 0
+        self.committed: list[Pending] = []  # In order; the owner takes them away.
+        self.refused: Refused | None = None  # Likewise.
+        self._packs: dict[bytes, Pending] = {}
+        self._singles: dict[bytes, tuple[Pending, int]] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return (
+            len(self.items) < self.limits.packs
+            and self.count < self.limits.updates
+            and self.size < self.limits.bytes
+        )
+
+    def add(self, pending: Pending) -> None:
+        """Queues updates behind all others."""
+        assert pending.updates
+        assert len(pending.reqids) == len(pending.updates)
+        assert len(pending.updates) == 1 or pending.size <= PACK_BYTES_MAX
+        self.items.append(pending)
+        self._packs[pending.reqids[0]] = pending
+        self.count += len(pending.updates)
+        self.size += pending.size
+
+    def rewind(self) -> None:
+        """Another leader, or a gap: everything is sent again before anything new."""
+        self.sent = 0
+
+    def slow_down(self) -> None:
+        """The leader could not take so much at once; each commit lets one more go."""
+        self.quota = max(1, min(self.quota, self.sent) // 2)
+
+    def knows(self, reqid: bytes) -> bool:
+        """Whether an answer to this id is still waited for."""
+        return reqid in self._packs or reqid in self._singles
+
+    def unsent(self, form: Form | None, now_ms: int) -> Iterable[list[bytes]]:
+        """The messages not yet sent to the leader of now; form None: packs."""
+        end = min(len(self.items), self.quota)
+        for position in range(self.sent, end):
+            pending = self.items[position]
+            pending.heard_ms = now_ms
+            if form is None:
+                # Empty: everything before is known to be committed, for it has left the window.
+                previous = self.items[position - 1].reqids[-1] if position else b""
+                pack = Pack(pending.reqids[0], previous, pending.records())
+                yield encode_pack(self.cluster, pack)
+            else:
+                yield from self._singly(pending, form)
+        self.sent = max(self.sent, end)
+
+    def _singly(self, pending: Pending, form: Form) -> Iterable[list[bytes]]:
+        if not pending.answers:
+            pending.answers = [0] * len(pending.updates)
+        for position, reqid in enumerate(pending.reqids):
+            if not pending.answers[position]:
+                self._singles[reqid] = pending, position
+                update = RequestUpdate(reqid, pending.updates[position])
+                yield encode_client_request(update, self.cluster, form)
+
+    def on_pack_answer(self, reqid: bytes, answer: PackAnswer, now_ms: int) -> None:
+        """Takes in TAKEN and REFUSED; answers to what is no longer in the window say nothing."""
+        pending = self._packs.get(reqid)
+        if pending is None:
+            return
+        if answer.status == PACK_REFUSED:
+            if answer.position >= len(pending.updates):
+                raise RemoteProtocolError("a pack refused for a record that it has not")
+            self._refuse(pending, answer.position, answer.reason)
+        elif answer.status == PACK_TAKEN:
+            pending.heard_ms = now_ms
+            if answer.runs:
+                count = sum(count for count, _ in answer.runs)
+                if count != len(pending.updates):
+                    raise RemoteProtocolError(f"{count} indexes for {len(pending.updates)} updates")
+                pending.runs = answer.runs
+                self._collect(now_ms)
+
+    def on_update_answer(self, reqid: bytes, answer: UpdateAnswer, now_ms: int) -> None:
+        """Takes in the answers to single updates but REFUSED."""
+        pending, position = self._singles.get(reqid, (None, 0))
+        if pending is None:
+            return
+        pending.heard_ms = now_ms
+        if answer.status is UpdateStatus.REJECTED:
+            self._refuse(pending, position, "rejected")
+        elif answer.status is UpdateStatus.COMMITTED:
+            if not answer.log_index:
+                raise RemoteProtocolError("an update committed at index 0")
+            del self._singles[reqid]
+            pending.answers[position] = answer.log_index
+            pending.missing -= 1
+            if not pending.missing:
+                pending.runs = runs_of(pending.answers)
+                self._collect(now_ms)
+
+    def _collect(self, now_ms: int) -> None:
+        while self.items and self.items[0].runs:
+            pending = self.items.popleft()
+            self.sent = max(self.sent - 1, 0)  # An answer may come late, after a rewind.
+            self.quota = min(self.quota + 1, self.limits.packs)
+            self._forget(pending)
+            self.committed.append(pending)
+        if self.items:
+            # Nobody could answer it before those in front of it.
+            self.items[0].heard_ms = now_ms
+
+    def _refuse(self, pending: Pending, position: int, reason: str) -> None:
+        """What follows has named the refused one as its predecessor: no leader will take it."""
+        self.refused = Refused(pending, position, reason)
+        while self.items:
+            last = self.items.pop()
+            self._forget(last)
+            if last is pending:
+                break
+        self.sent = min(self.sent, len(self.items))
+
+    def _forget(self, pending: Pending) -> None:
+        self.count -= len(pending.updates)
+        self.size -= pending.size
+        del self._packs[pending.reqids[0]]
+        if self._singles:
+            for reqid in pending.reqids:
+                self._singles.pop(reqid, None)
+
+
+def runs_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """(count, first index) of each run of consecutive indexes."""
+    runs: list[tuple[int, int]] = []
+    count = first = 0
+    for index in indexes:
+        if count and index == first + count:
+            count += 1
+            continue
+        if count:
+            runs.append((count, first))
+        count, first = 1, index
+    return (*runs, (count, first)) if count else ()

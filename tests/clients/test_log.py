@@ -1,0 +1,212 @@
+"""kelek.Log over real sockets, against peers of the virtual world that a thread serves."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import zmq
+
+import kelek
+from kelek.clients.errors import LogTimeout, NoLeader, UpdateExpired, UpdateTooLarge
+from kelek.clients.reqids import new_reqids
+from kelek.tests.protocols.zmqraft.world import Peer, World
+
+
+class Cluster:
+    """Three ROUTERs on ipc, served by one thread until it is told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.routers: dict[zmq.Socket[bytes], Peer] = {}
+        for peer in self.world.peers:
+            peer.url = f"ipc://{folder}/{peer.name}"
+            router = self.context.socket(zmq.ROUTER)
+            router.linger = 0
+            router.bind(peer.url)
+            self.routers[router] = peer
+        self.world.peers[0].leads = True
+        self.urls = [peer.url for peer in self.world.peers]
+        self.commands = self._pipe(zmq.PULL)
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _pipe(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        (socket.bind if kind == zmq.PULL else socket.connect)("inproc://commands")
+        return socket
+
+    def tell(self, command: str) -> None:
+        pipe = self._pipe(zmq.PUSH)
+        pipe.send_string(command)
+        pipe.close(linger=1000)
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self.commands, *self.routers):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            for socket, _ in poller.poll():
+                assert isinstance(socket, zmq.Socket)
+                if socket is not self.commands:
+                    if not socket.closed:
+                        self._answer(socket)
+                    continue
+                command = socket.recv_string()
+                for router, peer in list(self.routers.items()):
+                    peer.leads = peer.name == command
+                    if command == "stop" or command == f"kill {peer.name}":
+                        poller.unregister(router)
+                        router.close()
+                        del self.routers[router]
+                if command == "stop":
+                    self.commands.close()
+                    return
+
+    def _answer(self, router: zmq.Socket[bytes]) -> None:
+        routing_id, *frames = router.recv_multipart()
+        for answer in self.routers[router].on_frames(frames):
+            router.send_multipart([routing_id, *answer])
+
+    def close(self) -> None:
+        self.tell("stop")
+        self.thread.join()
+        self.context.term()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize("form", ["auto", "node"])
+def test_updates_and_entries(cluster: Cluster, form: str) -> None:
+    with kelek.Log(cluster.urls, form=form, timeout_ms=5000) as log:
+        assert log.update(b"first") == 1
+        seen: list[int] = []
+        assert log.update_many((b"%d" % n for n in range(3000)), seen.append) == 3000
+        assert seen[-1] == 3000
+        assert list(log.update_each([b"x", bytearray(b"y")])) == [3002, 3003]
+        entries = list(log.entries(after=1, count=5))
+        assert [(entry.index, entry.data) for entry in entries] == [
+            (index, b"%d" % (index - 2)) for index in range(2, 7)
+        ]
+        assert entries[0].reqid is not None
+        assert sum(1 for _ in log.entries()) == 3003
+        assert log.info().last_index == 3003
+        assert log.info(cluster.urls[2]).leading is False
+        assert log.config().leader == "n1"
+        assert log.broadcast_url() == "tcp://pub"
+
+
+def test_a_failover_in_the_middle(cluster: Cluster) -> None:
+    with kelek.Log(",".join(cluster.urls), timeout_ms=10_000) as log:
+
+        def source() -> Iterator[bytes]:
+            for number in range(20_000):
+                if number == 9_000:
+                    cluster.tell("kill n1")
+                    cluster.tell("n2")
+                yield b"%d" % number
+
+        assert list(log.update_each(source())) == list(range(1, 20_001))
+        assert [data for _, data in cluster.world.log.records] == [
+            b"%d" % number for number in range(20_000)
+        ]
+
+
+def test_following_waits_for_more(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls) as log, kelek.Log(cluster.urls) as reader:
+        log.update(b"a")
+        entries = reader.follow()
+        assert next(entries).data == b"a"
+        log.update_many([b"b", b"c"])
+        assert [entry.data for entry in islice(entries, 2)] == [b"b", b"c"]
+        entries.close()
+
+
+@pytest.mark.parametrize("size", [0, (10 << 20) + 1])
+def test_too_large_is_an_error_before_it_is_sent(cluster: Cluster, size: int) -> None:
+    with kelek.Log(cluster.urls) as log, pytest.raises(UpdateTooLarge):
+        log.update(bytes(size))
+    assert not cluster.world.log.records
+
+
+def test_the_largest_update_travels_alone(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls) as log:
+        assert log.update_many([b"a", bytes(10 << 20), b"b"]) == 3
+
+
+@pytest.mark.parametrize("wrong", ["text", 5, None])
+def test_updates_are_bytes(cluster: Cluster, wrong: object) -> None:
+    with kelek.Log(cluster.urls) as log, pytest.raises(TypeError):
+        log.update(wrong)  # type: ignore[arg-type]
+
+
+def test_an_expired_update(cluster: Cluster) -> None:
+    cluster.world.peers[0].refuse = "expired"
+    with kelek.Log(cluster.urls) as log:
+        with pytest.raises(UpdateExpired):
+            log.update_many([b"a", b"b"])
+        cluster.world.peers[0].refuse = None
+        assert log.update(b"c") == 1
+
+
+def test_no_leader(cluster: Cluster) -> None:
+    cluster.world.peers[0].leads = False
+    with kelek.Log(cluster.urls, timeout_ms=100) as log:
+        with pytest.raises(NoLeader):
+            log.update(b"a")
+        with pytest.raises(TimeoutError):
+            log.info()
+        cluster.tell("n3")
+        log.timeout_ms = 5000
+        # The first one stayed on its way, and keeps its place.
+        assert log.update(b"b") == 2
+
+
+def test_a_leader_that_never_commits(cluster: Cluster) -> None:
+    cluster.world.peers[0].commits = False
+    with (
+        kelek.Log(cluster.urls, timeout_ms=100) as log,
+        pytest.raises(LogTimeout, match="no progress"),
+    ):
+        log.update(b"a")
+
+
+def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
+    log = kelek.Log(cluster.urls)
+    log.close()
+    log.close()
+    with pytest.raises(kelek.LogError, match="closed"):
+        log.update(b"a")
+    with pytest.raises(ValueError, match="form"):
+        kelek.Log(cluster.urls, form="guess")
+    with pytest.raises(ValueError, match="url"):
+        kelek.Log("")
+
+
+def test_reqids_differ() -> None:
+    ids = new_reqids(1000) + new_reqids(1000)
+    assert len(set(ids)) == 2000
+    assert {len(reqid) for reqid in ids} == {12}
+    assert ids[0][:9] == ids[999][:9]
+
+
+def test_importing_kelek_loads_next_to_nothing() -> None:
+    """The figure is time, below 100 ms; what takes the time is loading modules."""
+    script = (
+        "import sys; before = set(sys.modules); import kelek; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert out == ["kelek"]

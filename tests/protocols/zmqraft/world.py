@@ -1,0 +1,270 @@
+"""A small world for the client machine: peers that answer as the text says, in virtual time."""
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+from kelek.protocols.record import Record
+from kelek.protocols.zmqraft import client_codec as codec
+from kelek.protocols.zmqraft import extensions as own
+from kelek.protocols.zmqraft.client import Client, ClientSetup, Connect, Disconnect, Send
+from kelek.protocols.zmqraft.client_codec import UpdateStatus
+from kelek.protocols.zmqraft.entry import encode_entry
+from kelek.protocols.zmqraft.values import HELLO, UPDATE_PACK
+
+IDENT = b"demo"
+LATENCY_MS = 1
+ENTRIES_PER_ANSWER = 3
+PIPELINES = 5
+
+
+class SharedLog:
+    """What the cluster has committed; the peers of this world never disagree."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[bytes, bytes]] = []
+        self.index_of: dict[bytes, int] = {}
+
+    def add(self, reqid: bytes, data: bytes) -> int:
+        if reqid not in self.index_of:
+            self.records.append((reqid, data))
+            self.index_of[reqid] = len(self.records)
+        return self.index_of[reqid]
+
+
+class Peer:
+    """One peer as a client sees it; tests bend it by its attributes."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.url = f"tcp://{name}"
+        self.alive = True
+        self.mute = False  # Takes everything in and says nothing, as a stopped process does.
+        self.leads = False
+        self.speaks = True  # Our hello and packs.
+        self.drop_packs = 0  # So many are lost, for want of room.
+        self.refuse: str | None = None
+        self.commits = True
+        self.taken: list[list[bytes]] = []  # Updates and packs that came.
+        self.streams: dict[bytes, list[int]] = {}  # Stream: unacknowledged last indexes.
+
+    def on_frames(self, frames: list[bytes]) -> list[list[bytes]]:
+        if self.mute:
+            return []
+        reqid, kind = frames[:2]
+        if kind == HELLO:
+            if not self.speaks:
+                return []
+            hello = own.Hello(self.name, "1", ("pack", "append"))
+            return [own.encode_hello_answer(reqid, hello)]
+        if kind == UPDATE_PACK:
+            return self._on_pack(frames) if self.speaks else []
+        form, request = codec.decode_client_request(frames, IDENT)
+        assert form is (self.world.form or codec.Form.NODE)
+        match request:
+            case codec.RequestConfig():
+                members = tuple((peer.name, peer.url) for peer in self.world.peers)
+                answer = codec.ConfigAnswer(self.leads, self.leader, members)
+                return [codec.encode_config_answer(reqid, answer)]
+            case codec.RequestLogInfo():
+                last = len(self.world.log.records)
+                info = codec.LogInfo(self.leads, self.leader, 1, 1, last, last, last)
+                return [codec.encode_log_info_answer(reqid, info)]
+            case codec.RequestBroadcastStateUrl():
+                return [codec.encode_state_url_answer(reqid, "tcp://pub" if self.leads else None)]
+            case codec.RequestUpdate():
+                return [codec.encode_update_answer(reqid, self._on_update(frames, request))]
+            case codec.RequestEntries():
+                return self._on_entries(request)
+
+    @property
+    def leader(self) -> str | None:
+        return next((peer.name for peer in self.world.peers if peer.leads), None)
+
+    def _on_update(self, frames: list[bytes], request: codec.RequestUpdate) -> codec.UpdateAnswer:
+        self.taken.append(frames)
+        if not self.leads:
+            return codec.UpdateAnswer(UpdateStatus.REFUSED, leader=self.leader)
+        if self.refuse is not None:
+            return codec.UpdateAnswer(UpdateStatus.REJECTED)
+        index = self.world.log.add(request.reqid, request.data)
+        return codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
+
+    def _on_pack(self, frames: list[bytes]) -> list[list[bytes]]:
+        self.taken.append(frames)
+        pack = own.decode_pack(frames, IDENT)
+        if not self.leads:
+            answer = own.PackAnswer(own.PACK_NOT_LEADER, leader=self.leader)
+        elif self.drop_packs:
+            self.drop_packs -= 1
+            return []
+        elif self.refuse is not None:
+            answer = own.PackAnswer(own.PACK_REFUSED, position=1, reason=self.refuse)
+        elif pack.previous and pack.previous not in self.world.log.index_of:
+            answer = own.PackAnswer(own.PACK_GAP)
+        elif not self.commits:
+            answer = own.PackAnswer(own.PACK_TAKEN)
+        else:
+            indexes = [
+                self.world.log.add(record.reqid or b"", record.data)
+                for record in records_of(pack.records)
+            ]
+            runs = own_runs(indexes)
+            answer = own.PackAnswer(own.PACK_TAKEN, runs=runs)
+        return [own.encode_pack_answer(pack.reqid, answer)]
+
+    def _on_entries(self, request: codec.RequestEntries) -> list[list[bytes]]:
+        if not self.leads:
+            answer = codec.EntriesAnswer(codec.EntriesStatus.NOT_LEADER, leader=self.leader)
+            return [codec.encode_entries_answer(request.reqid, answer)]
+        if request.count == 0:
+            self.streams.pop(request.reqid, None)
+            return []
+        out = []
+        waiting = self.streams.get(request.reqid)
+        at = request.prev_index
+        if waiting and waiting[0] == request.prev_index:
+            del waiting[0]
+            at = waiting[-1] if waiting else request.prev_index
+        else:
+            waiting = self.streams[request.reqid] = []
+        last = len(self.world.log.records)
+        if request.count is not None:
+            last = min(last, request.prev_index + request.count)
+        while len(waiting) < PIPELINES:
+            end = min(at + ENTRIES_PER_ANSWER, last)
+            entries = tuple(
+                encode_entry(1, Record(0, *self.world.log.records[index - 1]))
+                for index in range(at + 1, end + 1)
+            )
+            status = codec.EntriesStatus.LAST if end == last else codec.EntriesStatus.MORE
+            answer = codec.EntriesAnswer(status, end, entries)
+            out.append(codec.encode_entries_answer(request.reqid, answer))
+            if end == last:
+                break
+            waiting.append(end)
+            at = end
+        return out
+
+
+def records_of(records: bytes) -> list[Record]:
+    """The records of a pack, in plain Python."""
+    found = []
+    at = 0
+    while at < len(records):
+        size = shift = 0
+        while True:
+            byte = records[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        record = records[at : at + size]
+        at += size
+        assert record[0] == 0x80, "a state record with its reqid"
+        found.append(Record(0, record[1:13], record[13:]))
+    return found
+
+
+def own_runs(indexes: list[int]) -> tuple[tuple[int, int], ...]:
+    """One run an index: as good as any."""
+    return tuple((1, index) for index in indexes)
+
+
+class World:
+    """The client, three peers, and a clock that only events move."""
+
+    def __init__(self, form: codec.Form | None = None, known: int = 3) -> None:
+        self.form = form
+        self.log = SharedLog()
+        self.peers = [Peer(self, name) for name in ("n1", "n2", "n3")]
+        self.now_ms = 1000
+        self.sent: list[tuple[int, str, list[bytes]]] = []
+        self._order = count()
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._links: dict[str, int] = {}  # url: generation; frames of older ones are lost.
+        self._generation = count(1)
+        self._ids = count(1)
+        urls = tuple(peer.url for peer in self.peers[:known])
+        self.client = Client(ClientSetup(IDENT, urls, form=form), self.new_id, self.now_ms)
+
+    def new_id(self) -> bytes:
+        return next(self._ids).to_bytes(12, "big")
+
+    def peer(self, url: str) -> Peer:
+        return next(peer for peer in self.peers if peer.url == url)
+
+    def lead(self, name: str) -> Peer:
+        for peer in self.peers:
+            peer.leads = peer.name == name
+        return self.peer(f"tcp://{name}")
+
+    def kill(self, name: str) -> None:
+        """As SIGKILL does: the connection is lost at once."""
+        peer = self.peer(f"tcp://{name}")
+        peer.alive = peer.leads = False
+        if peer.url in self._links:
+            self._later(0, lambda: self.client.on_disconnected(peer.url, self.now_ms))
+
+    def at(self, delay_ms: int, do: Callable[[], object]) -> None:
+        self._later(delay_ms, lambda: (do(), None)[1])
+
+    def run(self, until: Callable[[], bool], limit_ms: int = 5000) -> int:
+        """Lets time pass until something is so; returns how long it took."""
+        begun_ms = self.now_ms
+        while True:
+            self._act()
+            if until():
+                return self.now_ms - begun_ms
+            times = [self._events[0][0]] if self._events else []
+            if self.client.deadline_ms is not None:
+                times.append(max(self.client.deadline_ms, self.now_ms))
+            assert times, "nothing will ever happen again"
+            moved = max(self.now_ms, min(times))
+            assert moved - begun_ms <= limit_ms, "it took too long"
+            self.now_ms = moved
+            while self._events and self._events[0][0] <= self.now_ms:
+                heapq.heappop(self._events)[2]()
+
+    def _later(self, delay_ms: int, do: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), do))
+
+    def _act(self) -> None:
+        for action in self.client.ready(self.now_ms):
+            match action:
+                case Connect(url):
+                    self._links[url] = next(self._generation)
+                    self._try(url, self._links[url])
+                case Disconnect(url):
+                    del self._links[url]
+                case Send(url, frames):
+                    self.sent.append((self.now_ms, url, frames))
+                    self._deliver(url, frames)
+
+    def _try(self, url: str, generation: int) -> None:
+        def attempt() -> None:
+            if self._links.get(url) != generation:
+                return
+            if self.peer(url).alive:
+                self.client.on_connected(url, self.now_ms)
+            else:
+                self._later(50, attempt)
+
+        self._later(LATENCY_MS, attempt)
+
+    def _deliver(self, url: str, frames: list[bytes]) -> None:
+        generation = self._links[url]
+
+        def arrive() -> None:
+            if self.peer(url).alive:
+                for answer in self.peer(url).on_frames(frames):
+                    self._later(LATENCY_MS, partial(come_back, answer))
+
+        def come_back(answer: list[bytes]) -> None:
+            if self._links.get(url) == generation:
+                self.client.on_frames(url, answer, self.now_ms)
+
+        self._later(LATENCY_MS, arrive)
