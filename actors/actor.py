@@ -19,6 +19,7 @@ import msgpack
 import zmq
 
 from ..native import Arena, Drain
+from ..storage.errors import StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken
 
@@ -154,6 +155,7 @@ class Loop:
 
     def __init__(self, context: zmq.Context[Socket] | None, log_fd: int) -> None:
         self.counters: Counter[str] = Counter()
+        self.now_ms = monotonic_ms()  # When the last poll ended: the time of all that it brought.
         self.running = True
         self.stopping = False  # SIGTERM was taken in: finish what is open, take in nothing new.
         self.drain_ms_max = DRAIN_MS_MAX
@@ -318,7 +320,9 @@ class Loop:
     def run_loop(self) -> None:
         """Everything that has arrived is taken in, then on_wake() acts once."""
         while self.running:
-            for source, events in self._poller.poll(self._timeout_ms()):
+            ready = self._poller.poll(self._timeout_ms())
+            self.now_ms = monotonic_ms()
+            for source, events in ready:
                 if events & ~zmq.POLLOUT and source in self._readers:
                     self._readers[source]()
                 if events & zmq.POLLOUT and source in self._writers:
@@ -468,6 +472,9 @@ class Actor(Loop):
         except OperatorError as error:
             self.say(error)
             code = EXIT_SETUP if self._starting else EXIT_BROKEN
+        except StorageError as error:
+            self.say(error)
+            code = EXIT_SETUP if self._starting else EXIT_BROKEN
         except OSError as error:
             self.say(f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log")
             code = EXIT_SETUP if self._starting else EXIT_BROKEN
@@ -475,10 +482,19 @@ class Actor(Loop):
             self.say(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
             code = EXIT_BROKEN
         finally:
-            if not self._starting:
-                self.on_stop()
+            code = max(code, self._end())
             self.close_sockets()
         return code
+
+    def _end(self) -> int:
+        """Closes the files, of an actor that has failed too: a thread's locks would live on."""
+        try:
+            if not self._starting:
+                self.on_stop()
+        except StorageError as error:
+            self.say(error)
+            return EXIT_BROKEN
+        return EXIT_STOPPED
 
     # ---- Ties to the supervisor ----
 
