@@ -1,21 +1,22 @@
 """The client machine's connections: one DEALER for each peer, and a monitor for what befalls it."""
 
 import time
-from types import TracebackType
-from typing import Self
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from .. import native
 from ..protocols.zmqraft.client import Client, Connect, Disconnect, Send
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
 MESSAGE_BYTES_MAX = 32 << 20
+MESSAGE_FRAMES_MAX = 1 << 13
+ARENA_BYTES = 1 << 18
+ARENA_FRAMES = 1 << 12
 RECONNECT_MS = 50
 RECONNECT_MS_MAX = 1000
 HANDSHAKE_MS = 2000
-DRAIN_MAX = 1000  # Messages from one socket before the others have their turn.
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -24,7 +25,7 @@ def monotonic_ms() -> int:
 
 
 class _Link:
-    __slots__ = ("monitor", "socket", "url")
+    __slots__ = ("drain", "frames", "monitor", "socket", "url")
 
     def __init__(self, url: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.url = url
@@ -40,6 +41,14 @@ class _Link:
         ):
             self.socket.setsockopt(option, value)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
+        self.frames = native.Frames()
+        self.drain = native.Drain(
+            self.socket,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            message_frames_max=MESSAGE_FRAMES_MAX,
+            arena_bytes=ARENA_BYTES,
+            frames=ARENA_FRAMES,
+        )
         self.socket.connect(url)
 
     def close(self) -> None:
@@ -66,18 +75,32 @@ class Links:
         now_ms = monotonic_ms()
         for action in self.client.ready(now_ms):
             match action:
-                case Send(url, frames):
-                    self._send(url, frames)
+                case Send(url, frames) if url in self._links:
+                    self._links[url].frames.add(frames)
                 case Connect(url):
                     self._connect(url)
                 case Disconnect(url):
                     self._disconnect(url)
+        if not self._send(now_ms):
+            return
         until_ms = give_up_ms
         if self.client.deadline_ms is not None:
             until_ms = min(until_ms, self.client.deadline_ms)
         ready = {socket for socket, _ in self._poller.poll(max(0, until_ms - now_ms))}
         if ready:
             self._take(ready)
+
+    def _send(self, now_ms: int) -> bool:
+        """Sends all that is queued; False: a connection was given up, the machine wants a word."""
+        lost = False
+        for link in self._links.values():
+            native.send_batch(link.socket, link.frames, "keep")
+            if len(link.frames):
+                # It has stopped reading: as good as lost, for nothing may be left out.
+                link.frames.clear()
+                self.client.on_disconnected(link.url, now_ms)
+                lost = True
+        return not lost
 
     def _take(self, ready: set[object]) -> None:
         links = list(self._links.values())
@@ -90,13 +113,10 @@ class Links:
                 self._on_events(link)
 
     def _drain(self, link: _Link) -> None:
+        arena = link.drain.take()
         now_ms = monotonic_ms()
-        for _ in range(DRAIN_MAX):
-            try:
-                frames = link.socket.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            self.client.on_frames(link.url, frames, now_ms)
+        for position in range(arena.count):
+            self.client.on_frames(link.url, arena.message(position), now_ms)
 
     def _on_events(self, link: _Link) -> None:
         while link.monitor.poll(0):
@@ -105,16 +125,6 @@ class Links:
                 self.client.on_connected(link.url, monotonic_ms())
             elif event == zmq.EVENT_DISCONNECTED:
                 self.client.on_disconnected(link.url, monotonic_ms())
-
-    def _send(self, url: str, frames: list[bytes]) -> None:
-        link = self._links.get(url)
-        if link is None:
-            return
-        try:
-            link.socket.send_multipart(frames, zmq.DONTWAIT)
-        except zmq.Again:
-            # It has stopped reading: the same as a lost connection, and nothing may be left out.
-            self.client.on_disconnected(url, monotonic_ms())
 
     def _connect(self, url: str) -> None:
         link = _Link(url, self._context)
@@ -133,14 +143,3 @@ class Links:
         for url in list(self._links):
             self._disconnect(url)
         self._context.term()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
