@@ -1,20 +1,9 @@
 """What the log writer does, without its sockets: jobs in, one sync for all of them, one seq out."""
 
-from typing import NamedTuple
-
 from ..protocols.errors import LocalProtocolError
+from ..protocols.raft.messages import Job
 from ..protocols.record import BLOCK_HEADER
 from .log import Log
-
-
-class Job(NamedTuple):
-    """Blocks that stand behind entry prev_index, instead of what stood there."""
-
-    epoch: int
-    seq: int  # 1, 2, 3, ... within an epoch
-    prev_index: int
-    prev_term: int
-    blocks: list[bytes]
 
 
 class Writer:

@@ -409,15 +409,24 @@ class Raft:
             self._leading.on_read(to, first_index, batches)
 
     def on_speaks(
-        self, peer: str, inflight_max: int, pre_vote: bool, last_index: int | None = None
+        self,
+        peer: str,
+        inflight_max: int,
+        pre_vote: bool,
+        last_index: int | None = None,
+        counts: bool = True,
     ) -> None:
-        """A hello was heard: what the peer can do, and where its log ended when it came up."""
+        """A hello was heard: what the peer can do, and where its log ended when it came up.
+
+        counts   False for a learner: entries go to it, but no majority is counted with it
+        """
         speech = self._speeches.get(peer)
         if speech is None:
             return
         speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
         speech.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
         speech.pre_vote = pre_vote
+        speech.counts = counts
         if self._leading is not None:
             self._leading.on_speaks(peer, last_index)
 

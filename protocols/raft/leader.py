@@ -97,7 +97,7 @@ class Leader:
 
     def quorum_heard_ms(self, now_ms: int) -> int:
         """Since when a majority, ourselves included, has not been silent."""
-        return agreed([now_ms, *(follower.heard_ms for follower in self._followers.values())])
+        return agreed([now_ms, *(follower.counted_ms for follower in self._followers.values())])
 
     def deadline_ms(self, now_ms: int) -> int:
         """When beat() or append() have something to do next."""
@@ -202,7 +202,7 @@ class Leader:
         before it is committed with it.
         """
         reached = agreed(
-            [durable_index, *[follower.match_index for follower in self._followers.values()]]
+            [durable_index, *[follower.counted_index for follower in self._followers.values()]]
         )
         if reached >= self._term_start and reached > commit_index:
             commit_index = reached

@@ -91,6 +91,19 @@ class Envelope(NamedTuple):
     context: object = None
 
 
+class Job(NamedTuple):
+    """Blocks for the log writer, behind entry prev_index and instead of what stood there.
+
+    Its acknowledgement is (epoch, seq). The epoch is new at each start of peer and writer.
+    """
+
+    epoch: int
+    seq: int  # 1, 2, 3, ... within an epoch.
+    prev_index: int
+    prev_term: int
+    blocks: list[bytes]
+
+
 class Read(NamedTuple):
     """Entries for a follower that are no longer in memory: answered by Raft.on_read()."""
 

@@ -24,12 +24,13 @@ class State(IntEnum):
 class Speech:
     """What a peer has said of itself in its hello; it outlives leaders and terms."""
 
-    __slots__ = ("append_bytes_max", "inflight_max", "pre_vote")
+    __slots__ = ("append_bytes_max", "counts", "inflight_max", "pre_vote")
 
     def __init__(self) -> None:
         self.inflight_max = 1
         self.append_bytes_max = APPEND_BYTES_MAX_PLAIN
         self.pre_vote = False
+        self.counts = True  # False: a learner, which neither commits nor keeps a leader.
 
 
 class Follower:
@@ -63,6 +64,16 @@ class Follower:
         self.heard_ms = now_ms
         self.read_ms: int | None = None  # When entries were asked for that are not in memory.
         self.loaded: list[Batch] = []  # ... and what came back.
+
+    @property
+    def counted_index(self) -> int:
+        """What its acknowledgements are worth for a commit."""
+        return self.match_index if self.speech.counts else 0
+
+    @property
+    def counted_ms(self) -> int:
+        """When it was heard as one of a majority."""
+        return self.heard_ms if self.speech.counts else 0
 
     def is_open(self) -> bool:
         """Whether a message with entries may be sent now."""

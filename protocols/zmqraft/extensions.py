@@ -66,6 +66,7 @@ class Hello(NamedTuple):
     incarnation: int = 0  # Another one: the process was restarted and forgot what was in flight.
     empty: bool = False  # Nothing in its log and no term: a cluster may be begun with it.
     last_index: int = 0
+    voter: bool = True  # False: it has still to catch up, its acknowledgements don't count.
 
 
 def _hello_map(hello: Hello) -> dict[str, object]:
@@ -75,6 +76,7 @@ def _hello_map(hello: Hello) -> dict[str, object]:
         "incarnation": hello.incarnation,
         "empty": hello.empty,
         "last_index": hello.last_index,
+        "voter": hello.voter,
     }
 
 
@@ -90,7 +92,8 @@ def decode_hello(frames: Sequence[bytes], cluster: bytes) -> tuple[bytes, Hello]
              2 bytes   message type, 0x6b 0x00
              3 bytes   cluster ident
              4 string  PEER ID of the one who speaks, empty for a client
-             5 json    map: version, features, incarnation, empty, last_index; others are ignored
+             5 json    map: version, features, incarnation, empty, last_index,
+                       voter; others are ignored
 
     Returns (id, hello).
     Raises RemoteProtocolError on a wrong frame count or type, a foreign cluster ident, or a map
@@ -138,6 +141,7 @@ def _decode_hello_map(frame: bytes, peer: str | None) -> Hello:
         _number(value, "incarnation"),
         value.get("empty") is True,
         _number(value, "last_index"),
+        value.get("voter") is not False,
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.messages import Batch, HardState
+from kelek.protocols.raft.messages import Batch, HardState, Job
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageError, StorageLocked
@@ -13,7 +13,7 @@ from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log, SegmentIo
 from kelek.storage.reader import LogReader
 from kelek.storage.segment import Identity
-from kelek.storage.writer import Job, Writer
+from kelek.storage.writer import Writer
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10

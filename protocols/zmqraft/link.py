@@ -1,0 +1,266 @@
+"""The Raft messages between two peers on the wire: ids, repeats, forms and features.
+
+`PeerLink` is the requesting side (our DEALER to one other peer), `PeerRequests` the answering side
+(a ROUTER). Neither holds a socket: frames go out through a sink. docs/protocols/zmq-raft.md.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from ..errors import RemoteProtocolError
+from ..raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    Message,
+    RequestVote,
+    Vote,
+)
+from .extensions import (
+    FEATURE_APPEND,
+    FEATURE_PRE_VOTE,
+    Hello,
+    decode_append_packed,
+    decode_append_packed_answer,
+    decode_hello_answer,
+    decode_pre_vote,
+    encode_append_packed,
+    encode_append_packed_answer,
+    encode_hello,
+    encode_pre_vote,
+)
+from .peer_codec import (
+    decode_append_entries,
+    decode_append_response,
+    decode_request_vote,
+    decode_vote,
+    encode_append_entries,
+    encode_append_response,
+    encode_request_vote,
+    encode_vote,
+)
+from .values import (
+    APPEND_ENTRIES,
+    APPEND_PACKED,
+    PRE_VOTE,
+    REQUEST_VOTE,
+    decode_message_id,
+    encode_uint,
+    next_message_id,
+)
+
+PENDING_MAX = 256  # Requests remembered for their answers; older ones are forgotten.
+
+Send = Callable[[list[bytes]], None]
+
+
+class Entries(NamedTuple):
+    """How batches become the entry frames of the text form and back, by the batch in C."""
+
+    expand: Callable[[Batch], list[bytes]]
+    frame: Callable[[int, list[bytes]], list[Batch]]
+    check: Callable[[bytes], Batch]
+
+
+class Kind(IntEnum):
+    """What a pending request was, or in which form a request came."""
+
+    VOTE = 0
+    PRE_VOTE = 1
+    APPEND = 2
+    PACKED_APPEND = 3
+    HELLO = 4
+
+
+class Pending(NamedTuple):
+    """A request that waits for its answer: answers do not say what they answer."""
+
+    kind: Kind
+    term: int
+    last_index: int
+
+
+class Origin(NamedTuple):
+    """Where a request came from, so that its answer finds the way back (Envelope.context)."""
+
+    send: Send
+    peer: str
+    routing_id: bytes
+    message_id: bytes
+    kind: Kind
+    last_index: int  # Of an AppendEntries: what a plain "success" would confirm.
+
+
+class PeerLink:
+    """Our requests to one other peer, and its answers to them."""
+
+    def __init__(self, cluster: bytes, peer: str, send: Send, entries: Entries) -> None:
+        self.peer = peer
+        self.features: frozenset[str] | None = None  # None until the peer has said hello.
+        self._cluster = cluster
+        self._send = send
+        self._entries = entries
+        self._message_id = 0
+        self._pending: dict[int, Pending] = {}
+        self._repeat: tuple[int, Message] | None = None  # Text form: a repeat keeps its id.
+
+    @property
+    def packs(self) -> bool:
+        """Whether the peer takes AppendEntries with blocks, several in flight."""
+        return self.features is not None and FEATURE_APPEND in self.features
+
+    def reset(self) -> None:
+        """The connection was lost: answers to what was sent will never come."""
+        self._pending.clear()
+        self._repeat = None
+
+    def hello(self, about_us: Hello) -> None:
+        """Says who we are; the answer is a Hello of the peer."""
+        message_id = self._remember(Pending(Kind.HELLO, 0, 0))
+        self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
+
+    def request(self, message: RequestVote | AppendEntries) -> None:
+        """Sends one request in the form that the peer understands."""
+        if isinstance(message, AppendEntries):
+            self._append(message)
+        elif not message.pre_vote:
+            message_id = self._text_id(message, Pending(Kind.VOTE, message.term, 0))
+            self._send(encode_request_vote(message_id, self._cluster, message))
+        elif self.features is not None and FEATURE_PRE_VOTE in self.features:
+            message_id = self._remember(Pending(Kind.PRE_VOTE, message.term, 0))
+            self._send(encode_pre_vote(message_id, self._cluster, message))
+
+    def _append(self, message: AppendEntries) -> None:
+        last = _last_index(message)
+        if self.packs:
+            message_id = self._remember(Pending(Kind.PACKED_APPEND, message.term, last))
+            self._send(encode_append_packed(message_id, self._cluster, message))
+            return
+        message_id = self._text_id(message, Pending(Kind.APPEND, message.term, last))
+        entries = [entry for batch in message.batches for entry in self._entries.expand(batch)]
+        self._send(encode_append_entries(message_id, self._cluster, message, entries))
+
+    def _text_id(self, message: Message, pending: Pending) -> int:
+        """A repeat carries the id of the request that it repeats (text, "Peer")."""
+        if self._repeat is not None and self._repeat[1] == message:
+            self._pending[self._repeat[0]] = pending
+            return self._repeat[0]
+        message_id = self._remember(pending)
+        self._repeat = (message_id, message)
+        return message_id
+
+    def _remember(self, pending: Pending) -> int:
+        self._message_id = next_message_id(self._message_id)
+        self._pending[self._message_id] = pending
+        if len(self._pending) > PENDING_MAX:
+            del self._pending[next(iter(self._pending))]
+        return self._message_id
+
+    def on_answer(self, frames: list[bytes]) -> Message | Hello | None:
+        """Decodes an answer; None when nothing waits for it. Raises RemoteProtocolError."""
+        message_id = decode_message_id(frames[0])
+        pending = self._pending.pop(message_id, None)
+        if pending is None:
+            return None
+        if self._repeat is not None and self._repeat[0] == message_id:
+            self._repeat = None
+        match pending.kind:
+            case Kind.VOTE:
+                return decode_vote(frames)[1]
+            case Kind.PRE_VOTE:
+                return decode_vote(frames)[1]._replace(pre_vote=True)
+            case Kind.PACKED_APPEND:
+                return decode_append_packed_answer(frames)[1]
+            case Kind.APPEND:
+                answer = decode_append_response(frames)[1]
+                if answer.success:
+                    return answer._replace(match_index=pending.last_index)
+                return answer
+            case Kind.HELLO:
+                return decode_hello_answer(frames)[1]
+
+
+def _last_index(message: AppendEntries) -> int:
+    return message.batches[-1].last_index if message.batches else message.prev_index
+
+
+class PeerRequests:
+    """Requests of other peers: decodes them, knows repeats, and encodes the answers."""
+
+    def __init__(self, cluster: bytes, members: frozenset[str], entries: Entries) -> None:
+        self._cluster = cluster
+        self._members = members
+        self._entries = entries
+        # The last text request of each peer and its answer: None while it is in work.
+        self._last: dict[str, tuple[bytes, bytes, list[bytes] | None]] = {}
+        self.strangers = 0
+
+    def decode(
+        self, routing_id: bytes, frames: list[bytes], send: Send
+    ) -> tuple[str, Message, Origin] | None:
+        """Decodes a RequestVote or AppendEntries in any form.
+
+        Returns (sender, message, origin), or None for a repeat or a stranger.
+        Raises RemoteProtocolError.
+        """
+        kind = frames[1]
+        message: RequestVote | AppendEntries
+        if kind == APPEND_PACKED:
+            form = Kind.PACKED_APPEND
+            _, message, blocks = decode_append_packed(frames, self._cluster)
+            message = message._replace(batches=tuple(map(self._entries.check, blocks)))
+        elif kind == APPEND_ENTRIES:
+            form = Kind.APPEND
+            _, message, entries = decode_append_entries(frames, self._cluster)
+            if entries and message.leader in self._members:
+                batches = self._entries.frame(message.prev_index + 1, entries)
+                message = message._replace(batches=tuple(batches))
+        elif kind == REQUEST_VOTE:
+            form = Kind.VOTE
+            _, message = decode_request_vote(frames, self._cluster)
+        elif kind == PRE_VOTE:
+            form = Kind.PRE_VOTE
+            _, message = decode_pre_vote(frames, self._cluster)
+        else:
+            raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
+        sender = message.leader if isinstance(message, AppendEntries) else message.candidate
+        if sender not in self._members:
+            self.strangers += 1
+            return None
+        if form in (Kind.VOTE, Kind.APPEND) and self._is_repeat(sender, routing_id, frames, send):
+            return None
+        last_index = _last_index(message) if isinstance(message, AppendEntries) else 0
+        return sender, message, Origin(send, sender, routing_id, frames[0], form, last_index)
+
+    def _is_repeat(self, sender: str, routing_id: bytes, frames: list[bytes], send: Send) -> bool:
+        """A repeat gets the same answer, or nothing while the first is in work."""
+        last = self._last.get(sender)
+        if last is not None and last[0] == routing_id and last[1] == frames[0]:
+            if last[2] is not None:
+                send(last[2])
+            return True
+        self._last[sender] = (routing_id, frames[0], None)
+        return False
+
+    def answer(self, origin: Origin, message: Message) -> None:
+        """Sends the answer to where the request came from, in the request's form."""
+        message_id = decode_message_id(origin.message_id)
+        if isinstance(message, Vote):
+            frames = encode_vote(message_id, message)
+        else:
+            assert isinstance(message, AppendResponse)
+            if origin.kind is Kind.PACKED_APPEND:
+                frames = encode_append_packed_answer(message_id, message)
+            else:
+                if message.success and message.match_index < origin.last_index:
+                    # The text's success can't say how far our disk is: ask again from there.
+                    message = AppendResponse(
+                        message.term, False, conflict_index=message.match_index + 1
+                    )
+                frames = encode_append_response(message_id, message)
+        frames = [origin.routing_id, *frames]
+        last = self._last.get(origin.peer)
+        if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:
+            self._last[origin.peer] = (last[0], last[1], frames)
+        origin.send(frames)

@@ -1,0 +1,609 @@
+"""A ZMQ RAFT peer without sockets, files or clocks: the core, the wire and the client's updates.
+
+The actor (actors/raft_peer.py) and the simulator drive it alike: they hand in what arrived on each
+door, call wake() once, and do what it returns in that order.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from random import Random
+from typing import NamedTuple, Protocol
+
+from ... import native
+from ..errors import RemoteProtocolError
+from ..raft.core import Raft, Role, Setup
+from ..raft.log import RaftLog
+from ..raft.messages import (
+    KIND_CHECKPOINT,
+    AppendEntries,
+    Batch,
+    Envelope,
+    HardState,
+    Job,
+    Read,
+    RequestVote,
+)
+from ..record import (
+    RECORD_BYTES_MAX,
+    Record,
+    block_entries,
+    block_from_entries,
+    check_block,
+    cut_block,
+    encode_block,
+    slice_block,
+)
+from .client_codec import (
+    ConfigAnswer,
+    EntriesAnswer,
+    EntriesStatus,
+    Form,
+    LogInfo,
+    RequestBroadcastStateUrl,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    decode_client_request,
+    encode_config_answer,
+    encode_entries_answer,
+    encode_log_info_answer,
+    encode_state_url_answer,
+)
+from .extensions import (
+    FEATURE_APPEND,
+    FEATURE_PACK,
+    FEATURE_PRE_VOTE,
+    Hello,
+    decode_hello,
+    encode_hello_answer,
+)
+from .franchise import Franchise
+from .link import Entries, Origin, PeerLink, PeerRequests
+from .streams import EntryStreams
+from .values import APPEND_ENTRIES, APPEND_PACKED, HELLO, PRE_VOTE, REQUEST_VOTE, encode_json
+
+FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE)
+PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
+CHECKPOINT_DATA = b"\xc0"
+HELLO_REPEAT_MS = 100
+REMIND_MS = 100
+FORGET_EVERY_MS = 60_000
+AHEAD_S_MAX = 15 * 60
+FORGET_AFTER_TTL_S = 30 * 60
+
+
+class PeerSetup(NamedTuple):
+    """What a peer is told once; times in milliseconds, the defaults are decisions/zmq-raft's."""
+
+    cluster: str
+    peer_id: str
+    urls: Mapping[str, str]  # Each member's ROUTER url, our own included.
+    version: str = ""
+    election_timeout_ms_min: int = 200
+    election_timeout_ms_max: int = 300
+    heartbeat_ms: int = 70
+    rpc_timeout_ms: int = 50
+    append_timeout_ms: int = 100
+    append_inflight_max: int = 4
+    append_bytes_max: int = 1 << 20
+    entry_bytes_max: int = RECORD_BYTES_MAX
+    update_ttl_s: int = 8 * 3600
+    reqids_max: int = 10_000_000
+    inflight_max: int = 65_536
+    inflight_bytes_max: int = 64 << 20
+    pre_vote: bool = True
+    check_quorum: bool = True
+    bootstrap: bool = False
+
+
+class Recovered(NamedTuple):
+    """What was found on disk, after the log writer has synced it."""
+
+    epoch: int
+    log: RaftLog
+    hard_state: HardState
+    voter: bool
+    withheld: bool
+    empty: bool
+
+
+class Wake(NamedTuple):
+    """What is to be done after a wake, in this order; frames lie in the peer's outgoing Frames."""
+
+    hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
+    job: Job | None
+    commit: tuple[int, int] | None  # Publish: an index that is committed and on our disk, its term.
+
+
+class _Waiting(NamedTuple):
+    """What a job's acknowledgement sets free."""
+
+    seq: int
+    last_index: int
+    last_term: int
+    answers: list[Envelope]
+
+
+class Reader(Protocol):
+    """Reads our own log from disk (storage.reader.LogReader)."""
+
+    def batches(
+        self, first_index: int, last_index: int, last_term: int, bytes_max: int
+    ) -> list[Batch]: ...
+
+    def close(self) -> None:
+        """Forgets what it knows of the files: the log was replaced from somewhere on."""
+
+
+def term_entry(first_index: int, term: int) -> Batch:
+    """The entry with which a leader of this wire starts its term: a checkpoint."""
+    return encode_block(first_index, term, [Record(KIND_CHECKPOINT, None, CHECKPOINT_DATA)])
+
+
+def _expand(batch: Batch) -> list[bytes]:
+    return block_entries(batch, batch.first_index, batch.last_index)
+
+
+def _trim(batch: Batch, last_index: int) -> Batch:
+    return slice_block(batch, batch.first_index, last_index)
+
+
+class Peer:
+    """One member of a ZMQ RAFT cluster."""
+
+    def __init__(
+        self,
+        setup: PeerSetup,
+        recovered: Recovered,
+        reqids: native.Reqids,
+        reader: Reader,
+        now_ms: int,
+        random: Random,
+    ) -> None:
+        self.setup = setup
+        self.cluster = setup.cluster.encode()
+        self.reqids = reqids
+        self._reader = reader
+        self._epoch = recovered.epoch
+        self.core = Raft(self._core_setup(), recovered.hard_state, recovered.log, now_ms, random)
+        self.franchise = Franchise(
+            setup.peer_id,
+            setup.urls,
+            gap_ms_max=setup.election_timeout_ms_min,
+            trust_after_ms=2 * setup.election_timeout_ms_max,
+        )
+        known_term = max(recovered.hard_state.term, recovered.log.last_term)
+        self.franchise.restore(
+            recovered.voter,
+            recovered.empty,
+            known_term if recovered.withheld else None,
+            setup.bootstrap,
+        )
+        self.core.may_vote = self.franchise.may_vote
+        self._voter_saved = recovered.voter
+        self._empty = recovered.empty
+
+        others = [peer for peer in setup.urls if peer != setup.peer_id]
+        self.clients_out = native.Frames()
+        self.peers_out = native.Frames()
+        self.links_out = {peer: native.Frames() for peer in others}
+        entries = Entries(_expand, block_from_entries, check_block)
+        self.links = {
+            peer: PeerLink(self.cluster, peer, out.add, entries)
+            for peer, out in self.links_out.items()
+        }
+        self.requests = PeerRequests(self.cluster, frozenset(others), entries)
+        self.updates = native.Updates(
+            self.cluster,
+            reqids,
+            record_bytes_max=setup.entry_bytes_max,
+            inflight_max=setup.inflight_max,
+            inflight_bytes_max=setup.inflight_bytes_max,
+        )
+        self.streams = EntryStreams(self._entries)
+        self.incarnation = random.getrandbits(48)
+        self._incarnations: dict[str, int] = {}
+        self._hello_due_ms = now_ms
+        self._hello_wanted = set(others)
+
+        self.last_applied = 0
+        self.leading = False
+        self._written = recovered.log.last_index  # The last index given to the log writer.
+        self._seq = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._intake: set[int] = set()  # First indexes of batches whose reqids are known already.
+        self._published = 0
+        self._forgotten_s = 0
+        self._forget_due_ms = now_ms + FORGET_EVERY_MS
+        self._remind_due_ms = now_ms
+        self._refusal = encode_json(None)
+        self._now_ms = now_ms
+        self._unix_s = 0
+        self.writable = True
+        self.malformed = 0
+
+    def _core_setup(self) -> Setup:
+        setup = self.setup
+        return Setup(
+            peer_id=setup.peer_id,
+            members=tuple(setup.urls),
+            election_timeout_ms_min=setup.election_timeout_ms_min,
+            election_timeout_ms_max=setup.election_timeout_ms_max,
+            heartbeat_ms=setup.heartbeat_ms,
+            vote_timeout_ms=setup.rpc_timeout_ms,
+            rpc_timeout_ms=setup.append_timeout_ms,
+            pre_vote=setup.pre_vote,
+            check_quorum=setup.check_quorum,
+            append_bytes_max=setup.append_bytes_max,
+            inflight_max=setup.append_inflight_max,
+            cut=cut_block,
+            trim=_trim,
+            term_entry=term_entry,
+        )
+
+    # ---- what arrives ----
+
+    def on_clients(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
+        """Takes what came in at `url`: clients of any form, and peers of other implementations."""
+        self._now_ms, self._unix_s = now_ms, unix_s
+        core = self.core
+        leader = core.role is Role.LEADER and self.writable
+        taken = self.updates.take(
+            arena,
+            leader=leader,
+            refusal=self._refusal,
+            next_index=core.log.last_index + 1,
+            commit_index=core.commit_index,
+            unix_s=unix_s,
+            ttl_s=self.setup.update_ttl_s,
+            ahead_s=AHEAD_S_MAX,
+            forgotten_s=self._forgotten_s,
+            now_ms=now_ms,
+            out=self.clients_out,
+        )
+        if taken.count:
+            self._propose()
+        for number in taken.others:
+            self._on_request(arena.message(number), self.clients_out)
+
+    def _propose(self) -> None:
+        core = self.core
+        while taken := self.updates.block(core.log.last_index + 1, core.term):
+            block, count = taken
+            first_index = core.log.last_index + 1
+            self._intake.add(first_index)
+            core.propose(Batch(first_index, count, core.term, block))
+
+    def on_peers(self, arena: native.Arena, now_ms: int) -> None:
+        """Takes what came in at `peer_url`."""
+        self._now_ms = now_ms
+        for frames in arena.messages():
+            self._on_request(frames, self.peers_out)
+
+    def on_answers(self, peer: str, arena: native.Arena, now_ms: int) -> None:
+        """Takes the answers of one peer to our requests."""
+        self._now_ms = now_ms
+        link = self.links[peer]
+        for frames in arena.messages():
+            try:
+                message = link.on_answer(frames)
+                if message is None:
+                    continue
+                if isinstance(message, Hello):
+                    self._on_hello(peer, message)
+                else:
+                    self.core.step(peer, message, now_ms)
+            except RemoteProtocolError:
+                self.malformed += 1
+
+    def on_lost(self, peer: str) -> None:
+        """The connection to a peer was lost: its answers will not come."""
+        self.links[peer].reset()
+        self.core.on_unreachable(peer)
+        self._hello_wanted.add(peer)
+
+    def on_written(self, seq: int, now_ms: int) -> None:
+        """The log writer has made everything up to seq durable."""
+        self._now_ms = now_ms
+        while self._waiting and self._waiting[0].seq <= seq:
+            done = self._waiting.popleft()
+            self.core.on_durable(done.last_index, done.last_term)
+            for envelope in done.answers:
+                if envelope.message.term == self.core.term:
+                    self._answer(envelope)
+
+    def on_applied(self, index: int) -> None:
+        """The state machine beside us has applied everything up to index."""
+        self.last_applied = max(self.last_applied, index)
+
+    def on_writable(self, writable: bool, now_ms: int) -> None:
+        """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""
+        self._now_ms = now_ms
+        self.writable = writable
+        self.core.may_vote = writable and self.franchise.may_vote
+
+    # ---- requests, one by one: everything that is not an update ----
+
+    def _on_request(self, frames: list[bytes], out: native.Frames) -> None:
+        try:
+            if len(frames) < 3:
+                raise RemoteProtocolError(f"a request has 2 frames or more, got {len(frames) - 1}")
+            routing_id, *request = frames
+            kind = request[1]
+            if kind in PEER_REQUESTS:
+                self._on_peer_request(routing_id, request, out)
+            elif kind == HELLO:
+                self._on_hello_request(routing_id, request, out)
+            else:
+                self._on_client_request(routing_id, request, out)
+        except RemoteProtocolError:
+            self.malformed += 1
+
+    def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: native.Frames) -> None:
+        decoded = self.requests.decode(routing_id, request, out.add)
+        if decoded is None:
+            return
+        sender, message, origin = decoded
+        self.core.step(sender, message, self._now_ms, origin)
+        if isinstance(message, AppendEntries) and message.term == self.core.term:
+            self._hear_leader(message)
+
+    def _hear_leader(self, message: AppendEntries) -> None:
+        if self.franchise.may_vote:
+            return
+        commit, durable = message.commit_index, self.core.durable_index
+        if self.franchise.on_leader(message.term, commit, durable, self._now_ms):
+            self._become_voter()
+
+    def _become_voter(self) -> None:
+        self.core.may_vote = self.writable
+        self._hello_wanted.update(self.links)  # Others must count us from now on.
+
+    def _on_client_request(
+        self, routing_id: bytes, request: list[bytes], out: native.Frames
+    ) -> None:
+        form, message = decode_client_request(request, self.cluster)
+        core = self.core
+        match message:
+            case RequestConfig():
+                members = tuple(self.setup.urls.items())
+                config = ConfigAnswer(self._is_leader(), core.leader, members)
+                answer = encode_config_answer(message.reqid, config)
+            case RequestLogInfo():
+                info = self._log_info()
+                if form is Form.NODE:
+                    info = info._replace(prune_index=0)
+                answer = encode_log_info_answer(message.reqid, info)
+            case RequestEntries() if self._is_leader():
+                for answer in self.streams.on_request(
+                    routing_id, message, self.last_applied, self._now_ms
+                ):
+                    out.add(answer)
+                return
+            case RequestEntries():
+                refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=core.leader)
+                answer = encode_entries_answer(message.reqid, refusal)
+            case RequestBroadcastStateUrl():
+                answer = encode_state_url_answer(message.reqid, None)
+            case _:
+                raise RemoteProtocolError("an update that the intake did not take")
+        out.add([routing_id, *answer])
+
+    def _is_leader(self) -> bool:
+        return self.core.role is Role.LEADER
+
+    def _log_info(self) -> LogInfo:
+        core = self.core
+        return LogInfo(
+            leading=self._is_leader(),
+            leader=core.leader,
+            term=core.term,
+            first_index=core.log.base_index + 1,
+            applied_index=self.last_applied,
+            commit_index=core.commit_index,
+            last_index=core.log.last_index,
+        )
+
+    def _entries(self, first_index: int, last_index: int, bytes_max: int) -> list[bytes]:
+        """Entry frames for RequestEntries; nothing when the log can't be read just now."""
+        last_term = self.core.log.term_at(last_index)
+        if last_term is None:
+            return []
+        frames: list[bytes] = []
+        for batch in self._reader.batches(first_index, last_index, last_term, bytes_max):
+            frames.extend(_expand(batch))
+        return frames
+
+    # ---- hello ----
+
+    def _about_us(self) -> Hello:
+        return Hello(
+            peer=self.setup.peer_id,
+            version=self.setup.version,
+            features=FEATURES,
+            incarnation=self.incarnation,
+            empty=self._empty,
+            voter=self.franchise.voter,
+            last_index=self.core.log.last_index,
+        )
+
+    def _on_hello_request(
+        self, routing_id: bytes, request: list[bytes], out: native.Frames
+    ) -> None:
+        message_id, hello = decode_hello(request, self.cluster)
+        out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
+        if hello.peer in self.links:
+            known = self._incarnations.get(hello.peer, hello.incarnation)
+            if known != hello.incarnation:
+                self.on_lost(hello.peer)
+            self._on_hello(hello.peer, hello)
+
+    def _on_hello(self, peer: str, hello: Hello) -> None:
+        self._hello_wanted.discard(peer)
+        self._incarnations[peer] = hello.incarnation
+        link = self.links[peer]
+        link.features = frozenset(hello.features)
+        window = self.setup.append_inflight_max if link.packs else 1
+        self.core.on_speaks(
+            peer,
+            window,
+            pre_vote=FEATURE_PRE_VOTE in link.features,
+            counts=hello.voter,
+            last_index=hello.last_index,
+        )
+        if self.franchise.on_hello(peer, hello.empty):
+            self._become_voter()
+
+    # ---- one wake ----
+
+    @property
+    def deadline_ms(self) -> int:
+        """When wake() must come next, at the latest."""
+        deadline = self.core.deadline_ms
+        if self._hello_wanted:
+            deadline = min(deadline, self._hello_due_ms)
+        if self.updates.waiting:
+            deadline = min(deadline, self._remind_due_ms)
+        return deadline
+
+    def wake(self, now_ms: int) -> Wake:
+        """Acts once on everything that was taken in since the last wake."""
+        self._now_ms = now_ms
+        core = self.core
+        core.tick(now_ms)
+        ready = core.ready()
+        self._note_role()
+        job = self._job(ready.batches, ready.messages_after)
+        for envelope in ready.messages:
+            self._dispatch(envelope)
+        if ready.reads:
+            self._catch_up(ready.reads)
+        if self.leading:
+            self.updates.commit(core.commit_index, self.clients_out)
+        self._timers(now_ms)
+        hard_state = ready.hard_state
+        if hard_state is None and self.franchise.voter and not self._voter_saved:
+            hard_state = HardState(core.term, core.voted_for)
+        saved = None
+        if hard_state is not None:
+            self._empty = False
+            self._voter_saved = self.franchise.voter
+            saved = (hard_state, self.franchise.voter)
+        return Wake(saved, job, self._commit())
+
+    def _note_role(self) -> None:
+        """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
+        core = self.core
+        self._refusal = encode_json(core.leader)
+        if core.role is Role.LEADER:
+            self.leading = True
+        elif self.leading:
+            self.leading = False
+            self.updates.refuse(self._refusal, self.clients_out)
+            self.streams.clear()
+
+    def _job(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
+        if not batches:
+            if answers and self._waiting:
+                self._waiting[-1].answers.extend(answers)
+                return None
+            for envelope in answers:
+                self._answer(envelope)
+            return None
+        self._empty = False
+        first, last = batches[0], batches[-1]
+        if first.first_index <= self._written:
+            self._truncate(first.first_index - 1)
+        self._written = last.last_index
+        for batch in batches:
+            if batch.first_index in self._intake:
+                self._intake.discard(batch.first_index)
+            else:
+                self.reqids.add_block(batch.block)
+        self._seq += 1
+        self._waiting.append(_Waiting(self._seq, last.last_index, last.term, answers))
+        prev_index = first.first_index - 1
+        prev_term = self.core.log.term_at(prev_index)
+        assert prev_term is not None, "a batch follows what the log holds"
+        return Job(self._epoch, self._seq, prev_index, prev_term, [b.block for b in batches])
+
+    def _truncate(self, last_index: int) -> None:
+        """A new leader replaced what follows last_index: table and reader forget it too."""
+        self._reader.close()
+        self.reqids.truncate(last_index)
+
+    def _dispatch(self, envelope: Envelope) -> None:
+        if isinstance(envelope.context, Origin):
+            self._answer(envelope)
+        else:
+            message = envelope.message
+            assert isinstance(message, RequestVote | AppendEntries)
+            self.links[envelope.to].request(message)
+
+    def _answer(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.context, Origin)
+        self.requests.answer(envelope.context, envelope.message)
+
+    def _catch_up(self, reads: list[Read]) -> None:
+        """Reads old entries for lagging followers; issue of a closed log, never of the hot path."""
+        last_index = self.core.durable_index
+        last_term = self.core.log.term_at(last_index)
+        for read in reads:
+            batches: list[Batch] = []
+            if last_term is not None and read.first_index <= last_index:
+                batches = self._reader.batches(
+                    read.first_index, last_index, last_term, read.bytes_max
+                )
+            self.core.on_read(read.to, read.first_index, batches)
+        for envelope in self.core.ready().messages:
+            self._dispatch(envelope)
+
+    def _timers(self, now_ms: int) -> None:
+        if self._hello_wanted and now_ms >= self._hello_due_ms:
+            self._hello_due_ms = now_ms + HELLO_REPEAT_MS
+            about_us = self._about_us()
+            for peer in self._hello_wanted:
+                self.links[peer].hello(about_us)
+        if self.updates.waiting and now_ms >= self._remind_due_ms:
+            self._remind_due_ms = now_ms + REMIND_MS
+            self.updates.remind(now_ms, self.clients_out)
+        if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
+            self._forget_due_ms = now_ms + FORGET_EVERY_MS
+            self._forget()
+
+    def _forget(self) -> None:
+        """Bounds the table of request ids: by age in log time, then by number, oldest first."""
+        oldest_s = self.reqids.newest_s - self.setup.update_ttl_s - FORGET_AFTER_TTL_S
+        self._forgotten_s = max(
+            self._forgotten_s,
+            self.reqids.forget(oldest_s),
+            self.reqids.shrink(self.setup.reqids_max),
+        )
+
+    def _commit(self) -> tuple[int, int] | None:
+        """What the processes beside us may apply: committed, and on our own disk."""
+        index = min(self.core.commit_index, self.core.durable_index)
+        if index <= self._published:
+            return None
+        term = self.core.log.term_at(index)
+        assert term is not None, "a committed entry is in the log"
+        self._published = index
+        return index, term
+
+    def status(self) -> dict[str, object]:
+        """The peer as `supervisor status` shows it."""
+        core = self.core
+        return {
+            "raft_role": core.role.value,
+            "term": core.term,
+            "leader": core.leader,
+            "commit_index": core.commit_index,
+            "last_index": core.log.last_index,
+            "durable_index": self.core.durable_index,
+            "applied_index": self.last_applied,
+            "vote": self.franchise.state,
+            "reqids": len(self.reqids),
+            "malformed": self.malformed,
+            "strangers": self.requests.strangers,
+            "writable": self.writable,
+        }

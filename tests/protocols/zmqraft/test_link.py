@@ -1,0 +1,153 @@
+"""Requests and answers between two peers: forms, ids, repeats."""
+
+import pytest
+
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    Message,
+    RequestVote,
+    Vote,
+)
+from kelek.protocols.record import (
+    Record,
+    block_entries,
+    block_from_entries,
+    check_block,
+    encode_block,
+)
+from kelek.protocols.zmqraft.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
+from kelek.protocols.zmqraft.link import Entries, Origin, PeerLink, PeerRequests
+from kelek.protocols.zmqraft.values import APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE, REQUEST_VOTE
+
+CLUSTER = b"ring"
+ENTRIES = Entries(
+    lambda batch: block_entries(batch, batch.first_index, batch.last_index),
+    block_from_entries,
+    check_block,
+)
+
+
+def batch(first_index: int, term: int, *data: bytes) -> Batch:
+    return encode_block(first_index, term, [Record(0, bytes(11) + b"1", d) for d in data])
+
+
+class Wire:
+    """n1's link to n2 and n2's requests, with what passed between them."""
+
+    def __init__(self, features: tuple[str, ...] | None = (FEATURE_APPEND, FEATURE_PRE_VOTE)):
+        self.out: list[list[bytes]] = []
+        self.back: list[list[bytes]] = []
+        self.link = PeerLink(CLUSTER, "n2", self.out.append, ENTRIES)
+        if features is not None:
+            self.link.features = frozenset(features)
+        self.requests = PeerRequests(CLUSTER, frozenset({"n1", "n3"}), ENTRIES)
+
+    def receive(self, number: int = -1) -> tuple[str, Message, Origin] | None:
+        return self.requests.decode(b"\0rid", self.out[number], self.back.append)
+
+    def received(self, number: int = -1) -> tuple[str, Message, Origin]:
+        received = self.receive(number)
+        assert received is not None
+        return received
+
+    def answered(self) -> Message | Hello | None:
+        routing_id, *frames = self.back[-1]
+        assert routing_id == b"\0rid"
+        return self.link.on_answer(frames)
+
+
+APPEND = AppendEntries(3, "n1", 4, 2, 4, (batch(5, 2, b"a"), batch(6, 3, b"b", b"c")))
+
+
+@pytest.mark.parametrize(
+    ("features", "kind"), [(None, APPEND_ENTRIES), ((FEATURE_APPEND,), APPEND_PACKED)]
+)
+def test_append_entries_arrive_as_the_same_batches(
+    features: tuple[str, ...] | None, kind: bytes
+) -> None:
+    wire = Wire(features)
+    wire.link.request(APPEND)
+    assert wire.out[0][1] == kind
+    sender, message, origin = wire.received()
+    assert (sender, message) == ("n1", APPEND)
+    wire.requests.answer(origin, AppendResponse(3, True, 7))
+    assert wire.answered() == AppendResponse(3, True, 7)
+    assert wire.answered() is None, "an answer counts once"
+
+
+def test_a_text_success_never_confirms_more_than_our_disk_has() -> None:
+    wire = Wire(None)
+    wire.link.request(APPEND._replace(batches=()))
+    _, _, origin = wire.received()
+    wire.requests.answer(origin, AppendResponse(3, True, 2))
+    assert wire.answered() == AppendResponse(3, False, conflict_index=3)
+
+
+def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:
+    wire = Wire()
+    ask = RequestVote(5, "n1", 7, 3)
+    wire.link.request(ask)
+    _, message, origin = wire.received()
+    assert message == ask
+    wire.link.request(ask)
+    assert wire.out[0] == wire.out[1]
+    assert wire.receive() is None, "a repeat while the first is in work: nothing"
+    wire.requests.answer(origin, Vote(5, True))
+    assert wire.receive() is None
+    assert wire.back[0] == wire.back[1]
+    assert wire.answered() == Vote(5, True)
+    wire.link.request(ask._replace(term=6))
+    assert wire.out[2][0] != wire.out[1][0]
+
+
+def test_pre_votes_go_only_to_peers_that_know_them() -> None:
+    ask = RequestVote(5, "n1", 7, 3, pre_vote=True)
+    deaf = Wire(None)
+    deaf.link.request(ask)
+    assert not deaf.out
+    wire = Wire()
+    wire.link.request(ask)
+    assert wire.out[0][1] == PRE_VOTE
+    _, message, origin = wire.received()
+    assert message == ask
+    wire.requests.answer(origin, Vote(5, True, pre_vote=True))
+    assert wire.answered() == Vote(5, True, pre_vote=True)
+
+
+def test_hello_is_answered_by_hello() -> None:
+    wire = Wire(None)
+    wire.link.hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
+    frames = wire.out[0]
+    assert frames[2] == CLUSTER
+    assert wire.link.on_answer([b"\x77", b"\x01"]) is None, "an id that nobody waits for"
+
+
+def test_strangers_and_foreign_clusters_are_dropped() -> None:
+    wire = Wire()
+    stranger = PeerLink(CLUSTER, "n2", wire.out.append, ENTRIES)
+    stranger.request(RequestVote(5, "n9", 7, 3))
+    assert wire.receive() is None
+    assert wire.requests.strangers == 1
+    foreign = PeerLink(b"other", "n2", wire.out.append, ENTRIES)
+    foreign.request(RequestVote(5, "n1", 7, 3))
+    with pytest.raises(RemoteProtocolError):
+        wire.receive()
+
+
+@pytest.mark.parametrize("kind", [REQUEST_VOTE, PRE_VOTE, APPEND_ENTRIES, APPEND_PACKED, b"?!"])
+def test_junk_is_a_remote_error(kind: bytes) -> None:
+    wire = Wire()
+    for junk in ([], [b""], [CLUSTER, b"n1"], [CLUSTER, b"n1", b"\1", b"\1", b"", b"\1", b"x" * 9]):
+        with pytest.raises(RemoteProtocolError):
+            wire.requests.decode(b"r", [b"\1", kind, *junk], wire.back.append)
+    assert not wire.back
+
+
+def test_pending_requests_are_bounded() -> None:
+    wire = Wire()
+    for _ in range(1000):
+        wire.link.request(APPEND._replace(batches=()))
+    assert len(wire.link._pending) <= 256
