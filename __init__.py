@@ -1,5 +1,7 @@
 """kelek: a replicated log, tables, a broker, discovery and JRaft over ZeroMQ."""
 
+__version__ = "0.1.0"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .clients.errors import LogError as LogError

@@ -45,7 +45,9 @@ LAYERS = {
     "protocols/": layer("protocols native", "msgpack h11", PURE),
     "protocols/raft/": layer("protocols.errors protocols.raft", "", PURE),
     "storage/": layer("storage protocols native", "rocksdict msgpack", f"socket asyncio {THREADS}"),
-    "actors/": layer("actors storage protocols native", "zmq msgpack yaml", f"asyncio {THREADS}"),
+    "actors/": layer(
+        "actors storage protocols native __version__", "zmq msgpack yaml", f"asyncio {THREADS}"
+    ),
     "clients/": layer("clients protocols native", "zmq msgpack", THREADS),
     "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
     "console/": layer(

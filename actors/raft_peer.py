@@ -1,0 +1,210 @@
+"""A Raft peer's process: the sockets, the clock and the hard state around protocols/zmqraft/peer.
+
+It never writes the log (log_writer does) and never applies an entry (state_machine does).
+"""
+
+import time
+from functools import partial
+from random import SystemRandom
+
+import zmq
+
+from .. import __version__, native
+from ..native import Arena
+from ..protocols.raft.log import RaftLog
+from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from ..storage.disk import Disk
+from ..storage.hard_state import HardStateFile
+from ..storage.reader import LogReader
+from ..storage.segment import Identity
+from .actor import RECONNECT_MS, Actor, SocketOptions, main
+from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL
+from .state_machine import APPLIED, COMMIT
+
+CLIENTS_HWM = 4096
+PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
+    "election_timeout_ms_min",
+    "election_timeout_ms_max",
+    "heartbeat_ms",
+    "rpc_timeout_ms",
+    "append_timeout_ms",
+    "append_inflight_max",
+    "append_bytes_max",
+    "entry_bytes_max",
+    "update_ttl_s",
+    "reqids_max",
+    "inflight_max",
+    "inflight_bytes_max",
+    "pre_vote",
+    "check_quorum",
+)
+
+
+class RaftPeer(Actor):
+    """One member of the cluster.
+
+    clients   ROUTER   the text's frames                         clients and foreign peers, at `url`
+    peers     ROUTER   RequestVote, AppendEntries, hello          kelek peers, at `peer_url`
+    links     DEALER   the same, as the one who asks              one for each other peer
+    jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
+    acks      PULL     [epoch, seq, state]                        from it
+    commits   PUB      [commit index, its term]                   to whoever applies
+    applied   PULL     [applied index, flushed index]             from the state machine
+    """
+
+    role = "raft_peer"
+
+    def on_start(self) -> None:
+        identity = Identity(self.setup.cluster, self.setup.node)
+        disk = Disk(self.setup.data_dir)
+        self._hard_state = HardStateFile.open(disk, identity)
+        self._reader = LogReader(disk, identity)
+        self._peer: Peer | None = None
+        options, writer = self.options, "log_writer"
+        pipe = partial(SocketOptions, hwm=JOBS_HWM)
+        self._clients = self.socket(
+            zmq.ROUTER,
+            SocketOptions(
+                bind=(options["url"],),
+                place=self.setup.places.get("url", ""),
+                hwm=CLIENTS_HWM,
+                router_mandatory=True,
+            ),
+        )
+        self._peers = self.socket(
+            zmq.ROUTER,
+            SocketOptions(
+                bind=(options["peer_url"],),
+                place=self.setup.places.get("peer_url", ""),
+                router_mandatory=True,
+            ),
+        )
+        self._jobs = self.pipe(
+            self.socket(zmq.PUSH, pipe(connect=(self.endpoint(writer, "jobs"),), immediate=True))
+        )
+        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint(writer, "acks"),)))
+        self._commits = self.socket(zmq.PUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
+        applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
+        self.listen(acks, self._on_acks)
+        self.listen(applied, self._on_applied)
+
+    # ---- the log is recovered: the peer begins ----
+
+    def _begin(self, epoch: int, now_ms: int) -> None:
+        """Reads the log once: the terms for the core, the request ids for the intake."""
+        reqids = native.Reqids()
+        runs: list[tuple[int, int]] = []
+        last_index = 0
+        for batch in self._reader.scan():
+            if not runs or runs[-1][1] != batch.term:
+                runs.append((batch.first_index, batch.term))
+            last_index = batch.last_index
+            reqids.add_block(batch.block)
+        stored = self._hard_state
+        recovered = Recovered(
+            epoch=epoch,
+            log=RaftLog(0, 0, runs, last_index),
+            hard_state=stored.state,
+            voter=stored.voter,
+            withheld=stored.withheld,
+            empty=stored.empty and last_index == 0,
+        )
+        peer = Peer(self._peer_setup(), recovered, reqids, self._reader, now_ms, SystemRandom())
+        self._peer = peer
+        self._links = {}
+        for name, member in self.options["members"].items():
+            if name != self.setup.node:
+                url = member["peer_url"] or member["url"]
+                hwm = 2 * peer.setup.append_inflight_max + 8
+                link = self.socket(
+                    zmq.DEALER,
+                    SocketOptions(
+                        connect=(url,), immediate=True, hwm=hwm, reconnect_ms=RECONNECT_MS
+                    ),
+                )
+                self._links[name] = link
+                self.listen(link, partial(self._on_answers, name))
+        self.listen(self._peers, self._on_peers)
+        self.listen(self._clients, self._on_clients)
+        self.log("recovered", last_index=last_index, reqids=len(reqids), vote=peer.franchise.state)
+        self.ready()
+
+    def _peer_setup(self) -> PeerSetup:
+        options = self.options
+        return PeerSetup(
+            cluster=self.setup.cluster,
+            peer_id=self.setup.node,
+            urls={name: member["url"] for name, member in options["members"].items()},
+            version=__version__,
+            bootstrap=self.setup.bootstrap,
+            **{key: options[key] for key in PEER_OPTIONS},
+        )
+
+    # ---- what arrives ----
+
+    def _on_clients(self, arena: Arena) -> None:
+        assert self._peer is not None
+        self._peer.on_clients(arena, self.now_ms, int(time.time()))
+
+    def _on_peers(self, arena: Arena) -> None:
+        assert self._peer is not None
+        self._peer.on_peers(arena, self.now_ms)
+
+    def _on_answers(self, name: str, arena: Arena) -> None:
+        assert self._peer is not None
+        self._peer.on_answers(name, arena, self.now_ms)
+
+    def _on_acks(self, arena: Arena) -> None:
+        for (frame,) in arena.messages():
+            epoch, seq, state = ACK.unpack(frame)
+            if epoch != self.setup.epoch:
+                self.counters["foreign_epoch"] += 1
+                continue
+            if self._peer is None:
+                self._begin(epoch, self.now_ms)
+            elif state == STATE_FULL:
+                self.log("leadership-given-up", reason="the disk is full")
+                self._peer.on_writable(False, self.now_ms)
+            else:
+                if not self._peer.writable:
+                    self._peer.on_writable(True, self.now_ms)
+                self._peer.on_written(seq, self.now_ms)
+
+    def _on_applied(self, arena: Arena) -> None:
+        if self._peer is not None:
+            for (frame,) in arena.messages():
+                self._peer.on_applied(APPLIED.unpack(frame)[0])
+
+    # ---- one wake ----
+
+    def on_wake(self, now_ms: int) -> None:
+        peer = self._peer
+        if peer is None:
+            return
+        wake = peer.wake(now_ms)
+        if wake.hard_state is not None:
+            self._hard_state.withheld = peer.franchise.withheld
+            self._hard_state.save(*wake.hard_state)
+        for name, frames in peer.links_out.items():
+            native.send_batch(self._links[name], frames)
+        if wake.job is not None:
+            job = wake.job
+            header = JOB.pack(job.epoch, job.seq, job.prev_index, job.prev_term)
+            self._jobs.send([header, *job.blocks])
+        native.send_batch(self._peers, peer.peers_out)
+        native.send_batch(self._clients, peer.clients_out)
+        if wake.commit is not None:
+            self.send(self._commits, [COMMIT.pack(*wake.commit)])
+
+    def deadline_ms(self) -> int | None:
+        return None if self._peer is None else self._peer.deadline_ms
+
+    def on_stop(self) -> None:
+        self._hard_state.close()
+
+    def status(self) -> dict[str, object]:
+        return {} if self._peer is None else self._peer.status()
+
+
+if __name__ == "__main__":
+    main(RaftPeer)
