@@ -13,7 +13,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from kelek import _native, native
+from kelek import native
+from kelek._native import ffi, lib
 
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
@@ -308,9 +309,9 @@ def test_every_place_of_libzmq_is_the_same_library(backend: str) -> None:
     """Found through pyzmq's extension; the memory map and the wheel's folder agree with it."""
     paths = list(native._libzmq_paths())
     assert len(paths) >= 2
-    version: Any = _native.ffi.new("int *")
+    version: Any = ffi.new("int *")
     for path in set(paths):
-        assert _native.lib.klk_sockets_bind(os.fsencode(path), version) == _native.lib.KLK_OK
+        assert lib.klk_sockets_bind(os.fsencode(path), version) == lib.KLK_OK
         assert version[0] == zmq.zmq_version_info()[0] * 10000 + (
             zmq.zmq_version_info()[1] * 100 + zmq.zmq_version_info()[2]
         )
