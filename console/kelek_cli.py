@@ -1,0 +1,158 @@
+"""The command `kelek`: what clients do, from a shell. It starts nothing; `supervisor` does that.
+
+Only click is imported before a command runs, so that `kelek --help` answers at once.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from . import endings
+
+F = TypeVar("F", bound=Callable[..., Any])
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(package_name="kelek", message="%(prog)s %(version)s")
+def main() -> None:
+    """A client of a kelek cluster.
+
+    Every command exits with 0 when it did what was asked, 1 when that failed, and 2 when it could
+    not be tried; the reason is one line on stderr.
+    """
+
+
+@main.group()
+def log() -> None:
+    """The replicated log: put, load, tail, info, bench."""
+
+
+def cluster_options(command: F) -> F:
+    """Which cluster is meant; the same options for every command."""
+    options = [
+        click.option(
+            "-t",
+            "--topology",
+            metavar="FILE",
+            help="The cluster of this file (default: ./topology.yaml, else the demo's).",
+        ),
+        click.option(
+            "--url",
+            "urls",
+            multiple=True,
+            metavar="URL",
+            help="A node's url, instead of a topology; may be given again and again.",
+        ),
+        click.option("--cluster", metavar="IDENT", help="The cluster's ident, with --url."),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(0.1, 86_400),
+            default=10.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up after so long without any progress.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def output_option(command: F) -> F:
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="json: one object, or one a line.",
+    )(command)
+
+
+@log.command()
+@cluster_options
+@output_option
+@click.argument("data", nargs=-1, required=True)
+@endings.spoken
+def put(data: tuple[str, ...], output: str, **where: Any) -> None:
+    """Appends each DATA as one entry, in order, and prints its index once it is committed.
+
+    DATA `-` reads standard input to its end as one entry.
+    """
+    from . import log_commands
+
+    log_commands.put(data, output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@click.option("--after", type=click.IntRange(min=0), metavar="N", help="Begin behind index N.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=10, show_default=True,
+              help="Without --after: how many of the last entries.")  # fmt: skip
+@click.option("-f", "--follow", is_flag=True, help="Go on as entries are committed.")
+@click.option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
+@endings.spoken
+def tail(
+    after: int | None, count: int, follow: bool, all_kinds: bool, output: str, **where: Any
+) -> None:
+    """Prints entries: index, term and data."""
+    from . import log_commands
+
+    log_commands.tail(log_commands.Tail(after, count, follow, all_kinds), output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@endings.spoken
+def info(output: str, **where: Any) -> None:
+    """Prints who leads, and how far the log is written, committed and applied."""
+    from . import log_commands
+
+    log_commands.info(output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@click.option("--skip-header", is_flag=True, help="The first line is no data.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N lines.")
+@click.argument("file", type=click.Path(allow_dash=True))
+@endings.spoken
+def load(file: str, skip_header: bool, limit: int | None, output: str, **where: Any) -> None:
+    """Appends every line of FILE as one entry, in order; `-` is standard input.
+
+    The line's end is not part of the entry, and empty lines are left out.
+    """
+    from . import log_commands
+
+    log_commands.load(log_commands.Load(file, skip_header, limit), output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@click.option("--count", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
+              help="How many updates.")  # fmt: skip
+@click.option("--size", type=click.IntRange(1, 1 << 20), default=64, show_default=True,
+              help="Bytes in each.")  # fmt: skip
+@click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
+              help="How many more, each sent when the one before is committed.")  # fmt: skip
+@endings.spoken
+def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
+    """Measures updates a second and their latency on a cluster that runs. It writes to its log!
+
+    `python -m kelek.bench` measures more, on clusters of its own.
+    """
+    from . import log_commands
+
+    log_commands.bench(log_commands.Bench(count, size, alone), output, where)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
