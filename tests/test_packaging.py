@@ -1,0 +1,106 @@
+"""Builds the wheel from the tree as it would be cloned, and looks at it as a stranger would.
+
+It never builds inside the checkout: what an older build left in build/ would slip into the wheel.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PIP = ["--quiet", "--quiet", "--disable-pip-version-check"]
+# Read by the build only: what runs needs none of it.
+BUILD_ONLY = {"setup.py", "build_ext.py"}
+pytestmark = pytest.mark.timeout(300)
+
+
+def tracked() -> list[str]:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: what belongs to the tree is not known")
+    names = listed.stdout.decode().split("\0")
+    return [name for name in names if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    source = tmp_path_factory.mktemp("source") / "some name-1.0"
+    for name in tracked():
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", *PIP, "wheel", "--no-deps", "-w", str(out), "."]
+    subprocess.run(command, cwd=source, check=True, timeout=240)
+    [built] = out.iterdir()
+    yield built
+    shutil.rmtree(source)
+
+
+def expected_files() -> set[str]:
+    """The modules of every listed package, the data files, and the C core."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = project["tool"]["setuptools"]
+    files = {"kelek/_native.abi3.so"}
+    for package, patterns in settings["package-data"].items():
+        folder = ROOT.joinpath(*package.split(".")[1:])
+        found = [path for pattern in patterns for path in folder.glob(pattern)]
+        files |= {f"kelek/{path.relative_to(ROOT).as_posix()}" for path in found}
+    for name in tracked():
+        path = PurePosixPath(name)
+        package = ".".join(("kelek", *path.parent.parts))
+        if path.suffix == ".py" and package in settings["packages"] and name not in BUILD_ONLY:
+            files.add(f"kelek/{name}")
+    return files
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    assert "-cp311-abi3-" in wheel.name, "one wheel serves every Python from 3.11 on"
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    about = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+    print("\n".join(sorted(names)), end="\n\n")
+    assert names - about == expected_files()
+    assert {"METADATA", "RECORD", "WHEEL", "entry_points.txt"} <= {Path(n).name for n in about}
+    assert any(name.endswith("licenses/LICENSE") for name in about)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an empty environment with nothing but the wheel and what it needs."""
+    home = tmp_path_factory.mktemp("installed")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    command = [sys.executable, "-m", "pip", *PIP, "--python", str(python), "install", str(wheel)]
+    subprocess.run(command, check=True, timeout=240)
+    return home / "bin"
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_installed_wheel_imports(installed: Path, tmp_path: Path) -> None:
+    code = "import kelek, kelek.native as n; print(kelek.__file__, hex(n.crc32c(b'123456789')))"
+    where, checksum = run(installed / "python", "-c", code, cwd=tmp_path).split()
+    assert Path(where).is_relative_to(installed.parent)
+    assert checksum == "0xe3069283"
+
+
+@pytest.mark.parametrize("command", ["kelek", "supervisor"])
+def test_installed_commands_run(installed: Path, tmp_path: Path, command: str) -> None:
+    assert "Usage:" in run(installed / command, "--help", cwd=tmp_path)
