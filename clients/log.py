@@ -3,6 +3,7 @@
 All work is done inside the calls. One Log belongs to one thread at a time; make one for each.
 """
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -33,7 +34,7 @@ from .reqids import new_reqid, new_reqids
 VERSION = "0.1.0"
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
-GATHER_MS_MAX = 2  # A slow source does not hold back what it has given already.
+GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source.
 FOLLOW_MS = 10
 FOLLOW_MS_MAX = 160
 
@@ -102,6 +103,8 @@ class Log:
     ) -> int:
         """Appends updates in order, pipelined, and returns how many once all are committed.
 
+        What the iterable has given is held back while it waits for its next item, up to a pack: use
+        update() for a source that may wait long.
         progress is called with the number committed so far. Raises as update() does.
         """
         count = 0
@@ -255,26 +258,29 @@ class Log:
 def _checked(data: Data) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"an update is bytes, not {type(data).__name__}")
+    data = bytes(data)
     if not 0 < len(data) <= RECORD_BYTES_MAX:
         raise UpdateTooLarge(f"an update has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
-    return bytes(data)
+    return data
 
 
 def _packs(updates: Iterable[Data]) -> Iterator[list[bytes]]:
     """Cuts updates into packs: full ones from a fast source, early ones from a slow one."""
+    clock = time.monotonic
     pack: list[bytes] = []
-    size = until_ms = 0
+    size = 0
+    until_s = 0.0
     for item in updates:
-        data = _checked(item)
-        if pack and size + len(data) > PACK_BYTES:
-            yield pack
-            pack = []
-        if not pack:
-            size, until_ms = 0, monotonic_ms() + GATHER_MS_MAX
-        pack.append(data)
+        data = item if isinstance(item, bytes) and 0 < len(item) <= PACK_BYTES else _checked(item)
         size += len(data)
-        if len(pack) == PACK_UPDATES or monotonic_ms() >= until_ms:
+        if size > PACK_BYTES and pack:
             yield pack
-            pack = []
+            pack, size = [], len(data)
+        if not pack:
+            until_s = clock() + GATHER_S_MAX
+        pack.append(data)
+        if len(pack) == PACK_UPDATES or clock() >= until_s:
+            yield pack
+            pack, size = [], 0
     if pack:
         yield pack
