@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
+from .. import __version__
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client import (
@@ -31,7 +32,6 @@ from .errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateRefused
 from .links import Links, monotonic_ms
 from .reqids import new_reqid, new_reqids
 
-VERSION = "0.1.0"
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
 GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source.
@@ -75,7 +75,7 @@ class Log:
         setup = ClientSetup(
             cluster.encode(),
             known,
-            VERSION,
+            __version__,
             None if form == "auto" else Form(form),
             limits or WindowLimits(),
         )

@@ -48,7 +48,7 @@ LAYERS = {
     "actors/": layer(
         "actors storage protocols native __version__", "zmq msgpack yaml", f"asyncio {THREADS}"
     ),
-    "clients/": layer("clients protocols native", "zmq msgpack", THREADS),
+    "clients/": layer("clients protocols native __version__", "zmq msgpack", THREADS),
     "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
     "console/": layer(
         "console pipeline clients actors storage protocols native",
