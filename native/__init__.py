@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._native import ffi, lib
+from .._native import ffi, lib
 
 if TYPE_CHECKING:
     import zmq
