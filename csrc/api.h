@@ -15,7 +15,8 @@ enum klk_error {
     KLK_ECORRUPT = -3, /* a checksum or a length is wrong */
     KLK_ETORN = -4,    /* the data ends early, as a write that never finished would */
     KLK_EOS = -5,      /* the operating system or libzmq refused: see errno */
-    KLK_EGROW = -6     /* a table wants more memory from its owner; call again afterwards */
+    KLK_EGROW = -6,    /* a table wants more memory from its owner: call again afterwards */
+    KLK_EFULL = -7     /* the outgoing messages want more room: call again afterwards */
 };
 
 /* ---- crc32c.c ---- */
@@ -285,5 +286,168 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
  * errors. */
 int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
              uint32_t *dropped);
+
+/* ---- reqids.c: request ids seen, each with the index of its entry ---- */
+
+enum klk_reqid_limit {
+    KLK_REQID_SHARDS = 256,
+    KLK_REQID_SECONDS = 65536, /* between the oldest and the newest id: 18 hours */
+    KLK_REQID_NEED_MAX = 65535 /* ids of one shard in one pack, or block */
+};
+
+/* 16 bytes an id. All zero is a free slot: an id of zero bytes (a checkpoint's) is never kept. */
+struct klk_reqid_slot {
+    uint8_t reqid[12];
+    uint32_t index; /* its low 32 bits: all that are kept lie within 2^32 of last_index */
+};
+
+/* Open addressing; full at seven tenths. */
+struct klk_reqid_shard {
+    struct klk_reqid_slot *slots;
+    uint32_t size;
+    uint32_t count; /* slots taken, by forgotten ids too: they go when the shard moves */
+};
+
+struct klk_reqids {
+    struct klk_reqid_shard shards[256];
+    uint16_t need[256];   /* on KLK_EGROW: how many more ids each shard must take */
+    uint32_t *seconds;    /* KLK_REQID_SECONDS numbers: the ids of each second, a ring */
+    uint64_t seeds[2];    /* secret, so that nobody can choose ids that collide */
+    uint64_t count;       /* ids that are not forgotten */
+    uint64_t last_index;  /* the largest of any id */
+    uint32_t newest_s;    /* the largest time of any id */
+    uint32_t forgotten_s; /* ids of this second and before are not kept */
+};
+
+/* A shard that lacks the room that `need` asks for, or -1. */
+int klk_reqids_crowded(const struct klk_reqids *reqids);
+
+/* Ids of a shard that are not forgotten. */
+uint32_t klk_reqids_live(const struct klk_reqids *reqids, int shard);
+
+/* Moves what is not forgotten of a shard to a new place of size slots, uninitialised: more than
+ * it has live ids. The old place is the owner's again. Returns KLK_OK or KLK_EINVAL. */
+int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot *slots,
+                    uint32_t size);
+
+/* The index of an id, or 0. */
+uint64_t klk_reqids_find(const struct klk_reqids *reqids, const uint8_t *reqid);
+
+/* Asks for room for this id, or says that there is enough: KLK_EGROW or KLK_OK. */
+int klk_reqids_want(struct klk_reqids *reqids, const uint8_t *reqid);
+
+/* Keeps an id whose shard has room, or of two indexes the smaller. Returns the index that it had,
+ * or 0: it is new, or of a time that is forgotten and not kept. */
+uint64_t klk_reqids_put(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index);
+
+/* Keeps the ids of a checked block. An id that is there keeps its smaller index.
+ *
+ *   offset, index   in, out: where to go on; KLK_HEADER_SIZE and the block's first index at first
+ *   newest_s        in, out: the largest time of any id so far
+ *
+ * Returns KLK_OK, KLK_ECORRUPT, or KLK_EGROW: make room in the crowded shards and go on. */
+int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size, size_t *offset,
+                   uint64_t *index, uint32_t *newest_s);
+
+/* Forgets the ids of entries behind last_index: they are no longer in the log. */
+void klk_reqids_truncate(struct klk_reqids *reqids, uint64_t last_index);
+
+/* Forgets the ids of this second and before, for good. */
+void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds);
+
+/* Forgets whole seconds, the oldest first, until at most count_max ids are kept. */
+void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max);
+
+/* ---- updates.c: the leader's intake ---- */
+
+enum klk_updates_limit {
+    KLK_PACK_BYTES_MAX = 1 << 20, /* of records, unless it is a single one */
+    KLK_PACK_COUNT_MAX = 4096,
+    KLK_INTAKE_BYTES = 1 << 20,   /* of records in one block, unless it is a single one */
+    KLK_REQID_AHEAD_S = 900,
+    KLK_REMIND_MS = 100
+};
+
+enum klk_updates_counter {
+    KLK_UPDATES_TAKEN,
+    KLK_UPDATES_REPEATED, /* known: answered with their index, or wait for it */
+    KLK_UPDATES_REFUSED,  /* for good: empty, over a limit, expired, too early */
+    KLK_UPDATES_DROPPED,  /* messages without an answer: malformed, or of a foreign cluster */
+    KLK_UPDATES_OVER,     /* messages without an answer: beyond what may be in flight */
+    KLK_UPDATES_GAPS,     /* packs whose previous update is unknown */
+    KLK_UPDATES_ASTRAY,   /* messages refused because this peer is not the leader */
+    KLK_UPDATES_COUNTERS
+};
+
+/* What the leader knows at the moment of an intake. */
+struct klk_updates_view {
+    const uint8_t *refusal; /* msgpack of the leader's id, or of nil, for whoever must go there */
+    uint32_t refusal_size;
+    int32_t leader;
+    uint64_t next_index;    /* the last index of the log + 1; what waits here comes on top */
+    uint64_t commit_index;
+    uint64_t now_ms;
+    uint32_t unix_s;
+};
+
+struct klk_updates {
+    struct klk_reqids *reqids;
+    const uint8_t *ident;
+    uint32_t ident_size;
+    uint32_t record_bytes_max;
+    uint32_t ttl_s;
+    uint32_t position;       /* the message of the arena that comes next; 0 between arenas */
+    uint64_t inflight_max;   /* updates that wait for their commit, and their bytes */
+    uint64_t inflight_bytes_max;
+    uint64_t inflight;
+    uint64_t inflight_bytes;
+    /* Updates taken, as blocks that only lack their header; header holds count and size so far. */
+    uint8_t *blocks;
+    size_t blocks_max;
+    size_t blocks_need;      /* out, on KLK_ESPACE */
+    size_t first;            /* the first block */
+    size_t open;             /* the last block, the one that grows */
+    size_t used;
+    uint64_t first_index;    /* of the first update taken */
+    uint64_t records;        /* taken and not handed out */
+    /* Who waits for an answer, in the order of arrival. */
+    uint64_t *waiters;
+    size_t waiters_max;      /* bytes, a power of two */
+    uint64_t head, tail;     /* bytes, never wrapped */
+    uint64_t waiting;
+    uint64_t remind_ms;      /* no reminder is due before */
+    uint64_t counters[8];    /* enum klk_updates_counter */
+    uint8_t runs[49152];     /* of the pack at hand: 12 * KLK_PACK_COUNT_MAX */
+};
+
+/* Takes in the messages of an arena, from updates->position on (docs/protocols/zmq-raft.md).
+ *
+ *   others         out: numbers of the messages that are not updates; room for all of them
+ *   others_count   in, out: 0 at first
+ *
+ * Returns KLK_OK; KLK_EGROW when shards of the table are crowded; KLK_ESPACE when `blocks` is
+ * smaller than blocks_need; KLK_EFULL when out must grow: make room and call again. KLK_EINVAL when
+ * next_index is not that of the first update which was taken and not handed out. */
+int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,
+                     const struct klk_updates_view *view, struct klk_messages *out,
+                     uint32_t *others, uint32_t *others_count);
+
+/* Seals the next block of what was taken; it stays in place until the next call.
+ * Returns its size, 0 when there is none, KLK_EINVAL when first_index does not follow. */
+ssize_t klk_updates_block(struct klk_updates *updates, uint64_t first_index, uint64_t term,
+                          const uint8_t **block, uint32_t *count);
+
+/* Answers whoever waits for an index up to this one. Returns KLK_OK, or KLK_EFULL: out must
+ * grow. */
+int klk_updates_commit(struct klk_updates *updates, uint64_t index, struct klk_messages *out);
+
+/* Tells whoever has waited for KLK_REMIND_MS, and again each as long, that the update is accepted.
+ * Returns KLK_OK, or KLK_EFULL: out must grow. */
+int klk_updates_remind(struct klk_updates *updates, uint64_t now_ms, struct klk_messages *out);
+
+/* Sends everybody who waits to the leader in refusal, and forgets what was taken but not handed
+ * out. Returns KLK_OK, or KLK_EFULL: out must grow. */
+int klk_updates_refuse(struct klk_updates *updates, const uint8_t *refusal, uint32_t refusal_size,
+                       struct klk_messages *out);
 
 #endif

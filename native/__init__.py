@@ -421,6 +421,16 @@ class Frames(Arena):
         self._clear()
         self.sent = 0
 
+    def _double(self) -> None:
+        """Room for more, for C that writes here."""
+        messages = self._struct
+        if messages.bytes_max == BYTES_MAX or messages.frames_max == FRAMES_MAX:
+            raise MemoryError(f"{messages.messages} outgoing messages")
+        self._grow(
+            min(max(2 * messages.bytes_max, 1 << 17), BYTES_MAX),
+            min(2 * messages.frames_max, FRAMES_MAX),
+        )
+
     def _on_sent(self, position: int, dropped: int) -> None:
         self.sent = position
         self.dropped += dropped

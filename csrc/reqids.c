@@ -1,0 +1,182 @@
+/* Request ids seen: sharded open addressing in its owner's memory, one shard growing at a time. */
+#include "reqids.h"
+
+enum { AHEAD = 8 }; /* Records between the prefetch of a slot and its use. */
+
+static const struct klk_reqid_slot free_slot;
+
+static int slot_is_free(const struct klk_reqid_slot *slot) {
+    return memcmp(slot->reqid, free_slot.reqid, KLK_REQID_SIZE) == 0;
+}
+
+static uint32_t slot_next(const struct klk_reqid_shard *shard, uint32_t i) {
+    return i + 1 == shard->size ? 0 : i + 1;
+}
+
+/* The slot of an id, or the free one where it would be. A shard is never full. */
+static struct klk_reqid_slot *slot_of(const struct klk_reqids *reqids, const uint8_t *reqid) {
+    uint64_t hash = klk_reqid_hash(reqids, reqid);
+    const struct klk_reqid_shard *shard = &reqids->shards[klk_reqid_shard_of(hash)];
+    uint32_t i = klk_reqid_home(shard, hash);
+    while (!slot_is_free(&shard->slots[i]) &&
+           memcmp(shard->slots[i].reqid, reqid, KLK_REQID_SIZE) != 0)
+        i = slot_next(shard, i);
+    return &shard->slots[i];
+}
+
+static uint64_t slot_index(const struct klk_reqids *reqids, const struct klk_reqid_slot *slot) {
+    return reqids->last_index - (uint32_t)((uint32_t)reqids->last_index - slot->index);
+}
+
+static uint32_t *second_of(const struct klk_reqids *reqids, uint32_t seconds) {
+    return &reqids->seconds[seconds % KLK_REQID_SECONDS];
+}
+
+static int forgotten(const struct klk_reqids *reqids, const uint8_t *reqid) {
+    return klk_reqid_seconds(reqid) <= reqids->forgotten_s;
+}
+
+int klk_reqids_crowded(const struct klk_reqids *reqids) {
+    for (int i = 0; i < KLK_REQID_SHARDS; i++)
+        if (!klk_reqid_shard_fits(&reqids->shards[i], reqids->need[i])) return i;
+    return -1;
+}
+
+int klk_reqids_want(struct klk_reqids *reqids, const uint8_t *reqid) {
+    int shard = klk_reqid_shard_of(klk_reqid_hash(reqids, reqid));
+    if (klk_reqid_shard_fits(&reqids->shards[shard], 1)) return KLK_OK;
+    memset(reqids->need, 0, sizeof reqids->need);
+    reqids->need[shard] = 1;
+    return KLK_EGROW;
+}
+
+uint32_t klk_reqids_live(const struct klk_reqids *reqids, int shard) {
+    const struct klk_reqid_shard *from = &reqids->shards[shard];
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < from->size; i++)
+        live += !slot_is_free(&from->slots[i]) && !forgotten(reqids, from->slots[i].reqid);
+    return live;
+}
+
+int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot *slots,
+                    uint32_t size) {
+    struct klk_reqid_shard from = reqids->shards[shard];
+    struct klk_reqid_shard *to = &reqids->shards[shard];
+    if (klk_reqids_live(reqids, shard) >= size) return KLK_EINVAL;
+    memset(slots, 0, size * sizeof *slots);
+    *to = (struct klk_reqid_shard){.slots = slots, .size = size, .count = 0};
+    for (uint32_t i = 0; i < from.size; i++) {
+        if (slot_is_free(&from.slots[i]) || forgotten(reqids, from.slots[i].reqid)) continue;
+        *slot_of(reqids, from.slots[i].reqid) = from.slots[i];
+        to->count++;
+    }
+    return KLK_OK;
+}
+
+uint64_t klk_reqids_find(const struct klk_reqids *reqids, const uint8_t *reqid) {
+    if (forgotten(reqids, reqid)) return 0;
+    const struct klk_reqid_slot *slot = slot_of(reqids, reqid);
+    return slot_is_free(slot) ? 0 : slot_index(reqids, slot);
+}
+
+uint64_t klk_reqids_put(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index) {
+    if (forgotten(reqids, reqid)) return 0;
+    struct klk_reqid_slot *slot = slot_of(reqids, reqid);
+    if (!slot_is_free(slot)) {
+        uint64_t there = slot_index(reqids, slot);
+        if (index < there) slot->index = (uint32_t)index;
+        return there;
+    }
+    uint32_t seconds = klk_reqid_seconds(reqid);
+    if (seconds > reqids->newest_s) {
+        reqids->newest_s = seconds;
+        if (seconds >= KLK_REQID_SECONDS) klk_reqids_forget(reqids, seconds - KLK_REQID_SECONDS);
+    }
+    memcpy(slot->reqid, reqid, KLK_REQID_SIZE);
+    slot->index = (uint32_t)index;
+    if (index > reqids->last_index) reqids->last_index = index;
+    reqids->shards[klk_reqid_shard_of(klk_reqid_hash(reqids, reqid))].count++;
+    ++*second_of(reqids, seconds);
+    reqids->count++;
+    return 0;
+}
+
+int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size, size_t *offset,
+                   uint64_t *index, uint32_t *newest_s) {
+    struct klk_header header;
+    klk_header_read(block, &header);
+    size_t end = KLK_HEADER_SIZE + (size_t)header.payload_size;
+    if (end > size || *offset > end) return KLK_ECORRUPT;
+    size_t ahead = *offset;
+    uint64_t ahead_index = *index;
+    struct klk_record record;
+    while (*offset < end) {
+        for (; ahead < end && ahead_index < *index + AHEAD; ahead_index++) {
+            ssize_t taken = klk_record_read(block + ahead, end - ahead, &record);
+            if (taken < 0) return KLK_ECORRUPT;
+            if (record.reqid) klk_reqids_prefetch(reqids, record.reqid);
+            ahead += (size_t)taken;
+        }
+        ssize_t taken = klk_record_read(block + *offset, end - *offset, &record);
+        if (taken < 0) return KLK_ECORRUPT;
+        if (record.reqid && memcmp(record.reqid, free_slot.reqid, KLK_REQID_SIZE) != 0) {
+            if (klk_reqids_want(reqids, record.reqid) != KLK_OK) return KLK_EGROW;
+            klk_reqids_put(reqids, record.reqid, *index);
+            uint32_t seconds = klk_reqid_seconds(record.reqid);
+            if (seconds > *newest_s) *newest_s = seconds;
+        }
+        *offset += (size_t)taken;
+        ++*index;
+    }
+    return KLK_OK;
+}
+
+/* Takes a slot out: whatever was pushed past it by it moves back, so that no chain is broken. */
+static void slot_remove(const struct klk_reqids *reqids, struct klk_reqid_shard *shard,
+                        uint32_t hole) {
+    for (uint32_t i = slot_next(shard, hole); !slot_is_free(&shard->slots[i]);
+         i = slot_next(shard, i)) {
+        uint32_t home = klk_reqid_home(shard, klk_reqid_hash(reqids, shard->slots[i].reqid));
+        uint32_t from_home = i >= home ? i - home : i + shard->size - home;
+        uint32_t from_hole = i >= hole ? i - hole : i + shard->size - hole;
+        if (from_home < from_hole) continue; /* Its home lies behind the hole. */
+        shard->slots[hole] = shard->slots[i];
+        hole = i;
+    }
+    shard->slots[hole] = free_slot;
+    shard->count--;
+}
+
+void klk_reqids_truncate(struct klk_reqids *reqids, uint64_t last_index) {
+    if (last_index >= reqids->last_index) return;
+    for (int s = 0; s < KLK_REQID_SHARDS; s++) {
+        struct klk_reqid_shard *shard = &reqids->shards[s];
+        for (uint32_t i = 0; i < shard->size;) {
+            struct klk_reqid_slot *slot = &shard->slots[i];
+            if (slot_is_free(slot) || slot_index(reqids, slot) <= last_index) {
+                i++;
+                continue;
+            }
+            if (!forgotten(reqids, slot->reqid)) {
+                --*second_of(reqids, klk_reqid_seconds(slot->reqid));
+                reqids->count--;
+            }
+            slot_remove(reqids, shard, i); /* And look again: another id may stand here now. */
+        }
+    }
+    reqids->last_index = last_index;
+}
+
+void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds) {
+    /* Beyond a whole turn of the ring there is nothing left to count. */
+    for (uint32_t turn = 0; reqids->forgotten_s < seconds && turn < KLK_REQID_SECONDS; turn++) {
+        uint32_t *ids = second_of(reqids, ++reqids->forgotten_s);
+        reqids->count -= *ids;
+        *ids = 0;
+    }
+    if (reqids->forgotten_s < seconds) reqids->forgotten_s = seconds;
+}
+
+void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max) {
+    while (reqids->count > count_max) klk_reqids_forget(reqids, reqids->forgotten_s + 1);
+}

@@ -1,0 +1,540 @@
+/* The leader's intake: client updates cut straight out of an arena into blocks for the log, and the
+ * answers to whoever waits for their commit (docs/protocols/zmq-raft.md). */
+#include "messages.h"
+#include "reqids.h"
+
+enum {
+    AHEAD = 8,     /* messages between the prefetch of a slot and its use */
+    OTHER = 1,     /* not an update */
+    RUN_SIZE = 12, /* u32 count, u64 first index */
+};
+
+#define SKIP UINT32_MAX /* of waiter.updates: nobody, go on at the ring's start */
+
+static const uint8_t YES[] = {1};
+static const uint8_t UPDATE_PACK[] = {0x6b, 0x3d};
+
+/* The status of a pack's answer. */
+static const uint8_t PACK_ASTRAY[] = {0};
+static const uint8_t PACK_TAKEN[] = {1};
+static const uint8_t PACK_GAP[] = {2};
+static const uint8_t PACK_REFUSED[] = {3};
+
+/* One who waits for an answer; behind it its routing id, then the runs of its pack. */
+struct waiter {
+    uint32_t size;    /* in the ring, a multiple of 8 */
+    uint32_t updates; /* that this one brought in: they count as in flight */
+    uint64_t index;   /* answered once this is committed */
+    uint64_t due_ms;  /* of the next reminder */
+    uint32_t bytes;
+    uint16_t runs;
+    uint8_t pack;
+    uint8_t routing_id_size;
+    uint8_t reqid[12];
+};
+
+struct request {
+    const uint8_t *routing_id;
+    const uint8_t *reqid;
+    const uint8_t *data; /* or the records of a pack */
+    uint32_t routing_id_size;
+    uint32_t data_size;
+    int pack;
+};
+
+static void put_u32(uint8_t *out, uint32_t value) {
+    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> 8 * i);
+}
+
+static void put_u64(uint8_t *out, uint64_t value) {
+    for (int i = 0; i < 8; i++) out[i] = (uint8_t)(value >> 8 * i);
+}
+
+
+/* msgpack's smallest encoding of a number; returns its size, at most 9. */
+static uint32_t msgpack_uint(uint8_t *out, uint64_t value) {
+    if (value < 128) {
+        out[0] = (uint8_t)value;
+        return 1;
+    }
+    int power = value < 1u << 8 ? 0 : value < 1u << 16 ? 1 : value >> 32 == 0 ? 2 : 3;
+    uint32_t size = 1u << power;
+    out[0] = (uint8_t)(0xcc + power);
+    for (uint32_t i = 0; i < size; i++) out[1 + i] = (uint8_t)(value >> 8 * (size - 1 - i));
+    return size + 1;
+}
+
+/* ---- answers ---- */
+
+/* Sends [reqid, status, payload], or for a pack [reqid, 6b 3d, status, payload]. A plain answer has
+ * no payload frame where payload is NULL, a pack's always has one. */
+static int answer(struct klk_messages *out, const struct request *to, const uint8_t *status,
+                  uint32_t status_size, const uint8_t *payload, uint32_t payload_size) {
+    uint64_t size = (uint64_t)to->routing_id_size + KLK_REQID_SIZE + 3 + payload_size;
+    if (!klk_messages_fit(out, size, 5)) return KLK_EFULL;
+    klk_messages_frame(out, to->routing_id, to->routing_id_size);
+    klk_messages_frame(out, to->reqid, KLK_REQID_SIZE);
+    if (to->pack) klk_messages_frame(out, UPDATE_PACK, sizeof UPDATE_PACK);
+    klk_messages_frame(out, status, status_size);
+    if (payload || to->pack) klk_messages_frame(out, payload, payload_size);
+    klk_messages_end(out);
+    return KLK_OK;
+}
+
+static int answer_astray(struct klk_messages *out, const struct request *to,
+                         const uint8_t *refusal, uint32_t refusal_size) {
+    return answer(out, to, PACK_ASTRAY, to->pack ? 1 : 0, refusal, refusal_size);
+}
+
+static int answer_accepted(struct klk_messages *out, const struct request *to) {
+    return answer(out, to, YES, 1, NULL, 0);
+}
+
+static int answer_index(struct klk_messages *out, const struct request *to, uint64_t index) {
+    uint8_t number[9];
+    return answer(out, to, YES, 1, number, msgpack_uint(number, index));
+}
+
+/* Why a pack is refused for good: msgpack [position, reason], the reason of at most 31 bytes. */
+static int answer_refused(struct klk_messages *out, const struct request *to, uint32_t position,
+                          const char *reason) {
+    uint8_t payload[64] = {0x92};
+    if (!to->pack) return answer(out, to, NULL, 0, NULL, 0);
+    uint32_t size = 1 + msgpack_uint(payload + 1, position);
+    uint32_t length = (uint32_t)strlen(reason);
+    payload[size++] = (uint8_t)(0xa0 | length);
+    memcpy(payload + size, reason, length);
+    return answer(out, to, PACK_REFUSED, 1, payload, size + length);
+}
+
+/* ---- waiters ---- */
+
+static struct waiter *waiter_at(const struct klk_updates *updates, uint64_t position) {
+    return (struct waiter *)(void *)((uint8_t *)updates->waiters +
+                                     (position & (updates->waiters_max - 1)));
+}
+
+static uint32_t waiter_size(uint32_t routing_id_size, uint32_t runs) {
+    return (uint32_t)((sizeof(struct waiter) + routing_id_size + runs * RUN_SIZE + 7) & ~7ull);
+}
+
+/* Whether a waiter finds room, whatever of the ring's end it must leave empty. */
+static int waiter_fits(const struct klk_updates *updates, uint32_t size) {
+    uint64_t to_end = updates->waiters_max - (updates->tail & (updates->waiters_max - 1));
+    uint64_t need = size <= to_end ? size : to_end + size;
+    return updates->tail - updates->head + need <= updates->waiters_max;
+}
+
+/* Makes somebody wait for index; the caller has seen that it fits. */
+static void waiter_add(struct klk_updates *updates, const struct request *from, uint64_t index,
+                       uint32_t count, uint32_t bytes, uint32_t runs, uint64_t now_ms) {
+    uint32_t size = waiter_size(from->routing_id_size, runs);
+    uint64_t to_end = updates->waiters_max - (updates->tail & (updates->waiters_max - 1));
+    struct waiter *waiter = waiter_at(updates, updates->tail);
+    if (size > to_end) {
+        waiter->size = (uint32_t)to_end;
+        waiter->updates = SKIP;
+        updates->tail += to_end;
+        waiter = waiter_at(updates, updates->tail);
+    }
+    uint8_t *behind = (uint8_t *)(waiter + 1);
+    waiter->size = size;
+    waiter->updates = count;
+    waiter->index = index;
+    waiter->due_ms = now_ms + KLK_REMIND_MS;
+    waiter->bytes = bytes;
+    waiter->runs = (uint16_t)runs;
+    waiter->pack = (uint8_t)from->pack;
+    waiter->routing_id_size = (uint8_t)from->routing_id_size;
+    memcpy(waiter->reqid, from->reqid, KLK_REQID_SIZE);
+    memcpy(behind, from->routing_id, from->routing_id_size);
+    memcpy(behind + from->routing_id_size, updates->runs, runs * RUN_SIZE);
+    if (!updates->waiting++) updates->remind_ms = waiter->due_ms;
+    updates->tail += size;
+    updates->inflight += count;
+    updates->inflight_bytes += bytes;
+}
+
+static struct request waiter_request(const struct waiter *waiter) {
+    const uint8_t *behind = (const uint8_t *)(waiter + 1);
+    return (struct request){.routing_id = behind,
+                            .reqid = waiter->reqid,
+                            .data = behind + waiter->routing_id_size,
+                            .routing_id_size = waiter->routing_id_size,
+                            .data_size = waiter->runs * (uint32_t)RUN_SIZE,
+                            .pack = waiter->pack};
+}
+
+/* The waiter at a position that may be the empty end of the ring; NULL behind the last one. */
+static struct waiter *waiter_next(const struct klk_updates *updates, uint64_t *position) {
+    if (*position == updates->tail) return NULL;
+    struct waiter *waiter = waiter_at(updates, *position);
+    if (waiter->updates != SKIP) return waiter;
+    *position += waiter->size;
+    return waiter_at(updates, *position);
+}
+
+static void waiter_remove(struct klk_updates *updates, const struct waiter *waiter) {
+    updates->inflight -= waiter->updates;
+    updates->inflight_bytes -= waiter->bytes;
+    updates->waiting--;
+    updates->head += waiter->size;
+}
+
+/* ---- records ---- */
+
+/* Opens a new block when the last one has no room left for so many bytes of records. */
+static uint8_t *records_place(struct klk_updates *updates, uint64_t first_index, size_t bytes) {
+    struct klk_header header;
+    uint8_t *open = updates->blocks + updates->open;
+    if (!updates->records) {
+        updates->first_index = first_index;
+        updates->first = updates->open = 0;
+        updates->used = KLK_HEADER_SIZE;
+        memset(updates->blocks, 0, KLK_HEADER_SIZE);
+        return updates->blocks + updates->used;
+    }
+    klk_header_read(open, &header);
+    if (header.payload_size + bytes > KLK_INTAKE_BYTES) {
+        updates->open += klk_block_size(header.payload_size);
+        memset(updates->blocks + updates->open, 0, KLK_HEADER_SIZE);
+        updates->used = updates->open + KLK_HEADER_SIZE;
+    }
+    return updates->blocks + updates->used;
+}
+
+/* The open block has so many more records and bytes; its header's places hold them until it is
+ * sealed. */
+static void records_count(struct klk_updates *updates, uint32_t count, size_t bytes) {
+    struct klk_header header;
+    uint8_t *open = updates->blocks + updates->open;
+    klk_header_read(open, &header);
+    put_u32(open + 24, header.count + count);
+    put_u32(open + 28, header.payload_size + (uint32_t)bytes);
+    updates->used += bytes;
+    updates->records += count;
+    updates->counters[KLK_UPDATES_TAKEN] += count;
+}
+
+/* What the blocks need at most for all of an arena. A record is at most 4 bytes longer than its
+ * message; of two blocks side by side at least one is half full. */
+static size_t records_need(const struct klk_updates *updates, const struct klk_messages *arena) {
+    size_t bytes = klk_messages_bytes(arena) + 4 * (size_t)arena->messages;
+    size_t used = updates->records ? updates->used : 0;
+    return used + bytes + (2 * bytes / KLK_INTAKE_BYTES + 4) * (KLK_HEADER_SIZE + 8);
+}
+
+/* ---- admission ---- */
+
+/* Why an id that is not in the table is refused for good, or NULL. */
+static const char *reqid_refusal(const struct klk_updates *updates,
+                                 const struct klk_updates_view *view, const uint8_t *reqid) {
+    uint64_t seconds = klk_reqid_seconds(reqid);
+    if (seconds + updates->ttl_s < view->unix_s) return "expired";
+    if (seconds > (uint64_t)view->unix_s + KLK_REQID_AHEAD_S) return "too early";
+    return seconds <= updates->reqids->forgotten_s ? "forgotten" : NULL;
+}
+
+static int over_limits(const struct klk_updates *updates, uint64_t count, uint64_t bytes) {
+    if (!updates->inflight) return 0; /* Whatever is allowed alone is taken some time. */
+    return updates->inflight + count > updates->inflight_max ||
+           updates->inflight_bytes + bytes > updates->inflight_bytes_max;
+}
+
+/* ---- one update in text or node form ---- */
+
+/* A known id: its index once it is committed, else "accepted" now and the index later. */
+static int take_repeated(struct klk_updates *updates, const struct request *from, uint64_t index,
+                         const struct klk_updates_view *view, struct klk_messages *out) {
+    int result = KLK_OK;
+    if (index <= view->commit_index) {
+        result = answer_index(out, from, index);
+    } else if (!waiter_fits(updates, waiter_size(from->routing_id_size, 0))) {
+        updates->counters[KLK_UPDATES_OVER]++;
+        return KLK_OK;
+    } else {
+        result = answer_accepted(out, from);
+        if (result == KLK_OK) waiter_add(updates, from, index, 0, 0, 0, view->now_ms);
+    }
+    updates->counters[KLK_UPDATES_REPEATED] += result == KLK_OK;
+    return result;
+}
+
+static int take_refused(struct klk_updates *updates, const struct request *from, uint32_t position,
+                        const char *reason, struct klk_messages *out) {
+    int result = answer_refused(out, from, position, reason);
+    updates->counters[KLK_UPDATES_REFUSED] += result == KLK_OK;
+    return result;
+}
+
+static int take_single(struct klk_updates *updates, const struct request *from,
+                       const struct klk_updates_view *view, struct klk_messages *out) {
+    uint64_t known = klk_reqids_find(updates->reqids, from->reqid);
+    if (known) return take_repeated(updates, from, known, view, out);
+    if (!from->data_size || from->data_size > updates->record_bytes_max ||
+        reqid_refusal(updates, view, from->reqid))
+        return take_refused(updates, from, 0, "", out);
+    size_t bytes = klk_record_size(from->data_size, 1);
+    if (over_limits(updates, 1, bytes) ||
+        !waiter_fits(updates, waiter_size(from->routing_id_size, 0))) {
+        updates->counters[KLK_UPDATES_OVER]++;
+        return KLK_OK;
+    }
+    if (klk_reqids_want(updates->reqids, from->reqid) != KLK_OK) return KLK_EGROW;
+    uint64_t index = view->next_index + updates->records;
+    klk_reqids_put(updates->reqids, from->reqid, index);
+    uint8_t *place = records_place(updates, view->next_index, bytes);
+    klk_record_write(place, 0, from->reqid, from->data, from->data_size);
+    waiter_add(updates, from, index, 1, (uint32_t)bytes, 0, view->now_ms);
+    records_count(updates, 1, bytes);
+    return KLK_OK;
+}
+
+/* ---- packs ---- */
+
+/* Looks at every record of a pack before any is taken: it is taken whole or not at all.
+ * Returns NULL, or why not, with the position of the record at fault. */
+static const char *pack_fault(struct klk_updates *updates, const struct request *from,
+                              const struct klk_updates_view *view, uint32_t *position) {
+    struct klk_reqids *reqids = updates->reqids;
+    struct klk_record record;
+    memset(reqids->need, 0, sizeof reqids->need);
+    *position = 0;
+    if (!from->data_size) return "empty";
+    for (size_t offset = 0; offset < from->data_size; ++*position) {
+        ssize_t taken = klk_record_read(from->data + offset, from->data_size - offset, &record);
+        if (taken < 0 || !record.reqid || record.kind != 0) return "malformed";
+        if (!*position && memcmp(record.reqid, from->reqid, KLK_REQID_SIZE) != 0)
+            return "malformed";
+        if (!record.data_size) return "empty";
+        if (record.data_size > updates->record_bytes_max || *position == KLK_PACK_COUNT_MAX ||
+            (*position && from->data_size > KLK_PACK_BYTES_MAX))
+            return "too large";
+        const char *refusal = reqid_refusal(updates, view, record.reqid);
+        if (refusal && !klk_reqids_find(reqids, record.reqid)) return refusal;
+        klk_reqids_prefetch(reqids, record.reqid);
+        reqids->need[klk_reqid_shard_of(klk_reqid_hash(reqids, record.reqid))]++;
+        offset += (size_t)taken;
+    }
+    return NULL;
+}
+
+/* Takes in the records whose ids are new and joins the indexes of all in runs; returns how many
+ * runs. index is that of the first new one, last the largest of any. */
+static uint32_t pack_records(struct klk_updates *updates, const struct request *from,
+                             uint64_t next_index, uint64_t *last, uint32_t *count,
+                             uint32_t *bytes) {
+    struct klk_record record;
+    uint8_t *place = records_place(updates, next_index, from->data_size);
+    uint64_t index = next_index + updates->records, run_end = 0;
+    uint32_t runs = 0, run_count = 0, start = 0, offset = 0;
+    *last = *count = *bytes = 0;
+    while (offset < from->data_size) {
+        ssize_t taken = klk_record_read(from->data + offset, from->data_size - offset, &record);
+        uint64_t known = klk_reqids_put(updates->reqids, record.reqid, index);
+        if (known) { /* What stands before it moves in one piece. */
+            memcpy(place + *bytes, from->data + start, offset - start);
+            *bytes += offset - start;
+            start = offset + (uint32_t)taken;
+        }
+        uint64_t mine = known ? known : index++;
+        if (!runs || mine != run_end) {
+            put_u64(updates->runs + RUN_SIZE * runs++ + 4, mine);
+            run_count = 0;
+            run_end = mine;
+        }
+        put_u32(updates->runs + RUN_SIZE * (runs - 1), ++run_count);
+        run_end++;
+        *count += !known;
+        if (mine > *last) *last = mine;
+        offset += (uint32_t)taken;
+    }
+    memcpy(place + *bytes, from->data + start, offset - start);
+    *bytes += offset - start;
+    return runs;
+}
+
+/* The records are in; says so when they all were already, else the answer waits. */
+static int pack_answer(struct klk_updates *updates, const struct request *from,
+                       const struct klk_updates_view *view, struct klk_messages *out) {
+    uint64_t last;
+    uint32_t count, bytes;
+    uint32_t runs = pack_records(updates, from, view->next_index, &last, &count, &bytes);
+    if (count) {
+        records_count(updates, count, bytes);
+    } else {
+        updates->counters[KLK_UPDATES_REPEATED]++;
+        if (last <= view->commit_index)
+            return answer(out, from, PACK_TAKEN, 1, updates->runs, runs * RUN_SIZE);
+        answer_accepted(out, from);
+    }
+    waiter_add(updates, from, last, count, bytes, runs, view->now_ms);
+    return KLK_OK;
+}
+
+static int take_pack(struct klk_updates *updates, const struct request *from,
+                     const uint8_t *previous, uint32_t previous_size,
+                     const struct klk_updates_view *view, struct klk_messages *out) {
+    uint32_t position;
+    const char *fault = pack_fault(updates, from, view, &position);
+    if (fault) return take_refused(updates, from, position, fault, out);
+    if (previous_size && !klk_reqids_find(updates->reqids, previous)) {
+        int result = answer(out, from, PACK_GAP, 1, NULL, 0);
+        updates->counters[KLK_UPDATES_GAPS] += result == KLK_OK;
+        return result;
+    }
+    if (over_limits(updates, position, from->data_size) ||
+        !waiter_fits(updates, waiter_size(from->routing_id_size, position))) {
+        updates->counters[KLK_UPDATES_OVER]++;
+        return KLK_OK;
+    }
+    if (klk_reqids_crowded(updates->reqids) >= 0) return KLK_EGROW;
+    /* From here on nothing may fail: the records go in once. */
+    uint64_t room = (uint64_t)from->routing_id_size + KLK_REQID_SIZE + 3 + position * RUN_SIZE;
+    if (!klk_messages_fit(out, room, 5)) return KLK_EFULL;
+    return pack_answer(updates, from, view, out);
+}
+
+/* ---- the intake ---- */
+
+static int ident_is_ours(const struct klk_updates *updates, const struct klk_messages *arena,
+                         uint32_t message, uint32_t frame) {
+    uint32_t size;
+    const uint8_t *ident = klk_messages_at(arena, message, frame, &size);
+    return size == updates->ident_size && memcmp(ident, updates->ident, size) == 0;
+}
+
+/* Frame 0 is the routing id: `=` has 3 frames behind it (text form), or the ident and 4 or more
+ * (node form). Returns KLK_OK with data set, or KLK_EINVAL. */
+static int single_shape(const struct klk_updates *updates, const struct klk_messages *arena,
+                        uint32_t message, struct request *from) {
+    uint32_t frames = klk_messages_frames(arena, message);
+    if (frames < 4 || (frames > 4 && !ident_is_ours(updates, arena, message, 3)))
+        return KLK_EINVAL;
+    from->data = klk_messages_at(arena, message, frames == 4 ? 3 : 4, &from->data_size);
+    return KLK_OK;
+}
+
+/* [routing id, reqid, 6b 3d, ident, previous, records] */
+static int pack_shape(const struct klk_updates *updates, const struct klk_messages *arena,
+                      uint32_t message, struct request *from, const uint8_t **previous,
+                      uint32_t *previous_size) {
+    if (klk_messages_frames(arena, message) < 6 || !ident_is_ours(updates, arena, message, 3))
+        return KLK_EINVAL;
+    *previous = klk_messages_at(arena, message, 4, previous_size);
+    from->data = klk_messages_at(arena, message, 5, &from->data_size);
+    return *previous_size && *previous_size != KLK_REQID_SIZE ? KLK_EINVAL : KLK_OK;
+}
+
+static int take_message(struct klk_updates *updates, const struct klk_messages *arena,
+                        uint32_t message, const struct klk_updates_view *view,
+                        struct klk_messages *out) {
+    uint32_t type_size, reqid_size, previous_size = 0;
+    const uint8_t *previous = NULL;
+    struct request from = {0};
+    if (klk_messages_frames(arena, message) < 3) return OTHER;
+    const uint8_t *type = klk_messages_at(arena, message, 2, &type_size);
+    from.pack = type_size == 2 && memcmp(type, UPDATE_PACK, 2) == 0;
+    if (!from.pack && !(type_size == 1 && *type == 0x3d)) return OTHER;
+    from.routing_id = klk_messages_at(arena, message, 0, &from.routing_id_size);
+    from.reqid = klk_messages_at(arena, message, 1, &reqid_size);
+    int shape = from.pack
+                    ? pack_shape(updates, arena, message, &from, &previous, &previous_size)
+                    : single_shape(updates, arena, message, &from);
+    if (shape != KLK_OK || reqid_size != KLK_REQID_SIZE || from.routing_id_size > UINT8_MAX) {
+        updates->counters[KLK_UPDATES_DROPPED]++;
+        return KLK_OK;
+    }
+    if (!view->leader) {
+        int result = answer_astray(out, &from, view->refusal, view->refusal_size);
+        updates->counters[KLK_UPDATES_ASTRAY] += result == KLK_OK;
+        return result;
+    }
+    if (from.pack) return take_pack(updates, &from, previous, previous_size, view, out);
+    return take_single(updates, &from, view, out);
+}
+
+/* Brings the table's slot for a message that comes soon nearer. */
+static void prefetch_message(const struct klk_updates *updates, const struct klk_messages *arena,
+                             uint32_t message) {
+    uint32_t size;
+    if (message >= arena->messages || klk_messages_frames(arena, message) < 2) return;
+    const uint8_t *reqid = klk_messages_at(arena, message, 1, &size);
+    if (size == KLK_REQID_SIZE) klk_reqids_prefetch(updates->reqids, reqid);
+}
+
+int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,
+                     const struct klk_updates_view *view, struct klk_messages *out,
+                     uint32_t *others, uint32_t *others_count) {
+    if (updates->records && updates->first_index != view->next_index) return KLK_EINVAL;
+    updates->blocks_need = records_need(updates, arena);
+    if (!updates->position && updates->blocks_need > updates->blocks_max) return KLK_ESPACE;
+    for (uint32_t m = updates->position; m < arena->messages; m++) {
+        prefetch_message(updates, arena, m + AHEAD);
+        int result = take_message(updates, arena, m, view, out);
+        updates->position = m;
+        if (result < 0) return result;
+        if (result == OTHER) others[(*others_count)++] = m;
+    }
+    updates->position = 0;
+    return KLK_OK;
+}
+
+/* ---- what was taken, and what became of it ---- */
+
+ssize_t klk_updates_block(struct klk_updates *updates, uint64_t first_index, uint64_t term,
+                          const uint8_t **block, uint32_t *count) {
+    struct klk_header header;
+    if (!updates->records) return 0;
+    if (first_index != updates->first_index) return KLK_EINVAL;
+    uint8_t *at = updates->blocks + updates->first;
+    klk_header_read(at, &header);
+    ssize_t size = klk_block_seal(at, first_index, term, header.count, header.payload_size);
+    if (size < 0) return size;
+    updates->first += (size_t)size;
+    updates->first_index += header.count;
+    updates->records -= header.count;
+    *block = at;
+    *count = header.count;
+    return size;
+}
+
+int klk_updates_commit(struct klk_updates *updates, uint64_t index, struct klk_messages *out) {
+    struct waiter *waiter;
+    while ((waiter = waiter_next(updates, &updates->head)) && waiter->index <= index) {
+        struct request to = waiter_request(waiter);
+        int result = to.pack ? answer(out, &to, PACK_TAKEN, 1, to.data, to.data_size)
+                             : answer_index(out, &to, waiter->index);
+        if (result != KLK_OK) return result;
+        waiter_remove(updates, waiter);
+    }
+    return KLK_OK;
+}
+
+int klk_updates_remind(struct klk_updates *updates, uint64_t now_ms, struct klk_messages *out) {
+    struct waiter *waiter;
+    uint64_t position = updates->head, next_ms = UINT64_MAX;
+    if (!updates->waiting || now_ms < updates->remind_ms) return KLK_OK;
+    for (; (waiter = waiter_next(updates, &position)); position += waiter->size) {
+        if (waiter->due_ms <= now_ms) {
+            struct request to = waiter_request(waiter);
+            if (answer_accepted(out, &to) != KLK_OK) return KLK_EFULL;
+            waiter->due_ms = now_ms + KLK_REMIND_MS;
+        }
+        if (waiter->due_ms < next_ms) next_ms = waiter->due_ms;
+    }
+    updates->remind_ms = next_ms;
+    return KLK_OK;
+}
+
+int klk_updates_refuse(struct klk_updates *updates, const uint8_t *refusal, uint32_t refusal_size,
+                       struct klk_messages *out) {
+    struct waiter *waiter;
+    updates->records = 0;
+    while ((waiter = waiter_next(updates, &updates->head))) {
+        struct request to = waiter_request(waiter);
+        if (answer_astray(out, &to, refusal, refusal_size) != KLK_OK) return KLK_EFULL;
+        waiter_remove(updates, waiter);
+    }
+    return KLK_OK;
+}
