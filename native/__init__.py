@@ -196,7 +196,7 @@ class Scan:
 
     def __init__(self, offset: int, next_index: int, term: int) -> None:
         self._scan = ffi.new("struct klk_scan *")
-        self._scan.offset = offset
+        self._scan.offset = self._scan.synced = offset
         self._scan.next_index = next_index
         self._scan.term = term
         self.runs: list[tuple[int, int]] = []  # (first index, term) of each run that begins

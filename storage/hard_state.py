@@ -16,7 +16,7 @@ from .segment import NAME_BYTES_MAX, SEGMENT_START, Identity, check_identity, en
 PATH = "hard_state"
 LOCK = "peer.lock"
 UNFINISHED = "hard_state.new"
-SLOT_BYTES = 512  # One sector of each slot's 4096 bytes: written whole or not at all.
+SECTOR_BYTES = 512  # All of a slot that is not zero: a disk writes it whole or not at all.
 MAGIC_FILE = 0x484B4C4B  # "KLKH"
 MAGIC_SLOT = 0x564B4C4B  # "KLKV"
 NO_VOTE = 0x100
@@ -127,15 +127,16 @@ def _encode(slot: _Slot) -> bytes:
     fields = _SLOT.pack(
         MAGIC_SLOT, 0, slot.sequence, slot.state.term, slot.voter, slot.withheld, size
     )
-    data = (fields + vote).ljust(SLOT_BYTES, b"\0")
+    data = (fields + vote).ljust(SEGMENT_START, b"\0")
+    assert len(fields + vote) <= SECTOR_BYTES
     return data[:4] + native.crc32c(data[8:]).to_bytes(4, "little") + data[8:]
 
 
 def _decode(data: bytes) -> _Slot | None:
-    if len(data) < SLOT_BYTES or native.zeros(data[SLOT_BYTES:]) != len(data) - SLOT_BYTES:
+    if len(data) < SEGMENT_START:
         return None
     magic, crc, sequence, term, voter, withheld, size = _SLOT.unpack_from(data)
-    if magic != MAGIC_SLOT or crc != native.crc32c(data[8:SLOT_BYTES]) or size > NO_VOTE:
+    if magic != MAGIC_SLOT or crc != native.crc32c(data[8:]) or size > NO_VOTE:
         return None
     vote = data[_SLOT.size : _SLOT.size + size].decode("utf-8", "replace")
     state = HardState(term, None if size == NO_VOTE else vote)

@@ -169,7 +169,7 @@ class Log:
         file = self._files.create(path, self._io)
         try:
             file.zero(0, -(-size // SEGMENT_START) * SEGMENT_START)
-            file.sync()
+            self._sync(file.sync)
         except StorageError:
             file.close()
             self._files.remove(path)

@@ -169,12 +169,15 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
         raise corrupt(file.place, data, scan)
     synced = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
     synced.walk(memoryview(data)[: scan.synced])
-    if code == 0 and synced.next_index == scan.next_index and len(data) == header.size:
+    nothing = code == 0 and synced.next_index == scan.next_index and len(data) == header.size
+    # After a failed sync the cache may hold what the disk does not: never write beside that.
+    if nothing and file.read(0, header.size) == data:
         return scan.offset, None
     tail = memoryview(data)[scan.synced : scan.offset]
     blocks = []
     while tail:
         places, used = native.segment_blocks(tail)
+        assert used > 0, f"{file.place}: {scan.synced} is no border of blocks"
         blocks += [bytes(tail[place[0] : place[0] + place[1]]) for place in places]
         tail = tail[used:]
     return scan.offset, Tail(synced.next_index, synced.term, blocks)

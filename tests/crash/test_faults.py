@@ -1,0 +1,249 @@
+"""The log and the hard state through random appends, conflicts, crashes, power losses, failed syncs
+and full disks: what was acknowledged is never lost, nothing that was never written appears."""
+
+from random import Random
+
+import pytest
+
+from kelek.protocols.raft.messages import HardState
+from kelek.protocols.record import Record, decode_block, encode_block
+from kelek.storage.errors import StorageError, StorageFull
+from kelek.storage.hard_state import HardStateFile
+from kelek.storage.log import Log
+from kelek.storage.memory import Killed, MemoryDisk
+from kelek.storage.reader import LogReader
+from kelek.storage.segment import Identity
+
+ME = Identity("demo", "n1")
+SEGMENT_BYTES = 16 << 10
+Entry = tuple[int, bytes]  # Term and data.
+
+
+class Machine:
+    """One peer's log on a faulty disk, beside what it must hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.disk = MemoryDisk()
+        self.epoch = 0
+        self.acked: list[Entry] = []  # Reported as durable.
+        self.states: list[list[Entry]] = [
+            []
+        ]  # What it may hold: acked, and after each block since.
+        self.serial = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.epoch += 1
+        self.files = self.disk.process()
+        self.log = Log.open(self.files, ME, epoch=self.epoch, segment_bytes=SEGMENT_BYTES)
+        held = self.held()
+        assert held in self.states
+        assert self.log.last_index == len(held)
+        assert self.log.last_term == (held[-1][0] if held else 0)
+        self.acked, self.states = held, [held]
+
+    def held(self) -> list[Entry]:
+        entries = []
+        for batch in LogReader(self.files, ME).scan():
+            assert batch.first_index == len(entries) + 1
+            entries += [(batch.term, record.data) for record in decode_block(batch.block)[1]]
+        return entries
+
+    def append(self) -> None:
+        random, entries = self.random, list(self.states[-1])
+        prev_index = len(entries)
+        if prev_index > 0 and random.random() < 0.1:
+            prev_index = random.randrange(max(0, prev_index - 20), prev_index)
+        prev_term = entries[prev_index - 1][0] if prev_index else 0
+        term = max([prev_term, 1, *(term for term, _ in entries)])
+        term += prev_index < len(entries) or random.random() < 0.1
+        blocks, states, entries = [], [], entries[:prev_index]
+        if prev_index < len(self.states[-1]):
+            states.append(entries)
+        for _ in range(random.randint(1, 3)):
+            records = [self.record() for _ in range(random.randint(1, 5))]
+            blocks.append(encode_block(len(entries) + 1, term, records).block)
+            entries = entries + [(term, record.data) for record in records]
+            states.append(entries)
+        try:
+            self.log.append(prev_index, prev_term, blocks)
+        except StorageFull:
+            assert self.log.last_index == len(self.states[-1])
+        except (StorageError, Killed):
+            self.states += states
+            raise
+        else:
+            self.states += states
+
+    def record(self) -> Record:
+        self.serial += 1
+        size = self.random.choice((1, 20, 700, 3000))
+        filler = self.random.choice((b"\0", b"x"))
+        return Record(0, None, (b"%d" % self.serial).ljust(size, filler))
+
+    def sync(self) -> None:
+        self.log.sync()
+        self.acked = self.states[-1]
+        self.states = [self.acked]
+
+    def fail_sync(self) -> None:
+        self.disk.fail_sync()
+        with pytest.raises(StorageError, match="EIO"):  # noqa: PT012
+            self.append()
+            self.append()
+            self.log.sync()
+        for again in (self.log.sync, self.append, self.log.idle):
+            with pytest.raises(StorageError, match="nothing is written after"):
+                again()
+        self.disk.fail_sync(0)
+        self.disk.crash()
+        self.restart()
+
+    def crash(self) -> None:
+        self.disk.crash()
+        self.states = self.states[-1:]
+        self.restart()
+
+    def power_loss(self) -> None:
+        self.disk.power_loss(self.random)
+        self.restart()
+
+    def killed(self) -> None:
+        """Killed at any step, in the next recovery too; sometimes the power fails as well."""
+        self.disk.kill_after(self.random.randrange(12))
+        try:
+            while True:
+                self.append()
+                self.log.sync()
+                self.acked, self.states = self.states[-1], self.states[-1:]
+                self.idle()
+        except Killed:
+            pass
+        for _ in range(self.random.randrange(3)):
+            if self.random.random() < 0.5:
+                self.disk.power_loss(self.random)
+            self.disk.kill_after(self.random.randrange(20))
+            try:
+                self.restart()
+            except Killed:
+                continue
+            break
+        self.disk.kill_after(None)
+        self.power_loss()
+
+    def close(self) -> None:
+        self.log.close()
+        self.acked, self.states = self.states[-1], self.states[-1:]
+        if self.random.random() < 0.5:
+            self.disk.power_loss(self.random)
+        self.restart()
+
+    def idle(self) -> None:
+        self.log.idle()
+
+    def fill(self) -> None:
+        """The disk is full for a while, then there is space again."""
+        self.disk.bytes_max = 0
+        for _ in range(self.random.randint(1, 10)):
+            self.append()
+            self.idle()
+        if self.log.low:
+            with pytest.raises(StorageFull):
+                self.log.append(self.log.last_index, self.log.last_term, [])
+        self.disk.bytes_max = 1 << 40
+        while self.log.idle():
+            pass
+        assert not self.log.low
+
+    def run(self, steps: int) -> None:
+        weights = {
+            self.append: 30, self.sync: 12, self.idle: 10, self.crash: 2,
+            self.power_loss: 4, self.fail_sync: 2, self.killed: 4, self.close: 2, self.fill: 1,
+        }  # fmt: skip
+        for step in self.random.choices(list(weights), list(weights.values()), k=steps):
+            step()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_acknowledged_entry_is_lost(seed: int) -> None:
+    machine = Machine(seed)
+    machine.run(150)
+    machine.power_loss()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_vote_is_forgotten(seed: int) -> None:
+    random, disk = Random(seed), MemoryDisk()
+    acked = asked = HardState()
+    for term in range(1, 60):
+        if random.random() < 0.5:
+            disk.kill_after(random.randrange(15))
+        try:
+            file = HardStateFile.open(disk.process(), ME)
+            assert not file.withheld
+            assert file.state in (acked, asked)
+            acked = asked = file.state  # From now on it may be told to others.
+            for vote in range(random.randint(0, 3)):
+                asked = HardState(term, f"n{vote}")
+                if random.random() < 0.3:
+                    disk.fail_sync()
+                    for _ in range(2):
+                        with pytest.raises(StorageError):
+                            file.save(asked)
+                    disk.fail_sync(0)
+                    break
+                file.save(asked)
+                acked = asked
+        except Killed:
+            pass
+        disk.kill_after(None)
+        disk.fail_sync(0)
+        if random.random() < 0.5:
+            disk.power_loss(random)
+        else:
+            disk.crash()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("bit", [0, 40, 64, 128, 200, 4095, 4096, 32767])
+def test_a_damaged_slot_withholds_the_vote(number: int, bit: int) -> None:
+    disk = MemoryDisk()
+    file = HardStateFile.open(disk.process(), ME)
+    for term in range(1, 8):
+        file.save(HardState(term, "n2"))
+    disk.crash()
+    disk.flip("hard_state", number * 4096 * 8 + bit)
+    for _ in range(3):  # It stays so, over restarts and new terms, until someone says otherwise.
+        file = HardStateFile.open(disk.process(), ME)
+        assert file.withheld
+        assert file.state.term >= 6
+        file.save(HardState(file.state.term + 1, None))
+        disk.crash()
+    file = HardStateFile.open(disk.process(), ME)
+    file.withheld = False
+    file.save(HardState(file.state.term + 1, None))
+    disk.crash()
+    assert not HardStateFile.open(disk.process(), ME).withheld
+
+
+def test_both_slots_damaged() -> None:
+    disk = MemoryDisk()
+    file = HardStateFile.open(disk.process(), ME)
+    file.save(HardState(1, "n2"))
+    file.save(HardState(2, "n2"))
+    disk.crash()
+    for number in (1, 2):
+        disk.flip("hard_state", number * 4096 * 8)
+    file = HardStateFile.open(disk.process(), ME)
+    assert (file.withheld, file.empty) == (True, False)
+
+
+def test_a_damaged_identity_is_refused() -> None:
+    disk = MemoryDisk()
+    HardStateFile.open(disk.process(), ME).close()
+    for bit in range(4096 * 8):
+        disk.flip("hard_state", bit)
+        with pytest.raises(StorageError):
+            HardStateFile.open(disk.process(), ME)
+        disk.flip("hard_state", bit)
