@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Self
 import msgpack
 import zmq
 
-from ..native import Arena, Drain
+from ..native import Arena as Arena
+from ..native import Drain
 from ..storage.errors import StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken
@@ -420,7 +421,8 @@ class Loop:
         for socket in self._sockets:
             socket.close()
         if not self._threaded:
-            self.context.term()
+            # Not term(): a start that was interrupted may have made a socket that we don't know.
+            self.context.destroy()
 
 
 class Actor(Loop):
@@ -521,10 +523,11 @@ class Actor(Loop):
 
     def _on_signal(self, number: int, frame: object) -> None:
         gone = number == signal.SIGIO and self._supervisor_gone()
-        if self._starting and (gone or number != signal.SIGIO):
-            raise _Stopped
         if gone:  # Should the loop hang: nobody else is left to end this process.
             signal.setitimer(signal.ITIMER_REAL, ORPHAN_S_MAX)
+        if self._starting and not self.stopping and (gone or number != signal.SIGIO):
+            self.stopping = True
+            raise _Stopped
 
     def _supervisor_gone(self) -> bool:
         try:
@@ -559,15 +562,15 @@ class Actor(Loop):
 
 
 def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
-    problem = {
-        zmq.EADDRINUSE: f"{address} is in use",
-        zmq.EADDRNOTAVAIL: f"{address} is not an address of this machine",
-        errno.EACCES: f"{address} may not be bound by this user",
-        errno.ENODEV: f"{address} is not an address of this machine",
-    }.get(error.errno or 0, f"{address} can't be bound: {error}")
-    return OperatorError(
-        place or address, problem, "end the program that holds it, or choose another address"
-    )
+    number = error.errno or 0
+    problem, way_out = {
+        zmq.EADDRINUSE: ("is in use", "end the program that holds it, or choose another address"),
+        zmq.EADDRNOTAVAIL: ("is not an address of this machine", "write one of its own"),
+        errno.ENODEV: ("is not an address of this machine", "write one of its own"),
+        errno.EACCES: ("may not be bound by this user", "choose a port above 1023"),
+        errno.ENOENT: ("is in no directory", "make the directory"),
+    }.get(number, (f"can't be bound: {os.strerror(number)}", "choose another address"))
+    return OperatorError(place or address, f"{address} {problem}" if place else problem, way_out)
 
 
 def _address(options: SocketOptions) -> str:

@@ -20,6 +20,8 @@ class Dummy(Actor):
         if fault == "slow start":
             self.log("starts-slowly")
             select.select([], [], [], 600)
+        if fault == "can't be ended":
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.fault = fault
         self.log("serves", pid=os.getpid())
         self.ready()
@@ -31,7 +33,6 @@ class Dummy(Actor):
         if self.fault == "broken":
             raise UnitBroken("gap after seq 3")
         if self.fault == "can't be ended":
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             select.select([], [], [], 600)
         if self.fault == "hangs at the end" and self.stopping:
             select.select([], [], [], 600)
