@@ -20,10 +20,14 @@ class DiskFile:
 
     def __init__(self, place: str, fd: int, io: str) -> None:
         self.place = place
-        self.size = os.fstat(fd).st_size
+        self._size = os.fstat(fd).st_size
         self._fd = fd
         self._io = io
         self._segment: native.Segment | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
 
     def read(self, offset: int, size: int) -> bytes:
         try:
@@ -95,7 +99,7 @@ class DiskFile:
             native.segment_zero(self._fd, offset, size)
         except OSError as error:
             raise refused(self.place, "write", error) from error
-        self.size = max(self.size, offset + size)
+        self._size = max(self._size, offset + size)
 
     def sync(self) -> None:
         try:

@@ -11,7 +11,10 @@ class File(Protocol):
     """An open file."""
 
     place: str  # For error texts.
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes, from the start to the end."""
 
     def read(self, offset: int, size: int) -> bytes:
         """What is there; less than size bytes only at the file's end."""

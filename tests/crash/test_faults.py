@@ -44,7 +44,7 @@ class Machine:
         self.acked, self.states = held, [held]
 
     def held(self) -> list[Entry]:
-        entries = []
+        entries: list[Entry] = []
         for batch in LogReader(self.files, ME).scan():
             assert batch.first_index == len(entries) + 1
             entries += [(batch.term, record.data) for record in decode_block(batch.block)[1]]
