@@ -4,7 +4,15 @@ from collections.abc import Iterable, Mapping
 
 from ..errors import RemoteProtocolError
 from .log import RaftLog
-from .messages import AppendEntries, AppendResponse, Batch, Envelope, Read, Setup
+from .messages import (
+    APPEND_BATCHES_MAX,
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    Envelope,
+    Read,
+    Setup,
+)
 from .progress import Follower, Speech, State
 from .quorum import agreed
 
@@ -77,7 +85,7 @@ class Leader:
             at += batch.count
         if batches:  # Else it is not on disk yet, and is asked for again after a while.
             follower.read_ms = None
-            follower.loaded = batches
+            follower.loaded = batches[:APPEND_BATCHES_MAX]
 
     def on_unreachable(self, peer: str) -> None:
         """The connection is lost, and what was on it: heartbeats alone until it answers."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from ..errors import LocalProtocolError
-from .messages import Batch
+from .messages import APPEND_BATCHES_MAX, Batch
 
 CACHE_BYTES_MAX = 16 << 20
 _CACHE_DEAD_MAX = 256  # Dropped batches at the head of the list before it is moved together.
@@ -168,7 +168,8 @@ class RaftLog:
             self._cached[-1] = batch
 
     def slice(self, first_index: int, bytes_max: int) -> list[Batch] | None:
-        """The batches from `first_index` on, at least one, else at most bytes_max of blocks.
+        """The batches from `first_index` on, at least one, else at most bytes_max of blocks, and
+        never more than one AppendEntries may hold.
 
         The first one may begin before first_index: the caller cuts it. Returns [] behind the end
         and None when first_index is not in memory.
@@ -182,7 +183,8 @@ class RaftLog:
             return [self._cached[-1]]
         batches: list[Batch] = []
         size = 0
-        for at in range(bisect_right(firsts, first_index) - 1, len(firsts)):
+        begin = bisect_right(firsts, first_index) - 1
+        for at in range(begin, min(begin + APPEND_BATCHES_MAX, len(firsts))):
             batch = self._cached[at]
             size += len(batch.block)
             if batches and size > bytes_max:

@@ -7,6 +7,8 @@ KIND_STATE = 0
 KIND_CONFIG = 1
 KIND_CHECKPOINT = 2
 
+APPEND_BATCHES_MAX = 256  # In one AppendEntries.
+
 
 class Batch(NamedTuple):
     """Consecutive log entries of one term, framed once and then passed on unchanged.

@@ -11,6 +11,7 @@ from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
+    APPEND_BATCHES_MAX,
     AppendEntries,
     AppendResponse,
     Batch,
@@ -172,6 +173,24 @@ def test_more_to_send_asks_for_another_wake_at_once() -> None:
         sent += [e.message for e in ready.messages if e.to == "n2"]
     assert [len(m.batches) for m in sent if isinstance(m, AppendEntries)] == [1, 1, 1]
     assert leader.deadline_ms > 310
+
+
+def test_many_small_batches_take_several_messages() -> None:
+    """The wire holds so many blocks in a message and no more; from memory as from disk."""
+    leader = make_leader()
+    leader.ready()
+    for index in range(2, 1000):
+        leader.propose(batch(index, 1, 1))
+    leader.step("n2", AppendResponse(1, True, 1), 310)
+    read = [batch(index, 1, 1) for index in range(1, 400)]
+    leader.step("n3", AppendResponse(1, False, 0, 1), 310)
+    sent: list[int] = []
+    for _ in range(4):
+        ready = leader.ready()
+        sent += [len(e.message.batches) for e in ready.messages if e.message.batches]  # type: ignore[union-attr]
+        leader.on_read("n3", 1, read)
+    assert len(sent) > 4
+    assert max(sent) == APPEND_BATCHES_MAX
 
 
 NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, (1 << 53) - 1, 1 << 53])
