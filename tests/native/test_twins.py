@@ -1,0 +1,218 @@
+"""C against its Python twins: the table of request ids and the intake, on random histories."""
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from kelek import native
+from kelek.native.updates import Reqids, Updates, View
+from kelek.protocols.record import Record, decode_block, encode_block
+
+NOW_S = 1_800_000_000
+SEEDS = range(30)
+
+
+def _twins() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("twins", Path(__file__).with_name("twins.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+twins = _twins()
+
+
+def some_reqid(dice: Random, spread_s: int, numbers: int = 1200) -> bytes:
+    number = dice.randrange(numbers)
+    seconds = NOW_S + Random(number).randint(-spread_s, spread_s)
+    return seconds.to_bytes(4) + number.to_bytes(8)
+
+
+def test_shards_grow_and_find_everything() -> None:
+    dice = Random(1)
+    mine, other = Reqids(dice.randbytes(16)), twins.Reqids()
+    index = 1
+    while index < 100_000:
+        records = []
+        for i in range(dice.randint(1, 9000)):
+            reqid = (NOW_S + dice.randint(-3000, 3000)).to_bytes(4) + dice.randbytes(8)
+            other.put(reqid, index + i)
+            records.append(Record(0, reqid, b"x"))
+        mine.add_block(encode_block(index, 1, records).block)
+        index += len(records)
+    assert len(mine) == len(other)
+    assert all(mine.find(reqid) == found for reqid, found in other.indexes.items())
+    assert all(mine.find(NOW_S.to_bytes(4) + dice.randbytes(8)) is None for _ in range(1000))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_of_ids(seed: int) -> None:
+    """Blocks come, the log is cut, seconds are forgotten: both tables say the same throughout."""
+    dice = Random(seed)
+    spread_s = dice.choice([2, 100, 40_000])
+    numbers = dice.choice([300, 20_000])
+    mine, other = Reqids(dice.randbytes(16)), twins.Reqids()
+    last_index = 0
+    for _ in range(60):
+        what = dice.random()
+        if what < 0.7:
+            reqids = [
+                dice.choice([None, bytes(12), some_reqid(dice, spread_s, numbers)])
+                if dice.random() < 0.1
+                else some_reqid(dice, spread_s, numbers)
+                for _ in range(dice.randint(1, 200))
+            ]
+            records = [Record(0, reqid, b"x") for reqid in reqids]
+            newest = mine.add_block(encode_block(last_index + 1, 1, records).block)
+            assert newest == max((twins.seconds_of(r) for r in reqids if r), default=0)
+            for offset, reqid in enumerate(reqids):
+                if reqid:
+                    other.put(reqid, last_index + 1 + offset)
+            last_index += len(records)
+        elif what < 0.85:
+            last_index = max(0, last_index - dice.randint(0, 300))
+            mine.truncate(last_index)
+            other.truncate(last_index)
+        elif what < 0.95:
+            seconds = NOW_S + dice.randint(-spread_s - 2, spread_s // 2)
+            mine.forget(seconds)
+            other.forget(seconds)
+        else:
+            count_max = dice.randint(0, 500)
+            mine.bound(count_max)
+            other.bound(count_max)
+        assert (len(mine), mine.forgotten_s) == (len(other), max(other.forgotten_s, 0))
+        for number in range(0, numbers, max(1, numbers // 300)):
+            reqid = some_reqid(Random(number), spread_s, numbers)
+            assert mine.find(reqid) == other.find(reqid)
+
+
+def some_record(dice: Random, reqid: bytes, data: bytes) -> bytes:
+    body = bytes([0x80 if dice.random() < 0.99 else dice.randrange(256)]) + reqid + data
+    size, varint = len(body), b""
+    while size >= 0x80:
+        varint, size = varint + bytes([size & 0x7F | 0x80]), size >> 7
+    return varint + bytes([size]) + body
+
+
+def some_message(dice: Random, spread_s: int) -> list[bytes]:
+    routing_id = dice.choice([b"\0abcd", b"A", b"r" * 255])
+    reqid = some_reqid(dice, spread_s)
+    data = (
+        dice.randbytes(dice.choice([0, 1, 5, 100, 101, 3000])) if dice.random() < 0.1 else b"data"
+    )
+    what = dice.random()
+    if what < 0.3:
+        return [routing_id, reqid, b"=", data]
+    if what < 0.5:
+        return [routing_id, reqid, b"=", b"demo", data, *[b"more"] * dice.randrange(2)]
+    if what < 0.9:
+        again = dice.choice([0.0, 0.5])
+        records, first = b"", reqid
+        for _ in range(dice.randint(1, 12)):
+            records += some_record(dice, reqid, data or b"x")
+            if dice.random() >= again:
+                reqid = some_reqid(dice, spread_s)
+        if dice.random() < 0.05:
+            records = records[: dice.randrange(len(records) + 1)] + dice.randbytes(3)
+        previous = dice.choice([b"", b"", b"", some_reqid(dice, spread_s)])
+        return [routing_id, first, b"k=", b"demo", previous, records]
+    frames = [b"=", b"k=", b"demo", b"^", b"", reqid, data, dice.randbytes(12)]
+    return [routing_id, *dice.choices(frames, k=dice.randint(0, 7))]
+
+
+class Both:
+    """The intake in C and its twin, doing the same."""
+
+    def __init__(self, dice: Random) -> None:
+        limits = {
+            "record_bytes_max": dice.choice([100, 1 << 20]),
+            "inflight_max": dice.choice([20, 10_000]),
+            "ttl_s": dice.choice([300, 28_800]),
+        }
+        self.dice, self.spread_s = dice, dice.choice([40, 400])
+        self.mine = Updates(b"demo", Reqids(dice.randbytes(16)), **limits)
+        self.twin = twins.Updates(b"demo", twins.Reqids(), **limits)
+        self.last_index = self.commit_index = 0
+        self.now_ms, self.unix_s = 1000, NOW_S
+
+    def take(self) -> None:
+        dice = self.dice
+        messages = [some_message(dice, self.spread_s) for _ in range(dice.randint(0, 40))]
+        leader, refusal = dice.random() < 0.95, dice.choice([b"\xc0", b"\xa2n1"])
+        view = View(
+            leader, refusal, self.last_index + 1, self.commit_index, self.now_ms, self.unix_s
+        )
+        out = native.Frames(bytes_max=1, frames_max=1)
+        before = len(self.twin.records)
+        taken = self.mine.take(native.Arena.from_messages(messages), view, out)
+        self.twin.take(messages, view)
+        assert out.messages() == self.twin.out
+        assert taken == (len(self.twin.records) - before, self.twin.others)
+
+    def propose(self) -> None:
+        records: list[bytes] = []
+        while taken := self.mine.block(self.last_index + 1, 1):
+            batch, found = decode_block(taken[0])
+            self.last_index = batch.last_index
+            records += [(record.reqid or b"") + record.data for record in found]
+        assert records == self.twin.records
+        self.twin.records = []
+
+    def commit(self) -> None:
+        self.commit_index = self.dice.randint(self.commit_index, self.last_index)
+        out = native.Frames(bytes_max=1, frames_max=1)
+        count = self.mine.commit(self.commit_index, out)
+        assert out.messages() == self.twin.commit(self.commit_index)
+        assert count == out.count
+
+    def remind(self) -> None:
+        self.now_ms += self.dice.choice([0, 10, 99, 100, 250])
+        self.unix_s += self.dice.randint(0, 2)
+        out = native.Frames(bytes_max=1, frames_max=1)
+        self.mine.remind(self.now_ms, out)
+        assert out.messages() == self.twin.remind(self.now_ms)
+
+    def step_down(self) -> None:
+        out = native.Frames(bytes_max=1, frames_max=1)
+        self.mine.refuse(b"\xa2n3", out)
+        assert out.messages() == self.twin.refuse(b"\xa2n3")
+        self.last_index = self.dice.randint(self.commit_index, self.last_index)
+        for reqids in (self.mine.reqids, self.twin.reqids):
+            reqids.truncate(self.last_index)
+
+    def forget(self) -> None:
+        seconds = self.unix_s - self.dice.randint(self.spread_s // 2, 2 * self.spread_s)
+        for reqids in (self.mine.reqids, self.twin.reqids):
+            reqids.forget(seconds)
+
+
+def run_updates(seed: int) -> Counter[str]:
+    """One history; returns what the intake has counted in it."""
+    both = Both(Random(seed))
+    steps = [both.take] * 4 + [both.propose, both.commit, both.remind] * 2
+    steps += [both.step_down, both.forget]
+    for _ in range(150):
+        both.dice.choice(steps)()
+        counters = {name: count for name, count in both.mine.counters().items() if count}
+        assert counters == dict(both.twin.counters)
+        assert both.mine.waiting == len(both.twin.waiters)
+        assert len(both.mine.reqids) == len(both.twin.reqids)
+    return Counter(both.mine.counters())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_of_updates(seed: int) -> None:
+    run_updates(seed)
+
+
+def test_the_histories_reach_everything() -> None:
+    reached = sum((run_updates(seed) for seed in range(100, 106)), Counter())
+    counters = ("taken", "repeated", "refused", "dropped", "over", "gaps", "astray")
+    assert all(reached[name] > 20 for name in counters), reached
