@@ -61,6 +61,7 @@ class Member:
         self.started_ms = 0
         self.reported_ms = 0
         self.status: dict[str, Any] = {}
+        self.tail_shown: list[str] = []
 
 
 class Unit:
@@ -281,19 +282,26 @@ class Supervisor(Loop):
         member.state = "exited"
         member.status = {}
         expected = self.stopping or unit.failed
-        words = {"node": unit.node.name, "role": member.plan.role, "pid": child.pid}
+        role = member.plan.role
+        words: dict[str, object] = {"node": unit.node.name, "role": role, "pid": child.pid}
         self.event("exited", **words, **_cause(code))
         if not expected:
-            for line in child.tail:
-                self.event("log-tail", **words, line=line)
+            self._show_tail(member, child, words)
             unit.failed = True
             unit.fault_code = code
-            unit.fault = child.tail[-1] if child.tail else f"{member.plan.role} ended"
+            unit.fault = child.tail[-1] if child.tail else f"{role} ended"
         for other in unit.children:
             if not self.stopping:
                 other.kill()
         if not unit.children and not self.stopping:
             self._on_unit_down(unit)
+
+    def _show_tail(self, member: Member, child: Child, words: dict[str, object]) -> None:
+        """The last lines that an actor wrote; a crash that repeats itself is shown once."""
+        tail = list(child.tail)
+        for line in tail if tail != member.tail_shown else ["as before"]:
+            self.event("log-tail", **words, line=line)
+        member.tail_shown = tail
 
     def _on_unit_down(self, unit: Unit) -> None:
         """Decides whether a unit that has ended starts again, and when."""

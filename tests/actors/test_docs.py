@@ -1,0 +1,52 @@
+"""docs/topology.md names every key with its default, and none that does not exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kelek.actors import topology
+from kelek.actors.schema import REQUIRED, Key
+
+TEXT = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "h": 3600}
+
+
+def table(title: str) -> dict[str, str]:
+    """key -> default, of the table whose first heading cell is the title."""
+    body = TEXT.split(f"| {title} | default | meaning |\n", 1)[1].split("\n\n", 1)[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in body.splitlines()[1:]]
+    return {key: default for keys, default in rows for key in re.findall(r"`(\w+)`", keys)}
+
+
+def value(text: str) -> object:
+    """What a documented default means: a number with its unit, a word, two times, or nothing."""
+    text = text.strip("`")
+    if not text:
+        return REQUIRED
+    number = re.fullmatch(r"(\d+)(?: (\w+))?", text)
+    if number:
+        return int(number[1]) * UNITS.get(number[2], 1)
+    if text.startswith("["):
+        first, second = (int(word) for word in re.findall(r"\d+", text))
+        return first, second
+    return {"true": True, "false": False, "none": ""}.get(text, text)
+
+
+@pytest.mark.parametrize(
+    ("title", "keys"),
+    [
+        ("of a node", topology.NODE_KEYS),
+        ("of `raft`", topology.RAFT_KEYS),
+        ("of `log`", topology.LOG_KEYS),
+        ("of `clients`", topology.CLIENT_KEYS),
+    ],
+)
+def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
+    assert {key: value(text) for key, text in table(title).items()} == {
+        key: description.default for key, description in keys.items()
+    } | ({"peer_url": REQUIRED} if title == "of a node" else {})
+
+
+def test_sections() -> None:
+    assert set(table("key")) == set(topology.TOP_KEYS)
