@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import click
+
 FAILED = 1
 IMPOSSIBLE = 2
 INTERRUPTED = 130
@@ -40,5 +42,6 @@ def spoken(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def end(line: str, code: int) -> NoReturn:
-    sys.stderr.write(f"kelek: {line}\n")
+    name = click.get_current_context().find_root().info_name
+    sys.stderr.write(f"{name}: {line}\n")
     sys.exit(code)

@@ -3,7 +3,6 @@
 Only click is imported before a command runs, so that `kelek --help` answers at once.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -155,4 +154,4 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="kelek")
