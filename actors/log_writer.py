@@ -5,6 +5,7 @@ The peer and its writer are one restart unit: a gap between them ends both
 """
 
 import struct
+from typing import NamedTuple
 
 import zmq
 
@@ -12,11 +13,11 @@ from ..native import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.messages import Job
 from ..storage.disk import Disk
-from ..storage.errors import StorageError, StorageFull
+from ..storage.errors import StorageFull
 from ..storage.log import Log
 from ..storage.segment import Identity
 from ..storage.writer import Writer
-from .actor import Actor, SocketOptions, main
+from .actor import Actor, ActorSetup, SocketOptions, main
 from .errors import UnitBroken
 
 JOB = struct.Struct("<QQQQ")  # epoch, seq, previous index, previous term
@@ -24,6 +25,73 @@ ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
 STATE_OK, STATE_FULL = 0, 1
 FULL_RETRY_MS = 500
 JOBS_HWM = 4096
+
+
+class Ack(NamedTuple):
+    """Everything up to seq is durable; seq 0: the log is open. The state may be STATE_FULL."""
+
+    epoch: int
+    seq: int
+    state: int
+
+
+class GroupCommit:
+    """The log and how it is written: one append and one sync for all jobs taken in, patience with
+    a full disk, the spare prepared when nothing is asked for.
+    """
+
+    def __init__(self, setup: ActorSetup) -> None:
+        self.epoch = setup.epoch
+        self.log = Log.open(
+            Disk(setup.data_dir),
+            Identity(setup.cluster, setup.node),
+            epoch=setup.epoch,
+            segment_bytes=setup.options["segment_bytes"],
+            segment_io=setup.options["segment_io"],
+        )
+        self._writer = Writer(self.log, setup.epoch)
+        self._retry_ms: int | None = None
+        self._has_idle_work = True
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk was full at the last try."""
+        return self._retry_ms is not None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When commit() must come next, whether there are jobs or not."""
+        if self._retry_ms is not None:
+            return self._retry_ms
+        return 0 if self._has_idle_work else None
+
+    def take(self, job: Job) -> None:
+        """Takes a job for the next commit(). Raises UnitBroken on a gap."""
+        try:
+            self._writer.take(job)
+        except LocalProtocolError as error:
+            raise UnitBroken(str(error)) from error
+
+    def commit(self, now_ms: int) -> Ack | None:
+        """Writes and syncs what was taken. Returns the acknowledgement, if there is one to give.
+
+        Raises UnitBroken when a job does not follow the log, StorageError when the disk failed.
+        """
+        if self._retry_ms is not None and now_ms < self._retry_ms:
+            return None
+        try:
+            seq = self._writer.flush()
+        except StorageFull:
+            said, self._retry_ms = self.full, now_ms + FULL_RETRY_MS
+            return None if said else Ack(self.epoch, 0, STATE_FULL)
+        except LocalProtocolError as error:
+            raise UnitBroken(str(error)) from error
+        self._retry_ms = None
+        if seq is None:
+            self._has_idle_work = self.log.idle()
+            return None
+        self._has_idle_work = True
+        return Ack(self.epoch, seq, STATE_OK)
 
 
 class LogWriter(Actor):
@@ -39,17 +107,7 @@ class LogWriter(Actor):
     role = "log_writer"
 
     def on_start(self) -> None:
-        options = self.options
-        self._log = Log.open(
-            Disk(self.setup.data_dir),
-            Identity(self.setup.cluster, self.setup.node),
-            segment_bytes=options["segment_bytes"],
-            segment_io=options["segment_io"],
-            epoch=self.setup.epoch,
-        )
-        self._writer = Writer(self._log, self.setup.epoch)
-        self._retry_ms: int | None = None
-        self._idle_work = True
+        self._commits = GroupCommit(self.setup)
         jobs = self.socket(
             zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "jobs"),), hwm=JOBS_HWM)
         )
@@ -58,52 +116,33 @@ class LogWriter(Actor):
         )
         self._acks = self.pipe(acks)
         self.listen(jobs, self._on_jobs)
-        self._acks.send([ACK.pack(self.setup.epoch, 0, STATE_OK)])
+        self._acks.send([ACK.pack(*Ack(self.setup.epoch, 0, STATE_OK))])
         self.ready()
 
     def _on_jobs(self, arena: Arena) -> None:
         for header, *blocks in arena.messages():
             epoch, seq, prev_index, prev_term = JOB.unpack(header)
-            try:
-                self._writer.take(Job(epoch, seq, prev_index, prev_term, blocks))
-            except LocalProtocolError as error:
-                raise UnitBroken(str(error)) from error
+            self._commits.take(Job(epoch, seq, prev_index, prev_term, blocks))
 
     def on_wake(self, now_ms: int) -> None:
-        if self._retry_ms is not None and now_ms < self._retry_ms:
-            return
-        try:
-            seq = self._writer.flush()
-        except StorageFull as error:
-            self._on_full(error, now_ms)
-            return
-        except LocalProtocolError as error:
-            raise UnitBroken(str(error)) from error
-        self._retry_ms = None
-        if seq is not None:
-            self._acks.send([ACK.pack(self.setup.epoch, seq, STATE_OK)])
-        else:
-            self._idle_work = self._log.idle()
-
-    def _on_full(self, error: StorageError, now_ms: int) -> None:
-        if self._retry_ms is None:
-            self.log("disk-full", problem=error)
-            self._acks.send([ACK.pack(self.setup.epoch, 0, STATE_FULL)])
-        self._retry_ms = now_ms + FULL_RETRY_MS
+        ack = self._commits.commit(now_ms)
+        if ack is not None:
+            if ack.state == STATE_FULL:
+                self.log("disk-full", data_dir=self.setup.data_dir)
+            self._acks.send([ACK.pack(*ack)])
 
     def deadline_ms(self) -> int | None:
-        if self._retry_ms is not None:
-            return self._retry_ms
-        return 0 if self._idle_work else None
+        return self._commits.deadline_ms
 
     def on_stop(self) -> None:
-        self._log.close()
+        self._commits.log.close()
 
     def status(self) -> dict[str, object]:
+        log = self._commits.log
         return {
-            "first_index": self._log.first_index,
-            "last_index": self._log.last_index,
-            "full": self._retry_ms is not None,
+            "first_index": log.first_index,
+            "last_index": log.last_index,
+            "full": self._commits.full,
         }
 
 

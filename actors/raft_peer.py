@@ -12,13 +12,14 @@ import zmq
 from .. import __version__, native
 from ..native import Arena
 from ..protocols.raft.log import RaftLog
+from ..protocols.raft.messages import Job
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
 from .actor import RECONNECT_MS, Actor, SocketOptions, main
-from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL
+from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL, Ack, GroupCommit
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
@@ -60,6 +61,7 @@ class RaftPeer(Actor):
         self._hard_state = HardStateFile.open(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
+        self._again = False
         options, writer = self.options, "log_writer"
         pipe = partial(SocketOptions, hwm=JOBS_HWM)
         self._clients = self.socket(
@@ -79,18 +81,22 @@ class RaftPeer(Actor):
                 router_mandatory=True,
             ),
         )
-        self._jobs = self.pipe(
-            self.socket(zmq.PUSH, pipe(connect=(self.endpoint(writer, "jobs"),), immediate=True))
-        )
-        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint(writer, "acks"),)))
         self._commits = self.socket(zmq.PUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
-        self.listen(acks, self._on_acks)
         self.listen(applied, self._on_applied)
+        self._inline: GroupCommit | None = None
+        if options["writer"] == "inline":
+            self._inline = GroupCommit(self.setup)
+            self._begin(self.now_ms)
+            return
+        jobs = self.socket(zmq.PUSH, pipe(connect=(self.endpoint(writer, "jobs"),), immediate=True))
+        self._jobs = self.pipe(jobs)
+        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint(writer, "acks"),)))
+        self.listen(acks, self._on_acks)
 
     # ---- the log is recovered: the peer begins ----
 
-    def _begin(self, epoch: int, now_ms: int) -> None:
+    def _begin(self, now_ms: int) -> None:
         """Reads the log once: the terms for the core, the request ids for the intake."""
         reqids = native.Reqids()
         runs: list[tuple[int, int]] = []
@@ -102,7 +108,7 @@ class RaftPeer(Actor):
             reqids.add_block(batch.block)
         stored = self._hard_state
         recovered = Recovered(
-            epoch=epoch,
+            epoch=self.setup.epoch,
             log=RaftLog(0, 0, runs, last_index),
             hard_state=stored.state,
             voter=stored.voter,
@@ -156,19 +162,22 @@ class RaftPeer(Actor):
 
     def _on_acks(self, arena: Arena) -> None:
         for (frame,) in arena.messages():
-            epoch, seq, state = ACK.unpack(frame)
-            if epoch != self.setup.epoch:
+            ack = Ack(*ACK.unpack(frame))
+            if ack.epoch != self.setup.epoch:
                 self.counters["foreign_epoch"] += 1
-                continue
-            if self._peer is None:
-                self._begin(epoch, self.now_ms)
-            elif state == STATE_FULL:
-                self.log("leadership-given-up", reason="the disk is full")
-                self._peer.on_writable(False, self.now_ms)
+            elif self._peer is None:
+                self._begin(self.now_ms)
             else:
-                if not self._peer.writable:
-                    self._peer.on_writable(True, self.now_ms)
-                self._peer.on_written(seq, self.now_ms)
+                self._on_ack(self._peer, ack)
+
+    def _on_ack(self, peer: Peer, ack: Ack) -> None:
+        if ack.state == STATE_FULL:
+            self.log("leadership-given-up", reason="the disk is full")
+            peer.on_writable(False, self.now_ms)
+            return
+        if not peer.writable:
+            peer.on_writable(True, self.now_ms)
+        peer.on_written(ack.seq, self.now_ms)
 
     def _on_applied(self, arena: Arena) -> None:
         if self._peer is not None:
@@ -187,20 +196,39 @@ class RaftPeer(Actor):
             self._hard_state.save(*wake.hard_state)
         for name, frames in peer.links_out.items():
             native.send_batch(self._links[name], frames)
-        if wake.job is not None:
-            job = wake.job
-            header = JOB.pack(job.epoch, job.seq, job.prev_index, job.prev_term)
-            self._jobs.send([header, *job.blocks])
+        self._write_log(peer, wake.job)
         native.send_batch(self._peers, peer.peers_out)
         native.send_batch(self._clients, peer.clients_out)
         if wake.commit is not None:
             self.send(self._commits, [COMMIT.pack(*wake.commit)])
 
+    def _write_log(self, peer: Peer, job: Job | None) -> None:
+        """Hands a job to the log writer, or does its work here."""
+        inline = self._inline
+        self._again = False
+        if inline is not None:
+            if job is not None:
+                inline.take(job)
+            ack = inline.commit(self.now_ms)
+            if ack is not None:
+                self._on_ack(peer, ack)
+                self._again = True  # More may be committed now: one more wake, at once.
+        elif job is not None:
+            header = JOB.pack(job.epoch, job.seq, job.prev_index, job.prev_term)
+            self._jobs.send([header, *job.blocks])
+
     def deadline_ms(self) -> int | None:
-        return None if self._peer is None else self._peer.deadline_ms
+        if self._peer is None:
+            return None
+        deadline_ms = 0 if self._again else self._peer.deadline_ms
+        if self._inline is not None and self._inline.deadline_ms is not None:
+            return min(deadline_ms, self._inline.deadline_ms)
+        return deadline_ms
 
     def on_stop(self) -> None:
         self._hard_state.close()
+        if self._inline is not None:
+            self._inline.log.close()
 
     def status(self) -> dict[str, object]:
         return {} if self._peer is None else self._peer.status()
