@@ -11,6 +11,7 @@ import zmq
 
 from .. import __version__, native
 from ..native import Arena
+from ..native.updates import Reqids
 from ..protocols.raft.log import RaftLog
 from ..protocols.raft.messages import Job
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
@@ -98,7 +99,7 @@ class RaftPeer(Actor):
 
     def _begin(self, now_ms: int) -> None:
         """Reads the log once: the terms for the core, the request ids for the intake."""
-        reqids = native.Reqids()
+        reqids = Reqids()
         runs: list[tuple[int, int]] = []
         last_index = 0
         for batch in self._reader.scan():

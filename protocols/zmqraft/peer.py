@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from ... import native
+from ...native.updates import Reqids, Updates, View
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role, Setup
 from ..raft.log import RaftLog
@@ -66,9 +67,7 @@ FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE)
 PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
-REMIND_MS = 100
 FORGET_EVERY_MS = 60_000
-AHEAD_S_MAX = 15 * 60
 FORGET_AFTER_TTL_S = 30 * 60
 
 
@@ -155,7 +154,7 @@ class Peer:
         self,
         setup: PeerSetup,
         recovered: Recovered,
-        reqids: native.Reqids,
+        reqids: Reqids,
         reader: Reader,
         now_ms: int,
         random: Random,
@@ -193,12 +192,13 @@ class Peer:
             for peer, out in self.links_out.items()
         }
         self.requests = PeerRequests(self.cluster, frozenset(others), entries)
-        self.updates = native.Updates(
+        self.updates = Updates(
             self.cluster,
             reqids,
             record_bytes_max=setup.entry_bytes_max,
             inflight_max=setup.inflight_max,
             inflight_bytes_max=setup.inflight_bytes_max,
+            ttl_s=setup.update_ttl_s,
         )
         self.streams = EntryStreams(self._entries)
         self.incarnation = random.getrandbits(48)
@@ -213,12 +213,9 @@ class Peer:
         self._waiting: deque[_Waiting] = deque()
         self._intake: set[int] = set()  # First indexes of batches whose reqids are known already.
         self._published = 0
-        self._forgotten_s = 0
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
-        self._remind_due_ms = now_ms
         self._refusal = encode_json(None)
         self._now_ms = now_ms
-        self._unix_s = 0
         self.writable = True
         self.malformed = 0
 
@@ -245,22 +242,17 @@ class Peer:
 
     def on_clients(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `url`: clients of any form, and peers of other implementations."""
-        self._now_ms, self._unix_s = now_ms, unix_s
+        self._now_ms = now_ms
         core = self.core
-        leader = core.role is Role.LEADER and self.writable
-        taken = self.updates.take(
-            arena,
-            leader=leader,
+        view = View(
+            leader=core.role is Role.LEADER and self.writable,
             refusal=self._refusal,
             next_index=core.log.last_index + 1,
             commit_index=core.commit_index,
-            unix_s=unix_s,
-            ttl_s=self.setup.update_ttl_s,
-            ahead_s=AHEAD_S_MAX,
-            forgotten_s=self._forgotten_s,
             now_ms=now_ms,
-            out=self.clients_out,
+            unix_s=unix_s,
         )
+        taken = self.updates.take(arena, view, self.clients_out)
         if taken.count:
             self._propose()
         for number in taken.others:
@@ -462,9 +454,8 @@ class Peer:
         deadline = self.core.deadline_ms
         if self._hello_wanted:
             deadline = min(deadline, self._hello_due_ms)
-        if self.updates.waiting:
-            deadline = min(deadline, self._remind_due_ms)
-        return deadline
+        remind_ms = self.updates.deadline_ms
+        return deadline if remind_ms is None else min(deadline, remind_ms)
 
     def wake(self, now_ms: int) -> Wake:
         """Acts once on everything that was taken in since the last wake."""
@@ -564,8 +555,8 @@ class Peer:
             about_us = self._about_us()
             for peer in self._hello_wanted:
                 self.links[peer].hello(about_us)
-        if self.updates.waiting and now_ms >= self._remind_due_ms:
-            self._remind_due_ms = now_ms + REMIND_MS
+        remind_ms = self.updates.deadline_ms
+        if remind_ms is not None and now_ms >= remind_ms:
             self.updates.remind(now_ms, self.clients_out)
         if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
             self._forget_due_ms = now_ms + FORGET_EVERY_MS
@@ -574,11 +565,9 @@ class Peer:
     def _forget(self) -> None:
         """Bounds the table of request ids: by age in log time, then by number, oldest first."""
         oldest_s = self.reqids.newest_s - self.setup.update_ttl_s - FORGET_AFTER_TTL_S
-        self._forgotten_s = max(
-            self._forgotten_s,
-            self.reqids.forget(oldest_s),
-            self.reqids.shrink(self.setup.reqids_max),
-        )
+        if oldest_s > self.reqids.forgotten_s:
+            self.reqids.forget(oldest_s)
+        self.reqids.bound(self.setup.reqids_max)
 
     def _commit(self) -> tuple[int, int] | None:
         """What the processes beside us may apply: committed, and on our own disk."""
@@ -606,4 +595,5 @@ class Peer:
             "malformed": self.malformed,
             "strangers": self.requests.strangers,
             "writable": self.writable,
+            **self.updates.counters(),
         }
