@@ -114,7 +114,6 @@ class RaftPeer(Actor):
             hard_state=stored.state,
             voter=stored.voter,
             withheld=stored.withheld,
-            empty=stored.empty and last_index == 0,
         )
         peer = Peer(self._peer_setup(), recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer

@@ -55,6 +55,11 @@ class Reqids:
         """Ids of this second (Unix time) and before are not kept."""
         return int(self._struct.forgotten_s)
 
+    @property
+    def newest_s(self) -> int:
+        """The largest time (Unix seconds) of any id: log time."""
+        return int(self._struct.newest_s)
+
     def find(self, reqid: bytes) -> int | None:
         """The index of the entry with this id."""
         if len(reqid) != lib.KLK_REQID_SIZE:

@@ -67,6 +67,8 @@ class Hello(NamedTuple):
     empty: bool = False  # Nothing in its log and no term: a cluster may be begun with it.
     last_index: int = 0
     voter: bool = True  # False: it has still to catch up, its acknowledgements don't count.
+    # The members and their incarnations that it saw empty together: the cluster's first start.
+    witnessed: tuple[tuple[str, int], ...] = ()
 
 
 def _hello_map(hello: Hello) -> dict[str, object]:
@@ -77,6 +79,7 @@ def _hello_map(hello: Hello) -> dict[str, object]:
         "empty": hello.empty,
         "last_index": hello.last_index,
         "voter": hello.voter,
+        "witnessed": dict(hello.witnessed),
     }
 
 
@@ -93,7 +96,7 @@ def decode_hello(frames: Sequence[bytes], cluster: bytes) -> tuple[bytes, Hello]
              3 bytes   cluster ident
              4 string  PEER ID of the one who speaks, empty for a client
              5 json    map: version, features, incarnation, empty, last_index,
-                       voter; others are ignored
+                       voter, witnessed; others are ignored
 
     Returns (id, hello).
     Raises RemoteProtocolError on a wrong frame count or type, a foreign cluster ident, or a map
@@ -142,7 +145,14 @@ def _decode_hello_map(frame: bytes, peer: str | None) -> Hello:
         value.get("empty") is True,
         _number(value, "last_index"),
         value.get("voter") is not False,
+        _witnessed(value.get("witnessed", {})),
     )
+
+
+def _witnessed(value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict):
+        raise RemoteProtocolError("a hello's witnessed is a map")
+    return tuple((check_peer_id(peer), _number(value, peer)) for peer in value)
 
 
 def _number(value: dict[object, object], key: str) -> int:

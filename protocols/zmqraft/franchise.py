@@ -3,40 +3,44 @@
 It decides from what it is told and never asks anybody. design: docs/architecture.md, "Votes".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class Franchise:
     """Grants the vote to a peer that can't have forgotten one.
 
     A peer that has never been a voter becomes one when every configured peer reports that it is
-    empty too (the cluster's first start), when the operator says so (bootstrap), or, as a learner,
-    when it has caught up with the commit index of a leader that it has heard without a gap for so
-    long that its check-quorum would have ended a stale one (a learner does not count in that). A
-    peer whose stored vote is damaged waits until it hears a leader of a newer term.
+    empty too (the cluster's first start), when another one has seen just that of all of us in our
+    present incarnations, when the operator says so (bootstrap), or, as a learner, when it has
+    caught up with the commit index of a leader that it has heard without a gap for so long that
+    its check-quorum would have ended a stale one (a learner does not count in that). A peer whose
+    stored vote is damaged waits until it hears a leader of a newer term.
     """
 
     def __init__(
-        self, peer_id: str, members: Iterable[str], gap_ms_max: int, trust_after_ms: int
+        self, own: tuple[str, int], members: Iterable[str], gap_ms_max: int, trust_after_ms: int
     ) -> None:
-        self._others = frozenset(members) - {peer_id}
+        """own is our PEER ID and our incarnation."""
+        self._own = own
+        self._others = frozenset(members) - {own[0]}
         self._gap_ms_max = gap_ms_max
         self._trust_after_ms = trust_after_ms
         self._leader_term = 0
         self._leader_since_ms = 0
         self._leader_heard_ms = 0
-        self._empty = False
-        self._empty_peers: set[str] = set()
-        self._used_peers: set[str] = set()
+        self._empty_peers: dict[str, int] = {}  # With their incarnations.
+        self._has_used_peers = False
         self._lost_term: int | None = None
+        self.empty = False  # No entry, never a voter: it owes nothing to anybody.
         self.voter = True
+        self.witnessed: tuple[tuple[str, int], ...] = ()
 
-    def restore(self, voter: bool, empty: bool, lost_term: int | None, bootstrap: bool) -> None:
+    def restore(self, voter: bool, log_is_empty: bool, lost_term: int | None, boot: bool) -> None:
         """Sets the state found at the start; lost_term is the highest term known when a stored
-        vote is damaged, None otherwise; empty says that there is neither a log nor a hard state."""
+        vote is damaged, None otherwise; boot says that the operator calls this a first start."""
         self._lost_term = lost_term
-        self._empty = empty
-        self.voter = voter or (empty and (bootstrap or not self._others))
+        self.empty = log_is_empty and not voter and lost_term is None
+        self.voter = voter or (self.empty and (boot or not self._others))
 
     @property
     def may_vote(self) -> bool:
@@ -55,25 +59,33 @@ class Franchise:
             return "vote withheld"
         return "voter" if self.voter else "learner"
 
-    def on_hello(self, peer: str, empty: bool) -> bool:
-        """A peer said whether it is empty; returns whether we have become a voter by it."""
-        if peer not in self._others:
+    def on_hello(
+        self, peer: str, empty: bool, incarnation: int, witnessed: Sequence[tuple[str, int]]
+    ) -> bool:
+        """A peer said what it is; returns whether we have become a voter by it."""
+        if peer not in self._others or self.voter or not self.empty:
             return False
+        if self._own in witnessed:
+            self.witnessed = tuple(witnessed)
+            self.voter = True
+            return True
         if empty:
-            self._empty_peers.add(peer)
+            self._empty_peers[peer] = incarnation
         else:
-            self._empty_peers.discard(peer)
-            self._used_peers.add(peer)
-        if self.voter or not self._empty or self._used_peers:
-            return False
-        self.voter = self._empty_peers == self._others
+            self._has_used_peers = True
+        if not self._has_used_peers and self._empty_peers.keys() == self._others:
+            self.witnessed = (self._own, *self._empty_peers.items())
+            self.voter = True
         return self.voter
+
+    def on_entries(self) -> None:
+        """We have taken in something: from now on we owe."""
+        self.empty = False
 
     def on_leader(self, term: int, commit_index: int, durable_index: int, now_ms: int) -> bool:
         """A leader was heard; returns whether we may vote from now on."""
         if self.may_vote:
             return False
-        self._empty = False
         if self._lost_term is not None and term > self._lost_term:
             self._lost_term = None
         gap_ms = now_ms - self._leader_heard_ms

@@ -103,7 +103,6 @@ class Recovered(NamedTuple):
     hard_state: HardState
     voter: bool
     withheld: bool
-    empty: bool
 
 
 class Wake(NamedTuple):
@@ -165,8 +164,9 @@ class Peer:
         self._reader = reader
         self._epoch = recovered.epoch
         self.core = Raft(self._core_setup(), recovered.hard_state, recovered.log, now_ms, random)
+        self.incarnation = random.getrandbits(48)
         self.franchise = Franchise(
-            setup.peer_id,
+            (setup.peer_id, self.incarnation),
             setup.urls,
             gap_ms_max=setup.election_timeout_ms_min,
             trust_after_ms=2 * setup.election_timeout_ms_max,
@@ -174,13 +174,12 @@ class Peer:
         known_term = max(recovered.hard_state.term, recovered.log.last_term)
         self.franchise.restore(
             recovered.voter,
-            recovered.empty,
+            recovered.log.last_index == 0,
             known_term if recovered.withheld else None,
             setup.bootstrap,
         )
         self.core.may_vote = self.franchise.may_vote
         self._voter_saved = recovered.voter
-        self._empty = recovered.empty
 
         others = [peer for peer in setup.urls if peer != setup.peer_id]
         self.clients_out = native.Frames()
@@ -201,7 +200,6 @@ class Peer:
             ttl_s=setup.update_ttl_s,
         )
         self.streams = EntryStreams(self._entries)
-        self.incarnation = random.getrandbits(48)
         self._incarnations: dict[str, int] = {}
         self._hello_due_ms = now_ms
         self._hello_wanted = set(others)
@@ -414,8 +412,9 @@ class Peer:
             version=self.setup.version,
             features=FEATURES,
             incarnation=self.incarnation,
-            empty=self._empty,
+            empty=self.franchise.empty and not self.franchise.voter,
             voter=self.franchise.voter,
+            witnessed=self.franchise.witnessed,
             last_index=self.core.log.last_index,
         )
 
@@ -443,7 +442,7 @@ class Peer:
             counts=hello.voter,
             last_index=hello.last_index,
         )
-        if self.franchise.on_hello(peer, hello.empty):
+        if self.franchise.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
             self._become_voter()
 
     # ---- one wake ----
@@ -477,7 +476,6 @@ class Peer:
             hard_state = HardState(core.term, core.voted_for)
         saved = None
         if hard_state is not None:
-            self._empty = False
             self._voter_saved = self.franchise.voter
             saved = (hard_state, self.franchise.voter)
         return Wake(saved, job, self._commit())
@@ -501,7 +499,7 @@ class Peer:
             for envelope in answers:
                 self._answer(envelope)
             return None
-        self._empty = False
+        self.franchise.on_entries()
         first, last = batches[0], batches[-1]
         if first.first_index <= self._written:
             self._truncate(first.first_index - 1)

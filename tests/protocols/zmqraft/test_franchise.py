@@ -5,8 +5,10 @@ from kelek.protocols.zmqraft.franchise import Franchise
 GAP_MS, TRUST_MS = 200, 600
 
 
-def franchise(voter: bool, empty: bool, lost: int | None = None, boot: bool = False) -> Franchise:
-    made = Franchise("n1", ("n1", "n2", "n3"), GAP_MS, TRUST_MS)
+def franchise(
+    voter: bool, empty: bool, lost: int | None = None, boot: bool = False, name: str = "n1"
+) -> Franchise:
+    made = Franchise((name, 10), ("n1", "n2", "n3"), GAP_MS, TRUST_MS)
     made.restore(voter, empty, lost, boot)
     return made
 
@@ -17,25 +19,42 @@ def test_a_voter_stays_one() -> None:
 
 def test_first_start_needs_all_peers_empty() -> None:
     node = franchise(voter=False, empty=True)
-    assert not node.may_vote
-    assert not node.on_hello("n2", empty=True)
-    assert not node.on_hello("stranger", empty=True)
-    assert node.on_hello("n3", empty=True)
-    assert node.may_vote
+    assert not node.on_hello("n2", True, 20, ())
+    assert not node.on_hello("stranger", True, 90, ())
+    assert node.on_hello("n3", True, 30, ())
+    assert node.state == "voter"
+    assert node.witnessed == (("n1", 10), ("n2", 20), ("n3", 30))
+
+
+def test_who_was_slow_is_vouched_for_by_who_saw_all() -> None:
+    witnessed = (("n2", 20), ("n1", 10), ("n3", 30))
+    node = franchise(voter=False, empty=True)
+    assert node.on_hello("n2", False, 20, witnessed), "n2 has begun without waiting for us"
+    assert node.witnessed == witnessed, "and we vouch for n3 in turn"
+
+
+def test_a_wiped_peer_is_not_the_one_that_was_seen() -> None:
+    node = franchise(voter=False, empty=True)
+    assert not node.on_hello("n2", False, 20, (("n1", 9), ("n2", 20), ("n3", 30)))
 
 
 def test_one_used_peer_makes_a_learner() -> None:
     node = franchise(voter=False, empty=True)
-    node.on_hello("n2", empty=False)
-    assert not node.on_hello("n3", empty=True)
-    assert not node.on_hello("n2", empty=True), "it was not empty once: its disk was wiped"
+    node.on_hello("n2", False, 20, ())
+    assert not node.on_hello("n3", True, 30, ())
+    assert not node.on_hello("n2", True, 21, ()), "it was not empty once: its disk was wiped"
     assert node.state == "learner"
 
 
-def test_a_lost_log_is_never_a_first_start() -> None:
-    node = franchise(voter=False, empty=False)
-    assert not node.on_hello("n2", empty=True)
-    assert not node.on_hello("n3", empty=True)
+def test_entries_and_damage_end_emptiness() -> None:
+    for node in (
+        franchise(voter=False, empty=False),
+        franchise(voter=False, empty=True, lost=3),
+        franchise(voter=False, empty=True),
+    ):
+        node.on_entries()
+        assert not node.on_hello("n2", True, 20, ())
+        assert not node.on_hello("n3", True, 30, ())
 
 
 def test_bootstrap_counts_only_when_empty() -> None:
@@ -44,7 +63,7 @@ def test_bootstrap_counts_only_when_empty() -> None:
 
 
 def test_a_single_node_needs_nobody() -> None:
-    node = Franchise("n1", ("n1",), GAP_MS, TRUST_MS)
+    node = Franchise(("n1", 10), ("n1",), GAP_MS, TRUST_MS)
     node.restore(False, True, None, False)
     assert node.may_vote
 
