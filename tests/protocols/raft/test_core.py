@@ -187,7 +187,8 @@ def test_many_small_batches_take_several_messages() -> None:
     sent: list[int] = []
     for _ in range(4):
         ready = leader.ready()
-        sent += [len(e.message.batches) for e in ready.messages if e.message.batches]  # type: ignore[union-attr]
+        messages = [envelope.message for envelope in ready.messages]
+        sent += [len(m.batches) for m in messages if isinstance(m, AppendEntries) and m.batches]
         leader.on_read("n3", 1, read)
     assert len(sent) > 4
     assert max(sent) == APPEND_BATCHES_MAX
