@@ -24,6 +24,7 @@ from ..clients.log import Log
 from . import endings
 from .flights import flights_path, log_hash, read_flights
 
+DEFAULT = "topology.yaml"
 SHORT_FLIGHTS = 60_000
 KILL_AT = 0.4  # Of the flights.
 APPLY_S = 60
@@ -71,8 +72,7 @@ class Progress:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._begun = time.monotonic()
-        self._shown = 0.0
+        self._begun = self._shown = time.monotonic()
         self._every_s = 0.1 if sys.stdout.isatty() else 1.0
 
     def show(self, count: int) -> None:
@@ -304,14 +304,15 @@ def elapsed(began: float) -> str:
 
 
 def what_next(topology: str) -> list[str]:
+    where = "" if topology == DEFAULT else f" -t {topology}"
     return [
         ". .venv/bin/activate",
         f"supervisor start {topology} --detach",
         f"supervisor status {topology}",
-        "kelek log info",
-        "kelek log tail -n 3",
-        "kelek log put 'hello world'",
-        "kelek log bench",
+        f"kelek log info{where}",
+        f"kelek log tail{where} -n 3",
+        f"kelek log put{where} 'hello world'",
+        f"kelek log bench{where}",
         f"supervisor stop {topology}",
     ]
 
@@ -319,7 +320,7 @@ def what_next(topology: str) -> list[str]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FLIGHTS:,} flights.")
 @click.option("--flights", type=click.IntRange(min=10), help="Only the first so many flights.")
-@click.option("--topology", default="topology.yaml", show_default=True, help="The nodes to start.")
+@click.option("--topology", default=DEFAULT, show_default=True, help="The nodes to start.")
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")
 @endings.spoken
 def main(short: bool, flights: int | None, topology: str, data: Path | None) -> None:
