@@ -1,7 +1,120 @@
 """Options and fixtures of all tests."""
 
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND_S = 60
+PORTS = range(20_000, 32_768)  # Below what outgoing connections get: none is taken in between.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the golden stories anew")
+
+
+class Shell:
+    """A folder with a topology of its own on free ports, and the commands to use there."""
+
+    def __init__(self, place: Path, run_dir: Path, addresses: dict[str, str]) -> None:
+        self.place = place
+        self.addresses = addresses  # Of the topology that is shipped -> of this one.
+        bin_dir = place / "bin"
+        bin_dir.mkdir()
+        commands = {
+            "supervisor": "-m kelek.console.supervisor_cli",
+            "kelek": "-m kelek.console.kelek_cli",
+            "python": "",
+        }
+        for name, arguments in commands.items():
+            script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n'
+            (bin_dir / name).write_text(script, encoding="utf-8")
+            (bin_dir / name).chmod(0o755)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / ".build"),
+            "PATH": f"{bin_dir}:{os.environ['PATH']}",
+            "COLUMNS": "100",
+            "XDG_RUNTIME_DIR": str(run_dir),
+        }
+
+    def translate(self, text: str) -> str:
+        """The text with this topology's addresses."""
+        return re.sub(
+            r"127\.0\.0\.1:\d+", lambda found: self.addresses.get(found[0], found[0]), text
+        )
+
+    def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        """Runs a command line to its end; stdout and stderr are kept apart."""
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.place,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+        out, err = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(command, done.returncode, out, err)
+
+    def ok(self, command: str, stdin: bytes = b"") -> str:
+        """Runs a command line that must end well; returns its stdout."""
+        done = self.run(command, stdin)
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def begin(self, command: str) -> subprocess.Popen[bytes]:
+        """Starts a command whose output is read as it comes; the caller ends it."""
+        return subprocess.Popen(
+            shlex.split(command),
+            cwd=self.place,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on; two test workers begin to look in different places."""
+    held: list[socket.socket] = []
+    start = os.getpid() * 97 % len(PORTS)
+    for offset in range(len(PORTS)):
+        if len(held) == count:
+            break
+        taken = socket.socket()
+        try:
+            taken.bind(("127.0.0.1", PORTS[(start + offset) % len(PORTS)]))
+        except OSError:
+            taken.close()
+            continue
+        held.append(taken)
+    ports = [taken.getsockname()[1] for taken in held]
+    for taken in held:
+        taken.close()
+    assert len(ports) == count, "no free ports"
+    return ports
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A folder with the demo's topology on free ports; whatever was started there is stopped."""
+    text = (ROOT / "topology.yaml").read_text(encoding="utf-8")
+    known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
+    ports = free_ports(len(known))
+    addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}
+    run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+    made = Shell(tmp_path, run_dir, addresses)
+    (tmp_path / "topology.yaml").write_text(made.translate(text), encoding="utf-8")
+    yield made
+    made.run("supervisor stop topology.yaml")
+    shutil.rmtree(run_dir, ignore_errors=True)

@@ -1,0 +1,110 @@
+"""The command `kelek` as a shell sees it: on a cluster of real processes, and without one."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kelek.console import endings
+from kelek.console.kelek_cli import main
+from kelek.console.log_commands import Lines, Load, entry_json, entry_line
+from kelek.protocols.zmqraft.entry import Entry
+
+HELP_S = 0.2
+
+
+def run(*words: str) -> tuple[int, str]:
+    """Exit code and the only line on stderr of a command that can't work."""
+    result = CliRunner().invoke(main, list(words), prog_name="kelek")
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.output
+    assert lines[0].startswith("kelek: ")
+    return result.exit_code, lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["log", "info", "-t", "nowhere.yaml"], "nowhere.yaml"),
+        (["log", "info", "--url", "tcp://127.0.0.1:1"], "--cluster"),
+        (["log", "info", "--url", "127.0.0.1:1", "--cluster", "c"], "tcp://HOST:PORT"),
+        (["log", "info", "--url", "tcp://h:1", "--cluster", "c", "-t", "x"], "leave one"),
+        (["log", "load", "nowhere.csv", "--url", "tcp://h:1", "--cluster", "c"], "nowhere.csv"),
+        (["log", "put", "", "--url", "tcp://h:1", "--cluster", "c"], "DATA 1: 0 bytes"),
+        (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "c"], "does it run"),
+    ],
+)
+def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
+    code, line = run(*words, "--timeout", "0.2")
+    assert code == endings.IMPOSSIBLE
+    assert said in line
+
+
+def test_info_of_nobody_fails_and_still_shows_the_nodes() -> None:
+    words = ["log", "info", "--url", "ipc:///nobody", "--cluster", "c", "--timeout", "0.1"]
+    result = CliRunner().invoke(main, [*words, "-o", "json"])
+    assert result.exit_code == endings.FAILED
+    assert json.loads(result.stdout)["nodes"][0]["answers"] is False
+
+
+def test_help_comes_at_once(shell: Any) -> None:
+    """The best of five: what the machine does beside is not ours."""
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        assert "log" in shell.ok("kelek --help")
+        times.append(time.monotonic() - began)
+    assert min(times) < HELP_S
+
+
+def test_lines_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.csv"
+    path.write_bytes(b"header\none\r\n\ntwo\nthree")
+    for options, expected in (
+        (Load("f", False, None), [b"header", b"one", b"two", b"three"]),
+        (Load("f", True, None), [b"one", b"two", b"three"]),
+        (Load("f", True, 2), [b"one", b"two"]),
+    ):
+        with path.open("rb") as file:
+            lines = Lines(file, options)
+            assert list(lines) == expected
+            assert lines.position == path.stat().st_size or options.limit
+
+
+def test_an_entry_is_one_line_whatever_is_in_it() -> None:
+    entry = Entry(7, 2, 0, None, b"a\nb\x1b[31m\xff\tc")
+    assert entry_line(entry) == "       7     2  a\\nb\\x1b[31m\\xff\tc"
+    assert entry_json(entry)["data_base64"] == "YQpiG1szMW3/CWM="
+    assert "(checkpoint)" in entry_line(Entry(1, 1, 2, None, b"\xc0"))
+
+
+def test_log_commands_on_a_cluster(shell: Any) -> None:
+    shell.ok("supervisor start topology.yaml --detach")
+    indexes = json.loads(shell.ok("kelek log put one two -o json"))["indexes"]
+    assert indexes[1] == indexes[0] + 1
+    assert shell.ok("kelek log put -", b"from stdin").strip() == str(indexes[1] + 1)
+    (shell.place / "f.csv").write_text("h\na\nb\nc\n")
+    loaded = json.loads(shell.ok("kelek log load f.csv --skip-header -o json"))
+    assert loaded["updates"] == 3
+    shell.ok("kelek log load - --limit 1", b"d\ne\n")
+    shown = [json.loads(line) for line in shell.ok("kelek log tail -o json").splitlines()]
+    assert [entry["data"] for entry in shown] == ["one", "two", "from stdin", *"abcd"]
+    shown = shell.ok(f"kelek log tail --after {indexes[0]}").splitlines()
+    assert [line.split(maxsplit=2)[2] for line in shown] == ["two", "from stdin", *"abcd"]
+    assert len(shell.ok("kelek log tail -n 2").splitlines()) == 2
+    followed = shell.begin("kelek log tail -f -n 1")
+    assert followed.stdout.readline().decode().split()[2:] == ["d"]
+    shell.ok("kelek log put later")
+    assert followed.stdout.readline().endswith(b"later\n")
+    followed.send_signal(signal.SIGINT)
+    assert followed.wait(10) == endings.INTERRUPTED
+    followed.stdout.close()
+    found = json.loads(shell.ok("kelek log info -o json"))
+    assert found["leader"] in ("n1", "n2", "n3")
+    assert [node["answers"] for node in found["nodes"]] == [True] * 3
+    assert shell.ok("kelek log info").count("follower") == 2
+    assert "updates/s" in shell.ok("kelek log bench --count 500 --alone 5")
