@@ -55,7 +55,7 @@ class Waiter(NamedTuple):
     routing_id: bytes
     reqid: bytes
     pack: bool
-    index: int
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
     runs: list[tuple[int, int]]
     updates: int
     size: int
