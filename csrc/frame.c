@@ -213,21 +213,21 @@ ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, co
     return klk_block_seal(out, first_index, term, count, payload_size);
 }
 
-/* The records of a block that was checked before; end() is where the payload ends. */
+/* The records of a block that was checked before; end is where the payload ends. */
 struct walk {
     const uint8_t *at;
     const uint8_t *end;
     uint32_t left;
 };
 
-/* KLK_ECORRUPT when the header does not fit into size: the block was not checked. */
+/* KLK_ECORRUPT when the block does not fit into size: it was not checked. */
 static int walk_start(const uint8_t *block, size_t size, struct klk_header *header,
                       struct walk *walk) {
     if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
     klk_header_read(block, header);
     if (header->magic != KLK_MAGIC_BLOCK ||
         !limits_hold(header->first_index, header->term, header->count, header->payload_size) ||
-        header->payload_size > size - KLK_HEADER_SIZE) {
+        klk_block_size(header->payload_size) > size) {
         return KLK_ECORRUPT;
     }
     walk->at = block + KLK_HEADER_SIZE;

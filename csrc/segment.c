@@ -231,7 +231,7 @@ static int payload_flipped(const uint8_t *block, size_t size) {
     if (header.magic != KLK_MAGIC_BLOCK || header.payload_size > size - KLK_HEADER_SIZE) return 0;
     uint32_t found = klk_crc32c(0, block + 8, KLK_HEADER_SIZE - 8 + header.payload_size);
     uint32_t difference = found ^ header.crc;
-    if (difference == 0) return 1; /* in the padding, or written so */
+    if (difference == 0) return 1; /* in the padding, or it was written so */
     uint32_t change = 0x82f63b78u; /* of the last byte's highest bit */
     for (uint64_t bits = (uint64_t)header.payload_size * 8; bits > 0; bits--) {
         if (change == difference) return 1;
@@ -266,8 +266,9 @@ int klk_segment_judge(const uint8_t *data, size_t size, uint64_t offset) {
     size_t left = size - (size_t)offset;
     if (marked_behind(data, size, offset)) return KLK_ECORRUPT;
     if (left < KLK_HEADER_SIZE) return KLK_ETORN;
-    if (header_flipped(at, left) || payload_flipped(at, left)) return KLK_ECORRUPT;
-    if (klk_block_check(at, left, &header) == KLK_ETORN) return KLK_ETORN;
+    if (header_flipped(at, left)) return KLK_ECORRUPT;
+    if (klk_block_check(at, left, &header) == KLK_ETORN) return KLK_ETORN; /* the file was cut */
+    if (payload_flipped(at, left)) return KLK_ECORRUPT;
     return sector_missing(data, size, offset) ? KLK_ETORN : KLK_ECORRUPT;
 }
 

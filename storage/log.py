@@ -26,7 +26,7 @@ from .segment import (
 )
 
 SEGMENT_BYTES = 16 << 20
-SEGMENT_BYTES_MIN = 16 << 10
+SEGMENT_BYTES_MIN = 8 << 10
 ZERO_PIECE_BYTES = 256 << 10
 LOCK = "lock"
 SPARE = f"{FOLDER}/spare"
@@ -69,7 +69,7 @@ class Log:
     ) -> "Log":
         """Recovers the log in a data directory, or begins one.
 
-        epoch is new at each start of the writer and its peer; segment_bytes is 16 KiB or more.
+        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more.
         Raises StorageError: locked, corrupt, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")

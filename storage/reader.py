@@ -112,28 +112,43 @@ class LogReader:
         """
         if first_index > last_index:
             return []
-        for listing in range(LISTINGS_MAX):
+        listed = False
+        for _ in range(LISTINGS_MAX):
             try:
-                if listing > 0 or not self._headers:
+                if not self._headers:
                     self._list()
+                    listed = True
                 if self._verify(last_index, last_term):
                     found = list(self._read(first_index, last_index, bytes_max))
                     if found:
                         return found
             except _Overtaken:
-                continue
-            if listing > 0:
+                listed = False
+            except StorageError:
+                if listed:
+                    raise
+            if listed:
                 return []
+            self.close()  # The files may have been replaced: look again.
         return []
 
     def scan(self) -> Iterator[Batch]:
         """All entries from the first one on, as far as the files go: for start-up.
 
-        Raises StorageError: corrupt or foreign, or the log was cleared up meanwhile.
+        Raises StorageError: corrupt or foreign.
         """
-        self._list()
-        if self._headers:
-            yield from self._read(self._headers[0].first_index, None, None)
+        index = 0
+        for _ in range(LISTINGS_MAX):
+            self._list()
+            if not self._headers:
+                return
+            try:
+                for batch in self._read(max(index, self._firsts[0]), None, None):
+                    yield batch
+                    index = batch.last_index + 1
+            except _Overtaken:
+                continue
+            return
 
     def _list(self) -> None:
         self.close()

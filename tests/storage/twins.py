@@ -134,3 +134,109 @@ def entry_write(term: int, record: Parts) -> bytes:
 
 def states(records: Iterable[Parts], kind: int) -> bytes:
     return b"".join(struct.pack("<I", len(data)) + data for k, _, data in records if k == kind)
+
+
+def scan(data: bytes, offset: int, next_index: int, term: int) -> dict[str, object]:
+    """Walks marks and blocks: what klk_segment_scan() finds, and `end`: zeros, torn, corrupt."""
+    runs: list[tuple[int, int]] = []
+    synced, end, misplaced = offset, "zeros", False
+    while offset < len(data):
+        try:
+            magic, number, found_term, records, rest = block_decode(data[offset:])
+        except (Torn, Corrupt) as error:
+            if any(data[offset:]):
+                end = "torn" if isinstance(error, Torn) else "corrupt"
+            break
+        if magic == b"KLKM" and number <= offset:
+            synced = max(synced, number)
+        elif magic == b"KLKB" and number == next_index and found_term >= term:
+            if found_term > term:
+                runs.append((number, found_term))
+            next_index, term = next_index + len(records), found_term
+        else:
+            end, misplaced = "corrupt", True
+            break
+        offset = len(data) - len(rest)
+    return {
+        "offset": offset, "next_index": next_index, "term": term, "synced": synced,
+        "runs": runs, "end": end, "misplaced": misplaced,
+    }  # fmt: skip
+
+
+def sound(data: bytes) -> bool:
+    """The checksum of a mark or block is right, as far as its header says that it reaches."""
+    if len(data) < 32 or data[:4] not in (b"KLKB", b"KLKM"):
+        return False
+    crc, size = struct.unpack("<I", data[4:8])[0], struct.unpack("<I", data[28:32])[0]
+    if size > len(data) - 32 or (data[:4] == b"KLKM" and size > 0):
+        return False
+    return crc32c(data[8 : 32 + size]) == int(crc)
+
+
+def torn(data: bytes, offset: int) -> bool:
+    """What klk_segment_judge() says of something that stands at offset and is not sound."""
+    for at in range(offset, len(data) - 31, 8):
+        if data[at : at + 4] == b"KLKM" and sound(data[at : at + 32]):
+            synced, count = struct.unpack("<Q", data[at + 8 : at + 16])[0], data[at + 24 : at + 28]
+            if offset < synced <= at and not any(count):
+                return False
+    block = data[offset:]
+    if len(block) < 32:
+        return True
+    if any(sound(flipped(block, bit)) for bit in range(256)):
+        return False
+    try:
+        block_decode(block)
+    except Torn:
+        return True
+    except Corrupt:
+        pass
+    size = struct.unpack("<I", block[28:32])[0]
+    claimed = 32 + (size if block[:4] == b"KLKB" else 0)
+    if block[:4] == b"KLKB" and claimed <= len(block):
+        bits = [None, *range(256, claimed * 8)]
+        if any(sound(block if bit is None else flipped(block, bit)) for bit in bits):
+            return False
+    end = max(offset + claimed, len(data.rstrip(b"\0")))
+    start = offset
+    while start < min(end, len(data)):
+        stop = min(start // 512 * 512 + 512, end, len(data))
+        if not any(data[start:stop]):
+            return True
+        start = stop
+    return False
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+
+
+def find(data: bytes, index: int) -> tuple[bool, int]:
+    """Walks headers to the block that holds index: found, and where or how far it came."""
+    offset = 0
+    while len(data) - offset >= 32:
+        first_index, count, size = struct.unpack("<8xQ8xII", data[offset : offset + 32])
+        if data[offset : offset + 4] == b"KLKB":
+            if index < first_index:
+                return False, offset
+            if index < first_index + count:
+                return True, offset
+        elif data[offset : offset + 4] != b"KLKM":
+            return False, offset
+        offset += (32 + size + 7) // 8 * 8
+    return False, offset
+
+
+def blocks(data: bytes) -> tuple[list[tuple[int, int, int, int, int]], int]:
+    """(offset, size, first index, count, term) of each sound block at the start; bytes walked."""
+    places: list[tuple[int, int, int, int, int]] = []
+    rest = data
+    while True:
+        try:
+            magic, first_index, term, records, behind = block_decode(rest)
+        except (Torn, Corrupt):
+            return places, len(data) - len(rest)
+        if magic == b"KLKB":
+            at, size = len(data) - len(rest), len(rest) - len(behind)
+            places.append((at, size, first_index, len(records), term))
+        rest = behind

@@ -1,0 +1,195 @@
+"""Every cut and every flipped bit of small logs: recovered or refused, never silently less."""
+
+import pytest
+
+from kelek.protocols.raft.messages import Batch
+from kelek.protocols.record import Record, encode_block
+from kelek.storage.errors import StorageError
+from kelek.storage.log import Log
+from kelek.storage.memory import MemoryDisk, MemoryFiles
+from kelek.storage.reader import LogReader
+from kelek.storage.recovery import Recovered, recover
+from kelek.storage.segment import Identity
+
+ME = Identity("demo", "n1")
+SEGMENT_BYTES = 8 << 10
+HEADER = 4096
+
+
+def batches(count: int) -> list[Batch]:
+    """Small and large ones, texts and zeros, each a record or two, terms that rise."""
+    made, index = [], 1
+    for i in range(count):
+        data = (b"entry %d" % i, bytes(700), b"x" * 1300, b"")[i % 4]
+        reqid = b"request%05d" % i
+        records = [Record(0, reqid, data), Record(2, None, b"\xc0")][: 1 + i % 2]
+        made.append(encode_block(index, 1 + i // 5, records))
+        index += len(records)
+    return made
+
+
+def log_of(count: int, close: bool) -> tuple[MemoryDisk, list[Batch]]:
+    """A log of that many batches, each synced; its writer closed it or was killed."""
+    disk, made = MemoryDisk(), batches(count)
+    log = Log.open(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+    for batch in made:
+        log.append(batch.first_index - 1, log.last_term, [batch.block])
+        log.sync()
+    if close:
+        log.close()
+    disk.crash()
+    return disk, made
+
+
+def segments(disk: MemoryDisk) -> list[str]:
+    return sorted(path for path in disk.names if path.endswith(".seg"))
+
+
+def held(files: MemoryFiles, recovered: Recovered, made: list[Batch]) -> int:
+    """How many of the batches a recovered log has: the first ones, and nothing else."""
+    count = sum(batch.last_index <= recovered.runs.last_index for batch in made)
+    assert recovered.runs.last_index == (made[count - 1].last_index if count else 0)
+    assert recovered.runs.last_term == (made[count - 1].term if count else 0)
+    for batch in made[:count]:
+        assert recovered.runs.term_at(batch.first_index) == batch.term
+    return count
+
+
+def sizes(disk: MemoryDisk, path: str) -> list[int]:
+    """The offsets at which a segment's marks and blocks end, and where they begin."""
+    from kelek.native import segment_blocks
+
+    data = disk.process().open(path)
+    assert data is not None
+    places, _ = segment_blocks(data.read(HEADER, data.size))
+    return [HEADER + place[0] + place[1] for place in places]
+
+
+@pytest.mark.parametrize("close", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_cut_of_three_segments(number: int, close: bool) -> None:
+    disk, made = log_of(16, close)
+    paths = segments(disk)
+    assert len(paths) == 3
+    path = paths[number]
+    ends = sizes(disk, path)
+    before = sum(len(sizes(disk, other)) for other in paths[:number])
+    for size in range(disk.process().open(path).size - 1, -1, -1):  # type: ignore[union-attr]
+        disk.cut(path, size)
+        files = disk.process()
+        whole = sum(end <= size for end in ends)
+        sound = whole == len(ends) if number < 2 else not close
+        try:
+            recovered = recover(files, ME)
+        except StorageError as error:
+            assert not sound or size < HEADER, size
+            assert path in str(error)  # noqa: PT017
+        else:
+            assert sound, size
+            assert size >= HEADER
+            expected = len(made) if number < 2 else before + whole
+            assert held(files, recovered, made) == expected
+            assert number < 2 or recovered.tail is not None
+
+
+@pytest.mark.parametrize("close", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("part", range(8))
+def test_every_flip_of_a_small_log(part: int, close: bool) -> None:
+    """Everything was acknowledged: it is all there, or the log is refused; never less."""
+    disk, made = log_of(5, close)
+    (path,) = segments(disk)
+    end = sizes(disk, path)[-1]
+    size = disk.process().open(path).size * 8  # type: ignore[union-attr]
+    refused = 0
+    for bit in range(part * size // 8, (part + 1) * size // 8):
+        disk.flip(path, bit)
+        files = disk.process()
+        try:
+            recovered = recover(files, ME)
+        except StorageError as error:
+            refused += 1
+            assert error.place.endswith(path)  # noqa: PT017
+            assert "expected" in error.problem  # noqa: PT017
+        else:
+            assert not close
+            assert bit >= end * 8, "only what stands behind the last entry may be cut off"
+            assert held(files, recovered, made) == len(made)
+        disk.flip(path, bit)
+    assert refused > 0 or part > end * 8 // size
+
+
+def test_every_flip_of_the_clean_mark() -> None:
+    """A damaged clean mark says nothing: the log is recovered as after a kill."""
+    disk, made = log_of(5, close=True)
+    for bit in range(len(disk.names["log/clean"].cache) * 8):
+        disk.flip("log/clean", bit)
+        files = disk.process()
+        assert held(files, recover(files, ME), made) == 5
+        disk.flip("log/clean", bit)
+
+
+def test_damage_before_a_later_segment_is_corruption() -> None:
+    disk, _ = log_of(16, close=False)
+    for path in segments(disk)[:2]:
+        for end in sizes(disk, path):
+            disk.flip(path, (end - 9) * 8)
+            with pytest.raises(StorageError, match=r"offset \d+: expected"):
+                recover(disk.process(), ME)
+            disk.flip(path, (end - 9) * 8)
+
+
+def test_a_missing_segment_is_refused() -> None:
+    disk, _ = log_of(16, close=True)
+    paths = segments(disk)
+    for path in paths[1:]:
+        inode = disk.names.pop(path)
+        with pytest.raises(StorageError):
+            recover(disk.process(), ME)
+        disk.names[path] = inode
+    for path in paths:
+        del disk.names[path]
+    with pytest.raises(StorageError, match="every segment is missing"):
+        recover(disk.process(), ME)
+
+
+def test_another_version_is_refused() -> None:
+    disk, _ = log_of(1, close=False)
+    (path,) = segments(disk)
+    disk.flip(path, 33)
+    with pytest.raises(StorageError, match="expected version 1, found 3; use the kelek"):
+        Log.open(disk.process(), ME, epoch=2)
+
+
+def test_a_renamed_segment_is_refused() -> None:
+    disk, _ = log_of(1, close=False)
+    (path,) = segments(disk)
+    disk.names[path.replace("01.seg", "02.seg")] = disk.names.pop(path)
+    with pytest.raises(StorageError, match="says of itself"):
+        Log.open(disk.process(), ME, epoch=2)
+
+
+def test_a_refused_log_is_not_changed() -> None:
+    disk, _ = log_of(5, close=True)
+    (path,) = segments(disk)
+    disk.flip(path, HEADER * 8 + 400)
+    before = {name: bytes(inode.cache) for name, inode in disk.names.items()}
+    for _ in range(2):
+        with pytest.raises(StorageError, match="offset 4128: expected checksum"):
+            Log.open(disk.process(), ME, epoch=2)
+        assert {name: bytes(inode.cache) for name, inode in disk.names.items()} == before
+        disk.crash()
+
+
+def test_a_reader_tells_corruption_from_what_is_not_there_yet() -> None:
+    disk, made = log_of(5, close=False)
+    (path,) = segments(disk)
+    ends = sizes(disk, path)
+    reader = LogReader(disk.process(), ME)
+    last = made[-1]
+    assert reader.batches(last.last_index + 1, last.last_index + 1, last.term, 100) == []
+    disk.flip(path, (ends[2] - 9) * 8)
+    assert len(reader.batches(1, last.last_index, last.term, 1)) == 1
+    with pytest.raises(StorageError, match=r"\.seg: offset \d+: the block of entry \d is damaged"):
+        reader.batches(made[2].first_index, last.last_index, last.term, 100)
+    with pytest.raises(StorageError, match="is damaged"):
+        reader.batches(1, last.last_index, last.term, 1 << 20)
