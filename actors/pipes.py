@@ -1,6 +1,5 @@
 """Where the processes of a node meet: the run directory and the endpoints in it. Never a port."""
 
-import hashlib
 import os
 import stat
 from pathlib import Path
@@ -44,6 +43,8 @@ def run_dir_of(key: str) -> Path:
 
     key   the topology's absolute path, or what else identifies it
     """
+    import hashlib  # Loads OpenSSL, which an actor has no use for.
+
     return run_dir_base() / hashlib.sha256(os.fsencode(key)).hexdigest()[:10]
 
 

@@ -393,7 +393,8 @@ class Supervisor(Loop):
         now_ms = monotonic_ms()
         rows: list[dict[str, Any]] = [
             {
-                "node": ",".join(node.name for node in self.nodes),
+                "node": self.nodes[0].name if len(self.nodes) == 1 else None,
+                "nodes": [node.name for node in self.nodes],
                 "role": "supervisor",
                 "name": "supervisor",
                 "pid": os.getpid(),

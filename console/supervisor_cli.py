@@ -34,6 +34,7 @@ COLUMNS = {
     "state": "STATE",
     "restarts": "RESTARTS",
     "uptime": "UPTIME",
+    "raft_role": "RAFT",
     "term": "TERM",
     "leader": "LEADER",
     "commit_index": "COMMIT",
@@ -166,7 +167,7 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
             asked.add(pid)
             rows += _ask(base, name, b"ask-status", found)
     if nodes:
-        rows = [row for row in rows if row["node"] in nodes]
+        rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
     if output == "json":
         click.echo(json.dumps({"topology": path, "processes": rows}, indent=2))
     elif rows:
