@@ -1,0 +1,363 @@
+"""The command `supervisor` with real nodes: start, kills, status, logs, stop, refusals."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+DEADLINE_S = 30.0
+NODES = ("n1", "n2", "n3")
+ROLES = ("log_writer", "raft_peer", "state_machine")
+
+
+class Cli:
+    """Calls the command as a user would, on a topology of its own."""
+
+    def __init__(self, folder: Path, ipc_dir: Path) -> None:
+        self.folder, self.ipc_dir = folder, ipc_dir
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "XDG_RUNTIME_DIR": str(ipc_dir),
+        }
+        self.write(NODES)
+
+    def write(self, nodes: tuple[str, ...], text: str = "cluster: test\ndata: data\n") -> None:
+        lines = [text, "raft: {election_timeout_ms: [400, 600]}\n", "nodes:\n"]
+        for name in nodes:
+            lines.append(f"  {name}:\n")
+            for key in ("url", "peer_url", "broadcast_url"):
+                lines.append(f"    {key}: ipc://{self.ipc_dir}/{name}.{key}\n")
+        (self.folder / "topology.yaml").write_text("".join(lines))
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "kelek.console.supervisor_cli", *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words),
+            cwd=self.folder, env=self.environment, capture_output=True, text=True,
+            timeout=DEADLINE_S,
+        )  # fmt: skip
+
+    def start(self, *words: str) -> str:
+        done = self.run("start", "--detach", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def rows(self, *words: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.run("status", "-o", "json", *words).stdout)[
+            "processes"
+        ]
+        return rows
+
+    def pid(self, node: str | None, role: str) -> int:
+        (row,) = (row for row in self.rows() if (row["node"], row["role"]) == (node, role))
+        return int(row["pid"])
+
+    def wait_rows(self, good: Any) -> list[dict[str, Any]]:
+        """Asks until the rows are good: each question takes a tenth of a second itself."""
+        until = time.monotonic() + DEADLINE_S
+        while not good(rows := self.rows()):
+            assert time.monotonic() < until, rows
+        return rows
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    ipc_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+    made = Cli(tmp_path, ipc_dir)
+    yield made
+    made.run("stop")
+    shutil.rmtree(ipc_dir, ignore_errors=True)
+
+
+def wait_gone(pids: list[int], deadline_s: float) -> list[int]:
+    until = time.monotonic() + deadline_s
+    left = []
+    for pid in pids:
+        try:
+            pid_fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        ready, _, _ = select.select([pid_fd], [], [], max(0.0, until - time.monotonic()))
+        os.close(pid_fd)
+        if not ready:
+            left.append(pid)
+    return left
+
+
+def has_leader(rows: list[dict[str, Any]]) -> bool:
+    peers = [row for row in rows if row["role"] == "raft_peer"]
+    leaders = {row.get("leader") for row in peers}
+    ready = all(row["state"] == "ready" for row in rows)
+    return ready and len(leaders) == 1 and leaders <= {*NODES}
+
+
+def test_a_life_of_three_nodes(cli: Cli) -> None:
+    """Start, status, kill -9 of each role, of the supervisor, start again, logs, stop."""
+    text = cli.start()
+    assert text.splitlines()[-1].startswith("all-ready nodes=3 actors=9 ms=")
+    rows = cli.wait_rows(has_leader)
+    keys = {"node", "role", "pid", "state", "restarts", "uptime"}
+    assert all(keys <= row.keys() for row in rows)
+    assert {(row["node"], row["role"]) for row in rows} == {
+        (None, "supervisor"),
+        *((node, role) for node in NODES for role in ROLES),
+    }
+    for row in rows:
+        if row["role"] == "raft_peer":
+            assert {"term", "leader", "commit_index", "applied_index", "lag"} <= row.keys()
+            assert row["term"] >= 1
+
+    for role in ROLES:
+        pid = cli.pid("n2", role)
+        os.kill(pid, signal.SIGKILL)
+        rows = cli.wait_rows(lambda rows, pid=pid: has_leader(rows) and not has_pid(rows, pid))
+        restarts = {row["role"]: row["restarts"] for row in rows if row["node"] == "n2"}
+        assert restarts[role] >= 1
+        assert {row["restarts"] for row in rows if row["node"] == "n1"} == {0}
+
+    pids = [row["pid"] for row in cli.rows()]
+    os.kill(cli.pid(None, "supervisor"), signal.SIGKILL)
+    assert wait_gone(pids, 2.0) == []
+    assert cli.run("status").returncode == 3
+    cli.start()
+    cli.wait_rows(has_leader)
+
+    pids = [row["pid"] for row in cli.rows()]
+    begun = time.monotonic()
+    done = cli.run("stop")
+    assert (done.returncode, done.stdout) == (0, "stopped nodes=n1,n2,n3\n")
+    assert time.monotonic() - begun < 6
+    assert wait_gone(pids, 1.0) == []
+    assert list((cli.ipc_dir / "kelek").iterdir()) == []
+    done = cli.run("logs", "--role", "raft_peer", "--node", "n1", "-n", "3")
+    assert done.returncode == 0
+    assert all(line.startswith("n1/raft_peer ") for line in done.stdout.splitlines())
+    assert "recovered" in done.stdout
+
+
+def has_pid(rows: list[dict[str, Any]], pid: int) -> bool:
+    return any(row["pid"] == pid for row in rows)
+
+
+def test_the_table_is_for_people(cli: Cli) -> None:
+    cli.write(("n1",))
+    cli.start()
+    cli.wait_rows(has_leader)
+    done = cli.run("status")
+    assert done.returncode == 0
+    head, supervisor, *actors = done.stdout.splitlines()
+    assert head.split() == [
+        "NODE", "ROLE", "PID", "STATE", "RESTARTS", "UPTIME", "RAFT", "TERM", "LEADER", "COMMIT",
+        "APPLIED", "LAG",
+    ]  # fmt: skip
+    assert supervisor.split()[:2] == ["n1", "supervisor"]
+    assert [line.split()[1] for line in actors] == [*ROLES]
+
+
+def test_nodes_one_by_one(cli: Cli) -> None:
+    """As on three machines: a supervisor for each node, seen and stopped together or alone."""
+    for name in NODES:
+        cli.start("--node", name)
+    cli.wait_rows(has_leader)
+    assert {row["node"] for row in cli.rows("--node", "n2")} == {"n2"}
+    done = cli.run("start", "--node", "n2")
+    assert done.returncode == 2
+    assert "node n2 runs already: supervisor " in done.stderr
+    assert cli.run("stop", "--node", "n2").stdout == "stopped nodes=n2\n"
+    assert {row["node"] for row in cli.rows()} == {"n1", "n3"}
+    assert cli.run("stop").stdout == "stopped nodes=n1,n3\n"
+
+
+def test_a_part_of_a_supervisor_is_not_stopped(cli: Cli) -> None:
+    cli.start()
+    done = cli.run("stop", "--node", "n2")
+    assert done.returncode == 2
+    assert done.stderr.endswith(" runs n1, n2, n3; stop them together\n")
+
+
+def test_one_process(cli: Cli) -> None:
+    cli.start("--one-process")
+    rows = cli.wait_rows(has_leader)
+    assert len({row["pid"] for row in rows}) == 1
+    assert cli.run("stop").returncode == 0
+
+
+def test_bootstrap(cli: Cli) -> None:
+    """One of three, on an empty directory: it may vote, but it needs a majority."""
+    cli.start("--node", "n1", "--bootstrap")
+    rows = cli.wait_rows(lambda rows: rows[2].get("term", 0) >= 0)
+    assert not has_leader(rows)
+
+
+def test_ctrl_c_in_the_foreground(cli: Cli) -> None:
+    cli.write(("n1",))
+    process = subprocess.Popen(
+        cli.command("start"), cwd=cli.folder, env=cli.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("all-ready"):
+            process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 0
+    process.stdout.close()
+    assert "stopping reason=SIGINT\n" in lines
+    assert lines[-1].startswith("stopped ms=")
+
+
+def test_a_port_in_use(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path = cli.folder / "topology.yaml"
+        url = f"ipc://{cli.ipc_dir}/n2.url"
+        path.write_text(path.read_text().replace(url, f"tcp://127.0.0.1:{port}"))
+        done = cli.run("start")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"supervisor: topology.yaml:10:10: nodes.n2.url: tcp://127.0.0.1:{port} is in use; "
+        "end the program that holds it, or choose another address\n"
+    )
+    assert "gave-up node=n2 unit=raft" in done.stdout
+
+
+def test_a_data_directory_of_another_cluster(cli: Cli) -> None:
+    cli.write(("n1",))
+    cli.start()
+    cli.run("stop")
+    cli.write(("n1",), "cluster: other\ndata: data\n")
+    done = cli.run("start", "--detach")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"supervisor: {cli.folder}/data/n1/raft/")
+    assert "it belongs to cluster 'test', not to 'other'; " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def mounted(cli: Cli, options: str) -> subprocess.CompletedProcess[str]:
+    """`supervisor start` with its data directory on a small file system that only it sees."""
+    (cli.folder / "data").mkdir()
+    script = f'mount -t tmpfs -o {options} none data && exec "$@"'
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", *cli.command("start")]
+    done = subprocess.run(
+        command,
+        cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    if "unshare: " in done.stderr or "mount: " in done.stderr:
+        pytest.skip(f"no private mounts here: {done.stderr.splitlines()[0]}")
+    return done
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [("ro", "Read-only file system; mount it for writing"), ("size=100k", "no space is left")],
+)
+def test_a_disk_that_takes_nothing(cli: Cli, options: str, problem: str) -> None:
+    done = mounted(cli, options)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert problem in done.stderr
+
+
+def test_check(cli: Cli) -> None:
+    done = cli.run("check")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 9 processes"
+    assert len(done.stdout.splitlines()) == 10
+    told = json.loads(cli.run("check", "-o", "json").stdout)
+    assert told["raft"]["election_timeout_ms_max"] == 600
+    assert len(told["processes"]) == 9
+    (cli.folder / "topology.yaml").write_text("clster: x\n")
+    done = cli.run("check")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "supervisor: topology.yaml:1:1: clster: unknown key 'clster'; did you mean 'cluster'?\n"
+    )
+
+
+def test_nothing_runs(cli: Cli) -> None:
+    done = cli.run("status")
+    assert done.returncode == 3
+    assert done.stdout == "nothing of topology.yaml runs here; `supervisor start` starts it\n"
+    assert json.loads(cli.run("status", "-o", "json").stdout)["processes"] == []
+    assert cli.run("stop").stdout == "nothing-runs\n"
+    assert cli.run("logs").returncode == 3
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "status", "logs", "check"])
+def test_no_such_file(cli: Cli, command: str) -> None:
+    done = cli.run(command, "t.yaml")
+    assert done.returncode == 2
+    assert done.stderr == ("supervisor: t.yaml: there is no such file; give the topology's path\n")
+
+
+def test_an_unknown_node(cli: Cli) -> None:
+    done = cli.run("start", "--node", "nn1")
+    assert done.returncode == 2
+    assert done.stderr == "supervisor: --node: unknown node 'nn1'; did you mean 'n1'?\n"
+
+
+def test_the_demo_is_the_default(cli: Cli) -> None:
+    (cli.folder / "topology.yaml").unlink()
+    done = cli.run("check")
+    assert "topology.yaml: ok: cluster demo, 3 nodes, 9 processes" in done.stdout
+
+
+def test_a_supervisor_that_does_not_answer(cli: Cli) -> None:
+    cli.write(("n1",))
+    cli.start()
+    (pid,) = (row["pid"] for row in cli.rows() if row["role"] == "supervisor")
+    os.kill(pid, signal.SIGSTOP)
+    done = cli.run("status")
+    os.kill(pid, signal.SIGCONT)
+    assert done.returncode == 1
+    assert f"its supervisor ({pid}) does not answer" in done.stderr
+
+
+def test_junk_on_the_control_socket(cli: Cli) -> None:
+    """Random frames at the supervisor: no process ends."""
+    cli.write(("n1",))
+    cli.start()
+    (control,) = (cli.ipc_dir / "kelek").glob("*/n1/supervisor.control")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 1000)
+        dealer.connect(f"ipc://{control}")
+        for i in range(100):
+            dealer.send_multipart([os.urandom(i)] * (i % 5 + 1))
+    assert all(row["restarts"] == 0 for row in cli.wait_rows(has_leader))
+
+
+def test_help_and_completion_import_nothing_heavy(cli: Cli) -> None:
+    script = """
+import sys
+from kelek.console.supervisor_cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+assert not {"zmq", "yaml", "msgpack"} & set(sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=cli.environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+    cli.environment["_SUPERVISOR_COMPLETE"] = "bash_source"
+    assert "complete " in cli.run().stdout
