@@ -24,7 +24,9 @@ class UpdateRefused(LogError):
     """The cluster will never take this update, nor those sent behind it."""
 
     def __init__(self, reason: str, committed: int) -> None:
-        super().__init__(f"an update was refused for good: {reason}; {committed} before it are in")
+        super().__init__(
+            f"an update was refused for good: {reason}; {committed} before it were committed"
+        )
         self.reason = reason
         self.committed = committed  # Of this call: how many updates before it were committed.
 

@@ -35,6 +35,8 @@ from .reqids import new_reqid, new_reqids
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
 GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source.
+# Reasons that lie in the age of a reqid; the text's bare refusal names none and means it mostly.
+EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
 FOLLOW_MS = 10
 FOLLOW_MS_MAX = 160
 
@@ -150,8 +152,8 @@ class Log:
         refused = self._client.window.refused
         assert refused is not None
         self._client.window.refused = None
-        kind = UpdateExpired if refused.reason in ("expired", "rejected") else UpdateRefused
-        return kind(refused.reason, count + refused.position)
+        kind = UpdateExpired if refused.reason in EXPIRED else UpdateRefused
+        return kind(refused.reason, count)
 
     # ---- reading ----
 

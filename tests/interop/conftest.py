@@ -1,0 +1,115 @@
+"""Clusters in processes of their own, for clients and peers that know only the wire."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kelek.tests.interop.plain import Client
+
+COMMAND = "from kelek.console.supervisor_cli import main; main()"
+STOP_S = 15.0
+_taken: set[int] = set()
+
+
+def free_port() -> int:
+    """A port below the ephemeral ones that nobody listens on now."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port not in _taken and probe.connect_ex(("127.0.0.1", port)):
+                _taken.add(port)
+                return port
+
+
+class Cluster:
+    """A topology and its supervisor."""
+
+    def __init__(self, folder: Path, dialects: dict[str, str], *options: str) -> None:
+        self.folder = folder
+        self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
+        self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
+        self.path = folder / "topology.yaml"
+        nodes = ""
+        for name, dialect in dialects.items():
+            nodes += f"  {name}: {{url: '{self.urls[name]}'"
+            if dialect == "kelek":
+                nodes += f", peer_url: '{self.peer_urls[name]}'}}\n"
+            else:
+                nodes += f", dialect: {dialect}}}\n"
+        self.path.write_text(f"cluster: interop\ndata: {folder}/data\nnodes:\n{nodes}")
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+        self.errors = (folder / "stderr").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, "start", str(self.path), *options],
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+        )
+
+    def status(self) -> list[dict[str, Any]]:
+        out = subprocess.run(
+            [sys.executable, "-c", COMMAND, "status", str(self.path), "-o", "json"],
+            env=self.environment,
+            capture_output=True,
+            check=False,
+        ).stdout
+        rows: list[dict[str, Any]] = json.loads(out)["processes"]
+        return rows
+
+    def pid(self, node: str, role: str = "raft_peer") -> int:
+        return next(int(r["pid"]) for r in self.status() if (r["node"], r["role"]) == (node, role))
+
+    def client(self, ident: bytes | None = None) -> Client:
+        return Client(self.urls, ident)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(STOP_S)
+        self.errors.close()
+        assert code == 0, (self.folder / "stderr").read_text()
+
+
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes of ours, one for all tests of this folder: no test may leave it changed."""
+    folder = _folder()
+    cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
+    try:
+        with cluster.client() as client:
+            client.update(b"the cluster is up")
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def mixed() -> Iterator[Callable[[], Cluster]]:
+    """Starts one node of ours; n2 and n3 are the test's own."""
+    started: list[Cluster] = []
+
+    def start() -> Cluster:
+        dialects = {"n1": "kelek", "n2": "text", "n3": "text"}
+        started.append(Cluster(_folder(), dialects, "--bootstrap"))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+        shutil.rmtree(cluster.folder)

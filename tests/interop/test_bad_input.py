@@ -1,0 +1,173 @@
+"""Malformed, oversize, foreign and random messages on every socket of a running cluster.
+
+Nothing may change: no process ends, nobody else leads, and what was dropped is counted.
+"""
+
+import os
+import random
+import socket
+import struct
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import zmq
+
+from kelek.tests.interop.conftest import Cluster
+from kelek.tests.interop.plain import Client, Dealer, reqid, uint
+
+TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?")
+HIGH = uint(1 << 40)  # A term that would unseat everybody.
+
+
+def processes(cluster: Cluster) -> list[tuple[str, str, int, int, str]]:
+    return sorted(
+        (row["node"], row["role"], row["pid"], row["restarts"], row["state"])
+        for row in cluster.status()
+    )
+
+
+def dropped(cluster: Cluster) -> int:
+    """All counters of what was thrown away, summed over the peers."""
+    names = ("malformed", "strangers", "dropped", "junk", "oversize")
+    rows: list[dict[str, Any]] = [r for r in cluster.status() if r["role"] == "raft_peer"]
+    return sum(int(value) for row in rows for key, value in flat(row) if key in names)
+
+
+def flat(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in row.items():
+        found += flat(value) if isinstance(value, dict) else [(key, value)]
+    return found
+
+
+def malformed(dice: random.Random) -> list[bytes]:
+    """A message that means nothing, mostly close to one that does."""
+    ident = dice.choice([b"interop", b"interop", b"elsewhere", b"", b"inter"])
+    name = dice.choice([b"n1", b"n2", b"n3", b"n9", b"", b"\xff\xfe", b"n" * 300])
+    frames = [
+        dice.choice([reqid(), b"", b"\0" * 13, uint(dice.randrange(1 << 24)), b"\xff" * 200]),
+        dice.choice([*TYPES, b"", b"??", dice.randbytes(2)]),
+        ident,
+        name,
+        *(
+            dice.choice([b"", b"\xff" * 9, b"\xff" * 8, b"\xdd\xff\xff\xff\xff", dice.randbytes(5)])
+            for _ in range(dice.randrange(8))
+        ),
+    ]
+    if frames[1] == b"=" and len(frames) > 3 and ident == b"interop":
+        frames[0] = b"short"  # Else it is a good update.
+    return frames[: dice.randrange(1, len(frames) + 1)]
+
+
+def is_update(frames: list[bytes]) -> bool:
+    return len(frames) == 3 and frames[1] == b"=" and len(frames[0]) == 12
+
+
+@pytest.fixture
+def doors(cluster: Cluster) -> list[str]:
+    return [*cluster.urls.values(), *cluster.peer_urls.values()]
+
+
+def assert_unmoved(cluster: Cluster, before: list[tuple[str, str, int, int, str]]) -> None:
+    assert processes(cluster) == before
+    with cluster.client() as client:
+        assert client.update(b"still here") > 0
+
+
+def leader_and_term(cluster: Cluster) -> tuple[str, int]:
+    with cluster.client() as client:
+        client.find_leader()
+        return client.leader, term_of(client)
+
+
+def term_of(client: Client) -> int:
+    return int.from_bytes(client.peers[client.leader].ask(reqid(), b"%")[2], "little")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_messages(cluster: Cluster, doors: list[str], seed: int) -> None:
+    dice = random.Random(seed)
+    before, leads, count = processes(cluster), leader_and_term(cluster), dropped(cluster)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealers = [Dealer(context, url) for url in doors]
+    for _ in range(500):
+        frames = malformed(dice)
+        if not is_update(frames):
+            for dealer in dealers:
+                dealer.send(*frames)
+    for dealer in dealers:
+        # Taken in order: once this is answered, all before it were dealt with.
+        dealer.ask(reqid(), b"^")
+        dealer.close()
+    context.term()
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)
+    assert dropped(cluster) > count
+
+
+def test_requests_of_another_cluster(cluster: Cluster, doors: list[str]) -> None:
+    before, leads, count = processes(cluster), leader_and_term(cluster), dropped(cluster)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for url in doors:
+        dealer = Dealer(context, url)
+        for ident in (b"elsewhere", b"INTEROP", b""):
+            dealer.send(b"\x01", b"?", ident, b"n2", HIGH, HIGH, HIGH)
+            dealer.send(b"\x02", b"+", ident, b"n2", HIGH, b"\0", b"\0", b"\0")
+            dealer.send(b"\x03", b"k?", ident, b"n2", HIGH, HIGH, HIGH)
+            dealer.send(b"\x04", b"k\0", ident, b"n2", b"\x80")
+            dealer.send(reqid(), b"=", ident, b"an update of another cluster")
+            dealer.send(reqid(), b"k=", ident, b"", b"\x0e\x80" + reqid() + b"x")
+            dealer.send(reqid(), b"&", ident, b"\x90")
+        answers = dealer.receive_within(0.2)
+        assert answers is None
+        dealer.close()
+    context.term()
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)
+    assert dropped(cluster) > count
+    with cluster.client() as client:
+        assert not [it for _, it in client.entries() if it.data.startswith(b"an update of")]
+
+
+def test_terms_that_no_peer_can_have(cluster: Cluster, doors: list[str]) -> None:
+    """From a known PEER ID: numbers over 2**53 - 1, and a vote that stickiness refuses."""
+    before, leads = processes(cluster), leader_and_term(cluster)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for url in doors:
+        dealer = Dealer(context, url)
+        for number in (b"\xff" * 8, (1 << 53).to_bytes(8, "little"), b"", b"\0" * 9):
+            dealer.send(b"\x01", b"?", b"interop", b"n2", number, b"\0", b"\0")
+            dealer.send(b"\x02", b"+", b"interop", b"n2", number, b"\0", b"\0", b"\0")
+            dealer.send(b"\x03", b"k+", b"interop", b"n2", struct.pack("<QQQQ", 1 << 60, 0, 0, 0))
+        dealer.ask(reqid(), b"^")
+        dealer.close()
+    context.term()
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)
+
+
+def test_oversize_messages(cluster: Cluster, doors: list[str]) -> None:
+    """Too many bytes and too many frames: that connection's, or that message's, own problem."""
+    before, leads = processes(cluster), leader_and_term(cluster)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for url in doors:
+        for frames in ([reqid(), b"=", bytes(40 << 20)], [reqid(), b"^", *[b""] * 100_000]):
+            dealer = Dealer(context, url)
+            dealer.send(*frames)
+            dealer.receive_within(0.3)
+            dealer.close()
+    context.term()
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)
+
+
+def test_bytes_that_are_not_zmtp(cluster: Cluster, doors: list[str]) -> None:
+    before, leads = processes(cluster), leader_and_term(cluster)
+    for url in doors:
+        place = urlsplit(url)
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"\xff" + bytes(9)):
+            with socket.create_connection((place.hostname or "", place.port or 0)) as plain:
+                plain.sendall(junk)
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)

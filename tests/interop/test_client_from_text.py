@@ -1,0 +1,239 @@
+"""A client that knows only the text, against a running cluster; sections are the text's."""
+
+import os
+import signal
+from itertools import pairwise
+
+import pytest
+
+from kelek.tests.interop.conftest import Cluster
+from kelek.tests.interop.plain import (
+    Client,
+    Entry,
+    entry,
+    json,
+    number,
+    reqid,
+    truth,
+    uint,
+)
+
+IDENT = b"interop"
+FORMS = pytest.mark.parametrize("ident", [None, IDENT], ids=["text", "node"])
+QUIET_S = 0.3
+EXPIRED_S = 9 * 3600
+AHEAD_S = -20 * 60
+
+
+@FORMS
+def test_request_config(cluster: Cluster, ident: bytes | None) -> None:
+    with cluster.client(ident) as client:
+        client.find_leader()
+        leading = 0
+        for name in client.peers:
+            is_leader, leader, members = client.config(name)
+            assert json(leader) == client.leader
+            assert truth(is_leader) is (name == client.leader)
+            assert json(members) == [[peer, url] for peer, url in cluster.urls.items()]
+            leading += truth(is_leader)
+        assert leading == 1
+
+
+@FORMS
+def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | None) -> None:
+    with cluster.client(ident) as client:
+        updates = [(reqid(), os.urandom(10)) for _ in range(20)]
+        indexes = [client.update(data, request) for request, data in updates]
+        assert all(before < after for before, after in pairwise(indexes))
+        found = dict(client.entries(indexes[0] - 1))
+        for (request, data), index in zip(updates, indexes, strict=True):
+            assert (found[index].reqid, found[index].kind) == (request, 0)
+            assert found[index].data == data
+
+
+def test_an_update_that_reads_like_the_ident_is_text(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        index = client.update(IDENT)
+        assert dict(client.entries(index - 1, 1))[index].data == IDENT
+
+
+def test_a_repeated_reqid_gets_its_first_index(cluster: Cluster) -> None:
+    """From the same connection, from another one, in the other form."""
+    request = reqid()
+    with cluster.client() as client:
+        index = client.update(b"once", request)
+        assert client.update(b"once", request) == index
+        with cluster.client(IDENT) as other:
+            assert other.update(b"once", request) == index
+        found = [at for at, it in client.entries(index - 1) if it.reqid == request]
+        assert found == [index]
+
+
+def test_an_update_that_waits_is_accepted_first(cluster: Cluster) -> None:
+    """ "Accepted but not committed": while both followers are stopped nothing can commit."""
+    request = reqid()
+    with cluster.client() as client:
+        leader = client.find_leader()
+        pids = [cluster.pid(name) for name in client.followers]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            leader.send(request, b"=", b"waits")
+            answer = leader.receive()
+            assert answer == [request, b"\x01"]
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        index = client.update(b"waits", request)
+        assert client.update(b"waits", request) == index
+        assert [at for at, it in client.entries(index - 1) if it.reqid == request] == [index]
+
+
+@pytest.mark.parametrize("age_s", [EXPIRED_S, AHEAD_S], ids=["expired", "of the future"])
+@FORMS
+def test_an_update_out_of_its_time_is_refused_for_good(
+    cluster: Cluster, ident: bytes | None, age_s: int
+) -> None:
+    """ "false and the 3rd frame is missing": it has expired."""
+    with cluster.client(ident) as client:
+        leader = client.find_leader()
+        answer = leader.ask(reqid(age_s), b"=", *client.ident, b"late")
+        assert [truth(frame) for frame in answer] == [False]
+
+
+def test_updates_that_no_log_can_hold_are_refused_for_good(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        leader = client.find_leader()
+        assert leader.ask(reqid(), b"=", b"") == [b""]
+        assert leader.ask(reqid(), b"=", bytes((10 << 20) + 1)) == [b""]
+        assert client.update(bytes(10 << 20)) > 0
+
+
+@FORMS
+def test_a_follower_names_the_leader(cluster: Cluster, ident: bytes | None) -> None:
+    with cluster.client(ident) as client:
+        client.find_leader()
+        for name in client.followers:
+            peer = client.peers[name]
+            taken, leader = peer.ask(reqid(), b"=", *client.ident, b"no")
+            assert (truth(taken), json(leader)) == (False, client.leader)
+            status, leader, *_ = peer.ask(reqid(), b"<", *client.ident, b"\0")
+            assert (number(status), json(leader)) == (0, client.leader)
+
+
+def fill(client: Client, count: int, size: int) -> int:
+    """Many updates at once; returns the index before the first of them."""
+    leader = client.find_leader()
+    before = client.update(b"before")
+    for _ in range(count):
+        leader.send(reqid(), b"=", *client.ident, os.urandom(size))
+    left = count
+    while left:
+        answer = leader.receive()
+        assert truth(answer[1])
+        left -= len(answer) == 3
+    return before
+
+
+def last_applied(client: Client) -> int:
+    return number(client.peers[client.leader].ask(reqid(), b"%", *client.ident)[4])
+
+
+@FORMS
+def test_entries_come_in_pipelines_of_five(cluster: Cluster, ident: bytes | None) -> None:
+    """ "up to REQUEST_ENTRIES_PIPELINES (default: 5) response messages prior to" a follow-up."""
+    with cluster.client(ident) as client:
+        prev = fill(client, 400, 2000)
+        leader, request = client.find_leader(), reqid()
+        while last_applied(client) < prev + 400:
+            pass
+        leader.send(request, b"<", *client.ident, uint(prev))
+        lasts, found = [], 0
+        for _ in range(5):
+            answer = leader.receive()
+            assert (answer[0], number(answer[1])) == (request, 2)
+            lasts.append(number(answer[3]))
+            found += len(answer[4:])
+            assert sum(map(len, answer)) < (64 << 10) + 4000
+        assert leader.receive_within(QUIET_S) is None
+        assert lasts[-1] == prev + found
+        # A follow-up with the first one's LOG INDEX sets one more free, not all.
+        leader.send(request, b"<", *client.ident, uint(lasts[0]))
+        answer = leader.receive()
+        found += len(answer[4:])
+        assert number(answer[3]) == prev + found
+        assert leader.receive_within(QUIET_S) is None
+        # Count 0 stops it, without an answer.
+        leader.send(request, b"<", *client.ident, uint(lasts[1]), b"\0")
+        assert leader.receive_within(QUIET_S) is None
+        # Any other index begins it there.
+        leader.send(request, b"<", *client.ident, uint(prev + 3), b"\x02")
+        answer = leader.receive()
+        assert (number(answer[1]), number(answer[3]), len(answer)) == (1, prev + 5, 6)
+
+
+@FORMS
+def test_entries_with_follow_ups_are_complete(cluster: Cluster, ident: bytes | None) -> None:
+    with cluster.client(ident) as client:
+        prev = fill(client, 300, 3000)
+        while last_applied(client) < prev + 300:
+            pass
+        indexes = [index for index, _ in client.entries(prev, 290)]
+        assert indexes == list(range(prev + 1, prev + 291))
+        everything = client.entries(0)
+        assert [index for index, _ in everything] == list(range(1, len(everything) + 1))
+        assert everything[0][1] == Entry(bytes(12), 2, everything[0][1].term, b"\xc0")
+        terms = [it.term for _, it in everything]
+        assert terms == sorted(terms)
+
+
+@FORMS
+def test_entries_at_the_end_and_beyond(cluster: Cluster, ident: bytes | None) -> None:
+    with cluster.client(ident) as client:
+        index = client.update(b"the last one")
+        while last_applied(client) < index:
+            pass
+        leader = client.find_leader()
+        for prev in (index, index + 1000):
+            status, _, last = leader.ask(reqid(), b"<", *client.ident, uint(prev))
+            assert (number(status), number(last)) == (1, index)
+        # Count 0 as a first request: nothing to stop, no answer.
+        leader.send(reqid(), b"<", *client.ident, b"\0", b"\0")
+        assert leader.receive_within(QUIET_S) is None
+
+
+@FORMS
+def test_request_log_info(cluster: Cluster, ident: bytes | None) -> None:
+    with cluster.client(ident) as client:
+        index = client.update(b"info")
+        for name in client.peers:
+            info = client.peers[name].ask(reqid(), b"%", *client.ident)
+            assert len(info) == (8 if ident is None else 9)
+            assert truth(info[0]) is (name == client.leader)
+            assert json(info[1]) == client.leader
+            _, first, applied, commit, last, snapshot = map(number, info[2:8])
+            assert (first, snapshot) == (1, 0)
+            assert applied <= commit <= last
+            if name == client.leader:
+                assert last >= commit >= index
+
+
+def test_request_broadcast_state_url(cluster: Cluster) -> None:
+    """Only the leader names a url in the text's form, and only when its state broadcasts."""
+    with cluster.client() as client:
+        leader = client.find_leader()
+        for name, peer in client.peers.items():
+            answer = peer.ask(reqid(), b"*")
+            assert len(answer) <= (1 if peer is leader else 0), name
+
+
+def test_entries_are_the_bytes_of_the_text(cluster: Cluster) -> None:
+    request = reqid()
+    with cluster.client() as client:
+        index = client.update(b"foo", request)
+        while last_applied(client) < index:
+            pass
+        answer = client.find_leader().ask(reqid(), b"<", uint(index - 1), b"\x01")
+        term = number(client.peers[client.leader].ask(reqid(), b"%")[2])
+        assert answer[3] == request + b"\0" + term.to_bytes(7, "little") + b"foo"
+        assert entry(answer[3]).data == b"foo"
