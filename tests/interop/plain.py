@@ -166,6 +166,13 @@ class Client:
             leader.send(request, b"=", *self.ident, data)
         raise AssertionError("the update was not committed")
 
+    def wait_applied(self, index: int) -> None:
+        """Until the leader's LAST APPLIED INDEX is there: entries are sent up to it."""
+        until = time.monotonic() + DEADLINE_S
+        leader = self.find_leader()
+        while number(leader.ask(reqid(), b"%", *self.ident)[4]) < index:
+            assert time.monotonic() < until, f"{index} was never applied"
+
     def entries(self, prev: int = 0, *count: int) -> list[tuple[int, Entry]]:
         """Reads entries from the leader with a follow-up for each answer."""
         leader, request = self.find_leader(), reqid()

@@ -45,6 +45,7 @@ def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | No
         updates = [(reqid(), os.urandom(10)) for _ in range(20)]
         indexes = [client.update(data, request) for request, data in updates]
         assert all(before < after for before, after in pairwise(indexes))
+        client.wait_applied(indexes[-1])
         found = dict(client.entries(indexes[0] - 1))
         for (request, data), index in zip(updates, indexes, strict=True):
             assert (found[index].reqid, found[index].kind) == (request, 0)
@@ -54,6 +55,7 @@ def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | No
 def test_an_update_that_reads_like_the_ident_is_text(cluster: Cluster) -> None:
     with cluster.client() as client:
         index = client.update(IDENT)
+        client.wait_applied(index)
         assert dict(client.entries(index - 1, 1))[index].data == IDENT
 
 
@@ -65,6 +67,7 @@ def test_a_repeated_reqid_gets_its_first_index(cluster: Cluster) -> None:
         assert client.update(b"once", request) == index
         with cluster.client(IDENT) as other:
             assert other.update(b"once", request) == index
+        client.wait_applied(client.update(b"behind it"))
         found = [at for at, it in client.entries(index - 1) if it.reqid == request]
         assert found == [index]
 
@@ -86,6 +89,7 @@ def test_an_update_that_waits_is_accepted_first(cluster: Cluster) -> None:
                 os.kill(pid, signal.SIGCONT)
         index = client.update(b"waits", request)
         assert client.update(b"waits", request) == index
+        client.wait_applied(client.update(b"behind it"))
         assert [at for at, it in client.entries(index - 1) if it.reqid == request] == [index]
 
 
@@ -135,18 +139,13 @@ def fill(client: Client, count: int, size: int) -> int:
     return before
 
 
-def last_applied(client: Client) -> int:
-    return number(client.peers[client.leader].ask(reqid(), b"%", *client.ident)[4])
-
-
 @FORMS
 def test_entries_come_in_pipelines_of_five(cluster: Cluster, ident: bytes | None) -> None:
     """ "up to REQUEST_ENTRIES_PIPELINES (default: 5) response messages prior to" a follow-up."""
     with cluster.client(ident) as client:
         prev = fill(client, 400, 2000)
         leader, request = client.find_leader(), reqid()
-        while last_applied(client) < prev + 400:
-            pass
+        client.wait_applied(prev + 400)
         leader.send(request, b"<", *client.ident, uint(prev))
         lasts, found = [], 0
         for _ in range(5):
@@ -176,8 +175,7 @@ def test_entries_come_in_pipelines_of_five(cluster: Cluster, ident: bytes | None
 def test_entries_with_follow_ups_are_complete(cluster: Cluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         prev = fill(client, 300, 3000)
-        while last_applied(client) < prev + 300:
-            pass
+        client.wait_applied(prev + 300)
         indexes = [index for index, _ in client.entries(prev, 290)]
         assert indexes == list(range(prev + 1, prev + 291))
         everything = client.entries(0)
@@ -191,8 +189,7 @@ def test_entries_with_follow_ups_are_complete(cluster: Cluster, ident: bytes | N
 def test_entries_at_the_end_and_beyond(cluster: Cluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         index = client.update(b"the last one")
-        while last_applied(client) < index:
-            pass
+        client.wait_applied(index)
         leader = client.find_leader()
         for prev in (index, index + 1000):
             status, _, last = leader.ask(reqid(), b"<", *client.ident, uint(prev))
@@ -231,8 +228,7 @@ def test_entries_are_the_bytes_of_the_text(cluster: Cluster) -> None:
     request = reqid()
     with cluster.client() as client:
         index = client.update(b"foo", request)
-        while last_applied(client) < index:
-            pass
+        client.wait_applied(index)
         answer = client.find_leader().ask(reqid(), b"<", uint(index - 1), b"\x01")
         term = number(client.peers[client.leader].ask(reqid(), b"%")[2])
         assert answer[3] == request + b"\0" + term.to_bytes(7, "little") + b"foo"
