@@ -4,6 +4,7 @@ All work is done inside the calls. One Log belongs to one thread at a time; make
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -37,6 +38,7 @@ PACK_BYTES = 256 << 10
 GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source.
 # Reasons that lie in the age of a reqid; the text's bare refusal names none and means it mostly.
 EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
+APPLY_MS = 2
 FOLLOW_MS = 10
 FOLLOW_MS_MAX = 160
 
@@ -82,6 +84,7 @@ class Log:
             limits or WindowLimits(),
         )
         self.timeout_ms = timeout_ms
+        self._own_index = 0  # Of the last update that this Log knows to be committed.
         self._client = Client(setup, new_reqid, monotonic_ms())
         self._links: Links | None = Links(self._client)
 
@@ -95,9 +98,8 @@ class Log:
         pending = Pending(new_reqids(1), [_checked(data)])
         self._wait(lambda: self._client.window.has_room)
         self._client.window.add(pending)
-        self._wait(lambda: bool(pending.runs) or self._client.window.refused is not None)
-        if not pending.runs:
-            raise self._refusal(0)
+        self._settle(pending, 0)
+        self._note(pending)
         return pending.runs[0][1]
 
     def update_many(
@@ -129,52 +131,68 @@ class Log:
         window = self._client.window
         packs = _packs(updates)
         pack = next(packs, None)
-        mine: set[Pending] = set()
+        mine: deque[Pending] = deque()
         count = 0
         while pack is not None or mine:
             while pack is not None and window.has_room:
                 pending = Pending(new_reqids(len(pack)), pack)
-                mine.add(pending)
+                mine.append(pending)
                 window.add(pending)
                 self._turn(0)
                 pack = next(packs, None)
-            self._wait(lambda: bool(window.committed or window.refused))
-            committed, window.committed = window.committed, []
-            for pending in committed:
-                if pending in mine:
-                    mine.remove(pending)
-                    count += len(pending.updates)
-                    yield pending
-            if window.refused is not None and not window.items:
-                raise self._refusal(count)
+            if not mine:
+                self._wait(lambda: window.has_room)  # Taken up by what another call has left.
+                continue
+            self._settle(mine[0], count)
+            while mine and mine[0].runs:
+                pending = mine.popleft()
+                self._note(pending)
+                count += len(pending.updates)
+                yield pending
 
-    def _refusal(self, count: int) -> LogError:
-        refused = self._client.window.refused
-        assert refused is not None
-        self._client.window.refused = None
-        kind = UpdateExpired if refused.reason in EXPIRED else UpdateRefused
-        return kind(refused.reason, count)
+    def _settle(self, pending: Pending, count: int) -> None:
+        """Waits until updates are committed; count were before them in this call."""
+        self._wait(lambda: bool(pending.runs or pending.refusal))
+        if pending.refusal:
+            kind = UpdateExpired if pending.refusal in EXPIRED else UpdateRefused
+            raise kind(pending.refusal, count)
+
+    def _note(self, pending: Pending) -> None:
+        count, first_index = pending.runs[-1]
+        self._own_index = max(self._own_index, first_index + count - 1)
 
     # ---- reading ----
 
     def entries(self, after: int = 0, count: int | None = None) -> Generator[Entry, None, None]:
-        """Entries behind LOG INDEX after, up to what the leader has applied, or count of them."""
-        stream = self._client.open_stream(Stream(after, count))
-        try:
-            while True:
-                self._wait(lambda: stream.done or bool(stream.parts))
-                part = self._client.take_part(stream, monotonic_ms())
-                if part is None:
-                    return
-                try:
-                    entries = decode_entries(part.first_index, part.entries)
-                except RemoteProtocolError as error:
-                    raise LogError(f"the leader sent what is no entry: {error}") from error
-                yield from entries
-        finally:
-            self._client.close_stream(stream)
-            if self._links is not None:
-                self._turn(0)
+        """Entries behind LOG INDEX after, up to what the leader has applied, or count of them.
+
+        What this Log has committed itself before the call is always among them.
+        """
+        own_index = self._own_index
+        while True:
+            stream = self._client.open_stream(Stream(after, count))
+            try:
+                yield from self._read(stream)
+            finally:
+                self._client.close_stream(stream)
+                if self._links is not None:
+                    self._turn(0)
+            if stream.prev_index >= own_index or stream.remaining == 0:
+                return
+            after, count = stream.prev_index, stream.remaining
+            self._rest(APPLY_MS)
+
+    def _read(self, stream: Stream) -> Iterator[Entry]:
+        while True:
+            self._wait(lambda: stream.done or bool(stream.parts))
+            part = self._client.take_part(stream, monotonic_ms())
+            if part is None:
+                return
+            try:
+                entries = decode_entries(part.first_index, part.entries)
+            except RemoteProtocolError as error:
+                raise LogError(f"the leader sent what is no entry: {error}") from error
+            yield from entries
 
     def follow(self, after: int = 0) -> Generator[Entry, None, None]:
         """Entries behind LOG INDEX after, for ever: at the end it waits for more."""
@@ -185,9 +203,7 @@ class Log:
                 pause_ms = FOLLOW_MS // 2
                 yield entry
             pause_ms = min(2 * pause_ms, FOLLOW_MS_MAX)
-            until_ms = monotonic_ms() + pause_ms
-            while monotonic_ms() < until_ms:
-                self._turn(until_ms)
+            self._rest(pause_ms)
 
     def info(self, url: str | None = None) -> LogInfo:
         """The leader's log, or that of the peer at url: term and indexes."""
@@ -221,6 +237,11 @@ class Log:
         if self._links is None:
             raise LogError("this Log is closed")
         self._links.turn(until_ms)
+
+    def _rest(self, pause_ms: int) -> None:
+        until_ms = monotonic_ms() + pause_ms
+        while monotonic_ms() < until_ms:
+            self._turn(until_ms)
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
         """Turns until it is done; every call begins the time anew: it is time without progress."""

@@ -21,6 +21,8 @@ from .extensions import (
     pack_records,
 )
 
+BEHIND = "an update before it was refused"
+
 
 class WindowLimits(NamedTuple):
     """How much may be on its way at once."""
@@ -33,7 +35,18 @@ class WindowLimits(NamedTuple):
 class Pending:
     """Some updates on their way, in order: at most a pack's worth."""
 
-    __slots__ = ("answers", "heard_ms", "message", "missing", "reqids", "runs", "size", "updates")
+    __slots__ = (
+        "answers",
+        "heard_ms",
+        "message",
+        "missing",
+        "position",
+        "refusal",
+        "reqids",
+        "runs",
+        "size",
+        "updates",
+    )
 
     def __init__(self, reqids: Sequence[bytes], updates: Sequence[bytes]) -> None:
         self.reqids = reqids
@@ -41,6 +54,8 @@ class Pending:
         self.size = sum(map(len, updates))
         self.heard_ms = 0  # When it was sent, became the first, or was last answered.
         self.runs: tuple[tuple[int, int], ...] = ()  # (count, first index), in order; when done.
+        self.refusal = ""  # Why it will never be taken; the window has let it go.
+        self.position = 0  # Of the update that is to blame.
         self.message: bytes | None = None  # The records, framed once.
         self.answers: list[int] = []  # Of single updates: their indexes, 0 while unknown.
         self.missing = len(updates)
@@ -49,14 +64,6 @@ class Pending:
         if self.message is None:
             self.message = pack_records(self.reqids, self.updates)
         return self.message
-
-
-class Refused(NamedTuple):
-    """An update that will never be taken, and with it everything behind it."""
-
-    pending: Pending
-    position: int
-    reason: str
 
 
 class Window:
@@ -70,8 +77,6 @@ class Window:
         self.quota = limits.packs  # So many of them may be sent.
         self.count = 0
         self.size = 0
-        self.committed: list[Pending] = []  # In order; the owner takes them away.
-        self.refused: Refused | None = None  # Likewise.
         self._packs: dict[bytes, Pending] = {}
         self._singles: dict[bytes, tuple[Pending, int]] = {}
 
@@ -137,7 +142,7 @@ class Window:
         if answer.status == PACK_REFUSED:
             if answer.position >= len(pending.updates):
                 raise RemoteProtocolError("a pack refused for a record that it has not")
-            self._refuse(pending, answer.position, answer.reason)
+            self._refuse(pending, answer.position, answer.reason or "refused")
         elif answer.status == PACK_TAKEN:
             pending.heard_ms = now_ms
             if answer.runs:
@@ -171,19 +176,18 @@ class Window:
             self.sent = max(self.sent - 1, 0)  # An answer may come late, after a rewind.
             self.quota = min(self.quota + 1, self.limits.packs)
             self._forget(pending)
-            self.committed.append(pending)
         if self.items:
             # Nobody could answer it before those in front of it.
             self.items[0].heard_ms = now_ms
 
     def _refuse(self, pending: Pending, position: int, reason: str) -> None:
         """What follows has named the refused one as its predecessor: no leader will take it."""
-        self.refused = Refused(pending, position, reason)
-        while self.items:
+        while pending.refusal == "":
             last = self.items.pop()
-            self._forget(last)
+            last.refusal, last.position = BEHIND, 0
             if last is pending:
-                break
+                last.refusal, last.position = reason, position
+            self._forget(last)
         self.sent = min(self.sent, len(self.items))
 
     def _forget(self, pending: Pending) -> None:

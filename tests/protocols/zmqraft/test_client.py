@@ -15,7 +15,7 @@ from kelek.protocols.zmqraft.client_codec import (
 )
 from kelek.protocols.zmqraft.entry import decode_entries
 from kelek.protocols.zmqraft.values import REQUEST_CONFIG, REQUEST_UPDATE, UPDATE_PACK
-from kelek.protocols.zmqraft.window import runs_of
+from kelek.protocols.zmqraft.window import BEHIND, runs_of
 from kelek.tests.protocols.zmqraft.world import IDENT, World, records_of
 
 
@@ -51,7 +51,7 @@ def test_updates_commit_in_order_and_know_their_indexes() -> None:
     took_ms = world.run(lambda: bool(second.runs))
     assert took_ms < 20
     assert data_of(world) == [b"a", b"b", b"c"]
-    assert world.client.window.committed == [first, second]
+    assert not world.client.window.items
     assert (first.runs, second.runs) == (((1, 1), (1, 2)), ((1, 3),))
 
 
@@ -159,12 +159,10 @@ def test_a_leader_without_room_is_sent_less() -> None:
 def test_a_refused_update_takes_those_behind_it_along() -> None:
     world = World()
     world.lead("n1").refuse = "expired"
-    first = pack(world, b"a", b"b")
-    pack(world, b"c")
+    first, second = pack(world, b"a", b"b"), pack(world, b"c")
     window = world.client.window
-    world.run(lambda: window.refused is not None)
-    assert window.refused is not None
-    assert (window.refused.pending, window.refused.position) == (first, 1)
+    world.run(lambda: first.refusal != "")
+    assert (first.refusal, first.position, second.refusal) == ("expired", 1, BEHIND)
     assert (len(window.items), window.count, window.size, window.sent) == (0, 0, 0, 0)
 
 
