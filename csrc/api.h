@@ -333,12 +333,12 @@ int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot 
 /* The index of an id, or 0. */
 uint64_t klk_reqids_find(const struct klk_reqids *reqids, const uint8_t *reqid);
 
-/* Asks for room for this id, or says that there is enough: KLK_EGROW or KLK_OK. */
-int klk_reqids_want(struct klk_reqids *reqids, const uint8_t *reqid);
+/* Asks for room in the shard of an id, or says that there is enough: KLK_EGROW or KLK_OK. */
+int klk_reqids_want(struct klk_reqids *reqids, uint64_t hash);
 
-/* Keeps an id whose shard has room, or of two indexes the smaller. Returns the index that it had,
- * or 0: it is new, or of a time that is forgotten and not kept. */
-uint64_t klk_reqids_put(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index);
+/* Keeps an id in the free slot that is its own: its shard has room, its time is not forgotten. */
+void klk_reqids_keep(struct klk_reqids *reqids, struct klk_reqid_slot *slot, const uint8_t *reqid,
+                     uint64_t hash, uint64_t index);
 
 /* Keeps the ids of a checked block. An id that is there keeps its smaller index.
  *
@@ -401,13 +401,14 @@ struct klk_updates {
     uint64_t inflight_bytes_max;
     uint64_t inflight;
     uint64_t inflight_bytes;
-    /* Updates taken, as blocks that only lack their header; header holds count and size so far. */
+    /* Updates taken, as blocks that only lack their header. */
     uint8_t *blocks;
     size_t blocks_max;
     size_t blocks_need;      /* out, on KLK_ESPACE */
     size_t first;            /* the first block */
     size_t open;             /* the last block, the one that grows */
     size_t used;
+    uint32_t open_count;     /* its records */
     uint64_t first_index;    /* of the first update taken */
     uint64_t records;        /* taken and not handed out */
     /* Who waits for an answer, in the order of arrival. */

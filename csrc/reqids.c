@@ -1,39 +1,16 @@
 /* Request ids seen: sharded open addressing in its owner's memory, one shard growing at a time. */
 #include "reqids.h"
 
-enum { AHEAD = 8 }; /* Records between the prefetch of a slot and its use. */
+enum { AHEAD = 24 }; /* Records between the prefetch of a slot and its use. */
 
 static const struct klk_reqid_slot free_slot;
-
-static int slot_is_free(const struct klk_reqid_slot *slot) {
-    return memcmp(slot->reqid, free_slot.reqid, KLK_REQID_SIZE) == 0;
-}
 
 static uint32_t slot_next(const struct klk_reqid_shard *shard, uint32_t i) {
     return i + 1 == shard->size ? 0 : i + 1;
 }
 
-/* The slot of an id, or the free one where it would be. A shard is never full. */
-static struct klk_reqid_slot *slot_of(const struct klk_reqids *reqids, const uint8_t *reqid) {
-    uint64_t hash = klk_reqid_hash(reqids, reqid);
-    const struct klk_reqid_shard *shard = &reqids->shards[klk_reqid_shard_of(hash)];
-    uint32_t i = klk_reqid_home(shard, hash);
-    while (!slot_is_free(&shard->slots[i]) &&
-           memcmp(shard->slots[i].reqid, reqid, KLK_REQID_SIZE) != 0)
-        i = slot_next(shard, i);
-    return &shard->slots[i];
-}
-
-static uint64_t slot_index(const struct klk_reqids *reqids, const struct klk_reqid_slot *slot) {
-    return reqids->last_index - (uint32_t)((uint32_t)reqids->last_index - slot->index);
-}
-
 static uint32_t *second_of(const struct klk_reqids *reqids, uint32_t seconds) {
     return &reqids->seconds[seconds % KLK_REQID_SECONDS];
-}
-
-static int forgotten(const struct klk_reqids *reqids, const uint8_t *reqid) {
-    return klk_reqid_seconds(reqid) <= reqids->forgotten_s;
 }
 
 int klk_reqids_crowded(const struct klk_reqids *reqids) {
@@ -42,19 +19,23 @@ int klk_reqids_crowded(const struct klk_reqids *reqids) {
     return -1;
 }
 
-int klk_reqids_want(struct klk_reqids *reqids, const uint8_t *reqid) {
-    int shard = klk_reqid_shard_of(klk_reqid_hash(reqids, reqid));
+int klk_reqids_want(struct klk_reqids *reqids, uint64_t hash) {
+    int shard = klk_reqid_shard_of(hash);
     if (klk_reqid_shard_fits(&reqids->shards[shard], 1)) return KLK_OK;
     memset(reqids->need, 0, sizeof reqids->need);
     reqids->need[shard] = 1;
     return KLK_EGROW;
 }
 
+static int slot_lives(const struct klk_reqids *reqids, const struct klk_reqid_slot *slot) {
+    return !klk_reqid_is_free(slot) && !klk_reqid_is_forgotten(reqids, slot->reqid);
+}
+
 uint32_t klk_reqids_live(const struct klk_reqids *reqids, int shard) {
     const struct klk_reqid_shard *from = &reqids->shards[shard];
     uint32_t live = 0;
     for (uint32_t i = 0; i < from->size; i++)
-        live += !slot_is_free(&from->slots[i]) && !forgotten(reqids, from->slots[i].reqid);
+        live += slot_lives(reqids, &from->slots[i]);
     return live;
 }
 
@@ -66,27 +47,23 @@ int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot 
     memset(slots, 0, size * sizeof *slots);
     *to = (struct klk_reqid_shard){.slots = slots, .size = size, .count = 0};
     for (uint32_t i = 0; i < from.size; i++) {
-        if (slot_is_free(&from.slots[i]) || forgotten(reqids, from.slots[i].reqid)) continue;
-        *slot_of(reqids, from.slots[i].reqid) = from.slots[i];
+        if (!slot_lives(reqids, &from.slots[i])) continue;
+        const uint8_t *reqid = from.slots[i].reqid;
+        *klk_reqid_slot_of(reqids, reqid, klk_reqid_hash(reqids, reqid)) = from.slots[i];
         to->count++;
     }
     return KLK_OK;
 }
 
 uint64_t klk_reqids_find(const struct klk_reqids *reqids, const uint8_t *reqid) {
-    if (forgotten(reqids, reqid)) return 0;
-    const struct klk_reqid_slot *slot = slot_of(reqids, reqid);
-    return slot_is_free(slot) ? 0 : slot_index(reqids, slot);
+    if (klk_reqid_is_forgotten(reqids, reqid)) return 0;
+    const struct klk_reqid_slot *slot =
+        klk_reqid_slot_of(reqids, reqid, klk_reqid_hash(reqids, reqid));
+    return klk_reqid_is_free(slot) ? 0 : klk_reqid_index(reqids, slot);
 }
 
-uint64_t klk_reqids_put(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index) {
-    if (forgotten(reqids, reqid)) return 0;
-    struct klk_reqid_slot *slot = slot_of(reqids, reqid);
-    if (!slot_is_free(slot)) {
-        uint64_t there = slot_index(reqids, slot);
-        if (index < there) slot->index = (uint32_t)index;
-        return there;
-    }
+void klk_reqids_keep(struct klk_reqids *reqids, struct klk_reqid_slot *slot, const uint8_t *reqid,
+                     uint64_t hash, uint64_t index) {
     uint32_t seconds = klk_reqid_seconds(reqid);
     if (seconds > reqids->newest_s) {
         reqids->newest_s = seconds;
@@ -95,10 +72,23 @@ uint64_t klk_reqids_put(struct klk_reqids *reqids, const uint8_t *reqid, uint64_
     memcpy(slot->reqid, reqid, KLK_REQID_SIZE);
     slot->index = (uint32_t)index;
     if (index > reqids->last_index) reqids->last_index = index;
-    reqids->shards[klk_reqid_shard_of(klk_reqid_hash(reqids, reqid))].count++;
+    reqids->shards[klk_reqid_shard_of(hash)].count++;
     ++*second_of(reqids, seconds);
     reqids->count++;
-    return 0;
+}
+
+/* Keeps an id of a block. Returns KLK_OK or KLK_EGROW. */
+static int reqid_add(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index) {
+    uint64_t hash = klk_reqid_hash(reqids, reqid);
+    if (klk_reqid_is_forgotten(reqids, reqid)) return KLK_OK;
+    if (klk_reqids_want(reqids, hash) != KLK_OK) return KLK_EGROW;
+    struct klk_reqid_slot *slot = klk_reqid_slot_of(reqids, reqid, hash);
+    if (klk_reqid_is_free(slot)) {
+        klk_reqids_keep(reqids, slot, reqid, hash, index);
+    } else if (index < klk_reqid_index(reqids, slot)) {
+        slot->index = (uint32_t)index;
+    }
+    return KLK_OK;
 }
 
 int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size, size_t *offset,
@@ -114,14 +104,13 @@ int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size,
         for (; ahead < end && ahead_index < *index + AHEAD; ahead_index++) {
             ssize_t taken = klk_record_read(block + ahead, end - ahead, &record);
             if (taken < 0) return KLK_ECORRUPT;
-            if (record.reqid) klk_reqids_prefetch(reqids, record.reqid);
+            if (record.reqid) klk_reqids_prefetch(reqids, klk_reqid_hash(reqids, record.reqid));
             ahead += (size_t)taken;
         }
         ssize_t taken = klk_record_read(block + *offset, end - *offset, &record);
         if (taken < 0) return KLK_ECORRUPT;
         if (record.reqid && memcmp(record.reqid, free_slot.reqid, KLK_REQID_SIZE) != 0) {
-            if (klk_reqids_want(reqids, record.reqid) != KLK_OK) return KLK_EGROW;
-            klk_reqids_put(reqids, record.reqid, *index);
+            if (reqid_add(reqids, record.reqid, *index) != KLK_OK) return KLK_EGROW;
             uint32_t seconds = klk_reqid_seconds(record.reqid);
             if (seconds > *newest_s) *newest_s = seconds;
         }
@@ -134,7 +123,7 @@ int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size,
 /* Takes a slot out: whatever was pushed past it by it moves back, so that no chain is broken. */
 static void slot_remove(const struct klk_reqids *reqids, struct klk_reqid_shard *shard,
                         uint32_t hole) {
-    for (uint32_t i = slot_next(shard, hole); !slot_is_free(&shard->slots[i]);
+    for (uint32_t i = slot_next(shard, hole); !klk_reqid_is_free(&shard->slots[i]);
          i = slot_next(shard, i)) {
         uint32_t home = klk_reqid_home(shard, klk_reqid_hash(reqids, shard->slots[i].reqid));
         uint32_t from_home = i >= home ? i - home : i + shard->size - home;
@@ -153,11 +142,11 @@ void klk_reqids_truncate(struct klk_reqids *reqids, uint64_t last_index) {
         struct klk_reqid_shard *shard = &reqids->shards[s];
         for (uint32_t i = 0; i < shard->size;) {
             struct klk_reqid_slot *slot = &shard->slots[i];
-            if (slot_is_free(slot) || slot_index(reqids, slot) <= last_index) {
+            if (klk_reqid_is_free(slot) || klk_reqid_index(reqids, slot) <= last_index) {
                 i++;
                 continue;
             }
-            if (!forgotten(reqids, slot->reqid)) {
+            if (!klk_reqid_is_forgotten(reqids, slot->reqid)) {
                 --*second_of(reqids, klk_reqid_seconds(slot->reqid));
                 reqids->count--;
             }

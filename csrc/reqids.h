@@ -27,11 +27,53 @@ static inline uint32_t klk_reqid_home(const struct klk_reqid_shard *shard, uint6
     return (uint32_t)((hash & 0xffffffffu) * shard->size >> 32);
 }
 
-/* Brings the slot of an id nearer: a table of a million ids is in no cache. */
-static inline void klk_reqids_prefetch(const struct klk_reqids *reqids, const uint8_t *reqid) {
-    uint64_t hash = klk_reqid_hash(reqids, reqid);
-    const struct klk_reqid_shard *shard = &reqids->shards[klk_reqid_shard_of(hash)];
+static inline const struct klk_reqid_shard *klk_reqid_shard_at(const struct klk_reqids *reqids,
+                                                               uint64_t hash) {
+    return &reqids->shards[klk_reqid_shard_of(hash)];
+}
+
+/* Brings the slot of an id nearer: a table of a million ids is in no cache. Whoever calls this from
+ * a function that does nothing else marks that one too: gcc takes what only prefetches for a function
+ * without effect, and drops its calls before it inlines them. */
+#define KLK_PREFETCHES __attribute__((always_inline)) static inline
+KLK_PREFETCHES void klk_reqids_prefetch(const struct klk_reqids *reqids, uint64_t hash) {
+    const struct klk_reqid_shard *shard = klk_reqid_shard_at(reqids, hash);
     __builtin_prefetch(&shard->slots[klk_reqid_home(shard, hash)], 1);
+}
+
+static inline int klk_reqid_is_forgotten(const struct klk_reqids *reqids, const uint8_t *reqid) {
+    return klk_reqid_seconds(reqid) <= reqids->forgotten_s;
+}
+
+static inline int klk_reqid_is(const struct klk_reqid_slot *slot, const uint8_t *reqid) {
+    uint64_t high[2];
+    uint32_t low[2];
+    memcpy(high, slot->reqid, 8);
+    memcpy(high + 1, reqid, 8);
+    memcpy(low, slot->reqid + 8, 4);
+    memcpy(low + 1, reqid + 8, 4);
+    return high[0] == high[1] && low[0] == low[1];
+}
+
+static inline int klk_reqid_is_free(const struct klk_reqid_slot *slot) {
+    static const uint8_t zeros[KLK_REQID_SIZE];
+    return klk_reqid_is(slot, zeros);
+}
+
+/* The slot of an id, or the free one where it would be. A shard is never full. */
+static inline struct klk_reqid_slot *klk_reqid_slot_of(const struct klk_reqids *reqids,
+                                                       const uint8_t *reqid, uint64_t hash) {
+    const struct klk_reqid_shard *shard = klk_reqid_shard_at(reqids, hash);
+    struct klk_reqid_slot *slot = shard->slots + klk_reqid_home(shard, hash);
+    const struct klk_reqid_slot *end = shard->slots + shard->size;
+    while (!klk_reqid_is(slot, reqid) && !klk_reqid_is_free(slot))
+        if (++slot == end) slot = shard->slots;
+    return slot;
+}
+
+static inline uint64_t klk_reqid_index(const struct klk_reqids *reqids,
+                                       const struct klk_reqid_slot *slot) {
+    return reqids->last_index - (uint32_t)((uint32_t)reqids->last_index - slot->index);
 }
 
 /* Whether a shard has room for so many more. */

@@ -4,7 +4,7 @@
 #include "reqids.h"
 
 enum {
-    AHEAD = 8,     /* messages between the prefetch of a slot and its use */
+    AHEAD = 24,     /* messages between the prefetch of a slot and its use */
     OTHER = 1,     /* not an update */
     RUN_SIZE = 12, /* u32 count, u64 first index */
 };
@@ -177,40 +177,46 @@ static struct waiter *waiter_next(const struct klk_updates *updates, uint64_t *p
 static void waiter_remove(struct klk_updates *updates, const struct waiter *waiter) {
     updates->inflight -= waiter->updates;
     updates->inflight_bytes -= waiter->bytes;
-    updates->waiting--;
     updates->head += waiter->size;
+    /* An empty ring starts over: its first pages are in the cache, the next may never have been. */
+    if (!--updates->waiting) updates->head = updates->tail = 0;
 }
 
 /* ---- records ---- */
 
-/* Opens a new block when the last one has no room left for so many bytes of records. */
-static uint8_t *records_place(struct klk_updates *updates, uint64_t first_index, size_t bytes) {
-    struct klk_header header;
+static size_t open_size(const struct klk_updates *updates) {
+    return updates->used - updates->open - KLK_HEADER_SIZE;
+}
+
+/* Until it is sealed, a block's header holds its count and size alone. */
+static void records_note(struct klk_updates *updates) {
     uint8_t *open = updates->blocks + updates->open;
+    memset(open, 0, KLK_HEADER_SIZE);
+    put_u32(open + 24, updates->open_count);
+    put_u32(open + 28, (uint32_t)open_size(updates));
+}
+
+static void records_open(struct klk_updates *updates, size_t offset) {
+    updates->open = offset;
+    updates->open_count = 0;
+    updates->used = offset + KLK_HEADER_SIZE;
+}
+
+/* Where so many bytes of records go: into the last block, or into a new one when it is full. */
+static uint8_t *records_place(struct klk_updates *updates, uint64_t first_index, size_t bytes) {
     if (!updates->records) {
         updates->first_index = first_index;
-        updates->first = updates->open = 0;
-        updates->used = KLK_HEADER_SIZE;
-        memset(updates->blocks, 0, KLK_HEADER_SIZE);
-        return updates->blocks + updates->used;
-    }
-    klk_header_read(open, &header);
-    if (header.payload_size + bytes > KLK_INTAKE_BYTES) {
-        updates->open += klk_block_size(header.payload_size);
-        memset(updates->blocks + updates->open, 0, KLK_HEADER_SIZE);
-        updates->used = updates->open + KLK_HEADER_SIZE;
+        updates->first = 0;
+        records_open(updates, 0);
+    } else if (open_size(updates) + bytes > KLK_INTAKE_BYTES) {
+        records_note(updates);
+        records_open(updates, updates->open + klk_block_size(open_size(updates)));
     }
     return updates->blocks + updates->used;
 }
 
-/* The open block has so many more records and bytes; its header's places hold them until it is
- * sealed. */
 static void records_count(struct klk_updates *updates, uint32_t count, size_t bytes) {
-    struct klk_header header;
-    uint8_t *open = updates->blocks + updates->open;
-    klk_header_read(open, &header);
-    put_u32(open + 24, header.count + count);
-    put_u32(open + 28, header.payload_size + (uint32_t)bytes);
+    updates->open_count += count;
     updates->used += bytes;
     updates->records += count;
     updates->counters[KLK_UPDATES_TAKEN] += count;
@@ -269,8 +275,11 @@ static int take_refused(struct klk_updates *updates, const struct request *from,
 
 static int take_single(struct klk_updates *updates, const struct request *from,
                        const struct klk_updates_view *view, struct klk_messages *out) {
-    uint64_t known = klk_reqids_find(updates->reqids, from->reqid);
-    if (known) return take_repeated(updates, from, known, view, out);
+    struct klk_reqids *reqids = updates->reqids;
+    uint64_t hash = klk_reqid_hash(reqids, from->reqid);
+    struct klk_reqid_slot *slot = klk_reqid_slot_of(reqids, from->reqid, hash);
+    if (!klk_reqid_is_free(slot) && !klk_reqid_is_forgotten(reqids, from->reqid))
+        return take_repeated(updates, from, klk_reqid_index(reqids, slot), view, out);
     if (!from->data_size || from->data_size > updates->record_bytes_max ||
         reqid_refusal(updates, view, from->reqid))
         return take_refused(updates, from, 0, "", out);
@@ -280,10 +289,10 @@ static int take_single(struct klk_updates *updates, const struct request *from,
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
     }
-    if (klk_reqids_want(updates->reqids, from->reqid) != KLK_OK) return KLK_EGROW;
-    uint64_t index = view->next_index + updates->records;
-    klk_reqids_put(updates->reqids, from->reqid, index);
+    if (klk_reqids_want(reqids, hash) != KLK_OK) return KLK_EGROW;
     uint8_t *place = records_place(updates, view->next_index, bytes);
+    uint64_t index = view->next_index + updates->records;
+    klk_reqids_keep(reqids, slot, from->reqid, hash, index);
     klk_record_write(place, 0, from->reqid, from->data, from->data_size);
     waiter_add(updates, from, index, 1, (uint32_t)bytes, 0, view->now_ms);
     records_count(updates, 1, bytes);
@@ -312,11 +321,21 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
             return "too large";
         const char *refusal = reqid_refusal(updates, view, record.reqid);
         if (refusal && !klk_reqids_find(reqids, record.reqid)) return refusal;
-        klk_reqids_prefetch(reqids, record.reqid);
-        reqids->need[klk_reqid_shard_of(klk_reqid_hash(reqids, record.reqid))]++;
+        uint64_t hash = klk_reqid_hash(reqids, record.reqid);
+        klk_reqids_prefetch(reqids, hash);
+        reqids->need[klk_reqid_shard_of(hash)]++;
         offset += (size_t)taken;
     }
     return NULL;
+}
+
+/* The index that an id has already, or 0: it is new, and kept. */
+static uint64_t record_keep(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index) {
+    uint64_t hash = klk_reqid_hash(reqids, reqid);
+    struct klk_reqid_slot *slot = klk_reqid_slot_of(reqids, reqid, hash);
+    if (!klk_reqid_is_free(slot)) return klk_reqid_index(reqids, slot);
+    klk_reqids_keep(reqids, slot, reqid, hash, index);
+    return 0;
 }
 
 /* Takes in the records whose ids are new and joins the indexes of all in runs; returns how many
@@ -331,7 +350,7 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
     *last = *count = *bytes = 0;
     while (offset < from->data_size) {
         ssize_t taken = klk_record_read(from->data + offset, from->data_size - offset, &record);
-        uint64_t known = klk_reqids_put(updates->reqids, record.reqid, index);
+        uint64_t known = record_keep(updates->reqids, record.reqid, index);
         if (known) { /* What stands before it moves in one piece. */
             memcpy(place + *bytes, from->data + start, offset - start);
             *bytes += offset - start;
@@ -455,12 +474,13 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
 }
 
 /* Brings the table's slot for a message that comes soon nearer. */
-static void prefetch_message(const struct klk_updates *updates, const struct klk_messages *arena,
+KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates, const struct klk_messages *arena,
                              uint32_t message) {
     uint32_t size;
     if (message >= arena->messages || klk_messages_frames(arena, message) < 2) return;
     const uint8_t *reqid = klk_messages_at(arena, message, 1, &size);
-    if (size == KLK_REQID_SIZE) klk_reqids_prefetch(updates->reqids, reqid);
+    if (size == KLK_REQID_SIZE)
+        klk_reqids_prefetch(updates->reqids, klk_reqid_hash(updates->reqids, reqid));
 }
 
 int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,
@@ -488,6 +508,7 @@ ssize_t klk_updates_block(struct klk_updates *updates, uint64_t first_index, uin
     if (!updates->records) return 0;
     if (first_index != updates->first_index) return KLK_EINVAL;
     uint8_t *at = updates->blocks + updates->first;
+    records_note(updates);
     klk_header_read(at, &header);
     ssize_t size = klk_block_seal(at, first_index, term, header.count, header.payload_size);
     if (size < 0) return size;
