@@ -325,8 +325,9 @@ int klk_reqids_crowded(const struct klk_reqids *reqids);
 /* Ids of a shard that are not forgotten. */
 uint32_t klk_reqids_live(const struct klk_reqids *reqids, int shard);
 
-/* Moves what is not forgotten of a shard to a new place of size slots, uninitialised: more than
- * it has live ids. The old place is the owner's again. Returns KLK_OK or KLK_EINVAL. */
+/* Moves what is not forgotten of a shard to a new place of size slots, uninitialised: a multiple of
+ * 8, and more than it has live ids. Best aligned to 64 bytes. The old place is the owner's again.
+ * Returns KLK_OK or KLK_EINVAL. */
 int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot *slots,
                     uint32_t size);
 

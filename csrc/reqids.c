@@ -43,7 +43,7 @@ int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot 
                     uint32_t size) {
     struct klk_reqid_shard from = reqids->shards[shard];
     struct klk_reqid_shard *to = &reqids->shards[shard];
-    if (klk_reqids_live(reqids, shard) >= size) return KLK_EINVAL;
+    if (size % 8 != 0 || klk_reqids_live(reqids, shard) >= size) return KLK_EINVAL;
     memset(slots, 0, size * sizeof *slots);
     *to = (struct klk_reqid_shard){.slots = slots, .size = size, .count = 0};
     for (uint32_t i = 0; i < from.size; i++) {
@@ -104,7 +104,7 @@ int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size,
         for (; ahead < end && ahead_index < *index + AHEAD; ahead_index++) {
             ssize_t taken = klk_record_read(block + ahead, end - ahead, &record);
             if (taken < 0) return KLK_ECORRUPT;
-            if (record.reqid) klk_reqids_prefetch(reqids, klk_reqid_hash(reqids, record.reqid));
+            if (record.reqid) klk_reqids_prefetch(reqids, record.reqid, klk_reqid_hash(reqids, record.reqid));
             ahead += (size_t)taken;
         }
         ssize_t taken = klk_record_read(block + *offset, end - *offset, &record);
@@ -125,7 +125,8 @@ static void slot_remove(const struct klk_reqids *reqids, struct klk_reqid_shard 
                         uint32_t hole) {
     for (uint32_t i = slot_next(shard, hole); !klk_reqid_is_free(&shard->slots[i]);
          i = slot_next(shard, i)) {
-        uint32_t home = klk_reqid_home(shard, klk_reqid_hash(reqids, shard->slots[i].reqid));
+        const uint8_t *reqid = shard->slots[i].reqid;
+        uint32_t home = klk_reqid_home(shard, reqid, klk_reqid_hash(reqids, reqid));
         uint32_t from_home = i >= home ? i - home : i + shard->size - home;
         uint32_t from_hole = i >= hole ? i - hole : i + shard->size - hole;
         if (from_home < from_hole) continue; /* Its home lies behind the hole. */

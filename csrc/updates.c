@@ -322,7 +322,7 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
         const char *refusal = reqid_refusal(updates, view, record.reqid);
         if (refusal && !klk_reqids_find(reqids, record.reqid)) return refusal;
         uint64_t hash = klk_reqid_hash(reqids, record.reqid);
-        klk_reqids_prefetch(reqids, hash);
+        klk_reqids_prefetch(reqids, record.reqid, hash);
         reqids->need[klk_reqid_shard_of(hash)]++;
         offset += (size_t)taken;
     }
@@ -480,7 +480,7 @@ KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates, const st
     if (message >= arena->messages || klk_messages_frames(arena, message) < 2) return;
     const uint8_t *reqid = klk_messages_at(arena, message, 1, &size);
     if (size == KLK_REQID_SIZE)
-        klk_reqids_prefetch(updates->reqids, klk_reqid_hash(updates->reqids, reqid));
+        klk_reqids_prefetch(updates->reqids, reqid, klk_reqid_hash(updates->reqids, reqid));
 }
 
 int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,

@@ -14,6 +14,7 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 # ---- reqids.c ----
 
 _SHARD_SLOTS_MIN = 32
+_CACHE_LINE = 64
 
 
 class Reqids:
@@ -34,17 +35,19 @@ class Reqids:
             self._move(shard, _SHARD_SLOTS_MIN)
 
     def _move(self, shard: int, size: int) -> None:
-        slots = _uncleared("struct klk_reqid_slot[]", size)
+        held = _uncleared("struct klk_reqid_slot[]", size + 4)
+        address = int(ffi.cast("uintptr_t", held))
+        slots = ffi.cast("struct klk_reqid_slot *", address + -address % _CACHE_LINE)
         code = lib.klk_reqids_move(self._struct, shard, slots, size)
         if code < 0:
             raise NativeError(code)
-        self._shards[shard] = slots
+        self._shards[shard] = held
 
     def _grow(self) -> None:
         """Makes the room that the last call has asked for; forgotten ids make room for others."""
         while (shard := lib.klk_reqids_crowded(self._struct)) >= 0:
             ids = lib.klk_reqids_live(self._struct, shard) + self._struct.need[shard]
-            self._move(shard, max(_SHARD_SLOTS_MIN, 2 * ids))
+            self._move(shard, max(_SHARD_SLOTS_MIN, 2 * ids + -2 * ids % 8))
 
     def __len__(self) -> int:
         """Ids kept, without those forgotten."""
