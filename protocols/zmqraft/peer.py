@@ -67,6 +67,7 @@ FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE)
 PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
+PUBLISH_MS = 3  # How often the commit index is told to the processes beside us, at most.
 FORGET_EVERY_MS = 60_000
 FORGET_AFTER_TTL_S = 30 * 60
 
@@ -211,7 +212,9 @@ class Peer:
         self._waiting: deque[_Waiting] = deque()
         self._intake: set[int] = set()  # First indexes of batches whose reqids are known already.
         self._published = 0
+        self._publish_due_ms = now_ms
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
+        self._refusal_leader: str | None = None
         self._refusal = encode_json(None)
         self._now_ms = now_ms
         self.writable = True
@@ -450,9 +453,12 @@ class Peer:
     @property
     def deadline_ms(self) -> int:
         """When wake() must come next, at the latest."""
-        deadline = self.core.deadline_ms
+        core = self.core
+        deadline = core.deadline_ms
         if self._hello_wanted:
             deadline = min(deadline, self._hello_due_ms)
+        if min(core.commit_index, core.durable_index) > self._published:
+            deadline = min(deadline, self._publish_due_ms)
         remind_ms = self.updates.deadline_ms
         return deadline if remind_ms is None else min(deadline, remind_ms)
 
@@ -478,12 +484,14 @@ class Peer:
         if hard_state is not None:
             self._voter_saved = self.franchise.voter
             saved = (hard_state, self.franchise.voter)
-        return Wake(saved, job, self._commit())
+        return Wake(saved, job, self._commit(now_ms))
 
     def _note_role(self) -> None:
         """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
         core = self.core
-        self._refusal = encode_json(core.leader)
+        if core.leader != self._refusal_leader:
+            self._refusal_leader = core.leader
+            self._refusal = encode_json(core.leader)
         if core.role is Role.LEADER:
             self.leading = True
         elif self.leading:
@@ -567,14 +575,19 @@ class Peer:
             self.reqids.forget(oldest_s)
         self.reqids.bound(self.setup.reqids_max)
 
-    def _commit(self) -> tuple[int, int] | None:
-        """What the processes beside us may apply: committed, and on our own disk."""
+    def _commit(self, now_ms: int) -> tuple[int, int] | None:
+        """What the processes beside us may apply: committed, and on our own disk.
+
+        It is said at once when that was not done for a while, and then at most each PUBLISH_MS: a
+        wake of the state machine costs as much for one entry as for a hundred.
+        """
         index = min(self.core.commit_index, self.core.durable_index)
-        if index <= self._published:
+        if index <= self._published or now_ms < self._publish_due_ms:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
         self._published = index
+        self._publish_due_ms = now_ms + PUBLISH_MS
         return index, term
 
     def status(self) -> dict[str, object]:
