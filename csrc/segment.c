@@ -9,7 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { PARTS_MAX = 64, ZERO_BYTES = 1 << 16, SECTOR_BYTES = 512, HEADER_BITS = 256 };
+enum { PARTS_MAX = 64, ZERO_BYTES = 4096, SECTOR_BYTES = 512, HEADER_BITS = 256 };
 
 /* ---- writing ---- */
 

@@ -51,7 +51,7 @@ class Log:
         self._failed: StorageError | None = None
         self._spare: File | None = None
         self._growing: File | None = None  # Becomes the spare, a piece at a time.
-        self.low = False  # No space for a spare: append() refuses until idle() has made one.
+        self.low = False  # No space for a spare: append() refuses until there is one.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
             self._recover()
@@ -204,7 +204,8 @@ class Log:
         self._check_usable()
         batches = self._check(prev_index, prev_term, blocks)
         if self.low:
-            raise StorageFull(self._active.place)
+            while self._grow():  # Is there room again?
+                pass
         size = native.HEADER_SIZE + sum(map(len, blocks))
         if prev_index < self.last_index or size > self._active.size - self._offset:
             self._roll(prev_index, prev_term, size)
@@ -318,7 +319,8 @@ class Log:
         """One small piece of work that is not urgent; True when there is more to do.
 
         Removes superseded segments, writes the next spare ahead. With no space left it answers
-        False and sets `low`; each later call tries again.
+        False and sets `low`: append() refuses, so that what is left of the active segment is kept
+        for those who make room. Each later call, of append() too, tries again.
         """
         self._check_usable()
         kept = live(self._headers)

@@ -152,8 +152,7 @@ class Machine:
             with pytest.raises(StorageFull):
                 self.log.append(self.log.last_index, self.log.last_term, [])
         self.disk.bytes_max = 1 << 40
-        while self.log.idle():
-            pass
+        self.append()
         assert not self.log.low
 
     def run(self, steps: int) -> None:

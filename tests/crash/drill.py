@@ -1,0 +1,57 @@
+"""Writes a log on a real disk until it is killed, and says on stdout what is durable.
+
+    python drill.py DIRECTORY IO EPOCH [COUNT]
+
+The entry at an index always has the same data, whoever wrote it, so that a reader can tell.
+A line `INDEX TERM` follows each sync; `full` and `failed PROBLEM` tell of a StorageError.
+"""
+
+import sys
+from random import Random
+
+from kelek.protocols.record import Record, encode_block
+from kelek.storage.disk import Disk
+from kelek.storage.errors import StorageError, StorageFull
+from kelek.storage.log import Log
+from kelek.storage.segment import Identity
+
+ME = Identity("demo", "n1")
+SEGMENT_BYTES = 64 << 10
+
+
+def record(index: int) -> Record:
+    random = Random(index)
+    return Record(0, None, random.randbytes(random.choice((1, 60, 900, 4000))))
+
+
+def main() -> int:
+    directory, io, epoch = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    count = int(sys.argv[4]) if len(sys.argv) > 4 else 1 << 60
+    log = Log.open(
+        Disk(directory), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES,
+        segment_io="mmap" if io == "mmap" else "pwrite",
+    )  # fmt: skip
+    print(log.last_index, log.last_term, flush=True)
+    random = Random(epoch)
+    for _ in range(count):
+        index = log.last_index + 1
+        records = [record(index + i) for i in range(random.randint(1, 8))]
+        try:
+            log.append(index - 1, log.last_term, [encode_block(index, epoch, records).block])
+            log.sync()
+            log.idle()
+        except StorageFull:
+            print("full", flush=True)
+            sys.stdin.readline()
+            continue
+        print(log.last_index, log.last_term, flush=True)
+    log.close()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except StorageError as error:
+        print("failed", error, flush=True)
+        sys.exit(2)

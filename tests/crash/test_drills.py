@@ -1,0 +1,173 @@
+"""The log on real disks: killed at random points, refused by the system, out of space."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from kelek.protocols.record import decode_block
+from kelek.storage.disk import Disk
+from kelek.storage.errors import StorageError
+from kelek.storage.hard_state import HardStateFile
+from kelek.storage.log import Log
+from kelek.storage.reader import LogReader
+
+DRILL = Path(__file__).with_name("drill.py")
+DEADLINE_S = 60
+
+
+def _drill() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("drill", DRILL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+drill = _drill()
+
+
+def started(command: Sequence[str], *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*command, sys.executable, str(DRILL), *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
+def last_line(output: str) -> str:
+    return output.splitlines()[-1]
+
+
+def check(directory: Path, acked: int) -> int:
+    """The log holds what was acknowledged and nothing that was never written."""
+    index = 0
+    for batch in LogReader(Disk(directory), drill.ME).scan():
+        for record in decode_block(batch.block)[1]:
+            index += 1
+            assert record == drill.record(index)
+    assert index >= acked
+    return index
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+def test_killed_at_random_points(tmp_path: Path, io: str) -> None:
+    random, acked = Random(io), 0
+    for epoch in range(1, 13):
+        process = started([], tmp_path, io, epoch)
+        assert process.stdout is not None
+        held = check_opened(process, tmp_path, acked)
+        for _ in range(random.choice((0, 1, 5, 40))):
+            held = int(process.stdout.readline().split()[0])
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate(timeout=DEADLINE_S)
+        lines = [line for line in rest.split("\n")[:-1] if line]
+        acked = int(lines[-1].split()[0]) if lines else held
+        assert check(tmp_path, acked) >= acked
+        assert sum(1 for _ in tmp_path.glob("log/*.seg")) <= acked // 4 + 3 * epoch
+
+
+def check_opened(process: subprocess.Popen[str], directory: Path, acked: int) -> int:
+    assert process.stdout is not None
+    held = int(process.stdout.readline().split()[0])
+    assert held >= acked
+    assert check(directory, held) >= held
+    return held
+
+
+def stracing(*inject: str) -> list[str]:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    command = ["strace", "-f", "-qq", "-o", os.devnull]
+    if subprocess.run([*command, "true"], capture_output=True).returncode != 0:
+        pytest.skip("strace may not trace here")
+    for rule in inject:
+        command += ["-e", f"inject={rule}"]
+    return command
+
+
+@pytest.mark.parametrize("when", [1, 2, 5])
+def test_a_failed_sync_is_final(tmp_path: Path, when: int) -> None:
+    command = stracing(f"fdatasync:error=EIO:when={when}")
+    output, _ = started(command, tmp_path, "pwrite", 1, 50).communicate(timeout=DEADLINE_S)
+    assert "can't sync: EIO" in last_line(output)
+    acked = [line for line in output.splitlines() if line[0].isdigit()]
+    log = Log.open(Disk(tmp_path), drill.ME, epoch=2, segment_bytes=drill.SEGMENT_BYTES)
+    assert check(tmp_path, int(acked[-1].split()[0]) if acked else 0) == log.last_index
+    log.close()
+
+
+def test_a_failed_msync_is_final(tmp_path: Path) -> None:
+    command = stracing("msync:error=EIO:when=3")
+    output, _ = started(command, tmp_path, "mmap", 1, 50).communicate(timeout=DEADLINE_S)
+    assert "can't sync: EIO" in last_line(output)
+
+
+def inside_namespace(script: str) -> list[str]:
+    """A shell command before the drill, in a mount namespace of its own."""
+    command = ["unshare", "-rm", "sh", "-c", f'set -e; {script}; exec "$@"', "sh"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*command, "true"], capture_output=True).returncode
+    ):
+        pytest.skip("no mount namespace to be had here")
+    return command
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+def test_a_full_disk_refuses_and_comes_back_by_itself(tmp_path: Path, io: str) -> None:
+    command = inside_namespace(
+        f"mount -t tmpfs -o size=600k none {tmp_path}; head -c 300k /dev/zero >{tmp_path}/ballast"
+    )
+    process = started(command, tmp_path, io, 1)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    index = 0
+    while (line := process.stdout.readline()) != "full\n":
+        index = int(line.split()[0])
+    assert index > 0
+    for _ in range(3):
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "full\n"
+    Path(f"/proc/{process.pid}/root/{tmp_path}/ballast").unlink()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert int(process.stdout.readline().split()[0]) > index
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+
+
+def test_no_space_from_the_first_byte_on(tmp_path: Path) -> None:
+    command = inside_namespace(f"mount -t tmpfs -o size=16k none {tmp_path}")
+    output, _ = started(command, tmp_path, "pwrite", 1).communicate(timeout=DEADLINE_S)
+    assert "no space is left on the disk; free some" in last_line(output)
+
+
+def test_a_read_only_directory_is_refused_with_the_reason(tmp_path: Path) -> None:
+    log = Log.open(Disk(tmp_path), drill.ME, epoch=1, segment_bytes=drill.SEGMENT_BYTES)
+    log.close()
+    HardStateFile.open(Disk(tmp_path), drill.ME).close()
+    command = inside_namespace(
+        f"mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}"
+    )
+    output, _ = started(command, tmp_path, "pwrite", 2).communicate(timeout=DEADLINE_S)
+    assert (
+        output
+        == f"failed {tmp_path}/lock: can't lock: EROFS; give this user the right to write there\n"
+    )
+
+
+def test_a_file_in_the_way_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a directory")
+    with pytest.raises(StorageError, match="can't make the folder: E"):
+        Log.open(Disk(tmp_path / "data"), drill.ME, epoch=1)
