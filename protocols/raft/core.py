@@ -366,10 +366,10 @@ class Raft:
         if first_index <= log.last_index:
             if log.term_at(first_index) == batch.term:
                 first_index = log.run_last(first_index) + 1
-            if first_index <= log.last_index:
-                self._truncate(first_index)
-        if batch.term < log.last_term:
-            raise RemoteProtocolError(f"a batch of term {batch.term} behind term {log.last_term}")
+        if batch.term < (log.term_at(first_index - 1) or 0):
+            raise RemoteProtocolError(f"a batch of term {batch.term} goes back in terms")
+        if first_index <= log.last_index:
+            self._truncate(first_index)
         if first_index != batch.first_index:
             batch = self.setup.cut(batch, first_index)
         self._append(batch)

@@ -210,7 +210,7 @@ class Peer:
         self._written = recovered.log.last_index  # The last index given to the log writer.
         self._seq = 0
         self._waiting: deque[_Waiting] = deque()
-        self._intake: set[int] = set()  # First indexes of batches whose reqids are known already.
+        self._intake: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
         self._published = 0
         self._publish_due_ms = now_ms
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
@@ -264,7 +264,7 @@ class Peer:
         while taken := self.updates.block(core.log.last_index + 1, core.term):
             block, count = taken
             first_index = core.log.last_index + 1
-            self._intake.add(first_index)
+            self._intake[first_index] = block
             core.propose(Batch(first_index, count, core.term, block))
 
     def on_peers(self, arena: native.Arena, now_ms: int) -> None:
@@ -509,20 +509,30 @@ class Peer:
             return None
         self.franchise.on_entries()
         first, last = batches[0], batches[-1]
-        if first.first_index <= self._written:
-            self._truncate(first.first_index - 1)
+        self._note_reqids(batches)
         self._written = last.last_index
-        for batch in batches:
-            if batch.first_index in self._intake:
-                self._intake.discard(batch.first_index)
-            else:
-                self.reqids.add_block(batch.block)
         self._seq += 1
         self._waiting.append(_Waiting(self._seq, last.last_index, last.term, answers))
         prev_index = first.first_index - 1
         prev_term = self.core.log.term_at(prev_index)
         assert prev_term is not None, "a batch follows what the log holds"
         return Job(self._epoch, self._seq, prev_index, prev_term, [b.block for b in batches])
+
+    def _note_reqids(self, batches: list[Batch]) -> None:
+        """Keeps the table in step with the log.
+
+        Updates of our own are in it since their intake. When a new leader has replaced some of them
+        before they were handed out, they are missing here, and no longer known.
+        """
+        intake, self._intake = self._intake, {}
+        own = sum(intake.get(batch.first_index) is batch.block for batch in batches)
+        first_index = batches[0].first_index
+        if first_index <= self._written or own < len(intake):
+            self._truncate(first_index - 1)
+            intake.clear()
+        for batch in batches:
+            if intake.get(batch.first_index) is not batch.block:
+                self.reqids.add_block(batch.block)
 
     def _truncate(self, last_index: int) -> None:
         """A new leader replaced what follows last_index: table and reader forget it too."""
