@@ -137,6 +137,7 @@ class Kelek:
         """The node that leads, once all three answer and have applied what is committed."""
         until = time.monotonic() + START_S_MAX
         while time.monotonic() < until:
+            self._check_runs()
             infos = {node: self.info(node) for node in NODES}
             leaders = [node for node, info in infos.items() if info and info.leads]
             if len(leaders) == 1 and all(infos.values()):
@@ -146,6 +147,11 @@ class Kelek:
                     return leaders[0]
             time.sleep(POLL_S)
         raise BenchError(f"no leader with three healthy nodes: {infos}")
+
+    def _check_runs(self) -> None:
+        if self.supervisor is not None and self.supervisor.poll() is not None:
+            log = (self.directory / "supervisor.log").read_text().splitlines()
+            raise BenchError(f"the supervisor has ended: {log[-1] if log else 'no word'}")
 
 
 def kill(pid: int) -> None:
