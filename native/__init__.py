@@ -438,10 +438,19 @@ class Frames(Arena):
             self.clear()
 
 
+def _on_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+_forks = 0  # Behind how many forks we are; os.getpid() is a system call on every batch.
+os.register_at_fork(after_in_child=_on_fork)
+
+
 class _Open:
     """A pyzmq socket that may be used: never a closed one, never one from before a fork."""
 
-    __slots__ = ("_pid", "pointer", "socket")
+    __slots__ = ("_forks", "pointer", "socket")
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         # An asyncio socket learns of messages by an edge that our receive would swallow.
@@ -449,10 +458,10 @@ class _Open:
             raise TypeError("an asyncio socket can't be drained: give its plain zmq.Socket")
         self.socket = socket
         self.pointer = ffi.cast("void *", socket.underlying)
-        self._pid = os.getpid()
+        self._forks = _forks
 
     def check(self) -> None:
-        if os.getpid() != self._pid:
+        if self._forks != _forks:
             raise OSError(errno.ENOTSOCK, "this socket belongs to the process before the fork")
         if self.socket.closed:
             raise OSError(errno.ENOTSOCK, "this socket is closed")
