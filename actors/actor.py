@@ -8,6 +8,7 @@ import fcntl
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -40,6 +41,7 @@ HWM = 1000
 MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
 ARENA_BYTES = 4 << 20
+FILES_MAX = 65_536
 HANDSHAKE_MS = 2000
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
 RECONNECT_PIPE_MS = (10, 100)
@@ -224,6 +226,8 @@ class Loop:
             socket.setsockopt(zmq.IMMEDIATE, 1)
         if kind == zmq.ROUTER and options.router_mandatory:
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if kind == zmq.XPUB:
+            socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # Each new subscriber is heard of.
         if options.routing_id:
             socket.setsockopt(zmq.ROUTING_ID, options.routing_id)
         for topic in options.topics:
@@ -511,6 +515,7 @@ class Actor(Loop):
     def _open(self) -> None:
         os.set_blocking(self._stop_fd, False)
         if not self._threaded:
+            raise_open_files()
             self._open_signals((*STOP_SIGNALS, signal.SIGIO))
             self._open_stop_signal()
         self.watch(self._stop_fd, self._on_stop_fd)
@@ -567,6 +572,18 @@ class Actor(Loop):
         if self.counters:
             status = {**status, "counters": dict(self.counters)}
         _send(self._control, [b"status", msgpack.packb(status)])
+
+
+def raise_open_files() -> None:
+    """Raises the limit of open files as far as this user may: each connection is one.
+
+    At the limit libzmq's thread turns in circles. Connections can't be refused before that: a
+    listener that is unbound takes the connections that it has accepted with it.
+    """
+    low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if high == resource.RLIM_INFINITY else min(high, FILES_MAX)
+    if low < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, high))
 
 
 def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:

@@ -50,7 +50,7 @@ class RaftPeer(Actor):
     links     DEALER   the same, as the one who asks              one for each other peer
     jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
     acks      PULL     [epoch, seq, state]                        from it
-    commits   PUB      [commit index, its term]                   to whoever applies
+    commits   XPUB     [commit index, its term]                   to whoever applies
     applied   PULL     [applied index, flushed index]             from the state machine
     """
 
@@ -82,7 +82,9 @@ class RaftPeer(Actor):
                 router_mandatory=True,
             ),
         )
-        self._commits = self.socket(zmq.PUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
+        self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
+        self._commit: tuple[int, int] | None = None
+        self.listen(self._commits, self._on_subscribed)
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
         self._inline: GroupCommit | None = None
@@ -184,6 +186,11 @@ class RaftPeer(Actor):
             for (frame,) in arena.messages():
                 self._peer.on_applied(APPLIED.unpack(frame)[0])
 
+    def _on_subscribed(self, arena: Arena) -> None:
+        """Who applies has come, or come back: it must not wait for the next commit."""
+        if self._commit is not None:
+            self.send(self._commits, [COMMIT.pack(*self._commit)])
+
     # ---- one wake ----
 
     def on_wake(self, now_ms: int) -> None:
@@ -200,6 +207,7 @@ class RaftPeer(Actor):
         native.send_batch(self._peers, peer.peers_out)
         native.send_batch(self._clients, peer.clients_out)
         if wake.commit is not None:
+            self._commit = wake.commit
             self.send(self._commits, [COMMIT.pack(*wake.commit)])
 
     def _write_log(self, peer: Peer, job: Job | None) -> None:
