@@ -136,6 +136,7 @@ def holder(path: Path) -> dict[str, Any]:
 
 
 def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended and waits for its parent does not."""
     if pid <= 0:
         return False
     try:
@@ -144,7 +145,11 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:  # Not Linux, or just gone: the lock tells the rest.
+        return True
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _who(node: str, found: dict[str, Any]) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from .actor import (
     SocketOptions,
     format_event,
     monotonic_ms,
+    raise_open_files,
     timestamp,
 )
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
@@ -130,6 +131,7 @@ class Supervisor(Loop):
 
     def _acquire(self) -> None:
         """Takes the run directories, makes the data directories and the control socket."""
+        raise_open_files()
         for node in self.nodes:
             self.run_dirs[node.name].acquire()
             self._note(node.name)

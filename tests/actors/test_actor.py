@@ -74,8 +74,8 @@ class Rig:
 
     def close(self) -> None:
         self.probe.close_sockets()
-        for socket in self.others:
-            socket.close(linger=0)
+        for other in self.others:
+            other.close(linger=0)
         self.context.destroy(linger=0)
         for fd in (self.stop_in, self.stop_out, self.log_in, self.log_out):
             if fd >= 0:

@@ -128,7 +128,9 @@ def test_a_life_of_three_nodes(cli: Cli) -> None:
         rows = cli.wait_rows(lambda rows, pid=pid: has_leader(rows) and not has_pid(rows, pid))
         restarts = {row["role"]: row["restarts"] for row in rows if row["node"] == "n2"}
         assert restarts[role] >= 1
-        assert {row["restarts"] for row in rows if row["node"] == "n1"} == {0}
+    cli.wait_rows(lambda rows: all(row.get("applied_index", 1) for row in rows))
+    rows = cli.rows()
+    assert {row["restarts"] for row in rows if row["node"] == "n1"} == {0}
 
     pids = [row["pid"] for row in cli.rows()]
     os.kill(cli.pid(None, "supervisor"), signal.SIGKILL)
