@@ -36,7 +36,7 @@ from .window import Pending, Window, WindowLimits
 
 POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
 SEND_AGAIN_MS = 50  # Between two answers to gaps.
-HELLO_WAIT_MS = 100  # So long a leader may take to say what it speaks; then it is a foreign one.
+HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
 
 
 class ClientSetup(NamedTuple):
@@ -76,10 +76,10 @@ class _Peer:
         "answered",
         "hello",
         "hello_id",
-        "hello_ms",
         "leads",
         "poll_id",
         "poll_ms",
+        "silent_hellos",
         "up",
         "url",
     )
@@ -89,7 +89,7 @@ class _Peer:
         self.up = False
         self.hello: Hello | None = None
         self.hello_id = b""
-        self.hello_ms = 0
+        self.silent_hellos = 0
         self.poll_id = b""  # Of the last question of this search.
         self.poll_ms: int | None = None
         self.answered = True
@@ -167,10 +167,7 @@ class Client:
             return
         peer.up, peer.hello, peer.leads = True, None, False
         peer.poll_id, peer.poll_ms, peer.answered = b"", None, True
-        if self.setup.form is None:
-            peer.hello_id, peer.hello_ms = self._new_id(), now_ms
-            hello = Hello("", self.setup.version)
-            self._send(url, encode_hello(peer.hello_id, self.setup.cluster, hello))
+        peer.hello_id, peer.silent_hellos = self._new_id(), 0
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. Of the leader's: the search starts at once."""
@@ -200,14 +197,14 @@ class Client:
         reqid = frames[0]
         if reqid == peer.poll_id:
             peer.answered = True
-            self._on_config(peer, decode_config_answer(frames)[1], now_ms)
+            self._on_config(peer, decode_config_answer(frames)[1])
         elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.knows(reqid):
             self._on_pack_answer(peer, frames, now_ms)
         elif len(frames) > 1 and frames[1] == HELLO:
             hello_id, hello = decode_hello_answer(frames)
             if hello_id == peer.hello_id:
                 peer.hello = hello
-                self._follow(peer, now_ms)
+                self._follow(peer)
         elif reqid in self._asks:
             ask = self._asks[reqid]
             if ask.on_answer(frames):
@@ -271,22 +268,23 @@ class Client:
             self.counters["refused"] += 1
             self._search(now_ms)
 
-    def _on_config(self, peer: _Peer, answer: ConfigAnswer, now_ms: int) -> None:
+    def _on_config(self, peer: _Peer, answer: ConfigAnswer) -> None:
         if answer.members:
             self.members = dict(answer.members)
         peer.leads = answer.leading
+        peer.silent_hellos += peer.hello is None
         if self.leader is None:
             for url in self.members.values():
                 self._connect(url)
-            self._follow(peer, now_ms)
+            self._follow(peer)
 
-    def _follow(self, peer: _Peer, now_ms: int) -> None:
+    def _follow(self, peer: _Peer) -> None:
         """Takes a peer that says that it leads, once it is known what it speaks."""
         if self.leader is not None or not (peer.up and peer.leads):
             return
         form = self.setup.form
         if form is None:
-            if peer.hello is None and now_ms < peer.hello_ms + HELLO_WAIT_MS:
+            if peer.hello is None and peer.silent_hellos < HELLO_TRIES:
                 return
             packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
             form = None if packs else Form.NODE
@@ -334,9 +332,6 @@ class Client:
             self.counters["silent"] += 1
             self._search(now_ms)
         if self.leader is None:
-            for peer in list(self._peers.values()):
-                self._follow(peer, now_ms)
-        if self.leader is None:
             for peer in self._peers.values():
                 if peer.up and self._poll_due_ms(peer) <= now_ms:
                     self._poll(peer, now_ms)
@@ -361,8 +356,6 @@ class Client:
         for peer in self._peers.values():
             if self.leader is None and peer.up:
                 times.append(self._poll_due_ms(peer))
-                if peer.leads and peer.hello is None and self.setup.form is None:
-                    times.append(peer.hello_ms + HELLO_WAIT_MS)
         return min((time for time in times if time < _NEVER), default=None)
 
     def _silent_ms(self, leader: str) -> int:
@@ -384,6 +377,10 @@ class Client:
         return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_AGAIN_MS)
 
     def _poll(self, peer: _Peer, now_ms: int) -> None:
+        """Asks who leads; before it says hello, until the peer has answered one."""
+        if self.setup.form is None and peer.hello is None:
+            hello = Hello("", self.setup.version)
+            self._send(peer.url, encode_hello(peer.hello_id, self.setup.cluster, hello))
         peer.poll_id, peer.poll_ms, peer.answered = self._new_id(), now_ms, False
         self._send_request(peer.url, RequestConfig(peer.poll_id))
 

@@ -2,7 +2,6 @@
 
 import heapq
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 
 from kelek.protocols.record import Record
@@ -188,8 +187,12 @@ class World:
         self._links: dict[str, int] = {}  # url: generation; frames of older ones are lost.
         self._generation = count(1)
         self._ids = count(1)
+        self._arrivals: dict[int, int] = {}
         urls = tuple(peer.url for peer in self.peers[:known])
         self.client = Client(ClientSetup(IDENT, urls, form=form), self.new_id, self.now_ms)
+
+    def latency_ms(self) -> int:
+        return LATENCY_MS
 
     def new_id(self) -> bytes:
         return next(self._ids).to_bytes(12, "big")
@@ -206,8 +209,18 @@ class World:
         """As SIGKILL does: the connection is lost at once."""
         peer = self.peer(f"tcp://{name}")
         peer.alive = peer.leads = False
-        if peer.url in self._links:
-            self._later(0, lambda: self.client.on_disconnected(peer.url, self.now_ms))
+        self.reset(peer)
+
+    def reset(self, peer: Peer) -> None:
+        """Breaks the client's connection; like ZeroMQ it connects again by itself."""
+
+        def lost() -> None:
+            generation = self._links.get(peer.url)
+            if generation is not None:
+                self.client.on_disconnected(peer.url, self.now_ms)
+                self._try(peer.url, generation)
+
+        self._later(0, lost)
 
     def at(self, delay_ms: int, do: Callable[[], object]) -> None:
         self._later(delay_ms, lambda: (do(), None)[1])
@@ -256,15 +269,24 @@ class World:
         self._later(LATENCY_MS, attempt)
 
     def _deliver(self, url: str, frames: list[bytes]) -> None:
+        """In order on each connection; what is under way arrives even when that is gone."""
         generation = self._links[url]
 
         def arrive() -> None:
             if self.peer(url).alive:
                 for answer in self.peer(url).on_frames(frames):
-                    self._later(LATENCY_MS, partial(come_back, answer))
+                    self.reply(url, generation, answer)
 
-        def come_back(answer: list[bytes]) -> None:
-            if self._links.get(url) == generation:
+        self._arrivals[generation] = max(
+            self._arrivals.get(generation, 0), self.now_ms + self.latency_ms()
+        )
+        self._later(self._arrivals[generation] - self.now_ms, arrive)
+
+    def reply(self, url: str, generation: int, answer: list[bytes]) -> None:
+        """Sends to the client, if the connection still stands then."""
+
+        def come_back() -> None:
+            if self._links.get(url) == generation and self.peer(url).alive:
                 self.client.on_frames(url, answer, self.now_ms)
 
-        self._later(LATENCY_MS, arrive)
+        self._later(LATENCY_MS, come_back)
