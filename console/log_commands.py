@@ -156,9 +156,9 @@ def shown(entry: Entry, options: Tail) -> bool:
 def entry_line(entry: Entry) -> str:
     text = entry.data.decode("utf-8", "backslashreplace")
     kind = "" if entry.type == 0 else f"({KIND_NAMES.get(entry.type, entry.type)}) "
-    # One entry is one line, whatever is in it.
-    safe = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
-    return f"{entry.index:>8}  {entry.term:>4}  {kind}{safe}"
+    if not text.isprintable():  # One entry is one line, whatever is in it.
+        text = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+    return f"{entry.index:>8}  {entry.term:>4}  {kind}{text}"
 
 
 def entry_json(entry: Entry) -> dict[str, object]:
@@ -262,6 +262,7 @@ class Lines:
 
     def __init__(self, file: IO[bytes], options: Load) -> None:
         self.position = 0  # Bytes taken from the file.
+        self.taken = 0  # Updates made of them.
         self._file = file
         self._options = options
 
@@ -278,6 +279,7 @@ class Lines:
             if len(data) > RECORD_BYTES_MAX:
                 size = f"at most {RECORD_BYTES_MAX} bytes make an entry"
                 raise Ending(f"{self._options.file}:{number}: the line is too long; {size}")
+            self.taken += 1
             yield data
 
     def _read(self) -> Iterator[bytes]:
@@ -297,14 +299,18 @@ def progress(reader: Lines, size: int | None) -> Iterator[Callable[[int], None] 
         yield lambda count: click.echo(f"\r{count:,} updates", nl=False, err=True)
         click.echo(err=True)
         return
-    with click.progressbar(length=size, file=sys.stderr, label="loading") as bar:
+    steps = max(1, size // 200)
+    with click.progressbar(
+        length=size, file=sys.stderr, label="loading", update_min_steps=steps
+    ) as bar:
 
         def on_committed(count: int) -> None:
             bar.label = f"{count:,} updates"
-            bar.update(reader.position - bar.pos)
+            # What was read runs ahead of what is committed.
+            position = reader.position * count // max(reader.taken, 1)
+            bar.update(max(0, position - bar.pos))
 
         yield on_committed
-        bar.update(size - bar.pos)
 
 
 def bench(options: Bench, output: str, where: Where) -> None:
