@@ -139,7 +139,7 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
         _ask(base, name, b"ask-stop", found)
         stopped |= together
     until = time.monotonic() + STOP_S
-    while left := [name for name in stopped if run_dir.is_locked(base / name)]:
+    while left := [name for name in stopped if _holds(base / name, running[name])]:
         if time.monotonic() > until:
             pid = running[left[0]].get("pid")
             _fail(f"{', '.join(left)}: still ends after {STOP_S:.0f} s; kill -9 {pid}", EXIT_WRONG)
@@ -275,6 +275,13 @@ def _running(base: Path, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
 
     running = run_dir.running(base)
     return {name: found for name, found in running.items() if not nodes or name in nodes}
+
+
+def _holds(path: Path, found: dict[str, Any]) -> bool:
+    """Whether a node still runs: its lock is held, or its supervisor has not quite ended."""
+    from ..actors import run_dir
+
+    return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
 
 
 def _ask(base: Path, node: str, question: bytes, found: dict[str, Any]) -> Any:
