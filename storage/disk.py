@@ -136,10 +136,11 @@ class Disk:
     def make_folder(self, path: str) -> None:
         place = self.place(path)
         try:
-            if os.path.isdir(place):
-                return
-            os.makedirs(place, FOLDER_MODE, exist_ok=True)
-            _sync_folder(os.path.dirname(place) or ".")
+            made = not os.path.isdir(place)
+            if made:
+                os.makedirs(place, FOLDER_MODE, exist_ok=True)
+            if made or path:  # Whoever made it may have been killed before it was durable.
+                _sync_folder(os.path.dirname(place) or ".")
         except OSError as error:
             raise refused(place, "make the folder", error) from error
 

@@ -66,6 +66,7 @@ class HardStateFile:
             if file is None:
                 file = _make(disk, identity)
             undo.callback(file.close)
+            disk.sync_folder("")  # Whoever made the file may have been killed before it did so.
             check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
             opened = cls(file, lock, empty)
             undo.pop_all()
@@ -113,7 +114,6 @@ def _make(disk: Files, identity: Identity) -> File:
         file.write(0, [encode_identity(MAGIC_FILE, identity, b"")])
         file.sync()
         disk.rename(UNFINISHED, PATH)
-        disk.sync_folder("")
         undo.pop_all()
     file.place = disk.place(PATH)
     return file

@@ -1,6 +1,7 @@
 """The log and the hard state through random appends, conflicts, crashes, power losses, failed syncs
 and full disks: what was acknowledged is never lost, nothing that was never written appears."""
 
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -80,7 +81,9 @@ class Machine:
         self.serial += 1
         size = self.random.choice((1, 20, 700, 3000))
         filler = self.random.choice((b"\0", b"x"))
-        return Record(0, None, (b"%d" % self.serial).ljust(size, filler))
+        # The reqid is not only for show: a lost sector that held a single set bit looks like a
+        # flipped bit, and is refused.
+        return Record(0, b"request%05d" % self.serial, (b"%d" % self.serial).ljust(size, filler))
 
     def sync(self) -> None:
         self.log.sync()
@@ -112,14 +115,12 @@ class Machine:
     def killed(self) -> None:
         """Killed at any step, in the next recovery too; sometimes the power fails as well."""
         self.disk.kill_after(self.random.randrange(12))
-        try:
+        with suppress(Killed):
             while True:
                 self.append()
                 self.log.sync()
                 self.acked, self.states = self.states[-1], self.states[-1:]
                 self.idle()
-        except Killed:
-            pass
         for _ in range(self.random.randrange(3)):
             if self.random.random() < 0.5:
                 self.disk.power_loss(self.random)
@@ -164,14 +165,14 @@ class Machine:
             step()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(40))
 def test_no_acknowledged_entry_is_lost(seed: int) -> None:
     machine = Machine(seed)
     machine.run(150)
     machine.power_loss()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(40))
 def test_no_vote_is_forgotten(seed: int) -> None:
     random, disk = Random(seed), MemoryDisk()
     acked = asked = HardState()
@@ -202,6 +203,28 @@ def test_no_vote_is_forgotten(seed: int) -> None:
             disk.power_loss(random)
         else:
             disk.crash()
+
+
+@pytest.mark.parametrize("steps", range(30))
+def test_killed_at_every_step_of_the_first_start(steps: int) -> None:
+    """What was made but not yet durable is made so by the next start, before it is relied on."""
+    for seed in range(8):
+        random, disk = Random(seed), MemoryDisk()
+        disk.kill_after(steps)
+        with suppress(Killed):
+            HardStateFile.open(disk.process(), ME).close()
+            Log.open(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+        disk.kill_after(None)
+        disk.crash()
+        file = HardStateFile.open(disk.process(), ME)
+        file.save(HardState(7, "n2"))
+        log = Log.open(disk.process(), ME, epoch=2, segment_bytes=SEGMENT_BYTES)
+        log.append(0, 0, [encode_block(1, 7, [Record(0, None, b"x")]).block])
+        log.sync()
+        disk.power_loss(random)
+        assert HardStateFile.open(disk.process(), ME).state == HardState(7, "n2")
+        log = Log.open(disk.process(), ME, epoch=3, segment_bytes=SEGMENT_BYTES)
+        assert (log.last_index, log.last_term) == (1, 7)
 
 
 @pytest.mark.parametrize("number", [1, 2])
