@@ -229,8 +229,9 @@ class World:
         """Lets time pass until something is so; returns how long it took."""
         begun_ms = self.now_ms
         while True:
+            done = until()
             self._act()
-            if until():
+            if done or until():
                 return self.now_ms - begun_ms
             times = [self._events[0][0]] if self._events else []
             if self.client.deadline_ms is not None:
