@@ -20,7 +20,9 @@ import msgpack
 import zmq
 
 from ..native import Arena as Arena
-from ..native import Drain
+from ..native import Drain, send_batch
+from ..native import Frames as Batch
+from ..native.poller import Poller
 from ..storage.errors import StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken
@@ -139,6 +141,7 @@ class Pipe:
         if self._waiting or not _send(self.socket, frames):
             self._waiting.append(frames)
             self._loop._want_out(self.socket, self._on_writable)
+        self._loop.check(self.socket)
 
     def _on_writable(self) -> None:
         while self._waiting:
@@ -174,7 +177,7 @@ class Loop:
         self.context = context or zmq.Context(io_threads=1)
         self._log_fd = log_fd
         self._sockets: dict[Socket, SocketOptions] = {}
-        self._poller = zmq.Poller()
+        self._poller = Poller()
         self._readers: dict[Socket | int, Callable[[], None]] = {}
         self._writers: dict[Socket | int, Callable[[], None]] = {}
         self._paused: set[Socket | int] = set()
@@ -267,15 +270,27 @@ class Loop:
             if drain.dropped != dropped:
                 count = drain.dropped - dropped
                 self.log_rarely("oversize-dropped", count=count, socket=_address(options))
+            if drain.more:
+                self._poller.check(socket)
             if arena.count:
                 on_arena(arena)
 
-        self.watch(socket, on_readable)
+        self._readers[socket] = on_readable
+        self._register(socket)
 
     def watch(self, source: Socket | int, on_readable: Callable[[], None]) -> None:
         """Calls on_readable whenever a socket or file descriptor has something to read."""
-        self._readers[source] = on_readable
+
+        def on_readable_once() -> None:
+            self._poller.check(source)  # It may not read everything.
+            on_readable()
+
+        self._readers[source] = on_readable_once
         self._register(source)
+
+    def check(self, socket: Socket) -> None:
+        """To be called after a socket was sent on other than by this class (native.Poller)."""
+        self._poller.check(socket)
 
     def unwatch(self, source: Socket | int) -> None:
         self._readers.pop(source, None)
@@ -298,10 +313,17 @@ class Loop:
 
     def send(self, socket: Socket, frames: Frames) -> bool:
         """Sends one message, or drops and counts it when there is no room or nobody there."""
-        if _send(socket, frames):
-            return True
-        self.counters["send_dropped"] += 1
-        return False
+        sent = _send(socket, frames)
+        self._poller.check(socket)
+        if not sent:
+            self.counters["send_dropped"] += 1
+        return sent
+
+    def send_batch(self, socket: Socket, batch: Batch) -> None:
+        """Sends what is in a batch and clears it; what finds no room or nobody is dropped."""
+        if len(batch):
+            send_batch(socket, batch)
+            self._poller.check(socket)
 
     def close(self, socket: Socket) -> None:
         self._writers.pop(socket, None)
@@ -469,7 +491,7 @@ class Actor(Loop):
         """Tells the supervisor that this actor serves now."""
         if not self._said_ready:
             self._said_ready = True
-            _send(self._control, [b"ready"])
+            self.send(self._control, [b"ready"])
             self._report(monotonic_ms())
 
     def run(self) -> int:
@@ -571,7 +593,7 @@ class Actor(Loop):
         status = self.status()
         if self.counters:
             status = {**status, "counters": dict(self.counters)}
-        _send(self._control, [b"status", msgpack.packb(status)])
+        self.send(self._control, [b"status", msgpack.packb(status)])
 
 
 def raise_open_files() -> None:

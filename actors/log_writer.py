@@ -24,6 +24,8 @@ JOB = struct.Struct("<QQQQ")  # epoch, seq, previous index, previous term
 ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
 STATE_OK, STATE_FULL = 0, 1
 FULL_RETRY_MS = 500
+IDLE_WORK_MS = 2  # Between two pieces of background work, and
+IDLE_LOOK_MS = 100  # how often it is looked for.
 JOBS_HWM = 4096
 
 
@@ -51,7 +53,7 @@ class GroupCommit:
         )
         self._writer = Writer(self.log, setup.epoch)
         self._retry_ms: int | None = None
-        self._has_idle_work = True
+        self._idle_due_ms = 0  # When the next piece of background work is due.
 
     @property
     def full(self) -> bool:
@@ -59,11 +61,9 @@ class GroupCommit:
         return self._retry_ms is not None
 
     @property
-    def deadline_ms(self) -> int | None:
+    def deadline_ms(self) -> int:
         """When commit() must come next, whether there are jobs or not."""
-        if self._retry_ms is not None:
-            return self._retry_ms
-        return 0 if self._has_idle_work else None
+        return self._idle_due_ms if self._retry_ms is None else self._retry_ms
 
     def take(self, job: Job) -> None:
         """Takes a job for the next commit(). Raises UnitBroken on a gap."""
@@ -87,11 +87,10 @@ class GroupCommit:
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
         self._retry_ms = None
-        if seq is None:
-            self._has_idle_work = self.log.idle()
-            return None
-        self._has_idle_work = True
-        return Ack(self.epoch, seq, STATE_OK)
+        if now_ms >= self._idle_due_ms:
+            busy = self.log.idle()
+            self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
+        return None if seq is None else Ack(self.epoch, seq, STATE_OK)
 
 
 class LogWriter(Actor):

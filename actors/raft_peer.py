@@ -9,7 +9,7 @@ from random import SystemRandom
 
 import zmq
 
-from .. import __version__, native
+from .. import __version__
 from ..native import Arena
 from ..native.updates import Reqids
 from ..protocols.raft.log import RaftLog
@@ -202,10 +202,10 @@ class RaftPeer(Actor):
             self._hard_state.withheld = peer.franchise.withheld
             self._hard_state.save(*wake.hard_state)
         for name, frames in peer.links_out.items():
-            native.send_batch(self._links[name], frames)
+            self.send_batch(self._links[name], frames)
         self._write_log(peer, wake.job)
-        native.send_batch(self._peers, peer.peers_out)
-        native.send_batch(self._clients, peer.clients_out)
+        self.send_batch(self._peers, peer.peers_out)
+        self.send_batch(self._clients, peer.clients_out)
         if wake.commit is not None:
             self._commit = wake.commit
             self.send(self._commits, [COMMIT.pack(*wake.commit)])
@@ -229,7 +229,7 @@ class RaftPeer(Actor):
         if self._peer is None:
             return None
         deadline_ms = 0 if self._again else self._peer.deadline_ms
-        if self._inline is not None and self._inline.deadline_ms is not None:
+        if self._inline is not None:
             return min(deadline_ms, self._inline.deadline_ms)
         return deadline_ms
 

@@ -287,6 +287,34 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
 int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
              uint32_t *dropped);
 
+/* ---- sockets.c: waiting for many sockets ---- */
+
+enum klk_poll_event { KLK_POLL_IN = 1, KLK_POLL_OUT = 2 }; /* ZMQ_POLLIN, ZMQ_POLLOUT */
+
+/* A socket or a file descriptor to wait for. A socket's own descriptor shows only that something
+ * has happened since it was last asked: who sends on it, or does not receive until nothing is left,
+ * sets check. */
+struct klk_poll_item {
+    void *socket;   /* of libzmq; NULL: fd is an ordinary one */
+    int fd;         /* of a socket: its ZMQ_FD */
+    int16_t wanted; /* klk_poll_event; 0: leave it out */
+    int16_t ready;  /* out */
+    uint8_t check;  /* ask the socket before waiting */
+};
+
+struct pollfd;
+
+struct klk_poll {
+    struct klk_poll_item *items;
+    struct pollfd *fds; /* room for count of them: 8 bytes each */
+    uint32_t count;
+    int64_t checked_ms; /* when all sockets were asked last, whatever they show */
+};
+
+/* Waits until a wanted event is there, timeout_ms have passed or a signal comes; sets ready.
+ * Returns how many items are ready, KLK_EINVAL without libzmq, or KLK_EOS. */
+int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms);
+
 /* ---- reqids.c: request ids seen, each with the index of its entry ---- */
 
 enum klk_reqid_limit {

@@ -1,10 +1,13 @@
 /* Batched receive and send on pyzmq's own sockets: one call a batch, never one a frame. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
+#include <time.h>
 
 #include "messages.h"
 
-enum { DONTWAIT = 1, SNDMORE = 2, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
+enum { DONTWAIT = 1, EVENTS = 15, SNDMORE = 2 };
+enum { CHECK_ALL_MS = 100, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
 
 static struct {
     int (*msg_init)(void *);
@@ -14,6 +17,7 @@ static struct {
     void *(*msg_data)(void *);
     size_t (*msg_size)(const void *);
     int (*send)(void *, const void *, size_t, int);
+    int (*getsockopt)(void *, int, void *, size_t *);
     int (*error)(void);
 } zmq;
 
@@ -35,6 +39,7 @@ int klk_sockets_bind(const char *path, int *version) {
                 symbol_find(object, "zmq_msg_data", &zmq.msg_data) &&
                 symbol_find(object, "zmq_msg_size", &zmq.msg_size) &&
                 symbol_find(object, "zmq_send", &zmq.send) &&
+                symbol_find(object, "zmq_getsockopt", &zmq.getsockopt) &&
                 symbol_find(object, "zmq_errno", &zmq.error) &&
                 symbol_find(object, "zmq_version", &version_read);
     if (!found) {
@@ -151,4 +156,81 @@ int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *p
         ++*position;
     }
     return KLK_OK;
+}
+
+static int64_t monotonic_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* What of the wanted events a socket has; this also settles its file descriptor. */
+static int poll_ask(struct klk_poll_item *item) {
+    int events = 0;
+    size_t size = sizeof events;
+    item->check = 0;
+    if (zmq.getsockopt(item->socket, EVENTS, &events, &size) < 0) return -1;
+    item->ready = (int16_t)(events & item->wanted);
+    return item->ready != 0;
+}
+
+/* Asks the sockets that may have events which their descriptors do not show. */
+static int poll_check(struct klk_poll *poll_state, int64_t now_ms) {
+    int found = 0, all = now_ms - poll_state->checked_ms >= CHECK_ALL_MS;
+    if (all) poll_state->checked_ms = now_ms;
+    for (uint32_t i = 0; i < poll_state->count; i++) {
+        struct klk_poll_item *item = &poll_state->items[i];
+        item->ready = 0;
+        if (!item->socket || !item->wanted || !(all || item->check)) continue;
+        int asked = poll_ask(item);
+        if (asked < 0) return -1;
+        found += asked;
+    }
+    return found;
+}
+
+/* Takes over what poll() has found; a socket's descriptor only says that something happened. */
+static int poll_take(struct klk_poll *poll_state) {
+    int found = 0;
+    for (uint32_t i = 0; i < poll_state->count; i++) {
+        struct klk_poll_item *item = &poll_state->items[i];
+        short seen = poll_state->fds[i].revents;
+        if (item->ready) found++;
+        if (!seen || item->ready) continue;
+        if (item->socket) {
+            int asked = poll_ask(item);
+            if (asked < 0) return -1;
+            found += asked;
+        } else {
+            if (seen & ~POLLOUT) item->ready |= KLK_POLL_IN;
+            if (seen & POLLOUT) item->ready |= KLK_POLL_OUT;
+            found++;
+        }
+    }
+    return found;
+}
+
+int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms) {
+    if (!zmq.getsockopt) return KLK_EINVAL;
+    int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms;
+    for (uint32_t i = 0; i < poll_state->count; i++) {
+        const struct klk_poll_item *item = &poll_state->items[i];
+        short events = item->wanted & KLK_POLL_IN || item->socket ? POLLIN : 0;
+        if (!item->socket && item->wanted & KLK_POLL_OUT) events = (short)(events | POLLOUT);
+        poll_state->fds[i] = (struct pollfd){item->wanted ? item->fd : -1, events, 0};
+    }
+    for (;;) {
+        int found = poll_check(poll_state, now_ms);
+        if (found < 0) return KLK_EOS;
+        int64_t left_ms = found || end_ms <= now_ms ? 0 : end_ms - now_ms;
+        if (left_ms > CHECK_ALL_MS) left_ms = CHECK_ALL_MS;
+        int seen = poll(poll_state->fds, poll_state->count, (int)left_ms);
+        if (seen < 0 && errno != EINTR) return KLK_EOS;
+        if (seen < 0) return found;
+        if (seen > 0) found = poll_take(poll_state);
+        if (found < 0) return KLK_EOS;
+        if (found) return found;
+        now_ms = monotonic_ms();
+        if (now_ms >= end_ms) return 0;
+    }
 }
