@@ -52,6 +52,7 @@ class _Change:
         self.source = source
         self.target = target
         self.inode = inode
+        self.folder = (target or source or "").rpartition("/")[0]  # Of both.
 
     def apply(self, names: dict[str, _Inode]) -> None:
         if self.source is not None:
@@ -159,11 +160,12 @@ class MemoryDisk:
             inode.write_back(sector)
         inode.dirty.clear()
 
-    def sync_names(self, place: str) -> None:
+    def sync_names(self, folder: str, place: str) -> None:
         self._check_sync(place, None)
         for change in self._changes:
-            change.apply(self._durable_names)
-        self._changes = []
+            if change.folder == folder:
+                change.apply(self._durable_names)
+        self._changes = [change for change in self._changes if change.folder != folder]
 
     def _check_sync(self, place: str, inode: _Inode | None) -> None:
         self._step()
@@ -313,4 +315,4 @@ class MemoryFiles:
 
     def sync_folder(self, path: str) -> None:
         disk = self.living()
-        disk.sync_names(self.place(path))
+        disk.sync_names(path, self.place(path))
