@@ -32,21 +32,26 @@ class LogFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.dropped = 0
-        self._open()
-
-    def _open(self) -> None:
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = os.fstat(self._fd).st_size
+        self._fd, self._size = self._open()
 
     def write(self, data: bytes) -> None:
         try:
             if self._size + len(data) > LOG_BYTES_MAX:
-                os.close(self._fd)
-                self.path.rename(self.path.with_suffix(".log.1"))
-                self._open()
+                self._rotate()
             self._size += os.write(self._fd, data)
         except OSError:
             self.dropped += 1  # A full disk must not stop the supervisor.
+
+    def _rotate(self) -> None:
+        """Goes on in a new file. What fails on the way leaves the old one in use."""
+        self.path.rename(self.path.with_suffix(".log.1"))
+        fd, size = self._open()
+        os.close(self._fd)
+        self._fd, self._size = fd, size
+
+    def _open(self) -> tuple[int, int]:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return fd, os.fstat(fd).st_size
 
     def close(self) -> None:
         os.close(self._fd)

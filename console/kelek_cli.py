@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from .. import __version__
 from . import endings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -15,7 +16,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 @click.group(context_settings=CONTEXT)
-@click.version_option(package_name="kelek", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """A client of a kelek cluster.
 

@@ -10,15 +10,18 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NamedTuple, NoReturn, ParamSpec
 
 import click
+
+from .. import __version__
 
 EXIT_WRONG = 1
 EXIT_SETUP = 2
@@ -41,6 +44,7 @@ COLUMNS = {
     "applied_index": "APPLIED",
     "lag": "LAG",
 }
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
 P = ParamSpec("P")
 
 topology_argument = click.argument(
@@ -74,7 +78,7 @@ def _fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="kelek", prog_name="supervisor")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Runs the processes of a topology: every role of every node is one process.
 
@@ -201,13 +205,18 @@ def logs(
     }
     if not paths:
         _fail(f"{found.data_dir}: no logs; nothing of it ran here yet", EXIT_NOTHING)
-    merged = sorted((line, who) for path, who in paths.items() for line in _last_lines(path, lines))
-    for line, who in merged[len(merged) - lines :]:
+    tails = {path: _tail(path, lines) for path in paths}
+    merged = sorted(
+        (stamp, paths[path], number, line)
+        for path, tail in tails.items()
+        for number, (stamp, line) in enumerate(tail.lines)
+    )
+    for _, who, _, line in merged[max(0, len(merged) - lines) :]:
         click.echo(f"{who:<20} {line}")
     if follow:
         with contextlib.suppress(KeyboardInterrupt):
-            for who, line in _follow(paths):
-                click.echo(f"{who:<20} {line}")
+            for path, line in _follow(tails):
+                click.echo(f"{paths[path]:<20} {line}")
     return 0
 
 
@@ -364,20 +373,40 @@ def _cell(key: str, value: Any) -> str:
     return f"{seconds // 3600}h{seconds // 60 % 60:02}m"
 
 
-def _last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, of the file before it too when it is short."""
+class _Tail(NamedTuple):
+    """The end of a log: its last lines with their times, and where to read on."""
+
+    lines: list[tuple[str, str]]
+    inode: int
+    offset: int
+
+
+def _tail(path: Path, count: int) -> _Tail:
+    """Reads the last lines of a log, of the file before it too when it is short.
+
+    A line without a time, of a traceback, has that of the line before it.
+    """
     older = path.with_suffix(".log.1")
-    text = path.read_text("utf-8", "replace")
+    with path.open("rb") as file:
+        inode, data = os.fstat(file.fileno()).st_ino, file.read()
+    data = data[: data.rfind(b"\n") + 1]
+    text = data.decode("utf-8", "replace")
     if text.count("\n") < count and older.exists():
         text = older.read_text("utf-8", "replace") + text
-    return text.splitlines()[-count:] if count else []
+    found: list[tuple[str, str]] = []
+    stamp = ""
+    for line in text.splitlines():
+        if STAMP.match(line):
+            stamp = line.split(" ", 1)[0]
+        found.append((stamp, line))
+    return _Tail(found[max(0, len(found) - count) :], inode, len(data))
 
 
-def _follow(paths: dict[Path, str]) -> Iterator[tuple[str, str]]:
+def _follow(tails: dict[Path, _Tail]) -> Iterator[tuple[Path, str]]:
     """Lines as they are written, across a rotation."""
-    places = {path: (path.stat().st_ino, path.stat().st_size) for path in paths}
+    places = {path: (tail.inode, tail.offset) for path, tail in tails.items()}
     while True:
-        for path, who in paths.items():
+        for path in tails:
             inode, offset = places[path]
             try:
                 found = os.stat(path)
@@ -392,7 +421,7 @@ def _follow(paths: dict[Path, str]) -> Iterator[tuple[str, str]]:
                 data = data[: data.rfind(b"\n") + 1]
                 offset += len(data)
                 for line in data.decode("utf-8", "replace").splitlines():
-                    yield who, line
+                    yield path, line
             places[path] = inode, offset
         time.sleep(FOLLOW_S)
 

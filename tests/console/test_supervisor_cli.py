@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import zmq
 
+import kelek
+
 DEADLINE_S = 30.0
 NODES = ("n1", "n2", "n3")
 ROLES = ("log_writer", "raft_peer", "state_machine")
@@ -292,6 +294,59 @@ def test_check(cli: Cli) -> None:
     assert done.stderr == (
         "supervisor: topology.yaml:1:1: clster: unknown key 'clster'; did you mean 'cluster'?\n"
     )
+
+
+def test_logs_are_merged_by_time(cli: Cli) -> None:
+    """Across nodes and a rotation; the lines of a traceback stay together."""
+    logs = {
+        "n1/logs/raft_peer.log.1": "2026-01-01T00:00:01.000Z first\n",
+        "n1/logs/raft_peer.log": "2026-01-01T00:00:04.000Z fourth\nTraceback\n  boom\n",
+        "n2/logs/log_writer.log": "2026-01-01T00:00:02.000Z second\n"
+        "2026-01-01T00:00:05.000Z last\n",
+    }
+    for name, text in logs.items():
+        path = cli.folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    lines = [line.split() for line in cli.run("logs").stdout.splitlines()]
+    assert [line[-1] for line in lines] == [
+        "first", "second", "fourth", "Traceback", "boom", "last",
+    ]  # fmt: skip
+    assert [line[0] for line in lines] == [
+        "n1/raft_peer", "n2/log_writer", *["n1/raft_peer"] * 3, "n2/log_writer",
+    ]  # fmt: skip
+    assert [line.split()[-1] for line in cli.run("logs", "-n", "2").stdout.splitlines()] == [
+        "boom", "last",
+    ]  # fmt: skip
+    assert len(cli.run("logs", "--role", "log_writer").stdout.splitlines()) == 2
+
+
+def test_logs_follow_across_a_rotation(cli: Cli) -> None:
+    path = cli.folder / "data" / "n1" / "logs" / "raft_peer.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("2026-01-01T00:00:01.000Z old\n")
+    process = subprocess.Popen(
+        cli.command("logs", "-f"),
+        cwd=cli.folder, env={**cli.environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(" old\n")
+    with path.open("a") as file:
+        file.write("2026-01-01T00:00:02.000Z half")
+        file.flush()
+        file.write(" and whole\n")
+    assert process.stdout.readline().endswith(" half and whole\n")
+    path.rename(path.with_suffix(".log.1"))
+    path.write_text("2026-01-01T00:00:03.000Z new\n")
+    assert process.stdout.readline().endswith(" new\n")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 0
+    process.stdout.close()
+
+
+def test_version(cli: Cli) -> None:
+    assert cli.run("--version").stdout.split()[-1] == kelek.__version__
 
 
 def test_nothing_runs(cli: Cli) -> None:
