@@ -104,7 +104,10 @@ int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size,
         for (; ahead < end && ahead_index < *index + AHEAD; ahead_index++) {
             ssize_t taken = klk_record_read(block + ahead, end - ahead, &record);
             if (taken < 0) return KLK_ECORRUPT;
-            if (record.reqid) klk_reqids_prefetch(reqids, record.reqid, klk_reqid_hash(reqids, record.reqid));
+            if (record.reqid) {
+                uint64_t hash = klk_reqid_hash(reqids, record.reqid);
+                klk_reqids_prefetch(reqids, record.reqid, hash);
+            }
             ahead += (size_t)taken;
         }
         ssize_t taken = klk_record_read(block + *offset, end - *offset, &record);

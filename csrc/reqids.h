@@ -24,8 +24,8 @@ static inline uint64_t klk_reqid_hash(const struct klk_reqids *reqids, const uin
 /* The high bits choose the shard, the low half the slot, so the two are independent. */
 static inline int klk_reqid_shard_of(uint64_t hash) { return (int)(hash >> 56); }
 
-/* Ids whose last three bits alone differ, as of one client's counter, have neighbouring slots: eight
- * of them cost two lines of cache instead of eight. */
+/* Ids whose last three bits alone differ, as of one client's counter, have neighbouring slots:
+ * eight of them cost two lines of cache instead of eight. */
 static inline uint32_t klk_reqid_home(const struct klk_reqid_shard *shard, const uint8_t *reqid,
                                       uint64_t hash) {
     return (uint32_t)((hash & 0xffffffffu) * (shard->size / 8) >> 32) * 8 + (reqid[11] & 7);
@@ -37,8 +37,8 @@ static inline const struct klk_reqid_shard *klk_reqid_shard_at(const struct klk_
 }
 
 /* Brings the slot of an id nearer: a table of a million ids is in no cache. Whoever calls this from
- * a function that does nothing else marks that one too: gcc takes what only prefetches for a function
- * without effect, and drops its calls before it inlines them. */
+ * a function that does nothing else marks that one too: gcc takes what only prefetches for a
+ * function without effect, and drops its calls before it inlines them. */
 #define KLK_PREFETCHES __attribute__((always_inline)) static inline
 KLK_PREFETCHES void klk_reqids_prefetch(const struct klk_reqids *reqids, const uint8_t *reqid,
                                         uint64_t hash) {

@@ -474,8 +474,8 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
 }
 
 /* Brings the table's slot for a message that comes soon nearer. */
-KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates, const struct klk_messages *arena,
-                             uint32_t message) {
+KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates,
+                                     const struct klk_messages *arena, uint32_t message) {
     uint32_t size;
     if (message >= arena->messages || klk_messages_frames(arena, message) < 2) return;
     const uint8_t *reqid = klk_messages_at(arena, message, 1, &size);
