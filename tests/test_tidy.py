@@ -344,6 +344,44 @@ def test_every_c_function_is_documented() -> None:
     assert not bare, "a comment says what each of these does, takes and returns"
 
 
+# Which test holds which C functions to their plain Python twins. For the sockets the twin is the
+# way through pyzmq: each of those tests runs with both.
+TWINS = {
+    r"klk_crc32c(_sliced|_kind)?": "storage/test_record.py::test_crc32c_is_its_twin",
+    r"klk_record_\w+|klk_header_read": "storage/test_record.py::test_block_is_its_twin",
+    r"klk_block_(encode|check|walk|size|seal)": "storage/test_record.py::test_block_is_its_twin",
+    r"klk_block_slice": "storage/test_record.py::test_slice_is_what_encoding_the_part_gives",
+    r"klk_block_(states|entries)(_size)?": (
+        "storage/test_record.py::test_expansions_are_their_twins"
+    ),
+    r"klk_block_from_entries": (
+        "storage/test_record.py::test_entries_become_one_batch_for_each_run_of_terms"
+    ),
+    r"klk_mark_write|klk_zeros": "storage/test_segment.py::test_marks_and_zeros_are_their_twins",
+    r"klk_segment_(scan|judge)": "storage/test_segment.py::test_scan_and_judge_are_their_twins",
+    r"klk_segment_(find|blocks)": "storage/test_segment.py::test_find_and_blocks_are_their_twins",
+    r"klk_segment_(open|write|sync|close|zero)": (
+        "storage/test_segment.py::test_writes_land_where_they_should"
+    ),
+    r"klk_(drain_\w+|sockets_bind)": (
+        "native/test_sockets.py::test_messages_arrive_whole_and_in_order"
+    ),
+    r"klk_send": "native/test_sockets.py::test_a_full_pipe_keeps_the_rest_in_order",
+    r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
+    r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
+}
+
+
+def test_every_c_function_has_a_twin() -> None:
+    functions = exported_functions()
+    alone = [name for name in functions if not any(re.fullmatch(one, name) for one in TWINS)]
+    assert not alone, "say in TWINS which test holds these to a plain Python twin"
+    for one, test in TWINS.items():
+        assert any(re.fullmatch(one, name) for name in functions), f"{one} is no function of ours"
+        path, _, name = test.partition("::")
+        assert f"def {name}(" in (text_of(f"tests/{path}") or ""), f"{test} is not there"
+
+
 def test_scripts_parse() -> None:
     scripts = [name for name in FILES if (text_of(name) or "").startswith("#!/usr/bin/env bash")]
     assert {"check", ".ci/run"} <= set(scripts)
