@@ -20,11 +20,15 @@ TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"
 HIGH = uint(1 << 40)  # A term that would unseat everybody.
 
 
-def processes(cluster: Cluster) -> list[tuple[str, str, int, int, str]]:
-    return sorted(
-        (row["node"], row["role"], row["pid"], row["restarts"], row["state"])
+Process = tuple[str, str, int, int, str]
+
+
+def processes(cluster: Cluster) -> list[Process]:
+    found = [
+        (str(row["node"]), str(row["role"]), row["pid"], row["restarts"], row["state"])
         for row in cluster.status()
-    )
+    ]
+    return sorted(found)
 
 
 def dropped(cluster: Cluster) -> int:
@@ -69,7 +73,7 @@ def doors(cluster: Cluster) -> list[str]:
     return [*cluster.urls.values(), *cluster.peer_urls.values()]
 
 
-def assert_unmoved(cluster: Cluster, before: list[tuple[str, str, int, int, str]]) -> None:
+def assert_unmoved(cluster: Cluster, before: list[Process]) -> None:
     assert processes(cluster) == before
     with cluster.client() as client:
         assert client.update(b"still here") > 0
