@@ -51,7 +51,7 @@ LAYERS = {
     "clients/": layer("clients protocols native __version__", "zmq msgpack", THREADS),
     "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
     "console/": layer(
-        "console pipeline clients actors storage protocols native",
+        "console pipeline clients actors storage protocols native __version__",
         "click yaml zmq msgpack rich",
         THREADS,
     ),
