@@ -35,7 +35,7 @@ uint32_t klk_reqids_live(const struct klk_reqids *reqids, int shard) {
     const struct klk_reqid_shard *from = &reqids->shards[shard];
     uint32_t live = 0;
     for (uint32_t i = 0; i < from->size; i++)
-        live += slot_lives(reqids, &from->slots[i]);
+        if (slot_lives(reqids, &from->slots[i])) live++;
     return live;
 }
 
