@@ -1,4 +1,5 @@
 /* Batched receive and send on pyzmq's own sockets: one call a batch, never one a frame. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
