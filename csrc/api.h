@@ -255,7 +255,7 @@ enum klk_sockets {
 };
 
 /* Binds to the libzmq that is already loaded in this process as, or linked into, the shared object
- * at path. Never loads one: a second copy could not share its sockets.
+ * at path (NULL: the program itself). Never loads one: a second copy could not share its sockets.
  *
  *   version   out: major * 10000 + minor * 100 + patch, of the library found
  *

@@ -479,8 +479,8 @@ KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates,
     uint32_t size;
     if (message >= arena->messages || klk_messages_frames(arena, message) < 2) return;
     const uint8_t *reqid = klk_messages_at(arena, message, 1, &size);
-    if (size == KLK_REQID_SIZE)
-        klk_reqids_prefetch(updates->reqids, reqid, klk_reqid_hash(updates->reqids, reqid));
+    if (size != KLK_REQID_SIZE) return;
+    klk_reqids_prefetch(updates->reqids, reqid, klk_reqid_hash(updates->reqids, reqid));
 }
 
 int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,

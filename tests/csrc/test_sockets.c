@@ -1,0 +1,250 @@
+/* The drain and the send against a libzmq of our own that fails where we want it to: this program
+ * exports the symbols that klk_sockets_bind() looks for. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
+            exit(1);                                                        \
+        }                                                                   \
+    } while (0)
+
+enum { FRAMES_MAX = 4096 };
+
+/* What a receive or a send meets, one after the other: a frame, or an errno. */
+struct step {
+    uint32_t size;
+    int more;
+    int error;
+};
+
+static struct step steps[FRAMES_MAX];
+static int step_count, step_next, sent_frames, sent_messages, last_error;
+
+struct fake_message {
+    uint8_t *data;
+    size_t size;
+    int more;
+};
+
+int zmq_msg_init(struct fake_message *message);
+int zmq_msg_close(struct fake_message *message);
+int zmq_msg_recv(struct fake_message *message, void *socket, int flags);
+int zmq_msg_more(const struct fake_message *message);
+void *zmq_msg_data(struct fake_message *message);
+size_t zmq_msg_size(const struct fake_message *message);
+int zmq_send(void *socket, const void *data, size_t size, int flags);
+int zmq_errno(void);
+void zmq_version(int *major, int *minor, int *patch);
+
+int zmq_msg_init(struct fake_message *message) {
+    memset(message, 0, sizeof *message);
+    return 0;
+}
+
+int zmq_msg_close(struct fake_message *message) {
+    free(message->data);
+    return zmq_msg_init(message);
+}
+
+int zmq_msg_recv(struct fake_message *message, void *socket, int flags) {
+    CHECK(socket == steps && flags == 1);
+    zmq_msg_close(message);
+    if (step_next == step_count) {
+        last_error = EAGAIN;
+        return -1;
+    }
+    struct step step = steps[step_next++];
+    if (step.error) {
+        last_error = step.error;
+        return -1;
+    }
+    /* An exact size: whoever reads or copies one byte more is caught. */
+    message->data = malloc(step.size);
+    memset(message->data, step_next, step.size);
+    message->size = step.size;
+    message->more = step.more;
+    return (int)step.size;
+}
+
+int zmq_msg_more(const struct fake_message *message) { return message->more; }
+void *zmq_msg_data(struct fake_message *message) { return message->data; }
+size_t zmq_msg_size(const struct fake_message *message) { return message->size; }
+
+int zmq_send(void *socket, const void *data, size_t size, int flags) {
+    CHECK(socket == steps && (flags & 1));
+    (void)data;
+    if (step_next < step_count && steps[step_next++].error) {
+        last_error = steps[step_next - 1].error;
+        return -1;
+    }
+    sent_frames++;
+    sent_messages += !(flags & 2);
+    return (int)size;
+}
+
+int zmq_errno(void) { return last_error; }
+
+void zmq_version(int *major, int *minor, int *patch) {
+    *major = 4;
+    *minor = 3;
+    *patch = 5;
+}
+
+/* ---- what the owner does ---- */
+
+static struct klk_messages messages_new(uint32_t bytes_max, uint32_t frames_max) {
+    struct klk_messages messages = {.bytes = malloc(bytes_max),
+                                    .offsets = calloc(frames_max + 1, sizeof(uint32_t)),
+                                    .firsts = calloc(frames_max + 1, sizeof(uint32_t)),
+                                    .bytes_max = bytes_max,
+                                    .frames_max = frames_max};
+    return messages;
+}
+
+static void messages_free(struct klk_messages *messages) {
+    free(messages->bytes);
+    free(messages->offsets);
+    free(messages->firsts);
+}
+
+static void messages_grow(struct klk_messages *messages, uint32_t bytes_max, uint32_t frames_max) {
+    struct klk_messages grown =
+        messages_new(bytes_max > messages->bytes_max ? bytes_max : messages->bytes_max,
+                     frames_max > messages->frames_max ? frames_max : messages->frames_max);
+    memcpy(grown.bytes, messages->bytes, messages->offsets[messages->frames]);
+    memcpy(grown.offsets, messages->offsets, (messages->frames + 1) * sizeof(uint32_t));
+    memcpy(grown.firsts, messages->firsts, (messages->messages + 1) * sizeof(uint32_t));
+    grown.frames = messages->frames;
+    grown.messages = messages->messages;
+    messages_free(messages);
+    *messages = grown;
+}
+
+/* Adds the sizes of the frames of every message in the arena to seen; returns how many. */
+static int messages_note(const struct klk_messages *arena, struct step *seen) {
+    int count = 0;
+    for (uint32_t m = 0; m < arena->messages; m++) {
+        for (uint32_t f = arena->firsts[m]; f < arena->firsts[m + 1]; f++) {
+            uint32_t size = arena->offsets[f + 1] - arena->offsets[f];
+            uint8_t *frame = arena->bytes + arena->offsets[f];
+            for (uint32_t i = 0; i < size; i++) CHECK(frame[i] == frame[0]);
+            seen[count++] = (struct step){.size = size, .more = f + 1 < arena->firsts[m + 1]};
+        }
+    }
+    return count;
+}
+
+/* Drains all the steps through an arena of this size; returns the frames seen. */
+static int drain_all(uint32_t bytes_max, uint32_t frames_max, uint32_t message_bytes_max,
+                     uint32_t message_frames_max, struct step *seen, uint64_t *dropped) {
+    struct klk_messages arena = messages_new(bytes_max, frames_max);
+    struct klk_drain drain = {.arena = &arena,
+                              .message_bytes_max = message_bytes_max,
+                              .message_frames_max = message_frames_max};
+    int count = 0, result = KLK_MORE;
+    CHECK(klk_drain_open(&drain) == KLK_OK);
+    step_next = 0;
+    while (result == KLK_MORE) {
+        int fresh = 1;
+        while ((result = klk_drain_take(&drain, steps, fresh)) == KLK_ESPACE) {
+            fresh = 0;
+            CHECK(arena.messages == 0);
+            CHECK(drain.bytes_need <= message_bytes_max && drain.frames_need <= message_frames_max);
+            messages_grow(&arena, drain.bytes_need, drain.frames_need);
+        }
+        CHECK(result >= 0);
+        count += messages_note(&arena, seen + count);
+    }
+    klk_drain_close(&drain);
+    messages_free(&arena);
+    *dropped = drain.dropped;
+    return count;
+}
+
+static void test_random_streams(unsigned seed) {
+    static struct step seen[FRAMES_MAX];
+    struct step kept[FRAMES_MAX];
+    uint32_t message_bytes_max = 200, message_frames_max = 6;
+    int kept_count = 0;
+    uint64_t dropped = 0, dropped_seen;
+    srand(seed);
+    step_count = 0;
+    for (int message = 0; message < 200; message++) {
+        uint32_t frames = 1 + (uint32_t)(rand() % 8), bytes = 0;
+        int first = kept_count;
+        for (uint32_t f = 0; f < frames; f++) {
+            if (rand() % 10 == 0) steps[step_count++] = (struct step){.error = EINTR};
+            struct step step = {.size = (uint32_t)(rand() % 60), .more = f + 1 < frames};
+            steps[step_count++] = kept[kept_count++] = step;
+            bytes += step.size;
+        }
+        if (frames > message_frames_max || bytes > message_bytes_max) {
+            kept_count = first;
+            dropped++;
+        }
+    }
+    uint32_t bytes_max = 1 + (uint32_t)(rand() % 400), frames_max = 1 + (uint32_t)(rand() % 20);
+    int count = drain_all(bytes_max, frames_max, message_bytes_max, message_frames_max, seen,
+                          &dropped_seen);
+    CHECK(count == kept_count && dropped_seen == dropped);
+    for (int i = 0; i < count; i++)
+        CHECK(seen[i].size == kept[i].size && seen[i].more == kept[i].more);
+}
+
+static void test_errors_come_after_what_there_is(void) {
+    struct klk_messages arena = messages_new(100, 10);
+    struct klk_drain drain = {.arena = &arena, .message_bytes_max = 100, .message_frames_max = 10};
+    CHECK(klk_drain_open(&drain) == KLK_OK);
+    step_next = step_count = 0;
+    steps[step_count++] = (struct step){.size = 3};
+    steps[step_count++] = (struct step){.error = ENOTSOCK};
+    steps[step_count++] = (struct step){.error = ENOTSOCK};
+    CHECK(klk_drain_take(&drain, steps, 1) == KLK_MORE && arena.messages == 1);
+    CHECK(klk_drain_take(&drain, steps, 1) == KLK_EOS && errno == ENOTSOCK);
+    klk_drain_close(&drain);
+    messages_free(&arena);
+}
+
+static void test_send(int mode, int error, uint32_t position_after, int result_after) {
+    struct klk_messages out = messages_new(8, 8);
+    uint32_t position = 0, dropped = 0;
+    for (uint32_t f = 0; f < 6; f++) out.offsets[f + 1] = f + 1;
+    for (uint32_t m = 0; m < 3; m++) out.firsts[m + 1] = 2 * (m + 1);
+    memset(out.bytes, 0, 8);
+    out.frames = 6;
+    out.messages = 3;
+    step_next = sent_frames = sent_messages = 0;
+    /* The second message fails, at its first frame; interruptions do not matter. */
+    step_count = 5;
+    memset(steps, 0, sizeof steps);
+    steps[1].error = EINTR;
+    steps[3].error = error;
+    CHECK(klk_send(steps, &out, mode, &position, &dropped) == result_after);
+    CHECK(position == position_after);
+    if (result_after == KLK_OK) CHECK(dropped == 1 && sent_messages == 2 && sent_frames == 4);
+    if (result_after == KLK_EOS) CHECK(errno == error);
+    step_count = 0;
+    CHECK(klk_send(steps, &out, mode, &position, &dropped) == KLK_OK && position == 3);
+    messages_free(&out);
+}
+
+int main(void) {
+    int version = 0;
+    CHECK(klk_sockets_bind("/nowhere/libzmq.so", &version) == KLK_EOS && version == 0);
+    CHECK(klk_sockets_bind(NULL, &version) == KLK_OK && version == 40305);
+    for (unsigned seed = 0; seed < 300; seed++) test_random_streams(seed);
+    test_errors_come_after_what_there_is();
+    test_send(KLK_DROP, EAGAIN, 3, KLK_OK);
+    test_send(KLK_DROP, EHOSTUNREACH, 3, KLK_OK);
+    test_send(KLK_KEEP, EHOSTUNREACH, 3, KLK_OK);
+    test_send(KLK_KEEP, EAGAIN, 1, KLK_MORE);
+    test_send(KLK_DROP, ENOTSOCK, 1, KLK_EOS);
+    return 0;
+}
