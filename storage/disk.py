@@ -43,48 +43,34 @@ class DiskFile:
         except OSError as error:
             raise refused(self.place, "read", error) from error
 
-    def read_past_cache(self, offset: int, size: int) -> bytes:
+    def load(self, past_cache: bool = False) -> memoryview:
         try:
-            data = self._read_direct(offset, size)
-            if data is not None:
-                return data
-            # No O_DIRECT here: carry everything to the disk, forget it, and read it again.
-            os.fsync(self._fd)
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if past_cache:
+                data = self._load_direct()
+                if data is not None:
+                    return data
+                # No O_DIRECT here: carry everything to the disk, forget it, and read it again.
+                os.fsync(self._fd)
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            return _load(self._fd, self._size)
         except OSError as error:
-            raise refused(self.place, "read past the cache", error) from error
-        return self.read(offset, size)
+            raise refused(self.place, "read", error) from error
 
-    def _read_direct(self, offset: int, size: int) -> bytes | None:
+    def _load_direct(self) -> memoryview | None:
+        """None: it can't be done here."""
         if not O_DIRECT:
             return None
-        start = offset // ALIGNMENT * ALIGNMENT
-        end = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
         try:
             fd = os.open(self.place, os.O_RDONLY | O_DIRECT | os.O_CLOEXEC)
+            try:
+                return _load(fd, self._size)
+            finally:
+                os.close(fd)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return None
             raise
-        try:
-            if os.fstat(fd).st_ino != os.fstat(self._fd).st_ino or end == start:
-                return None
-            with mmap.mmap(-1, end - start) as aligned, memoryview(aligned) as view:
-                filled = 0
-                while filled < end - start:
-                    with view[filled:] as rest:
-                        count = os.preadv(fd, [rest], start + filled)
-                    filled += count
-                    if count == 0 or count % ALIGNMENT:
-                        break
-                return bytes(view[offset - start : min(offset - start + size, filled)])
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                return None
-            raise
-        finally:
-            os.close(fd)
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         try:
@@ -214,6 +200,18 @@ class Disk:
 
     def place(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
+
+
+def _load(fd: int, size: int) -> memoryview:
+    """A file's first bytes in pages of their own: aligned, and not of the heap, which would keep
+    them after use. With O_DIRECT EINVAL when the system gives them in odd pieces."""
+    if size == 0:
+        return memoryview(b"")
+    view = memoryview(mmap.mmap(-1, -(-size // ALIGNMENT) * ALIGNMENT))
+    filled = 0
+    while filled < size and (count := os.preadv(fd, [view[filled:]], filled)) > 0:
+        filled += count
+    return view[: min(filled, size)]
 
 
 def _sync_folder(place: str) -> None:

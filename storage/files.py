@@ -19,8 +19,9 @@ class File(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """What is there; less than size bytes only at the file's end."""
 
-    def read_past_cache(self, offset: int, size: int) -> bytes:
-        """The same as it is on the disk itself, whatever the system's cache believes."""
+    def load(self, past_cache: bool = False) -> memoryview:
+        """All of it, in memory that goes back to the system at once; with past_cache as it is on
+        the disk itself, whatever the system's cache believes."""
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         """Writes parts one behind the other within the file's size; not durable yet."""

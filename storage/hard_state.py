@@ -40,7 +40,8 @@ class HardStateFile:
         self._lock = lock
         self._failed: StorageError | None = None
         self.empty = empty  # The file was not there: this peer has no history here.
-        slots = [self._read(number) for number in (1, 2)]
+        data = file.load(past_cache=True)
+        slots = [_read(data, number) for number in (1, 2)]
         sound = [slot for slot in slots if isinstance(slot, _Slot)]
         newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
         self.state = newest.state
@@ -95,15 +96,16 @@ class HardStateFile:
         self._file.close()
         self._lock.close()
 
-    def _read(self, number: int) -> "_Slot | bool | None":
-        """The slot; None when it was never written, False when it is damaged."""
-        data = self._file.read_past_cache(number * SEGMENT_START, SEGMENT_START)
-        if len(data) == SEGMENT_START and native.zeros(data) == SEGMENT_START:
-            return None
-        return _decode(data) or False
-
 
 _NOTHING = _Slot(0, HardState(), False, False)
+
+
+def _read(file: memoryview, number: int) -> _Slot | bool | None:
+    """A slot; None when it was never written, False when it is damaged."""
+    data = bytes(file[number * SEGMENT_START : (number + 1) * SEGMENT_START])
+    if len(data) == SEGMENT_START and native.zeros(data) == SEGMENT_START:
+        return None
+    return _decode(data) or False
 
 
 def _make(disk: Files, identity: Identity) -> File:

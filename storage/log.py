@@ -132,7 +132,7 @@ class Log:
         file = self._files.open(SPARE, self._io)
         if file is None:
             return None
-        if file.size >= self._segment_bytes and native.zeros(file.read(0, file.size)) == file.size:
+        if file.size >= self._segment_bytes and native.zeros(file.load()) == file.size:
             return file
         file.close()
         self._files.remove(SPARE)

@@ -36,13 +36,13 @@ class _Inode:
         self.cache[offset : offset + len(data)] = data
         self.dirty.update(range(offset // SECTOR_BYTES, -(-(offset + len(data)) // SECTOR_BYTES)))
 
-    def direct(self, offset: int, size: int) -> bytes:
+    def direct(self) -> bytes:
         """What O_DIRECT reads: the system carries dirty sectors to the disk first."""
         found = bytearray(self.disk.ljust(len(self.cache), b"\0"))
         for sector in self.dirty:
             start = sector * SECTOR_BYTES
             found[start : start + SECTOR_BYTES] = self.cache[start : start + SECTOR_BYTES]
-        return bytes(found[offset : offset + size])
+        return bytes(found)
 
 
 class _Change:
@@ -211,9 +211,9 @@ class MemoryFile:
         self._used()
         return bytes(self._inode.cache[offset : offset + size])
 
-    def read_past_cache(self, offset: int, size: int) -> bytes:
+    def load(self, past_cache: bool = False) -> memoryview:
         self._used()
-        return self._inode.direct(offset, size)
+        return memoryview(self._inode.direct() if past_cache else bytes(self._inode.cache))
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         disk = self._used()

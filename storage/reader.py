@@ -39,6 +39,7 @@ class _Segment:
         self._indexes = [header.first_index]
         self._offsets = [SEGMENT_START]
         self._next = header.first_index, SEGMENT_START  # Behind what was read last.
+        self._found: tuple[int, int, Place] | None = None  # First and last index, place.
 
     def note(self, index: int, offset: int) -> None:
         """Remembers that the entries from index on stand at offset and behind."""
@@ -49,6 +50,8 @@ class _Segment:
 
     def find(self, index: int) -> Place | None:
         """The block that holds index, by headers alone."""
+        if self._found is not None and self._found[0] <= index <= self._found[1]:
+            return self._found[2]
         offset = self._offsets[bisect_right(self._indexes, index) - 1]
         if self._next[0] <= index:
             offset = max(offset, self._next[1])
@@ -57,8 +60,10 @@ class _Segment:
             data = self.file.read(offset, size)
             found, walked = native.segment_find(data, index)
             if found:
-                _, _, _, term, _, payload = BLOCK_HEADER.unpack_from(data, walked)
-                return Place(offset + walked, native.block_size(payload), term)
+                _, _, first, term, count, payload = BLOCK_HEADER.unpack_from(data, walked)
+                place = Place(offset + walked, native.block_size(payload), term)
+                self._found = first, first + count - 1, place
+                return place
             if not walked or walked + native.HEADER_SIZE <= len(data):
                 return None
             offset += walked

@@ -25,6 +25,7 @@ from .segment import (
 )
 
 CLEAN = f"{FOLDER}/clean"
+PIECE_BYTES = 64 << 10  # Compared at a time.
 
 
 class Tail(NamedTuple):
@@ -129,7 +130,7 @@ def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
     return file
 
 
-def _scan(data: bytes, header: SegmentHeader, runs: Runs) -> tuple[native.Scan, int]:
+def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[native.Scan, int]:
     scan = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
     code = scan.walk(data)
     runs.items += scan.runs
@@ -141,7 +142,7 @@ def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, 
     """A segment that a later one continues was synced as far as that one does not replace it."""
     file = _follow(files, header, runs)
     try:
-        data = file.read(0, header.size)
+        data = file.load()
     finally:
         file.close()
     scan, _ = _scan(data, header, runs)
@@ -151,7 +152,7 @@ def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, 
 
 def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark) -> int:
     """The writer closed this log: whatever is wrong is corruption."""
-    data = file.read(0, header.size)
+    data = file.load()
     scan, code = _scan(data, header, runs)
     if code != 0:
         raise corrupt(file.place, data, scan)
@@ -163,17 +164,17 @@ def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark)
 
 def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, Tail | None]:
     """The writer was killed, or the power failed, or a sync: only the disk itself is believed."""
-    data = file.read_past_cache(0, header.size)
+    data = file.load(past_cache=True)
     scan, code = _scan(data, header, runs)
     if code != 0 and (scan.misplaced or not native.segment_torn(data, scan.offset)):
         raise corrupt(file.place, data, scan)
     synced = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
-    synced.walk(memoryview(data)[: scan.synced])
+    synced.walk(data[: scan.synced])
     nothing = code == 0 and synced.next_index == scan.next_index and len(data) == header.size
     # After a failed sync the cache may hold what the disk does not: never write beside that.
-    if nothing and file.read(0, header.size) == data:
+    if nothing and _equal(file.load(), data):
         return scan.offset, None
-    tail = memoryview(data)[scan.synced : scan.offset]
+    tail = data[scan.synced : scan.offset]
     blocks = []
     while tail:
         places, used = native.segment_blocks(tail)
@@ -183,7 +184,15 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     return scan.offset, Tail(synced.next_index, synced.term, blocks)
 
 
-def corrupt(place: str, data: bytes, scan: native.Scan) -> StorageError:
+def _equal(one: memoryview, other: memoryview) -> bool:
+    """A comparison of two views goes byte by byte; one of bytes does not."""
+    return len(one) == len(other) and all(
+        one[at : at + PIECE_BYTES].tobytes() == other[at : at + PIECE_BYTES].tobytes()
+        for at in range(0, len(one), PIECE_BYTES)
+    )
+
+
+def corrupt(place: str, data: memoryview, scan: native.Scan) -> StorageError:
     """Says what stands at the offset where a scan stopped, and what belongs there."""
     at = scan.offset
     if at + BLOCK_HEADER.size > len(data):
@@ -195,7 +204,7 @@ def corrupt(place: str, data: bytes, scan: native.Scan) -> StorageError:
             problem = f"expected magic {MAGIC_BLOCK:08x}, found {magic:08x}"
         elif end > len(data):
             problem = f"expected {size} bytes of records, found the end of the file"
-        elif (expected := native.crc32c(memoryview(data)[at + 8 : end])) != crc:
+        elif (expected := native.crc32c(data[at + 8 : end])) != crc:
             problem = f"expected checksum {expected:08x}, found {crc:08x}"
         elif scan.misplaced:
             problem = (
