@@ -182,11 +182,17 @@ class Client:
             answer = leader.receive()
             if answer[0] != request:
                 continue
-            status, last = number(answer[1]), number(answer[3])
+            status = number(answer[1])
+            if status == 0:
+                leader = self.find_leader()
+                left = [uint(total - len(found)) for total in count]
+                leader.send(request, b"<", *self.ident, uint(prev + len(found)), *left)
+                continue
             assert status in (1, 2), f"status {status}"
+            last = number(answer[3])
             first = last - len(answer[4:]) + 1
             found += [(first + n, entry(frame)) for n, frame in enumerate(answer[4:])]
             if status == 1:
                 return found
-            left = [uint(total - (last - prev)) for total in count]
+            left = [uint(total - len(found)) for total in count]
             leader.send(request, b"<", *self.ident, uint(last), *left)
