@@ -3,6 +3,7 @@
 This is the only place that polls and the only one that makes sockets.
 """
 
+import contextlib
 import errno
 import fcntl
 import gc
@@ -550,9 +551,10 @@ class Actor(Loop):
 
     def _open_stop_signal(self) -> None:
         """SIGIO comes when the supervisor's end of stdin closes: for a long start without poll."""
-        flags = fcntl.fcntl(self._stop_fd, fcntl.F_GETFL)
-        fcntl.fcntl(self._stop_fd, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(self._stop_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+        with contextlib.suppress(OSError):  # Not a pipe: somebody starts it by hand.
+            flags = fcntl.fcntl(self._stop_fd, fcntl.F_GETFL)
+            fcntl.fcntl(self._stop_fd, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(self._stop_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
         if self._supervisor_gone():
             raise _Stopped
 

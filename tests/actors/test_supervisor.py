@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import msgpack
 import pytest
 import zmq
 
+FAKES = Path(__file__).parent / "fakes"
 Start = Callable[..., Any]
 WaitGone = Callable[[list[int], float], list[int]]
 
@@ -264,3 +267,22 @@ def test_a_run_directory_with_too_long_a_path(start: Start, ipc_dir: Path) -> No
     line = running.stderr()
     assert line.count("\n") == 1
     assert "a Unix socket's path has at most 107 bytes" in line
+
+
+def test_a_node_of_threads_restarts_among_the_others(ipc_dir: Path, tmp_path: Path) -> None:
+    """Its pipes and its addresses are bound again in the same process."""
+    lines = ["cluster: threads\n", "raft: {election_timeout_ms: [400, 600]}\n", "nodes:\n"]
+    for name in ("n1", "n2", "n3"):
+        url, peer_url = (f"ipc://{ipc_dir}/{name}.{key}" for key in ("url", "peer_url"))
+        lines.append(f"  {name}: {{url: '{url}', peer_url: '{peer_url}'}}\n")
+    (tmp_path / "topology.yaml").write_text("".join(lines))
+    done = subprocess.run(
+        [sys.executable, str(FAKES / "threads.py"), str(tmp_path / "topology.yaml")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "restarting node=n2 unit=node restarts=1 in_ms=0" in done.stdout
+    assert done.stderr == ""
