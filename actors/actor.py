@@ -182,6 +182,7 @@ class Loop:
         self._readers: dict[Socket | int, Callable[[], None]] = {}
         self._writers: dict[Socket | int, Callable[[], None]] = {}
         self._paused: set[Socket | int] = set()
+        self._drained: set[Socket | int] = set()  # What listen() reads until nothing is left.
         self._said_ms: dict[str, int] = {}
         self._unsaid: Counter[str] = Counter()
         self._stop_ms = 0
@@ -277,6 +278,7 @@ class Loop:
                 on_arena(arena)
 
         self._readers[socket] = on_readable
+        self._drained.add(socket)
         self._register(socket)
 
     def watch(self, source: Socket | int, on_readable: Callable[[], None]) -> None:
@@ -419,7 +421,7 @@ class Loop:
             flags |= zmq.POLLIN
         if source in self._writers:
             flags |= zmq.POLLOUT
-        self._poller.register(source, flags)  # Without flags pyzmq takes it out.
+        self._poller.register(source, flags, source in self._drained)
 
     def _want_out(self, socket: Socket, on_writable: Callable[[], None] | None) -> None:
         if on_writable is None:

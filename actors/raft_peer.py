@@ -220,7 +220,7 @@ class RaftPeer(Actor):
             ack = inline.commit(self.now_ms)
             if ack is not None:
                 self._on_ack(peer, ack)
-                self._again = True  # More may be committed now: one more wake, at once.
+                self._again = not self._links  # Alone, we need nobody's answer to commit.
         elif job is not None:
             header = JOB.pack(job.epoch, job.seq, job.prev_index, job.prev_term)
             self._jobs.send([header, *job.blocks])

@@ -300,6 +300,7 @@ struct klk_poll_item {
     int16_t wanted; /* klk_poll_event; 0: leave it out */
     int16_t ready;  /* out */
     uint8_t check;  /* ask the socket before waiting */
+    uint8_t drained; /* whoever is told of it receives until nothing is left: no need to ask */
 };
 
 struct pollfd;

@@ -198,7 +198,10 @@ static int poll_take(struct klk_poll *poll_state) {
         short seen = poll_state->fds[i].revents;
         if (item->ready) found++;
         if (!seen || item->ready) continue;
-        if (item->socket) {
+        if (item->socket && item->drained && item->wanted == KLK_POLL_IN) {
+            item->ready = KLK_POLL_IN;
+            found++;
+        } else if (item->socket) {
             int asked = poll_ask(item);
             if (asked < 0) return -1;
             found += asked;

@@ -20,23 +20,33 @@ class Poller:
     def __init__(self) -> None:
         self._sources: list[Source] = []
         self._places: dict[Source, int] = {}
+        self._drained: set[Source] = set()
         self._poll = ffi.new("struct klk_poll *")
         self._items: Any = ffi.NULL
         self._fds: Any = ffi.NULL
         self._plain = zmq.Poller() if backend() == "pyzmq" else None
 
-    def register(self, source: Source, flags: int) -> None:
-        """Waits for zmq.POLLIN, zmq.POLLOUT or both on a source; 0 takes it out."""
+    def register(self, source: Source, flags: int, drained: bool = False) -> None:
+        """Waits for zmq.POLLIN, zmq.POLLOUT or both on a source; 0 takes it out.
+
+        drained   whoever is told of it receives until nothing is left: it may then be told of a
+                  socket that has nothing
+        """
         if self._plain is not None:
             self._plain.register(source, flags)
             return
         place = self._places.get(source)
+        if drained:
+            self._drained.add(source)
+        else:
+            self._drained.discard(source)
         if flags and place is None:
             self._sources.append(source)
             self._build({source: flags})
         elif flags and place is not None:
             self._items[place].wanted = flags
             self._items[place].check = 1
+            self._items[place].drained = drained
         elif place is not None:
             self._sources.remove(source)
             self._build({})
@@ -50,6 +60,7 @@ class Poller:
             item = self._items[place]
             item.wanted = flags.get(source) or known[source]
             item.check = 1
+            item.drained = source in self._drained
             if isinstance(source, int):
                 item.socket, item.fd = ffi.NULL, source
             else:

@@ -67,7 +67,7 @@ FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE)
 PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
-PUBLISH_MS = 3  # How often the commit index is told to the processes beside us, at most.
+PUBLISH_MS = 10  # How often the commit index is told to the processes beside us, at most.
 FORGET_EVERY_MS = 60_000
 FORGET_AFTER_TTL_S = 30 * 60
 
