@@ -54,8 +54,12 @@ def make_private(path: Path) -> None:
     Raises OperatorError: somebody else's directory in /tmp could hand us their sockets.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.lstat()
+        except FileNotFoundError:  # Somebody else's end removed it as we came.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.lstat()
     except OSError as error:
         raise OperatorError(
             str(path),

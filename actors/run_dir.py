@@ -65,7 +65,10 @@ class RunDir:
     def _try(self) -> bool:
         pipes.make_private(self.path.parent)
         pipes.make_private(self.path)
-        lock_fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            lock_fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # Its owner, or a sweep, removed it as we came.
+            return False
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             current = os.stat(self.path / LOCK)
@@ -103,6 +106,17 @@ class RunDir:
             self.path.parent.rmdir()
         os.close(self.lock_fd)
         self.lock_fd = -1
+
+
+def sweep(base: Path) -> None:
+    """Removes what killed supervisors have left and nobody has come back for.
+
+    base   the directory of all run directories
+    """
+    for path in base.glob("*/*"):
+        left = RunDir(path.parent, path.name)
+        if path.is_dir() and not is_locked(path) and left._try():
+            left.release()
 
 
 def running(base: Path) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ from .actor import (
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
 from .errors import OperatorError
 from .plan import ActorPlan, NodePlan, UnitPlan
-from .run_dir import RunDir
+from .run_dir import RunDir, sweep
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
 HEALTH_MS = 5000  # So long without a failure, and the backoff begins anew.
@@ -135,6 +135,7 @@ class Supervisor(Loop):
         for node in self.nodes:
             self.run_dirs[node.name].acquire()
             self._note(node.name)
+        sweep(self.options.run_dir.parent)
         for node in self.nodes:
             try:
                 self._make_node(node)

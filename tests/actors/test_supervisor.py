@@ -208,6 +208,22 @@ def test_a_start_after_kill_nine_takes_over(start: Start) -> None:
     assert not left.exists()
 
 
+def test_a_start_sweeps_what_killed_ones_have_left(
+    start: Start, ipc_dir: Path, wait_gone: WaitGone
+) -> None:
+    """Of other topologies too; what still runs stays."""
+    killed = start(run_dir=str(ipc_dir / "kelek" / "killed"))
+    alive = start(run_dir=str(ipc_dir / "kelek" / "alive"))
+    for one in (killed, alive):
+        one.wait_event("all-ready")
+    killed.process.kill()
+    killed.process.wait()
+    assert wait_gone(killed.pids(), 2.0) == []
+    start().wait_event("all-ready")
+    assert sorted(os.listdir(ipc_dir / "kelek")) == ["alive", "t"]
+    assert ask_status(alive.told["run_dir"])[0]["state"] == "ready"
+
+
 def test_two_supervisors_run_two_nodes_of_one_topology(start: Start) -> None:
     first, second = start(nodes=["n1"]), start(nodes=["n2"])
     first.wait_event("all-ready")
