@@ -20,6 +20,7 @@ from kelek.bench.loadgen import libzmq
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX, reap, spawn
 
+IDENT = "bench"
 NODES = ("n1", "n2", "n3")
 ANSWER_MS_MAX = 300
 POLL_S = 0.02
@@ -56,7 +57,7 @@ class Kelek:
             f"broadcast_url: tcp://127.0.0.1:{next(ports)}}}"
             for name in NODES
         ]
-        self.text = "\n".join(["cluster: bench", "data: data", "nodes:", *nodes, settings])
+        self.text = "\n".join([f"cluster: {IDENT}", "data: data", "nodes:", *nodes, settings])
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
 

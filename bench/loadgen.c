@@ -262,6 +262,8 @@ int main(int argc, char **argv) {
         load_die("too many outstanding updates");
     if (o->pack < 0 || o->pack > LOAD_PACK_MAX || (o->pack & (o->pack - 1)))
         load_die("--pack: a power of two up to 4096");
+    if (o->pack && !o->ident)
+        load_die("--pack: needs --ident");
     if (!strcmp(protocol, "zmqraft"))
         load_zmqraft();
     else if (!strcmp(protocol, "etcd"))

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import zmq
 
 from kelek.bench import machine, report
-from kelek.bench.kelek_cluster import NODES, Kelek
+from kelek.bench.kelek_cluster import IDENT, NODES, Kelek
 from kelek.bench.loadgen import Generator, Load, finish
 from kelek.bench.machine import BenchError
 from kelek.bench.peers import Cluster, Etcd, EtcdAsyncio, Floor
@@ -100,9 +100,12 @@ class Bench:
         try:
             return make()
         except BenchError as error:
-            self.missing[name] = str(error)
-            say(f"without {name}: {error}")
+            self._leave_out(name, error)
             return None
+
+    def _leave_out(self, name: str, error: BenchError) -> None:
+        self.missing[name] = str(error)
+        say(f"without {name}: {error}")
 
     def kelek(self, name: str) -> Kelek:
         """A fresh cluster."""
@@ -111,10 +114,10 @@ class Bench:
         cluster.leader()
         return cluster
 
-    def drive(self, cluster: Cluster, load: Load) -> dict[str, Any]:
+    def drive(self, cluster: Cluster, load: Load, *form: str) -> dict[str, Any]:
         """One round, with the CPU time that the servers took an update, by their names."""
         before = {name: machine.cpu_s(pids) for name, pids in cluster.pids().items()}
-        result = self.generator.run(cluster.target, load)
+        result = self.generator.run([*cluster.target, *form], load)
         done = max(result["done"], 1)
         result["server_cpu_us_update"] = {
             name: (machine.cpu_s(pids) - before.get(name, 0.0)) * 1e6 / done
@@ -144,6 +147,9 @@ class Bench:
             kelek.stop()
             for cluster in others:
                 cluster.stop()
+        for systems in results.values():  # A ratio needs all rounds of both sides.
+            for name in self.missing:
+                systems.pop(name, None)
         return results
 
     def _round(
@@ -154,13 +160,20 @@ class Bench:
             (cluster.name, partial(self.drive, cluster, load)) for cluster in clusters
         ]
         if load.window >= PACK:
-            packed = load._replace(pack=PACK)
-            turns.append(("kelek, packs", partial(self.drive, clusters[0], packed)))
+            packed, node_form = load._replace(pack=PACK), ("--ident", IDENT)
+            turns.append(("kelek, packs", partial(self.drive, clusters[0], packed, *node_form)))
         if (peer := self.asyncio) is not None and case.asyncio:
             turns.append((peer.name, partial(peer.run, load)))
         start = number % len(turns)
         for name, turn in turns[start:] + turns[:start]:
-            results.setdefault(name, []).append({**turn(), "load": os.getloadavg()[0]})
+            if name in self.missing:
+                continue
+            try:
+                results.setdefault(name, []).append({**turn(), "load": os.getloadavg()[0]})
+            except BenchError as error:
+                if name.startswith("kelek"):
+                    raise
+                self._leave_out(name, error)
 
     # ---- the leader is killed ----
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.request import urlopen
 
-from kelek.bench.loadgen import Load
+from kelek.bench.loadgen import Load, libzmq
 from kelek.bench.machine import BenchError, free_ports
 
 START_S_MAX = 30.0
@@ -219,7 +219,7 @@ class Floor:
 
     @property
     def target(self) -> list[str]:
-        return ["--urls", f"tcp://127.0.0.1:{self.port}"]
+        return ["--libzmq", libzmq(), "--urls", f"tcp://127.0.0.1:{self.port}"]
 
     def version(self) -> str:
         return "process writers, a frame an entry"
