@@ -6,7 +6,7 @@ ones hold. It never reports an entry that it has not synced itself.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Literal, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 from .. import native
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -35,18 +35,23 @@ UNFINISHED = ".new"  # What every file that is being made ends with.
 SegmentIo = Literal["pwrite", "mmap"]
 
 
+class _Setup(NamedTuple):
+    epoch: int
+    segment_bytes: int
+    segment_io: SegmentIo
+    base_index: int
+
+
 class Log:
     """The log of one peer; its process holds the data directory's lock from open() to close()."""
 
-    def __init__(
-        self, files: Files, identity: Identity, epoch: int, segment_bytes: int, io: SegmentIo
-    ) -> None:
+    def __init__(self, files: Files, identity: Identity, setup: _Setup) -> None:
         """Use Log.open()."""
         self._files = files
         self._identity = identity
-        self._epoch = epoch
-        self._segment_bytes = max(segment_bytes, SEGMENT_BYTES_MIN)
-        self._io = io
+        self._epoch = setup.epoch
+        self._segment_bytes = max(setup.segment_bytes, SEGMENT_BYTES_MIN)
+        self._io = setup.segment_io
         self._lock = files.lock(LOCK)
         self._failed: StorageError | None = None
         self._spare: File | None = None
@@ -54,7 +59,7 @@ class Log:
         self.low = False  # No space for a spare: append() refuses until there is one.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
-            self._recover()
+            self._recover(setup.base_index)
             undo.pop_all()
 
     @classmethod
@@ -66,15 +71,17 @@ class Log:
         epoch: int,
         segment_bytes: int = SEGMENT_BYTES,
         segment_io: SegmentIo = "pwrite",
+        base_index: int = 0,
     ) -> "Log":
         """Recovers the log in a data directory, or begins one.
 
-        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more.
+        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; the
+        entries up to base_index may be missing (a snapshot holds them).
         Raises StorageError: locked, corrupt, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
-        return cls(disk, identity, epoch, segment_bytes, segment_io)
+        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base_index))
 
     # ---- what it holds ----
 
@@ -107,9 +114,9 @@ class Log:
 
     # ---- recovery ----
 
-    def _recover(self) -> None:
+    def _recover(self, base_index: int) -> None:
         files = self._files
-        found = recover(files, self._identity)
+        found = recover(files, self._identity, base_index)
         self._runs = found.runs
         self._headers = found.headers
         names = files.names(FOLDER)

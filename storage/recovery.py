@@ -25,6 +25,7 @@ from .segment import (
 )
 
 CLEAN = f"{FOLDER}/clean"
+MERGED_SHARE = 16  # Of a segment: up to that much is rather written anew.
 PIECE_BYTES = 64 << 10  # Compared at a time.
 
 
@@ -86,8 +87,8 @@ def live(headers: list[SegmentHeader]) -> list[SegmentHeader]:
     return kept
 
 
-def recover(files: Files, identity: Identity) -> Recovered:
-    """Reads the whole log. StorageError: corrupt, incomplete or foreign."""
+def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
+    """Reads the whole log. StorageError: corrupt, foreign, or entries behind base_index missing."""
     headers = read_headers(files, identity)
     clean = read_clean(files)
     if not headers:
@@ -96,6 +97,9 @@ def recover(files: Files, identity: Identity) -> Recovered:
         return Recovered([], Runs(0, 0, [], 0), SEGMENT_START, None)
     kept = live(headers)
     base = kept[0]
+    if base.first_index > base_index + 1:
+        problem = f"expected entry {base_index + 1} in the first segment, found {base.first_index}"
+        raise StorageError(files.place(base.path), problem, RESTORE)
     runs = Runs(base.first_index - 1, base.previous_term, [], base.first_index - 1)
     for header, successor in pairwise(kept):
         _scan_closed(files, header, successor, runs)
@@ -169,16 +173,19 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     if code != 0 and (scan.misplaced or not native.segment_torn(data, scan.offset)):
         raise corrupt(file.place, data, scan)
     synced = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
-    synced.walk(data[: scan.synced])
-    nothing = code == 0 and synced.next_index == scan.next_index and len(data) == header.size
+    # A segment with little in it is written anew as a whole: so kills in a row leave one, not many.
+    start = scan.synced if scan.synced > header.size // MERGED_SHARE else SEGMENT_START
+    synced.walk(data[:start])
+    behind = native.segment_blocks(data[scan.synced : scan.offset])[0]
+    nothing = code == 0 and not behind and len(data) == header.size
     # After a failed sync the cache may hold what the disk does not: never write beside that.
     if nothing and _equal(file.load(), data):
         return scan.offset, None
-    tail = data[scan.synced : scan.offset]
+    tail = data[start : scan.offset]
     blocks = []
     while tail:
         places, used = native.segment_blocks(tail)
-        assert used > 0, f"{file.place}: {scan.synced} is no border of blocks"
+        assert used > 0, f"{file.place}: {start} is no border of blocks"
         blocks += [bytes(tail[place[0] : place[0] + place[1]]) for place in places]
         tail = tail[used:]
     return scan.offset, Tail(synced.next_index, synced.term, blocks)
