@@ -1,28 +1,11 @@
 /* Records and blocks: framed and checksummed once, checked at each border (docs/disk-format.md). */
 #include "api.h"
+#include "bytes.h"
 
 #include <string.h>
 
 /* The wire's numbers end at 2^53 - 1, so indexes and terms do. */
 #define NUMBER_MAX ((1ull << 53) - 1)
-
-static void put_u32(uint8_t *out, uint32_t value) {
-    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> 8 * i);
-}
-
-static void put_u64(uint8_t *out, uint64_t value) {
-    for (int i = 0; i < 8; i++) out[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint32_t get_u32(const uint8_t *data) {
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) value |= (uint32_t)data[i] << 8 * i;
-    return value;
-}
-
-static uint64_t get_u64(const uint8_t *data) {
-    return (uint64_t)get_u32(data) | (uint64_t)get_u32(data + 4) << 32;
-}
 
 static int all_zero(const uint8_t *data, size_t size) {
     while (size > 0 && *data == 0) {
@@ -115,22 +98,22 @@ static size_t padded(size_t size) { return (size + 7) & ~(size_t)7; }
 size_t klk_block_size(size_t payload_size) { return padded(KLK_HEADER_SIZE + payload_size); }
 
 void klk_header_read(const uint8_t *data, struct klk_header *header) {
-    header->magic = get_u32(data);
-    header->crc = get_u32(data + 4);
-    header->first_index = get_u64(data + 8);
-    header->term = get_u64(data + 16);
-    header->count = get_u32(data + 24);
-    header->payload_size = get_u32(data + 28);
+    header->magic = klk_get_u32(data);
+    header->crc = klk_get_u32(data + 4);
+    header->first_index = klk_get_u64(data + 8);
+    header->term = klk_get_u64(data + 16);
+    header->count = klk_get_u32(data + 24);
+    header->payload_size = klk_get_u32(data + 28);
 }
 
 static void header_write(uint8_t *out, uint32_t magic, uint64_t first_index, uint64_t term,
                          uint32_t count, size_t payload_size) {
-    put_u32(out, magic);
-    put_u64(out + 8, first_index);
-    put_u64(out + 16, term);
-    put_u32(out + 24, count);
-    put_u32(out + 28, (uint32_t)payload_size);
-    put_u32(out + 4, klk_crc32c(0, out + 8, KLK_HEADER_SIZE - 8 + payload_size));
+    klk_put_u32(out, magic);
+    klk_put_u64(out + 8, first_index);
+    klk_put_u64(out + 16, term);
+    klk_put_u32(out + 24, count);
+    klk_put_u32(out + 28, (uint32_t)payload_size);
+    klk_put_u32(out + 4, klk_crc32c(0, out + 8, KLK_HEADER_SIZE - 8 + payload_size));
 }
 
 void klk_mark_write(uint8_t *out, uint64_t synced_offset, uint64_t epoch) {
@@ -308,7 +291,7 @@ ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_
     while ((step = walk_next(&walk, &record)) > 0) {
         counts[record.kind]++;
         if (record.kind != kind) continue;
-        put_u32(at, record.data_size);
+        klk_put_u32(at, record.data_size);
         memcpy(at + 4, record.data, record.data_size);
         at += 4 + record.data_size;
     }

@@ -1,5 +1,6 @@
 /* The leader's intake: client updates cut straight out of an arena into blocks for the log, and the
  * answers to whoever waits for their commit (docs/protocols/zmq-raft.md). */
+#include "bytes.h"
 #include "messages.h"
 #include "reqids.h"
 
@@ -41,15 +42,6 @@ struct request {
     uint32_t data_size;
     int pack;
 };
-
-static void put_u32(uint8_t *out, uint32_t value) {
-    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> 8 * i);
-}
-
-static void put_u64(uint8_t *out, uint64_t value) {
-    for (int i = 0; i < 8; i++) out[i] = (uint8_t)(value >> 8 * i);
-}
-
 
 /* msgpack's smallest encoding of a number; returns its size, at most 9. */
 static uint32_t msgpack_uint(uint8_t *out, uint64_t value) {
@@ -192,8 +184,8 @@ static size_t open_size(const struct klk_updates *updates) {
 static void records_note(struct klk_updates *updates) {
     uint8_t *open = updates->blocks + updates->open;
     memset(open, 0, KLK_HEADER_SIZE);
-    put_u32(open + 24, updates->open_count);
-    put_u32(open + 28, (uint32_t)open_size(updates));
+    klk_put_u32(open + 24, updates->open_count);
+    klk_put_u32(open + 28, (uint32_t)open_size(updates));
 }
 
 static void records_open(struct klk_updates *updates, size_t offset) {
@@ -358,11 +350,11 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
         }
         uint64_t mine = known ? known : index++;
         if (!runs || mine != run_end) {
-            put_u64(updates->runs + RUN_SIZE * runs++ + 4, mine);
+            klk_put_u64(updates->runs + RUN_SIZE * runs++ + 4, mine);
             run_count = 0;
             run_end = mine;
         }
-        put_u32(updates->runs + RUN_SIZE * (runs - 1), ++run_count);
+        klk_put_u32(updates->runs + RUN_SIZE * (runs - 1), ++run_count);
         run_end++;
         *count += !known;
         if (mine > *last) *last = mine;
