@@ -45,7 +45,7 @@ def libzmq() -> str:
     """The path of the libzmq that pyzmq has loaded."""
     assert zmq.zmq_version()
     for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.split()[-1]
+        path = line.split(maxsplit=5)[-1]  # It may hold blanks.
         if "libzmq" in path:
             return path
     raise BenchError("pyzmq was built without a shared libzmq: install its wheel")
