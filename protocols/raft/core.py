@@ -363,9 +363,8 @@ class Raft:
         first_index = max(batch.first_index, log.base_index + 1)
         if last_index < first_index:
             return
-        if first_index <= log.last_index:
-            if log.term_at(first_index) == batch.term:
-                first_index = log.run_last(first_index) + 1
+        if first_index <= log.last_index and log.term_at(first_index) == batch.term:
+            first_index = log.run_last(first_index) + 1
         if batch.term < (log.term_at(first_index - 1) or 0):
             raise RemoteProtocolError(f"a batch of term {batch.term} goes back in terms")
         if first_index <= log.last_index:
