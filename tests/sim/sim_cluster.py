@@ -1,0 +1,358 @@
+"""A whole run: a cluster, its clients, a plan of faults, and what must hold when they are over."""
+
+from collections.abc import Callable
+from traceback import format_tb
+
+from kelek.native import NativeError
+from kelek.protocols.errors import ProtocolError
+from kelek.protocols.raft.core import Role
+from kelek.protocols.zmqraft.client_codec import Form
+from kelek.storage.errors import StorageError
+from kelek.tests.sim.sim_check import Broken, Checker
+from kelek.tests.sim.sim_client import ClientProcess
+from kelek.tests.sim.sim_net import Network
+from kelek.tests.sim.sim_node import Node
+from kelek.tests.sim.sim_world import US_PER_MS, World
+
+FAULTS_MIN, FAULTS_MAX = 22, 34
+QUIET_MS = 800  # At the start, so that there is something to lose.
+FAILURES = (  # A broken rule, and whatever else code does that did not expect this.
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NativeError,
+    OSError,
+    ProtocolError,
+    StorageError,
+    TypeError,
+    ValueError,
+)
+LATE_MS = 2_000  # After the last fault: its late effects (power comes back, processes start).
+LEADER_WITHIN_MS = 3_000
+DONE_WITHIN_MS = 20_000
+FORMS: tuple[Form | None, ...] = (None, None, None, Form.NODE, Form.TEXT)
+
+
+class Cluster:
+    """Makes everything from one seed, runs it, and raises Broken with the last events."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        random = self.world.random
+        size = random.choices([3, 5], [4, 1])[0]
+        names = [f"n{number}" for number in range(1, size + 1)]
+        self.network = Network(self.world)
+        self.checker = Checker(self.world, names)
+        self.world.after_event = self.checker.after_event
+        self.nodes = {name: Node(name, names, self.network, self.checker, {}) for name in names}
+        for node in self.nodes.values():
+            node.others = {name: other for name, other in self.nodes.items() if other is not node}
+        self.clients = [
+            ClientProcess(self.network, self.checker, self.nodes, number, random.choice(FORMS))
+            for number in range(1, random.randint(2, 3) + 1)
+        ]
+        self.plan: list[tuple[int, Callable[[], None]]] = [
+            (6, self._cut_one),
+            (3, self._cut_one_way),
+            (3, self._cut_in_two),
+            (2, self._bridge),
+            (2, self._cut_client),
+            (4, self._storm),
+            (4, self._reconnect),
+            (6, self._kill_node),
+            (6, self._power_loss),
+            (5, self._power_loss_in_write),
+            (4, self._kill_in_write),
+            (4, self._kill_then_power_loss),
+            (3, self._kill_peer),
+            (3, self._kill_writer),
+            (3, self._restart_writer_alone),
+            (2, self._kill_state_machine),
+            (3, self._sync_failure),
+            (3, self._slow_disk),
+            (4, self._pause),
+            (3, self._all_power_loss),
+        ]
+
+    def run(self) -> None:
+        """The whole run. Raises Broken, its text naming the seed, with the last events."""
+        try:
+            self._start()
+            self._faults()
+            self._end()
+        except FAILURES as error:
+            text = f"seed {self.world.seed}: {type(error).__name__}: {error}"
+            where = "" if isinstance(error, Broken) else "".join(format_tb(error.__traceback__))
+            raise Broken(f"{text}\n{self.world.trace()}\n{where}{text}") from error
+
+    def _run_for(self, duration_ms: int) -> None:
+        self.world.run_until(self.world.now_us + duration_ms * US_PER_MS)
+
+    def _start(self) -> None:
+        for node in self.nodes.values():
+            self.world.after(self.world.between(0, 200) * US_PER_MS, node.start)
+        self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no first leader")
+        self._run_for(QUIET_MS)
+
+    def _faults(self) -> None:
+        world = self.world
+        faults_count = world.between(FAULTS_MIN, FAULTS_MAX)
+        weights = [weight for weight, _ in self.plan]
+        while sum(world.faults.values()) < faults_count:
+            _, fault = world.random.choices(self.plan, weights)[0]
+            fault()
+            self._run_for(world.random.choice([5, 30, 150, 400, 900]))
+
+    def _end(self) -> None:
+        """All faults are healed: it must come to rest, with everything in its place."""
+        world = self.world
+        world.note("HEAL everything")
+        self.network.heal()
+        self.network.weather.__init__()  # type: ignore[misc]
+        for node in self.nodes.values():
+            node.slow_until_us = 0
+            node.disk.calm()
+            for process in (node.peer, node.writer, node.state_machine):
+                if process is not None:
+                    process.resume()
+            if node.off:
+                node.start_later(10)
+        for client in self.clients:
+            client.stopped = True
+            client.wake_after(0)
+        self._run_for(LATE_MS)
+        self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no leader")
+        self._run_until(self._is_done, DONE_WITHIN_MS, "not everything was committed and applied")
+        applied = {
+            name: node.state_machine.applied_index
+            for name, node in self.nodes.items()
+            if node.state_machine is not None
+        }
+        self.checker.check_end(applied)
+        self._cut_off_follower_disturbs_nobody()
+
+    def _run_until(self, holds: Callable[[], bool], within_ms: int, otherwise: str) -> None:
+        end_us = self.world.now_us + within_ms * US_PER_MS
+        while not holds():
+            if self.world.now_us >= end_us:
+                raise Broken(f"{otherwise} within {within_ms} ms: {self.status()}")
+            self._run_for(20)
+
+    def _leader(self) -> str | None:
+        """Who leads in the newest term, if a majority follows it."""
+        votes = [raft.leader for raft in self.checker.rafts.values()]
+        for name, raft in self.checker.rafts.items():
+            if raft.role is Role.LEADER and votes.count(name) * 2 > len(self.nodes):
+                return name
+        return None
+
+    def _is_done(self) -> bool:
+        if not all(client.done for client in self.clients):
+            return False
+        applied = {
+            node.state_machine.applied_index if node.state_machine is not None else -1
+            for node in self.nodes.values()
+        }
+        last = {raft.log.last_index for raft in self.checker.rafts.values()}
+        return len(self.checker.rafts) == len(self.nodes) and len(applied | last) == 1
+
+    def _cut_off_follower_disturbs_nobody(self) -> None:
+        leader = self._leader()
+        assert leader is not None, f"the leader is gone without a fault: {self.status()}"
+        self._run_for(500)  # Everybody has said hello again.
+        assert self._leader() == leader, f"the leader changed without a fault: {self.status()}"
+        term = self.checker.rafts[leader].term
+        follower = self.world.random.choice([name for name in self.nodes if name != leader])
+        self.world.note("CUT OFF", follower)
+        self._cut(lambda source, target: follower in (source, target), "lose")
+        self._run_for(1_500)
+        self.network.heal()
+        self._run_for(1_000)
+        now = self._leader(), self.checker.rafts[leader].term, self.checker.rafts[follower].leader
+        assert now == (leader, term, leader), f"{follower} disturbed {leader}: {self.status()}"
+
+    def status(self) -> str:
+        """Every node in a few words."""
+        words = [
+            f"{name}: {raft.role} term={raft.term} leader={raft.leader} "
+            f"last={raft.log.last_index} durable={raft.durable_index} "
+            f"commit={raft.commit_index} may_vote={raft.may_vote}"
+            for name, raft in self.checker.rafts.items()
+        ]
+        for name, node in self.nodes.items():
+            machine = node.state_machine
+            words.append(f"{name} applied={machine.applied_index if machine else None}")
+        for client in self.clients:
+            window = client.machine.window
+            words.append(f"{client.name} leader={client.machine.leader} left={len(window.items)}")
+        return "; ".join(words)
+
+    # Faults: the network.
+
+    def _node(self) -> Node:
+        """Any node; the leader more often than the others, for it has more to lose."""
+        leader = self._leader()
+        if leader is not None and self.world.chance(0.35):
+            return self.nodes[leader]
+        return self.world.random.choice(list(self.nodes.values()))
+
+    def _hosts(self) -> list[str]:
+        return [*self.nodes, *(client.name for client in self.clients)]
+
+    def _cut(self, is_cut: Callable[[str, str], bool], way: str) -> None:
+        for source in self._hosts():
+            for target in self._hosts():
+                if source != target and is_cut(source, target):
+                    self.network.cut(source, target, way)
+
+    def _cut_for_a_while(self, name: str, what: str, is_cut: Callable[[str, str], bool]) -> None:
+        way = self.world.random.choice(["lose", "hold"])
+        self.world.fault(name, what, way)
+        self._cut(is_cut, way)
+        duration_ms = self.world.random.choice([30, 150, 400, 900, 2000])
+        self.world.after(duration_ms * US_PER_MS, self.network.heal)
+
+    def _cut_one(self) -> None:
+        name = self._node().name
+        self._cut_for_a_while("cut off", name, lambda source, target: name in (source, target))
+
+    def _cut_one_way(self) -> None:
+        name = self._node().name
+        if self.world.chance(0.5):
+            self._cut_for_a_while("deaf", name, lambda source, target: target == name)
+        else:
+            self._cut_for_a_while("dumb", name, lambda source, target: source == name)
+
+    def _cut_in_two(self) -> None:
+        hosts = self._hosts()
+        half = set(self.world.random.sample(hosts, len(hosts) // 2))
+        what = "|".join(sorted(half))
+        self._cut_for_a_while("cut in two", what, lambda a, b: (a in half) != (b in half))
+
+    def _bridge(self) -> None:
+        """Two nodes do not hear each other, everybody else hears all."""
+        pair = set(self.world.random.sample(list(self.nodes), 2))
+        what = "-".join(sorted(pair))
+        self._cut_for_a_while("bridge", what, lambda source, target: {source, target} == pair)
+
+    def _cut_client(self) -> None:
+        name = self.world.random.choice(self.clients).name
+        self._cut_for_a_while("client cut", name, lambda source, target: name in (source, target))
+
+    def _storm(self) -> None:
+        """Messages are lost, repeated and late for a while."""
+        weather = self.network.weather
+        self.world.fault("storm")
+        weather.loss = self.world.random.choice([0.0, 0.02, 0.2])
+        weather.repeat = self.world.random.choice([0.0, 0.1])
+        weather.spike = self.world.random.choice([0.01, 0.2])
+        duration_ms = self.world.between(50, 1500)
+        self.world.after(duration_ms * US_PER_MS, self._storm_ends)
+
+    def _storm_ends(self) -> None:
+        self.network.weather.__init__()  # type: ignore[misc]
+
+    def _reconnect(self) -> None:
+        self.world.fault("reconnect")
+        for connection in list(self.network.connections):
+            if self.world.chance(0.4):
+                if self.world.chance(0.5):
+                    connection.abandon()
+                else:
+                    connection.close()
+
+    # Faults: processes and machines.
+
+    def _down_ms(self) -> int:
+        return self.world.random.choice([5, 50, 300, 1000])
+
+    def _kill_node(self) -> None:
+        node = self._node()
+        self.world.fault("kill node", node.name)
+        node.kill_all()
+        node.start_later(self._down_ms())
+
+    def _kill_peer(self) -> None:
+        node = self._node()
+        if node.peer is not None:
+            self.world.fault("kill peer", node.name)
+            node.on_exit(node.peer)
+
+    def _kill_writer(self) -> None:
+        node = self._node()
+        if node.writer is not None:
+            self.world.fault("kill writer", node.name)
+            node.on_exit(node.writer)
+
+    def _restart_writer_alone(self) -> None:
+        node = self._node()
+        if node.writer is not None:
+            same_epoch = self.world.chance(0.5)
+            self.world.fault("writer alone", node.name, f"same_epoch={same_epoch}")
+            node.restart_writer_alone(same_epoch=same_epoch)
+
+    def _kill_state_machine(self) -> None:
+        node = self._node()
+        self.world.fault("kill state machine", node.name)
+        node.kill_state_machine()
+
+    def _pause(self) -> None:
+        node = self._node()
+        processes = [p for p in (node.peer, node.writer, node.state_machine) if p is not None]
+        if processes:
+            if self.world.chance(0.7):
+                processes = [self.world.random.choice(processes)]
+            duration_ms = self.world.random.choice([20, 150, 400, 1200])
+            self.world.fault("pause", *(process.name for process in processes), duration_ms)
+            for process in processes:
+                process.pause(duration_ms * US_PER_MS)
+
+    # Faults: disks.
+
+    def _power_loss(self) -> None:
+        node = self._node()
+        self.world.fault("power loss", node.name)
+        node.power_off()
+        node.start_later(self._down_ms())
+
+    def _power_loss_in_write(self) -> None:
+        node = self._node()
+        self.world.fault("power loss in a write", node.name)
+        node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
+
+    def _kill_in_write(self) -> None:
+        node = self._node()
+        self.world.fault("kill in a write", node.name)
+        node.disk.halt_in_sync(power=False, down_ms=self._down_ms())
+
+    def _kill_then_power_loss(self) -> None:
+        """Killed with something unsynced, started again, then the power goes."""
+        node = self._node()
+        self.world.fault("kill in a write, then power loss", node.name)
+        node.disk.halt_in_sync(power=False, down_ms=5)
+        delay_ms = self.world.between(20, 600)
+        self.world.after(delay_ms * US_PER_MS, self._power_loss_later, node)
+
+    def _power_loss_later(self, node: Node) -> None:
+        node.power_off()
+        node.start_later(self._down_ms())
+
+    def _all_power_loss(self) -> None:
+        """The whole cluster loses power, some of it in the middle of a write."""
+        self.world.fault("power loss everywhere")
+        for node in self.nodes.values():
+            if self.world.chance(0.3):
+                node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
+            else:
+                node.power_off()
+                node.start_later(self._down_ms())
+
+    def _sync_failure(self) -> None:
+        node = self._node()
+        self.world.fault("sync failure", node.name)
+        node.disk.fail_next_sync()
+
+    def _slow_disk(self) -> None:
+        node = self._node()
+        self.world.fault("slow disk", node.name)
+        node.slow_until_us = self.world.now_us + self.world.between(200, 2000) * US_PER_MS
