@@ -258,15 +258,15 @@ class MemoryFiles:
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.disk = disk
-        self._alive = True
+        self.alive = True
 
     def crash(self) -> None:
         """This process dies: its locks are free, nothing of it can be used any more."""
-        self._alive = False
+        self.alive = False
         self.disk.unlock_all(self)
 
     def living(self) -> MemoryDisk:
-        assert self._alive, "a dead process uses the disk"
+        assert self.alive, "a dead process uses the disk"
         return self.disk
 
     def place(self, path: str) -> str:

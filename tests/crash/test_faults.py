@@ -32,11 +32,16 @@ class Machine:
             []
         ]  # What it may hold: acked, and after each block since.
         self.serial = 0
+        self.reading = self.disk.process()  # Of another process, that outlives the writer.
+        self.reader = LogReader(self.reading, ME)
         self.restart()
 
     def restart(self) -> None:
         self.epoch += 1
         self.files = self.disk.process()
+        if not self.reading.alive:
+            self.reading = self.disk.process()
+            self.reader = LogReader(self.reading, ME)
         self.log = Log.open(self.files, ME, epoch=self.epoch, segment_bytes=SEGMENT_BYTES)
         held = self.held()
         assert held in self.states
@@ -104,7 +109,8 @@ class Machine:
         self.restart()
 
     def crash(self) -> None:
-        self.disk.crash()
+        """Only the writer dies, or all processes."""
+        self.random.choice((self.files.crash, self.disk.crash))()
         self.states = self.states[-1:]
         self.restart()
 
@@ -143,6 +149,24 @@ class Machine:
     def idle(self) -> None:
         self.log.idle()
 
+    def read(self) -> None:
+        """A reader that saw everything that happened gets what the log holds now."""
+        entries = self.states[-1]
+        if not entries:
+            return
+        last_index = self.random.randint(1, len(entries))
+        first_index = index = self.random.randint(max(1, last_index - 30), last_index)
+        bytes_max = self.random.choice((1, 3000, 1 << 20))
+        found = self.reader.batches(first_index, last_index, entries[last_index - 1][0], bytes_max)
+        assert found
+        for batch in found:
+            assert batch.first_index == index
+            index = batch.last_index + 1
+            held = [(batch.term, record.data) for record in decode_block(batch.block)[1]]
+            assert held == entries[batch.first_index - 1 : batch.last_index]
+        assert index <= last_index + 1
+        assert not self.reader.batches(first_index, last_index, 1 << 40, bytes_max)
+
     def fill(self) -> None:
         """The disk is full for a while, then there is space again."""
         self.disk.bytes_max = 0
@@ -158,7 +182,7 @@ class Machine:
 
     def run(self, steps: int) -> None:
         weights = {
-            self.append: 30, self.sync: 12, self.idle: 10, self.crash: 2,
+            self.append: 30, self.sync: 12, self.idle: 10, self.read: 30, self.crash: 2,
             self.power_loss: 4, self.fail_sync: 2, self.killed: 4, self.close: 2, self.fill: 1,
         }  # fmt: skip
         for step in self.random.choices(list(weights), list(weights.values()), k=steps):
@@ -168,7 +192,7 @@ class Machine:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_acknowledged_entry_is_lost(seed: int) -> None:
     machine = Machine(seed)
-    machine.run(150)
+    machine.run(200)
     machine.power_loss()
 
 
