@@ -72,6 +72,7 @@ class Raft:
         self._granted: set[str] = set()
         self._answered: set[str] = set()
         self._leading: Leader | None = None
+        self._quorum_due_ms = 0
         self._unsynced = Unsynced(log.last_index)
         self._commit_due = False
         self._hard_state = hard_state  # As last handed out.
@@ -107,7 +108,7 @@ class Raft:
         """When tick() must come at the latest, after ready() was called."""
         if self._leading is not None:
             deadline = self._leading.deadline_ms(self._now_ms)
-            return min(deadline, self._quorum_deadline_ms()) if self._checks_quorum() else deadline
+            return min(deadline, self._quorum_due_ms) if self._checks_quorum() else deadline
         if self.role is Role.FOLLOWER:
             return self._election_ms
         return min(self._election_ms, self._retry_ms)
@@ -118,7 +119,7 @@ class Raft:
         """Does what the time asks for; also tells ready() what time it is."""
         self._now_ms = now_ms
         if self._leading is not None:
-            if self._checks_quorum() and now_ms >= self._quorum_deadline_ms():
+            if self._lacks_quorum(now_ms):
                 self._follow(None)  # Dissertation, section 6.2: a leader without a majority.
             else:
                 self._leading.beat(now_ms, self._messages)
@@ -134,10 +135,15 @@ class Raft:
     def _checks_quorum(self) -> bool:
         return self.setup.check_quorum and len(self.setup.members) > 1
 
-    def _quorum_deadline_ms(self) -> int:
+    def _lacks_quorum(self, now_ms: int) -> bool:
+        """Whether a majority was silent for too long; who is heard only moves that further away,
+        so it is worked out anew only when the time last found has come."""
         assert self._leading is not None
-        heard_ms = self._leading.quorum_heard_ms(self._now_ms)
-        return heard_ms + self.setup.election_timeout_ms_max
+        if now_ms < self._quorum_due_ms or not self._checks_quorum():
+            return False
+        heard_ms = self._leading.quorum_heard_ms(now_ms)
+        self._quorum_due_ms = heard_ms + self.setup.election_timeout_ms_max
+        return now_ms >= self._quorum_due_ms
 
     # Messages.
 
@@ -283,6 +289,7 @@ class Raft:
         self.role = Role.LEADER
         self.leader = self.setup.peer_id
         self._leading = Leader(self.setup, self.log, self.term, self._speeches, self._now_ms)
+        self._quorum_due_ms = self._now_ms + self.setup.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
         self._commit_due = True
 
