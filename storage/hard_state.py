@@ -11,11 +11,19 @@ from .. import native
 from ..protocols.raft.messages import HardState
 from .errors import StorageError
 from .files import File, Files, Lock
-from .segment import NAME_BYTES_MAX, SEGMENT_START, Identity, check_identity, encode_identity
+from .segment import (
+    NAME_BYTES_MAX,
+    RESTORE,
+    SEGMENT_START,
+    Identity,
+    check_identity,
+    encode_identity,
+)
 
 PATH = "hard_state"
 LOCK = "peer.lock"
 UNFINISHED = "hard_state.new"
+FILE_BYTES = 3 * SEGMENT_START  # Identity and two slots.
 SECTOR_BYTES = 512  # All of a slot that is not zero: a disk writes it whole or not at all.
 MAGIC_FILE = 0x484B4C4B  # "KLKH"
 MAGIC_SLOT = 0x564B4C4B  # "KLKV"
@@ -69,6 +77,9 @@ class HardStateFile:
             undo.callback(file.close)
             disk.sync_folder("")  # Whoever made the file may have been killed before it did so.
             check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+            if file.size != FILE_BYTES:
+                problem = f"expected {FILE_BYTES} bytes, found {file.size}"
+                raise StorageError(file.place, problem, RESTORE)
             opened = cls(file, lock, empty)
             undo.pop_all()
             return opened
@@ -112,7 +123,7 @@ def _make(disk: Files, identity: Identity) -> File:
     file = disk.create(UNFINISHED)
     with ExitStack() as undo:
         undo.callback(file.close)
-        file.zero(0, 3 * SEGMENT_START)
+        file.zero(0, FILE_BYTES)
         file.write(0, [encode_identity(MAGIC_FILE, identity, b"")])
         file.sync()
         disk.rename(UNFINISHED, PATH)

@@ -273,6 +273,32 @@ def test_a_damaged_slot_withholds_the_vote(number: int, bit: int) -> None:
     assert not HardStateFile.open(disk.process(), ME).withheld
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_flip_of_a_slot_goes_unseen(number: int) -> None:
+    disk = MemoryDisk()
+    file = HardStateFile.open(disk.process(), ME)
+    file.save(HardState(1, "n2"))
+    file.save(HardState(2, "n3"))
+    disk.crash()
+    inode = disk.names["hard_state"]
+    before = bytes(inode.cache)
+    for bit in (*range(40 * 8), *range(40 * 8, 4096 * 8, 61)):
+        disk.flip("hard_state", number * 4096 * 8 + bit)
+        assert HardStateFile.open(disk.process(), ME).withheld
+        disk.crash()
+        inode.cache[:] = inode.disk[:] = before
+
+
+def test_every_cut_of_the_hard_state_is_refused() -> None:
+    disk = MemoryDisk()
+    HardStateFile.open(disk.process(), ME).save(HardState(1, "n2"))
+    disk.crash()
+    for size in range(3 * 4096 - 1, -1, -7):
+        disk.cut("hard_state", size)
+        with pytest.raises(StorageError, match=r"found \d+|has \d+ of"):
+            HardStateFile.open(disk.process(), ME)
+
+
 def test_both_slots_damaged() -> None:
     disk = MemoryDisk()
     file = HardStateFile.open(disk.process(), ME)
