@@ -1,0 +1,101 @@
+"""Runs the commands that README and docs show, each page as one story, and follows their links.
+
+A page's console and Python blocks run in order, in a folder of their own with a topology on free
+ports. A command whose output is shown must print that; `...` stands for anything.
+"""
+
+import doctest
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for folder, pattern in ((ROOT, "*.md"), (ROOT / "docs", "**/*.md"), (ROOT / "bench", "*.md"))
+    for page in folder.glob(pattern)
+)
+
+# Shown, but not run here: {the command's beginning: why}.
+NOT_RUN = {
+    "./check": "it is what runs this test",
+    "./demo": ".ci/run runs it, and tests/console/test_demo.py a short one",
+    ".venv/bin/python -m pytest": "a test that runs the tests would not end",
+    ".venv/bin/python -m ruff": "a stage of ./check",
+    "tests/csrc/run": "a stage of ./check",
+}
+
+
+class Block(NamedTuple):
+    """One fenced block of a page."""
+
+    line: int
+    kind: str
+    text: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S):
+        yield Block(text.count("\n", 0, match.start()) + 2, match[1], match[2])
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """(command, shown output) of a console block; a backslash at the end goes on."""
+    for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+        command, _, shown = part.replace("\\\n", " ").partition("\n")
+        yield command, shown
+
+
+def why_not(command: str) -> str | None:
+    return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)
+
+
+STORIES = [page for page in PAGES if any(b.kind in ("console", "python") for b in blocks(page))]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", STORIES)
+def test_page(page: str, shell: Any) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for block in blocks(page):
+        if block.kind == "python":
+            shell.ok("python -", shell.translate(block.text).encode())
+        elif block.kind == "console":
+            for command, shown in commands(block):
+                if why_not(command):
+                    continue
+                found = shell.ok(shell.translate(command))
+                same = doctest.OutputChecker().check_output(shown, found, flags)
+                assert same or not shown.strip(), f"{page}:{block.line}: $ {command}\n{found}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path = target.partition("#")[0]
+        if "://" not in target and path and not (ROOT / page).parent.joinpath(path).exists():
+            lost.append(target)
+    assert not lost, f"{page} points at what isn't there"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_console_block_has_commands(page: str) -> None:
+    """A block without a `$ ` would look like a command and never be run."""
+    for block in blocks(page):
+        if block.kind == "console":
+            assert list(commands(block)), f"{page}:{block.line}: no line begins with `$ `"
+        assert block.kind not in ("sh", "bash", "shell"), f"{page}:{block.line}: call it console"
+
+
+def test_not_run_is_still_shown() -> None:
+    shown = [
+        c for page in PAGES for b in blocks(page) if b.kind == "console" for c, _ in commands(b)
+    ]
+    for start in NOT_RUN:
+        assert any(command.startswith(start) for command in shown), f"{start} is shown nowhere"
