@@ -2,9 +2,9 @@
 
 import sys
 
-from kelek.bench import log
+from kelek.bench import log, segment
 
-QUESTIONS = {"log": log.main}
+QUESTIONS = {"log": log.main, "segment": segment.main}
 
 
 def main() -> int:
