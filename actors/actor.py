@@ -11,10 +11,11 @@ import json
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import msgpack
@@ -337,6 +338,17 @@ class Loop:
     def stop(self) -> None:
         """Ends the loop after this wake."""
         self.running = False
+
+    def unpacked(
+        self, arena: Arena, layout: struct.Struct, pipe: str
+    ) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
+        """Each message's first frame, unpacked, and its other frames; what has another size is
+        dropped, counted, and logged at most once a minute."""
+        for head, *rest in arena.messages():
+            if len(head) == layout.size:
+                yield layout.unpack(head), rest
+            else:
+                self.log_rarely("malformed-dropped", pipe=pipe, size=len(head))
 
     def log(self, event: str, **values: object) -> None:
         """Writes one line `time event key=value` to this actor's log."""

@@ -119,8 +119,7 @@ class LogWriter(Actor):
         self.ready()
 
     def _on_jobs(self, arena: Arena) -> None:
-        for header, *blocks in arena.messages():
-            epoch, seq, prev_index, prev_term = JOB.unpack(header)
+        for (epoch, seq, prev_index, prev_term), blocks in self.unpacked(arena, JOB, "jobs"):
             self._commits.take(Job(epoch, seq, prev_index, prev_term, blocks))
 
     def on_wake(self, now_ms: int) -> None:

@@ -163,8 +163,8 @@ class RaftPeer(Actor):
         self._peer.on_answers(name, arena, self.now_ms)
 
     def _on_acks(self, arena: Arena) -> None:
-        for (frame,) in arena.messages():
-            ack = Ack(*ACK.unpack(frame))
+        for numbers, _ in self.unpacked(arena, ACK, "acks"):
+            ack = Ack(*numbers)
             if ack.epoch != self.setup.epoch:
                 self.counters["foreign_epoch"] += 1
             elif self._peer is None:
@@ -183,8 +183,8 @@ class RaftPeer(Actor):
 
     def _on_applied(self, arena: Arena) -> None:
         if self._peer is not None:
-            for (frame,) in arena.messages():
-                self._peer.on_applied(APPLIED.unpack(frame)[0])
+            for (applied, _), _ in self.unpacked(arena, APPLIED, "applied"):
+                self._peer.on_applied(applied)
 
     def _on_subscribed(self, arena: Arena) -> None:
         """Who applies has come, or come back: it must not wait for the next commit."""

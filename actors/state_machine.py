@@ -74,7 +74,8 @@ class StateMachine(Actor):
         self.ready()
 
     def _on_commits(self, arena: Arena) -> None:
-        self._commit_index, self._commit_term = COMMIT.unpack(arena.message(arena.count - 1)[0])
+        for numbers, _ in self.unpacked(arena, COMMIT, "commits"):
+            self._commit_index, self._commit_term = numbers
         if self._applied >= self._commit_index:
             self._tell_applied()  # A peer that has restarted does not know yet how far we are.
 

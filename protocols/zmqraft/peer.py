@@ -307,7 +307,7 @@ class Peer:
 
     def on_applied(self, index: int) -> None:
         """The state machine beside us has applied everything up to index."""
-        self.last_applied = max(self.last_applied, index)
+        self.last_applied = max(self.last_applied, min(index, self._published))
 
     def on_writable(self, writable: bool, now_ms: int) -> None:
         """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""

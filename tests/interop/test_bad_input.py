@@ -175,3 +175,30 @@ def test_bytes_that_are_not_zmtp(cluster: Cluster, doors: list[str]) -> None:
                 plain.sendall(junk)
     assert leader_and_term(cluster) == leads
     assert_unmoved(cluster, before)
+
+
+def test_the_pipes_between_the_processes(cluster: Cluster) -> None:
+    """They lie in a private directory; what has not the form of their messages is dropped."""
+    before, leads = processes(cluster), leader_and_term(cluster)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    pipes = [path for path in cluster.folder.rglob("*") if path.is_socket()]
+    assert len(pipes) >= 3 * 4
+    for path in pipes:
+        for kind in (zmq.PUSH, zmq.DEALER, zmq.SUB):
+            stranger = context.socket(kind)
+            stranger.linger = 1000
+            stranger.sndtimeo = 200
+            stranger.connect(f"ipc://{path}")
+            if kind != zmq.SUB:
+                for frames in ([b""], [b"junk"], [b"ready"], [b"", b""], [b"\xff" * 7] * 9):
+                    send_if_taken(stranger, frames)
+            stranger.close()
+    context.term()
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)
+
+
+def send_if_taken(stranger: zmq.Socket[bytes], frames: list[bytes]) -> None:
+    """A PUSH to a socket of another kind has nobody to send to."""
+    if stranger.poll(200, zmq.POLLOUT):
+        stranger.send_multipart(frames)
