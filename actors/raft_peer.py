@@ -24,6 +24,7 @@ from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL, Ack, GroupCommit
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
+LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
 PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
     "election_timeout_ms_min",
     "election_timeout_ms_max",
@@ -71,6 +72,7 @@ class RaftPeer(Actor):
                 bind=(options["url"],),
                 place=self.setup.places.get("url", ""),
                 hwm=CLIENTS_HWM,
+                linger_ms=LINGER_MS,
                 router_mandatory=True,
             ),
         )
@@ -79,6 +81,7 @@ class RaftPeer(Actor):
             SocketOptions(
                 bind=(options["peer_url"],),
                 place=self.setup.places.get("peer_url", ""),
+                linger_ms=LINGER_MS,
                 router_mandatory=True,
             ),
         )
