@@ -63,6 +63,7 @@ class RaftPeer(Actor):
         self._hard_state = HardStateFile.open(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
+        self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
         self._again = False
         options, writer = self.options, "log_writer"
         pipe = partial(SocketOptions, hwm=JOBS_HWM)
@@ -242,7 +243,14 @@ class RaftPeer(Actor):
             self._inline.log.close()
 
     def status(self) -> dict[str, object]:
-        return {} if self._peer is None else self._peer.status()
+        if self._peer is None:
+            return {}
+        status = self._peer.status()
+        bad = {key: status[key] for key in ("malformed", "strangers", "dropped")}
+        if bad != self._bad:
+            self._bad = bad
+            self.log_rarely("bad-messages", **bad)
+        return status
 
 
 if __name__ == "__main__":

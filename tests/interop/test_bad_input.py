@@ -108,6 +108,11 @@ def test_random_messages(cluster: Cluster, doors: list[str], seed: int) -> None:
     assert leader_and_term(cluster) == leads
     assert_unmoved(cluster, before)
     assert dropped(cluster) > count
+    for name in cluster.urls:
+        lines = (cluster.folder / f"data/{name}/logs/raft_peer.log").read_text().splitlines()
+        times = [line[:16] for line in lines if " bad-messages " in line]
+        assert times == sorted(set(times)), "said more than once a minute"
+        assert times
 
 
 def test_requests_of_another_cluster(cluster: Cluster, doors: list[str]) -> None:
