@@ -24,6 +24,7 @@ IDENT = "bench"
 NODES = ("n1", "n2", "n3")
 ANSWER_MS_MAX = 300
 POLL_S = 0.02
+LAST_WORDS = 20  # Lines of each log.
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -148,6 +149,15 @@ class Kelek:
                     return leaders[0]
             time.sleep(POLL_S)
         raise BenchError(f"no leader with three healthy nodes: {infos}")
+
+    def last_words(self) -> str:
+        """The end of what the supervisor and the peers have logged: why something went wrong."""
+        logs = [self.directory / "supervisor.log", *self.directory.glob("data/*/logs/*.log")]
+        parts = []
+        for path in logs:
+            lines = path.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+            parts.append("\n".join([f"{path.relative_to(self.directory)}:", *lines]))
+        return "\n".join(parts)
 
     def _check_runs(self) -> None:
         if self.supervisor is not None and self.supervisor.poll() is not None:

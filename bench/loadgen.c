@@ -38,7 +38,7 @@ struct load_options load_options = {.clients = 1,
                                     .size = 64,
                                     .secs = 2,
                                     .warmup_s = 0.5,
-                                    .drain_s = 5,
+                                    .drain_s = 20,
                                     .give_up_s = 30,
                                     .timeout_ns = 500000000u};
 struct load_counters load_counters;

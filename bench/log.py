@@ -142,7 +142,7 @@ class Bench:
             for number in range(self.plan.rounds):
                 say(f"round {number + 1} of {self.plan.rounds}, load {os.getloadavg()[0]:.1f}")
                 for case in CASES:
-                    self._round(number, case, [kelek, *others], results[case.name])
+                    self._round(number, case, kelek, results[case.name])
         finally:
             kelek.stop()
             for cluster in others:
@@ -152,16 +152,16 @@ class Bench:
                 systems.pop(name, None)
         return results
 
-    def _round(
-        self, number: int, case: Case, clusters: list[Cluster], results: dict[str, Any]
-    ) -> None:
+    def _round(self, number: int, case: Case, kelek: Kelek, results: dict[str, Any]) -> None:
+        clusters: list[Cluster] = [kelek]
+        clusters += [cluster for cluster in (self.etcd, self.floor) if cluster is not None]
         load = case.load._replace(secs=self.plan.secs)
         turns: list[tuple[str, Callable[[], dict[str, Any]]]] = [
             (cluster.name, partial(self.drive, cluster, load)) for cluster in clusters
         ]
         if load.window >= PACK:
             packed, node_form = load._replace(pack=PACK), ("--ident", IDENT)
-            turns.append(("kelek, packs", partial(self.drive, clusters[0], packed, *node_form)))
+            turns.append(("kelek, packs", partial(self.drive, kelek, packed, *node_form)))
         if (peer := self.asyncio) is not None and case.asyncio:
             turns.append((peer.name, partial(peer.run, load)))
         start = number % len(turns)
@@ -172,6 +172,7 @@ class Bench:
                 results.setdefault(name, []).append({**turn(), "load": os.getloadavg()[0]})
             except BenchError as error:
                 if name.startswith("kelek"):
+                    say(kelek.last_words())
                     raise
                 self._leave_out(name, error)
 

@@ -162,9 +162,18 @@ def aligned(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
+def all_rounds(found: dict[str, Any]) -> list[Rounds]:
+    return [
+        rounds for systems in found.get("throughput", {}).values() for rounds in systems.values()
+    ]
+
+
 def conditions(found: dict[str, Any]) -> list[str]:
     pairs = {**found["conditions"], **found["versions"]}
     lines = [f"{found['date']}, load {found['load'][0]} before and {found['load'][1]} after"]
+    loads = [one["load"] for rounds in all_rounds(found) for one in rounds]
+    if loads:
+        lines[0] += f", {statistics.median(loads):.1f} during the closed loops"
     lines += [f"{key}: {value}" for key, value in pairs.items()]
     lines.append(f"medians of {found.get('rounds')} rounds of {found.get('secs')} s")
     lines += [f"without {name}: {reason}" for name, reason in found["missing"].items()]
