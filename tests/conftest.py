@@ -12,6 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
+settings.register_profile(
+    "suite", deadline=None, max_examples=int(os.environ.get("KELEK_EXAMPLES", "100"))
+)
+settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_S = 60

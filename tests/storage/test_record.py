@@ -6,7 +6,7 @@ from random import Random
 from types import ModuleType
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kelek import native
@@ -58,7 +58,6 @@ def test_crc32c_is_its_twin(data: bytes, value: int) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 20_000), st.integers(0, 7))
-@settings(max_examples=60, deadline=None)
 def test_crc32c_streams_join(random: Random, size: int, offset: int) -> None:
     """Sizes around the three streams' lengths and every alignment."""
     data = random.randbytes(size + offset)
