@@ -49,7 +49,11 @@ class _Link:
             arena_bytes=ARENA_BYTES,
             frames=ARENA_FRAMES,
         )
-        self.socket.connect(url)
+        try:
+            self.socket.connect(url)
+        except zmq.ZMQError:
+            self.close()  # A context that still has a socket never ends.
+            raise
 
     def close(self) -> None:
         self.socket.disable_monitor()
@@ -127,13 +131,18 @@ class Links:
                 self.client.on_disconnected(link.url, monotonic_ms())
 
     def _connect(self, url: str) -> None:
-        link = _Link(url, self._context)
+        try:
+            link = _Link(url, self._context)
+        except zmq.ZMQError:
+            return  # Learned from a peer, and no address here: it stays a peer that never answers.
         self._links[url] = link
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
 
     def _disconnect(self, url: str) -> None:
-        link = self._links.pop(url)
+        link = self._links.pop(url, None)
+        if link is None:
+            return
         self._poller.unregister(link.socket)
         self._poller.unregister(link.monitor)
         link.close()

@@ -3,6 +3,8 @@
 All work is done inside the calls. One Log belongs to one thread at a time; make one for each.
 """
 
+import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -41,6 +43,9 @@ EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
 APPLY_MS = 2
 FOLLOW_MS = 10
 FOLLOW_MS_MAX = 160
+PORT_MAX = 65_535
+IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
+URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
 
 Data = bytes | bytearray | memoryview
 
@@ -74,8 +79,14 @@ class Log:
         if form not in ("auto", "node", "text"):
             raise ValueError(f"form is auto, node or text, not {form!r}")
         known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
-        if not known or not all(known):
+        if not known:
             raise ValueError("a Log needs the url of a peer")
+        for url in known:
+            _check_url(url)
+        if not isinstance(cluster, str):
+            raise TypeError(f"cluster is the ident as str, not {type(cluster).__name__}")
+        if not cluster:
+            raise ValueError("a Log needs the cluster's ident")
         setup = ClientSetup(
             cluster.encode(),
             known,
@@ -276,6 +287,22 @@ class Log:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_url(url: str) -> None:
+    """libzmq would say so only when it connects. Raises ValueError, TypeError."""
+    if not isinstance(url, str):
+        raise TypeError(f"a url is str, not {type(url).__name__}")
+    match = URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"{url!r} is not a url; write tcp://HOST:PORT or ipc:///PATH")
+    port, path = match.groups()
+    if port is not None and not 1 <= int(port) <= PORT_MAX:
+        raise ValueError(f"{url!r}: port {port} is out of range; it is 1 to {PORT_MAX}")
+    if path is not None and len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
+        raise ValueError(
+            f"{url!r}: the path has over {IPC_PATH_BYTES_MAX} bytes; use a shorter one"
+        )
 
 
 def _checked(data: Data) -> bytes:

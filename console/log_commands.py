@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import click
 from ..actors import run_dir
 from ..actors import topology as topologies
 from ..actors.errors import OperatorError
+from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogError, LogTimeout, NoLeader
 from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
@@ -58,14 +60,17 @@ class Bench(NamedTuple):
 def find_place(where: Where) -> Place:
     """From --url and --cluster, or from a topology. Raises Ending."""
     urls, cluster = where["urls"], where["cluster"]
+    if cluster and not NAME.fullmatch(cluster):
+        raise Ending(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
     if urls:
         if where["topology"]:
             raise Ending("--url: a topology is given too; leave one of them out")
         if not cluster:
             raise Ending("--cluster: missing; --url needs to know the cluster's ident")
         for url in urls:
-            if not url.startswith(("tcp://", "ipc://")):
-                raise Ending(f"--url {url}: no such address; write it as tcp://HOST:PORT")
+            problem = url_problem(url)
+            if problem:
+                raise Ending(f"--url {url}: {'; '.join(problem)}")
         return Place(", ".join(urls), cluster, {url: url for url in urls})
     path = where["topology"] or run_dir.default_path()
     try:
@@ -85,7 +90,7 @@ def opened(where: Where) -> Iterator[tuple[Log, Place]]:
             yield log, place
         except NoLeader as error:
             way_out = f"is a majority of it running? supervisor status {place.name}"
-            if where["urls"]:
+            if where["urls"] or where["cluster"]:
                 way_out = f"does it run, and is '{place.cluster}' its ident?"
             raise Ending(f"{place.name}: {error}; {way_out}", IMPOSSIBLE) from error
         except LogTimeout as error:
@@ -101,7 +106,7 @@ def show_json(value: object) -> None:
 
 def put(data: Sequence[str], output: str, where: Where) -> None:
     """Appends a few entries and prints their indexes."""
-    updates = [sys.stdin.buffer.read() if one == "-" else one.encode() for one in data]
+    updates = [sys.stdin.buffer.read() if one == "-" else os.fsencode(one) for one in data]
     for number, update in enumerate(updates, 1):
         if not 0 < len(update) <= RECORD_BYTES_MAX:
             size = f"{len(update)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"

@@ -191,6 +191,30 @@ def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
         kelek.Log(cluster.urls, form="guess")
     with pytest.raises(ValueError, match="url"):
         kelek.Log("")
+    with pytest.raises(ValueError, match="ident"):
+        kelek.Log(cluster.urls, "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("tcp://h", "tcp://h:0", "tcp://h:99999", "tcp://*:7201", "tcp://a b:1", "tcp:// h:1"),
+        *("h:1", "http://h:1", "tcp://h:1, tcp://h:2"),
+        *("ipc://", "ipc://a", "ipc:///" + 107 * "x"),
+    ],
+)
+def test_what_is_no_url_is_refused_before_anything_runs(url: str) -> None:
+    """libzmq refuses it when it connects, and a socket left over would hold up its context."""
+    with pytest.raises(ValueError, match=r"url|port|path"):
+        kelek.Log(url)
+
+
+def test_a_learned_address_that_is_none_harms_nobody(cluster: Cluster) -> None:
+    cluster.world.peers[2].url = "tcp://nowhere"  # What the others now say of it.
+    with kelek.Log(cluster.urls[0]) as log:
+        assert log.update(b"a") == 1
+        log._links._connect("tcp://nowhere")  # type: ignore[union-attr]
+        log._links._disconnect("tcp://nowhere")  # type: ignore[union-attr]
 
 
 def test_reqids_differ() -> None:

@@ -35,6 +35,10 @@ def run(*words: str) -> tuple[int, str]:
         (["log", "load", "nowhere.csv", "--url", "tcp://h:1", "--cluster", "c"], "nowhere.csv"),
         (["log", "put", "", "--url", "tcp://h:1", "--cluster", "c"], "DATA 1: 0 bytes"),
         (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "c"], "does it run"),
+        (["log", "put", "x", "--url", "tcp://h", "--cluster", "c"], "write tcp://HOST:PORT"),
+        (["log", "put", "x", "--url", "tcp://h:99999", "--cluster", "c"], "out of range"),
+        (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "\udcff"], "not a name"),
+        (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "c" * 33], "not a name"),
     ],
 )
 def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
