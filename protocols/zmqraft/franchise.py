@@ -82,8 +82,11 @@ class Franchise:
         """We have taken in something: from now on we owe."""
         self.empty = False
 
-    def on_leader(self, term: int, commit_index: int, durable_index: int, now_ms: int) -> bool:
-        """A leader was heard; returns whether we may vote from now on."""
+    def on_leader(self, term: int, commit_index: int, agreed_index: int, now_ms: int) -> bool:
+        """A leader was heard; returns whether we may vote from now on.
+
+        agreed_index   up to here our disk has what the leader has
+        """
         if self.may_vote:
             return False
         if self._lost_term is not None and term > self._lost_term:
@@ -93,6 +96,6 @@ class Franchise:
             self._leader_term, self._leader_since_ms = term, now_ms
         self._leader_heard_ms = now_ms
         trusted = now_ms - self._leader_since_ms >= self._trust_after_ms
-        if not self.voter and trusted and durable_index >= commit_index > 0:
+        if not self.voter and trusted and agreed_index >= commit_index > 0:
             self.voter = True
         return self.may_vote

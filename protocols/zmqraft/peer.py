@@ -344,8 +344,11 @@ class Peer:
     def _hear_leader(self, message: AppendEntries) -> None:
         if self.franchise.may_vote:
             return
-        commit, durable = message.commit_index, self.core.durable_index
-        if self.franchise.on_leader(message.term, commit, durable, self._now_ms):
+        core = self.core
+        # As far as our log is known to be the leader's: an older one may hold as many entries.
+        agreed_index = min(core.durable_index, core.commit_index)
+        commit_index = message.commit_index
+        if self.franchise.on_leader(message.term, commit_index, agreed_index, self._now_ms):
             self._become_voter()
 
     def _become_voter(self) -> None:

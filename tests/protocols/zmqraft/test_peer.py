@@ -1,0 +1,109 @@
+"""One peer machine alone: what others may say to it, and what it makes of that."""
+
+from random import Random
+
+from kelek import native
+from kelek.native.updates import Reqids
+from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.messages import AppendEntries, Batch, HardState, RequestVote
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zmqraft import extensions as own
+from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered, Wake
+from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
+
+CLUSTER = b"demo"
+NAMES = ("n1", "n2", "n3")
+NEW = HardState()
+
+
+class MemoryReader:
+    """A log on no disk."""
+
+    def __init__(self) -> None:
+        self.held: list[Batch] = []
+
+    def batches(
+        self, first_index: int, last_index: int, last_term: int, bytes_max: int
+    ) -> list[Batch]:
+        return [batch for batch in self.held if batch.last_index >= first_index][:1]
+
+    def close(self) -> None:
+        pass
+
+
+class Alone:
+    """A peer, its clock, and both of its doors."""
+
+    def __init__(
+        self,
+        hard_state: HardState = NEW,
+        *,
+        voter: bool = True,
+        withheld: bool = False,
+        names: tuple[str, ...] = NAMES,
+    ) -> None:
+        recovered = Recovered(1, RaftLog(), hard_state, voter, withheld)
+        urls = {name: f"tcp://{name}" for name in names}
+        setup = PeerSetup(CLUSTER.decode(), "n1", urls)
+        self.reader = MemoryReader()
+        self.now_ms = 10_000
+        self.peer = Peer(setup, recovered, Reqids(), self.reader, self.now_ms, Random(1))
+
+    def ask(self, *frames: bytes, door: str = "peers") -> list[list[bytes]]:
+        """A request on a door, and all answers that leave through it in the same wake."""
+        return self.ask_all([[b"route", *frames]], door)
+
+    def ask_all(self, messages: list[list[bytes]], door: str = "peers") -> list[list[bytes]]:
+        arena = native.Arena.from_messages(messages)
+        if door == "peers":
+            self.peer.on_peers(arena, self.now_ms)
+        else:
+            self.peer.on_clients(arena, self.now_ms, 1_800_000_000)
+        self.wake()
+        out = self.peer.peers_out if door == "peers" else self.peer.clients_out
+        answers = [frames[1:] for frames in out.messages()]
+        out.clear()
+        return answers
+
+    def append(self, message: AppendEntries, door: str = "peers") -> list[list[bytes]]:
+        return self.ask(*own.encode_append_packed(1, CLUSTER, message), door=door)
+
+    def vote(self, message: RequestVote, door: str = "peers") -> bool:
+        answers = self.ask(*encode_request_vote(2, CLUSTER, message), door=door)
+        return bool(answers) and decode_vote(answers[0])[1].granted
+
+    def hello(self, hello: own.Hello, door: str = "peers") -> own.Hello:
+        """Says hello as another peer, and returns what it hears of this one."""
+        answers = self.ask(*own.encode_hello(b"\x07", CLUSTER, hello), door=door)
+        return own.decode_hello_answer(answers[0])[1]
+
+    def wake(self) -> Wake:
+        """One wake, whose job is durable at once."""
+        wake = self.peer.wake(self.now_ms)
+        if wake.job is not None:
+            self.peer.on_written(wake.job.seq, self.now_ms)
+        for frames in self.peer.links_out.values():
+            frames.clear()
+        return wake
+
+
+def entries(first_index: int, count: int, term: int, size: int = 8) -> Batch:
+    records = [Record(0, index.to_bytes(12), b"x" * size) for index in range(1, count + 1)]
+    return encode_block(first_index, term, records)
+
+
+# ---- who may vote ----
+
+
+def test_a_learner_with_other_entries_than_the_leader_has_not_caught_up() -> None:
+    """As many entries as are committed are not yet the committed ones."""
+    alone = Alone(voter=False)
+    alone.append(AppendEntries(3, "n2", 0, 0, 0, (entries(1, 15, 3),)))
+    for _ in range(20):  # The leader of term 4 holds another entry 10: each of these is refused.
+        alone.now_ms += 70
+        alone.append(AppendEntries(4, "n3", 10, 4, 10))
+    assert alone.peer.franchise.state == "learner"
+    for _ in range(20):
+        alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 4),)))
+        alone.now_ms += 70
+    assert alone.peer.franchise.state == "voter"
