@@ -93,6 +93,11 @@ class Raft:
         if not may_vote and self.role is not Role.FOLLOWER:
             self._follow(None)
 
+    def spend_vote(self) -> None:
+        """Counts the vote of this term as given to its leader, who has been heard."""
+        if self.voted_for is None:
+            self.voted_for = self.leader
+
     @property
     def durable_index(self) -> int:
         """Up to here our own disk has the log."""

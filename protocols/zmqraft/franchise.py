@@ -14,7 +14,8 @@ class Franchise:
     present incarnations, when the operator says so (bootstrap), or, as a learner, when it has
     caught up with the commit index of a leader that it has heard without a gap for so long that
     its check-quorum would have ended a stale one (a learner does not count in that). A peer whose
-    stored vote is damaged waits until it hears a leader of a newer term.
+    stored vote is damaged waits until it hears a leader of a newer term, and gives no other vote in
+    that one: the damaged slot was the newest, so the forgotten vote is most likely of that term.
     """
 
     def __init__(

@@ -348,8 +348,11 @@ class Peer:
         # As far as our log is known to be the leader's: an older one may hold as many entries.
         agreed_index = min(core.durable_index, core.commit_index)
         commit_index = message.commit_index
+        withheld = self.franchise.withheld
         if self.franchise.on_leader(message.term, commit_index, agreed_index, self._now_ms):
             self._become_voter()
+        if withheld and not self.franchise.withheld:
+            core.spend_vote()  # The forgotten one may have been of this very term.
 
     def _become_voter(self) -> None:
         self.core.may_vote = self.writable

@@ -4,8 +4,9 @@ from random import Random
 
 from kelek import native
 from kelek.native.updates import Reqids
+from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.messages import AppendEntries, Batch, HardState, RequestVote
+from kelek.protocols.raft.messages import AppendEntries, Batch, HardState, RequestVote, Vote
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered, Wake
@@ -47,6 +48,7 @@ class Alone:
         setup = PeerSetup(CLUSTER.decode(), "n1", urls)
         self.reader = MemoryReader()
         self.now_ms = 10_000
+        self.message_id = 0
         self.peer = Peer(setup, recovered, Reqids(), self.reader, self.now_ms, Random(1))
 
     def ask(self, *frames: bytes, door: str = "peers") -> list[list[bytes]]:
@@ -69,7 +71,9 @@ class Alone:
         return self.ask(*own.encode_append_packed(1, CLUSTER, message), door=door)
 
     def vote(self, message: RequestVote, door: str = "peers") -> bool:
-        answers = self.ask(*encode_request_vote(2, CLUSTER, message), door=door)
+        self.message_id += 1
+        request = encode_request_vote(self.message_id, CLUSTER, message)
+        answers = self.ask(*request, door=door)
         return bool(answers) and decode_vote(answers[0])[1].granted
 
     def hello(self, hello: own.Hello, door: str = "peers") -> own.Hello:
@@ -107,3 +111,38 @@ def test_a_learner_with_other_entries_than_the_leader_has_not_caught_up() -> Non
         alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 4),)))
         alone.now_ms += 70
     assert alone.peer.franchise.state == "voter"
+
+
+def test_a_vote_that_may_be_forgotten_is_not_given_again_in_the_leaders_term() -> None:
+    """The damaged slot is the newest: its vote was most likely one of the term that goes on."""
+    alone = Alone(HardState(5, "n3"), withheld=True)
+    alone.append(AppendEntries(6, "n2", 0, 0, 0))
+    assert alone.peer.franchise.state == "voter"
+    alone.now_ms += 1000
+    assert not alone.vote(RequestVote(6, "n3", 9, 6))
+    assert alone.vote(RequestVote(20, "n3", 9, 6))
+
+
+# ---- hellos ----
+
+
+def speaks(name: str, *, voter: bool = True, incarnation: int = 7) -> own.Hello:
+    features = ("pack", "append", "prevote")
+    return own.Hello(name, "1", features, incarnation, voter=voter)
+
+
+def lead(alone: Alone) -> None:
+    """n1 is elected by n2."""
+    for name in ("n2", "n3"):
+        alone.hello(speaks(name))
+    core = alone.peer.core
+    alone.now_ms = core.deadline_ms
+    alone.wake()
+    for pre_vote in (True, False):
+        core.step("n2", own_vote(core.term + pre_vote, pre_vote), alone.now_ms)
+        alone.wake()
+    assert core.role is Role.LEADER
+
+
+def own_vote(term: int, pre_vote: bool) -> Vote:
+    return Vote(term, True, pre_vote)
