@@ -202,6 +202,7 @@ class Peer:
         )
         self.streams = EntryStreams(self._entries)
         self._incarnations: dict[str, int] = {}
+        self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
         self._hello_due_ms = now_ms
         self._hello_wanted = set(others)
 
@@ -431,16 +432,19 @@ class Peer:
         self, routing_id: bytes, request: list[bytes], out: native.Frames
     ) -> None:
         message_id, hello = decode_hello(request, self.cluster)
-        out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
         if hello.peer in self.links:
             known = self._incarnations.get(hello.peer, hello.incarnation)
             if known != hello.incarnation:
                 self.on_lost(hello.peer)
             self._on_hello(hello.peer, hello)
+        # Only now: what it told may have made us a voter.
+        out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self._hello_wanted.discard(peer)
         self._incarnations[peer] = hello.incarnation
+        if hello.voter:
+            self._voters[peer] = hello.incarnation
         link = self.links[peer]
         link.features = frozenset(hello.features)
         window = self.setup.append_inflight_max if link.packs else 1
@@ -448,7 +452,8 @@ class Peer:
             peer,
             window,
             pre_vote=FEATURE_PRE_VOTE in link.features,
-            counts=hello.voter,
+            # Of two hellos on two connections the older one may come last: once a voter, always.
+            counts=self._voters.get(peer) == hello.incarnation,
             last_index=hello.last_index,
         )
         if self.franchise.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):

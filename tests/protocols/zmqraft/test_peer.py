@@ -146,3 +146,22 @@ def lead(alone: Alone) -> None:
 
 def own_vote(term: int, pre_vote: bool) -> Vote:
     return Vote(term, True, pre_vote)
+
+
+def test_who_has_become_a_voter_is_not_counted_out_by_a_late_hello() -> None:
+    """A hello and the answer to one travel on two connections: the older one may come last."""
+    alone = Alone()
+    lead(alone)
+    alone.hello(speaks("n3", voter=True))
+    alone.hello(speaks("n3", voter=False))
+    counted = {follower.peer: follower.speech.counts for follower in alone.peer.core.followers}
+    assert counted == {"n2": True, "n3": True}
+    alone.hello(speaks("n3", voter=False, incarnation=8))
+    counted = {follower.peer: follower.speech.counts for follower in alone.peer.core.followers}
+    assert counted == {"n2": True, "n3": False}
+
+
+def test_a_hello_is_answered_by_what_it_has_made_of_us() -> None:
+    alone = Alone(voter=False)
+    assert not alone.hello(own.Hello("n2", "1", empty=True, incarnation=2)).voter
+    assert alone.hello(own.Hello("n3", "1", empty=True, incarnation=3)).voter
