@@ -98,6 +98,7 @@ class PeerLink:
     def __init__(self, cluster: bytes, peer: str, send: Send, entries: Entries) -> None:
         self.peer = peer
         self.features: frozenset[str] | None = None  # None until the peer has said hello.
+        self.astray = False  # Somebody else answers at its address.
         self._cluster = cluster
         self._send = send
         self._entries = entries
@@ -158,10 +159,14 @@ class PeerLink:
         return self._message_id
 
     def on_answer(self, frames: list[bytes]) -> Message | Hello | None:
-        """Decodes an answer; None when nothing waits for it. Raises RemoteProtocolError."""
+        """Decodes an answer; None when nothing waits for it. Raises RemoteProtocolError.
+
+        Whoever said in its hello that it is another peer is not listened to: it would acknowledge
+        and vote for two.
+        """
         message_id = decode_message_id(frames[0])
         pending = self._pending.pop(message_id, None)
-        if pending is None:
+        if pending is None or (self.astray and pending.kind is not Kind.HELLO):
             return None
         if self._repeat is not None and self._repeat[0] == message_id:
             self._repeat = None
@@ -178,7 +183,11 @@ class PeerLink:
                     return answer._replace(match_index=pending.last_index)
                 return answer
             case Kind.HELLO:
-                return decode_hello_answer(frames)[1]
+                hello = decode_hello_answer(frames)[1]
+                self.astray = hello.peer != self.peer
+                if self.astray:
+                    raise RemoteProtocolError(f"{hello.peer} answers where {self.peer} should be")
+                return hello
 
 
 def _last_index(message: AppendEntries) -> int:

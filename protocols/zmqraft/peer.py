@@ -284,11 +284,14 @@ class Peer:
                 if message is None:
                     continue
                 if isinstance(message, Hello):
+                    self._hello_wanted.discard(peer)  # By an answer alone: it shows who is there.
                     self._on_hello(peer, message)
                 else:
                     self.core.step(peer, message, now_ms)
             except RemoteProtocolError:
                 self.malformed += 1
+            if link.astray:
+                self._hello_wanted.add(peer)
 
     def on_lost(self, peer: str) -> None:
         """The connection to a peer was lost: its answers will not come."""
@@ -441,7 +444,6 @@ class Peer:
         out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
-        self._hello_wanted.discard(peer)
         self._incarnations[peer] = hello.incarnation
         if hello.voter:
             self._voters[peer] = hello.incarnation

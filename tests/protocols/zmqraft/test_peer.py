@@ -165,3 +165,22 @@ def test_a_hello_is_answered_by_what_it_has_made_of_us() -> None:
     alone = Alone(voter=False)
     assert not alone.hello(own.Hello("n2", "1", empty=True, incarnation=2)).voter
     assert alone.hello(own.Hello("n3", "1", empty=True, incarnation=3)).voter
+
+
+def test_answers_of_another_peer_are_not_taken_for_those_of_the_one_we_ask() -> None:
+    """Two addresses that lead to one peer: it would acknowledge and vote for two."""
+    alone = Alone()
+    alone.now_ms = alone.peer.deadline_ms
+    alone.peer.wake(alone.now_ms)
+    link = alone.peer.links["n2"]
+    hello_id = alone.peer.links_out["n2"].messages()[0][0]
+    answer = own.encode_hello_answer(hello_id, speaks("n3"))
+    alone.peer.on_answers("n2", native.Arena.from_messages([answer]), alone.now_ms)
+    assert alone.peer.malformed == 1
+    assert not link.packs
+    link.request(RequestVote(1, "n1", 0, 0))
+    sent = alone.peer.links_out["n2"].messages()[-1]
+    assert link.on_answer([sent[0], b"\x01", b"\x01"]) is None
+
+
+# ---- the two doors ----
