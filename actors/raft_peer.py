@@ -147,6 +147,9 @@ class RaftPeer(Actor):
             cluster=self.setup.cluster,
             peer_id=self.setup.node,
             urls={name: member["url"] for name, member in options["members"].items()},
+            insiders=frozenset(
+                name for name, member in options["members"].items() if member["peer_url"]
+            ),
             version=__version__,
             bootstrap=self.setup.bootstrap,
             **{key: options[key] for key in PEER_OPTIONS},

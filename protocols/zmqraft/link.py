@@ -206,9 +206,13 @@ class PeerRequests:
         self.strangers = 0
 
     def decode(
-        self, routing_id: bytes, frames: list[bytes], send: Send
+        self,
+        routing_id: bytes,
+        frames: list[bytes],
+        send: Send,
+        unheard: frozenset[str] = frozenset(),
     ) -> tuple[str, Message, Origin] | None:
-        """Decodes a RequestVote or AppendEntries in any form.
+        """Decodes a RequestVote or AppendEntries in any form; unheard are no members here.
 
         Returns (sender, message, origin), or None for a repeat or a stranger.
         Raises RemoteProtocolError.
@@ -222,7 +226,7 @@ class PeerRequests:
         elif kind == APPEND_ENTRIES:
             form = Kind.APPEND
             _, message, entries = decode_append_entries(frames, self._cluster)
-            if entries and message.leader in self._members:
+            if entries and message.leader in self._members - unheard:
                 batches = self._entries.frame(message.prev_index + 1, entries)
                 message = message._replace(batches=tuple(batches))
         elif kind == REQUEST_VOTE:
@@ -234,7 +238,7 @@ class PeerRequests:
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
         sender = message.leader if isinstance(message, AppendEntries) else message.candidate
-        if sender not in self._members:
+        if sender not in self._members or sender in unheard:
             self.strangers += 1
             return None
         if form in (Kind.VOTE, Kind.APPEND) and self._is_repeat(sender, routing_id, frames, send):

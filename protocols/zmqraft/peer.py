@@ -68,6 +68,7 @@ PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
 PUBLISH_MS = 10  # How often the commit index is told to the processes beside us, at most.
+_NOBODY: frozenset[str] = frozenset()
 FORGET_EVERY_MS = 60_000
 FORGET_AFTER_TTL_S = 30 * 60
 
@@ -78,6 +79,7 @@ class PeerSetup(NamedTuple):
     cluster: str
     peer_id: str
     urls: Mapping[str, str]  # Each member's ROUTER url, our own included.
+    insiders: frozenset[str] = frozenset()  # Members that come in at `peer_url`, and only there.
     version: str = ""
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
@@ -337,13 +339,18 @@ class Peer:
             self.malformed += 1
 
     def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: native.Frames) -> None:
-        decoded = self.requests.decode(routing_id, request, out.add)
+        decoded = self.requests.decode(routing_id, request, out.add, self._unheard(out))
         if decoded is None:
             return
         sender, message, origin = decoded
         self.core.step(sender, message, self._now_ms, origin)
         if isinstance(message, AppendEntries) and message.term == self.core.term:
             self._hear_leader(message)
+
+    def _unheard(self, out: native.Frames) -> frozenset[str]:
+        """Who is not believed to be a member at the door whose answers go to out: at the clients'
+        door anybody may use the name of one who has a better way in."""
+        return self.setup.insiders if out is self.clients_out else _NOBODY
 
     def _hear_leader(self, message: AppendEntries) -> None:
         if self.franchise.may_vote:
@@ -435,7 +442,9 @@ class Peer:
         self, routing_id: bytes, request: list[bytes], out: native.Frames
     ) -> None:
         message_id, hello = decode_hello(request, self.cluster)
-        if hello.peer in self.links:
+        if hello.peer in self._unheard(out):
+            self.requests.strangers += 1
+        elif hello.peer in self.links:
             known = self._incarnations.get(hello.peer, hello.incarnation)
             if known != hello.incarnation:
                 self.on_lost(hello.peer)

@@ -305,6 +305,7 @@ class Node:
             cluster=CLUSTER,
             peer_id=name,
             urls={other: f"sim://{other}" for other in names},
+            insiders=frozenset(names),
             **options,
         )
         self.others: dict[str, Node] = {}

@@ -45,7 +45,7 @@ class Alone:
     ) -> None:
         recovered = Recovered(1, RaftLog(), hard_state, voter, withheld)
         urls = {name: f"tcp://{name}" for name in names}
-        setup = PeerSetup(CLUSTER.decode(), "n1", urls)
+        setup = PeerSetup(CLUSTER.decode(), "n1", urls, frozenset(names))
         self.reader = MemoryReader()
         self.now_ms = 10_000
         self.message_id = 0
@@ -184,3 +184,18 @@ def test_answers_of_another_peer_are_not_taken_for_those_of_the_one_we_ask() -> 
 
 
 # ---- the two doors ----
+
+
+def test_who_has_a_door_of_its_own_is_not_heard_at_the_clients_door() -> None:
+    """Whoever reaches `url` could else unseat a leader in a member's name."""
+    alone = Alone()
+    high = 1 << 40  # A term that would unseat everybody.
+    alone.append(AppendEntries(high, "n2", 0, 0, 0), door="clients")
+    assert not alone.vote(RequestVote(high, "n2", 9, 6), door="clients")
+    alone.hello(speaks("n2", voter=False), door="clients")
+    assert alone.peer.core.term == 0
+    assert alone.peer.links["n2"].features is None
+    assert alone.peer.requests.strangers == 3
+
+
+# ---- readers ----
