@@ -60,7 +60,7 @@ from .extensions import (
 )
 from .franchise import Franchise
 from .link import Entries, Origin, PeerLink, PeerRequests
-from .streams import EntryStreams
+from .streams import MESSAGE_ENTRIES_MAX, EntryStreams
 from .values import APPEND_ENTRIES, APPEND_PACKED, HELLO, PRE_VOTE, REQUEST_VOTE, encode_json
 
 FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE)
@@ -68,6 +68,9 @@ PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
 PUBLISH_MS = 10  # How often the commit index is told to the processes beside us, at most.
+READERS_A_WAKE = 8  # Readers served in one wake, and ...
+READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: heartbeats can't wait.
+READERS_MAX = 8000  # Readers that wait for their turn.
 _NOBODY: frozenset[str] = frozenset()
 FORGET_EVERY_MS = 60_000
 FORGET_AFTER_TTL_S = 30 * 60
@@ -123,6 +126,14 @@ class _Waiting(NamedTuple):
     last_index: int
     last_term: int
     answers: list[Envelope]
+
+
+class _Reading(NamedTuple):
+    """A request for entries that waits for its turn, and where its answers go."""
+
+    out: native.Frames
+    routing_id: bytes
+    request: RequestEntries
 
 
 class Reader(Protocol):
@@ -203,6 +214,7 @@ class Peer:
             ttl_s=setup.update_ttl_s,
         )
         self.streams = EntryStreams(self._entries)
+        self._readers: deque[_Reading] = deque()  # Who waits for a turn.
         self._incarnations: dict[str, int] = {}
         self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
         self._hello_due_ms = now_ms
@@ -385,19 +397,33 @@ class Peer:
                     info = info._replace(prune_index=0)
                 answer = encode_log_info_answer(message.reqid, info)
             case RequestEntries() if self._is_leader():
-                for answer in self.streams.on_request(
-                    routing_id, message, self.last_applied, self._now_ms
-                ):
-                    out.add(answer)
+                if len(self._readers) < READERS_MAX:
+                    self._readers.append(_Reading(out, routing_id, message))
                 return
             case RequestEntries():
-                refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=core.leader)
-                answer = encode_entries_answer(message.reqid, refusal)
+                answer = self._no_entries(message)
             case RequestBroadcastStateUrl():
                 answer = encode_state_url_answer(message.reqid, None)
             case _:
                 raise RemoteProtocolError("an update that the intake did not take")
         out.add([routing_id, *answer])
+
+    def _no_entries(self, request: RequestEntries) -> list[bytes]:
+        refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=self.core.leader)
+        return encode_entries_answer(request.reqid, refusal)
+
+    def _serve_readers(self) -> None:
+        """Answers those who ask for entries, in turn: a small request may ask for very much."""
+        size = 0
+        for _ in range(min(READERS_A_WAKE, len(self._readers))):
+            out, routing_id, request = self._readers.popleft()
+            for answer in self.streams.on_request(
+                routing_id, request, self.last_applied, self._now_ms
+            ):
+                out.add(answer)
+                size += sum(map(len, answer))
+            if size >= READ_BYTES_A_WAKE:
+                return
 
     def _is_leader(self) -> bool:
         return self.core.role is Role.LEADER
@@ -421,7 +447,9 @@ class Peer:
             return []
         frames: list[bytes] = []
         for batch in self._reader.batches(first_index, last_index, last_term, bytes_max):
-            frames.extend(_expand(batch))
+            end = min(batch.last_index, first_index + MESSAGE_ENTRIES_MAX - 1)
+            if batch.first_index <= end:  # More than this no message holds.
+                frames.extend(block_entries(batch, batch.first_index, end))
         return frames
 
     # ---- hello ----
@@ -476,6 +504,8 @@ class Peer:
     def deadline_ms(self) -> int:
         """When wake() must come next, at the latest."""
         core = self.core
+        if self._readers:
+            return self._now_ms
         deadline = core.deadline_ms
         if self._hello_wanted:
             deadline = min(deadline, self._hello_due_ms)
@@ -498,6 +528,7 @@ class Peer:
             self._catch_up(ready.reads)
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
+            self._serve_readers()
         self._timers(now_ms)
         hard_state = ready.hard_state
         if hard_state is None and self.franchise.voter and not self._voter_saved:
@@ -520,6 +551,9 @@ class Peer:
             self.leading = False
             self.updates.refuse(self._refusal, self.clients_out)
             self.streams.clear()
+            for out, routing_id, request in self._readers:
+                out.add([routing_id, *self._no_entries(request)])
+            self._readers.clear()
 
     def _job(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
         if not batches:

@@ -9,6 +9,13 @@ from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import AppendEntries, Batch, HardState, RequestVote, Vote
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
+from kelek.protocols.zmqraft.client_codec import (
+    EntriesStatus,
+    Form,
+    RequestEntries,
+    decode_entries_answer,
+    encode_client_request,
+)
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered, Wake
 from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
 
@@ -199,3 +206,42 @@ def test_who_has_a_door_of_its_own_is_not_heard_at_the_clients_door() -> None:
 
 
 # ---- readers ----
+
+
+# ---- readers ----
+
+
+def test_many_readers_at_once_are_served_in_turn() -> None:
+    """One arena of first requests asks for more than a buffer holds, or than one wake may read."""
+    alone = Alone(names=("n1",))
+    alone.now_ms = alone.peer.deadline_ms
+    alone.wake()
+    alone.wake()
+    peer, readers = alone.peer, 4000
+    batch = entries(1, 64, 1, 64 << 10)
+    alone.reader.held = [batch]
+    peer.core.log.append(entries(2, 63, 1))
+    peer.on_applied(64)
+    waiting = {number.to_bytes(12, "big") for number in range(readers)}
+    asked = [
+        [b"route", *encode_client_request(RequestEntries(reqid, 0), CLUSTER, Form.TEXT)]
+        for reqid in sorted(waiting)
+    ]
+    wakes = 0
+    while waiting:
+        answers = alone.ask_all(asked if not wakes else [], door="clients")
+        assert 0 < sum(len(frame) for frames in answers for frame in frames) <= 8 << 20
+        waiting -= {frames[0] for frames in answers}
+        assert not waiting or peer.deadline_ms <= alone.now_ms
+        wakes += 1
+    assert peer.deadline_ms > alone.now_ms
+
+
+def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
+    alone = Alone()
+    lead(alone)
+    request = encode_client_request(RequestEntries(b"request-id-1", 0), CLUSTER, Form.TEXT)
+    alone.peer.on_clients(native.Arena.from_messages([[b"route", *request]]), alone.now_ms, 0)
+    alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
+    (answer,) = alone.peer.clients_out.messages()
+    assert decode_entries_answer(answer[1:])[1].status is EntriesStatus.NOT_LEADER
