@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,12 @@ PORTS = range(20_000, 32_768)  # Below what outgoing connections get: none is ta
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the golden stories anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A job in the background has SIGINT ignored, and so would all that the tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Shell:

@@ -103,13 +103,15 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
     shown = shell.ok(f"kelek log tail --after {indexes[0]}").splitlines()
     assert [line.split(maxsplit=2)[2] for line in shown] == ["two", "from stdin", *"abcd"]
     assert len(shell.ok("kelek log tail -n 2").splitlines()) == 2
-    followed = shell.begin("kelek log tail -f -n 1")
-    assert followed.stdout.readline().decode().split()[2:] == ["d"]
-    shell.ok("kelek log put later")
-    assert followed.stdout.readline().endswith(b"later\n")
-    followed.send_signal(signal.SIGINT)
-    assert followed.wait(10) == endings.INTERRUPTED
-    followed.stdout.close()
+    with shell.begin("kelek log tail -f -n 1") as followed:
+        try:
+            assert followed.stdout.readline().decode().split()[2:] == ["d"]
+            shell.ok("kelek log put later")
+            assert followed.stdout.readline().endswith(b"later\n")
+            followed.send_signal(signal.SIGINT)
+            assert followed.wait(20) == endings.INTERRUPTED
+        finally:
+            followed.kill()
     found = json.loads(shell.ok("kelek log info -o json"))
     assert found["leader"] in ("n1", "n2", "n3")
     assert [node["answers"] for node in found["nodes"]] == [True] * 3
