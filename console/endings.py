@@ -1,9 +1,10 @@
 """How a command ends when it can't go on: one line on stderr, an exit code."""
 
+import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import click
@@ -28,17 +29,58 @@ def spoken(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-            sys.stdout.flush()
         except Ending as ending:
             end(str(ending), ending.code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            # Whoever read us has gone (`kelek log tail | head`): nothing is left to be said.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(0)
 
     return wrapped
+
+
+class Program(click.Group):
+    """A command line whose misuse, and whose output that can't be written, are one line too."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _in_one_line(self):
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _in_one_line(self):
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _in_one_line(program: click.Group) -> Iterator[None]:
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else program.name
+        word = str(path).partition(" ")[0]
+        message = error.format_message().rstrip(".").replace("\n", " ")
+        sys.stderr.write(f"{word}: {message}; see `{path} --help`\n")
+        sys.exit(IMPOSSIBLE)
+    except BrokenPipeError:
+        # Whoever read us has gone (`kelek log tail | head`): nothing is left to be said.
+        _write_nowhere()
+        sys.exit(0)
+    except OSError as error:
+        _write_nowhere()
+        context = click.get_current_context(silent=True)
+        name = context.find_root().info_name if context else program.name
+        place = error.filename or "standard output"
+        sys.stderr.write(f"{name}: {place}: {error.strerror}; the command ended there\n")
+        sys.exit(FAILED)
+
+
+def _write_nowhere() -> None:
+    """So that what is still buffered can't fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def end(line: str, code: int) -> NoReturn:

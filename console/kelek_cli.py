@@ -15,7 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=CONTEXT)
+class Seconds(click.FloatRange):
+    """A range that has no room for NaN either."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if seconds != seconds:
+            self.fail("nan is not a number of seconds.", param, ctx)
+        return seconds
+
+
+@click.group("kelek", cls=endings.Program, context_settings=CONTEXT)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """A client of a kelek cluster.
@@ -50,7 +60,7 @@ def cluster_options(command: F) -> F:
         click.option(
             "--timeout",
             "timeout_s",
-            type=click.FloatRange(0.1, 86_400),
+            type=Seconds(0.1, 86_400),
             default=10.0,
             show_default=True,
             metavar="SECONDS",

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -100,13 +100,19 @@ def opened(where: Where) -> Iterator[tuple[Log, Place]]:
             raise Ending(f"{place.name}: {error}", FAILED) from error
 
 
+def stdin() -> IO[bytes]:
+    if sys.stdin is None:
+        raise Ending("-: standard input is closed; give it a file or a pipe")
+    return sys.stdin.buffer
+
+
 def show_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
 def put(data: Sequence[str], output: str, where: Where) -> None:
     """Appends a few entries and prints their indexes."""
-    updates = [sys.stdin.buffer.read() if one == "-" else os.fsencode(one) for one in data]
+    updates = [stdin().read() if one == "-" else os.fsencode(one) for one in data]
     for number, update in enumerate(updates, 1):
         if not 0 < len(update) <= RECORD_BYTES_MAX:
             size = f"{len(update)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
@@ -249,16 +255,16 @@ def load(options: Load, output: str, where: Where) -> None:
 def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
     """The file and its size, or standard input. Raises Ending when it can't be read."""
     if name == "-":
-        yield sys.stdin.buffer, None
+        yield stdin(), None
         return
-    try:
-        file = Path(name).open("rb")  # noqa: SIM115  # Closed below.
-        size = file.seek(0, io.SEEK_END) if file.seekable() else None
-        if size is not None:
-            file.seek(0)
-    except OSError as error:
-        raise Ending(f"{name}: {error.strerror}; give a file that can be read, or -") from error
-    with file:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(name).open("rb"))
+            size = file.seek(0, io.SEEK_END) if file.seekable() else None
+            if size is not None:
+                file.seek(0)
+        except OSError as error:
+            raise Ending(f"{name}: {error.strerror}; give a file that can be read, or -") from error
         yield file, size
 
 
@@ -289,9 +295,15 @@ class Lines:
 
     def _read(self) -> Iterator[bytes]:
         """Lines with a largest length: a file without line ends must not fill the memory."""
-        while line := self._file.readline(RECORD_BYTES_MAX + 3):
-            self.position += len(line)
-            yield line
+        try:
+            while line := self._file.readline(RECORD_BYTES_MAX + 3):
+                self.position += len(line)
+                yield line
+        except OSError as error:
+            place = f"{self._options.file}: byte {self.position}"
+            raise Ending(
+                f"{place}: {error.strerror}; nothing behind it was sent", FAILED
+            ) from error
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn, ParamSpec
 import click
 
 from .. import __version__
+from . import endings
 
 EXIT_WRONG = 1
 EXIT_SETUP = 2
@@ -47,9 +48,7 @@ COLUMNS = {
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
 P = ParamSpec("P")
 
-topology_argument = click.argument(
-    "topology", required=False, type=click.Path(dir_okay=False), shell_complete=None
-)
+topology_argument = click.argument("topology", required=False, type=click.Path())
 node_option = click.option("--node", "nodes", multiple=True, help="Only this node; repeatable.")
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -77,7 +76,11 @@ def _fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
     sys.exit(code)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "supervisor",
+    cls=endings.Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Runs the processes of a topology: every role of every node is one process.
@@ -258,6 +261,8 @@ def _path(topology: str | None) -> str:
     path = topology or run_dir.default_path()
     if not Path(path).exists():
         raise OperatorError(path, "there is no such file", "give the topology's path")
+    if Path(path).is_dir():
+        raise OperatorError(path, "is a directory", "give the path of the file in it")
     return path
 
 

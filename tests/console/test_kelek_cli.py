@@ -29,6 +29,9 @@ def run(*words: str) -> tuple[int, str]:
     ("words", "said"),
     [
         (["log", "info", "-t", "nowhere.yaml"], "nowhere.yaml"),
+        (["log", "info", "--nonsense"], "see `kelek log info --help`"),
+        (["log", "tail", "-n", "0"], "'--count'"),
+        (["log", "load", "/proc/self/mem", "--url", "ipc:///x", "--cluster", "c"], "/mem"),
         (["log", "info", "--url", "tcp://127.0.0.1:1"], "--cluster"),
         (["log", "info", "--url", "127.0.0.1:1", "--cluster", "c"], "tcp://HOST:PORT"),
         (["log", "info", "--url", "tcp://h:1", "--cluster", "c", "-t", "x"], "leave one"),
@@ -45,6 +48,30 @@ def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
     code, line = run(*words, "--timeout", "0.2")
     assert code == endings.IMPOSSIBLE
     assert said in line
+
+
+def test_not_a_number_is_no_timeout() -> None:
+    code, line = run("log", "info", "--timeout", "nan")
+    assert (code, "nan" in line) == (endings.IMPOSSIBLE, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("kelek_cli --version >/dev/full", "kelek: standard output: "),
+        ("supervisor_cli --version >/dev/full", "supervisor: standard output: "),
+        (
+            "kelek_cli log put - --url ipc:///x --cluster c <&-",
+            "kelek: -: standard input is closed",
+        ),
+    ],
+)
+def test_streams_that_do_not_work_are_one_line(command: str, said: str) -> None:
+    shell = f"{sys.executable} -m kelek.console.{command}"
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode in (endings.FAILED, endings.IMPOSSIBLE)
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
 
 
 def test_info_of_nobody_fails_and_still_shows_the_nodes() -> None:
