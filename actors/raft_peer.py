@@ -13,13 +13,13 @@ from .. import __version__
 from ..native import Arena
 from ..native.updates import Reqids
 from ..protocols.raft.log import RaftLog
-from ..protocols.raft.messages import Job
+from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
-from .actor import RECONNECT_MS, Actor, SocketOptions, main
+from .actor import RECONNECT_MS, Actor, SocketOptions, main, monotonic_ms
 from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL, Ack, GroupCommit
 from .state_machine import APPLIED, COMMIT
 
@@ -65,6 +65,7 @@ class RaftPeer(Actor):
         self._peer: Peer | None = None
         self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
         self._again = False
+        self._role: tuple[str, int, str | None] = ("", 0, None)
         options, writer = self.options, "log_writer"
         pipe = partial(SocketOptions, hwm=JOBS_HWM)
         self._clients = self.socket(
@@ -206,8 +207,8 @@ class RaftPeer(Actor):
             return
         wake = peer.wake(now_ms)
         if wake.hard_state is not None:
-            self._hard_state.withheld = peer.franchise.withheld
-            self._hard_state.save(*wake.hard_state)
+            self._save(peer, *wake.hard_state)
+        self._log_role(peer)
         for name, frames in peer.links_out.items():
             self.send_batch(self._links[name], frames)
         self._write_log(peer, wake.job)
@@ -216,6 +217,23 @@ class RaftPeer(Actor):
         if wake.commit is not None:
             self._commit = wake.commit
             self.send(self._commits, [COMMIT.pack(*wake.commit)])
+
+    def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
+        """Makes term and vote durable; slow disks are told of, as every election waits for them."""
+        self._hard_state.withheld = peer.franchise.withheld
+        begun_ms = monotonic_ms()
+        self._hard_state.save(state, voter)
+        took_ms = monotonic_ms() - begun_ms
+        if took_ms >= peer.setup.election_timeout_ms_min:
+            self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
+
+    def _log_role(self, peer: Peer) -> None:
+        """One line for each election, won or lost."""
+        core = peer.core
+        role = core.role.value, core.term, core.leader
+        if role != self._role:
+            self._role = role
+            self.log("role", role=role[0], term=role[1], leader=role[2], last=core.log.last_index)
 
     def _write_log(self, peer: Peer, job: Job | None) -> None:
         """Hands a job to the log writer, or does its work here."""
