@@ -224,6 +224,7 @@ class RaftPeer(Actor):
         begun_ms = monotonic_ms()
         self._hard_state.save(state, voter)
         took_ms = monotonic_ms() - begun_ms
+        peer.core.on_busy(took_ms)
         if took_ms >= peer.setup.election_timeout_ms_min:
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 

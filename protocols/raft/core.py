@@ -28,6 +28,7 @@ from .quorum import majority
 
 __all__ = ["Raft", "Role", "Setup"]
 
+CAMPAIGNS_WIDER_MAX = 2
 NUMBER_MAX = (1 << 53) - 1  # Terms and indexes: what every wire can carry.
 
 
@@ -69,6 +70,7 @@ class Raft:
         self._retry_ms = self._election_ms
         self._speeches = {peer: Speech() for peer in setup.members if peer != setup.peer_id}
         self._majority = majority(len(setup.members))
+        self._campaigns = 0  # Since a leader was heard, or we led.
         self._granted: set[str] = set()
         self._answered: set[str] = set()
         self._leading: Leader | None = None
@@ -220,9 +222,18 @@ class Raft:
         self.voted_for = self.setup.peer_id
         self._granted = {self.setup.peer_id}
         self._answered = set()
-        self._election_ms = self._now_ms + self._election_timeout_ms()
+        self._election_ms = self._now_ms + self._candidate_timeout_ms()
         self._ask()
         self._count_votes()
+
+    def _candidate_timeout_ms(self) -> int:
+        """How long a campaign may take: wider with each that failed, up to fourfold, as votes wait
+        for disks; a range that the votes do not fit into would never elect anybody."""
+        wider = min(self._campaigns, CAMPAIGNS_WIDER_MAX)
+        self._campaigns += 1
+        setup = self.setup
+        timeout_ms_max = setup.election_timeout_ms_max << wider
+        return self._random.randint(setup.election_timeout_ms_min, timeout_ms_max)
 
     def _ask(self) -> None:
         """Asks, or asks again, everybody who has not answered."""
@@ -293,6 +304,7 @@ class Raft:
         assert self._may_vote
         self.role = Role.LEADER
         self.leader = self.setup.peer_id
+        self._campaigns = 0
         self._leading = Leader(self.setup, self.log, self.term, self._speeches, self._now_ms)
         self._quorum_due_ms = self._now_ms + self.setup.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
@@ -327,6 +339,7 @@ class Raft:
                 raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
             self._follow(sender)
         self._heard_ms = now_ms
+        self._campaigns = 0
         self._election_ms = now_ms + self._election_timeout_ms()
         refusal = self._follows(message)
         if refusal is not None:
@@ -405,6 +418,12 @@ class Raft:
             self._commit_due = True
 
     # What the shell reports.
+
+    def on_busy(self, ms: int) -> None:
+        """The shell could not listen for so long, as it waited for its disk with a vote: that time
+        counts neither against the candidate that it voted for nor against its own campaign."""
+        self._election_ms += ms
+        self._retry_ms += ms
 
     def on_durable(self, index: int, term: int) -> None:
         """Our own writer has everything up to (index, term) on disk.

@@ -237,3 +237,35 @@ def test_junk_is_refused_or_harmless(steps: list[tuple[str, Message]], leading: 
             assert right.first_index == left.last_index + 1
         for one in ready.batches:
             raft.on_durable(one.last_index, one.term)
+
+
+def campaign_span(raft: Raft) -> int:
+    """Waits for the next campaign, with everybody's pre-vote; how long it may take."""
+    now_ms = raft.deadline_ms
+    raft.tick(now_ms)
+    while raft.role is not Role.PRE_CANDIDATE:
+        now_ms = raft.deadline_ms
+        raft.tick(now_ms)
+    raft.step("n2", Vote(raft.term + 1, True, pre_vote=True), now_ms)
+    raft.ready()
+    assert raft.role is Role.CANDIDATE
+    return raft._election_ms - now_ms
+
+
+def test_failed_campaigns_take_longer_until_a_leader_is_heard() -> None:
+    """A range that the votes do not fit into, as they wait for slow disks, would elect nobody."""
+    raft = make()
+    assert campaign_span(raft) <= 300
+    wider = [campaign_span(raft) for _ in range(20)]
+    assert 600 < max(wider) <= 4 * 300
+    raft.step("n2", append("n2", raft.term + 1, (0, 0)), raft.deadline_ms)
+    assert campaign_span(raft) <= 300
+
+
+def test_time_spent_with_the_disk_is_not_the_candidates() -> None:
+    raft = make()
+    deadline_ms = raft.deadline_ms
+    raft.on_busy(500)
+    assert raft.deadline_ms == deadline_ms + 500
+    raft.tick(deadline_ms + 499)
+    assert raft.role is Role.FOLLOWER
