@@ -5,7 +5,7 @@ machine safety; and ours: term, vote and commit never go back, every acknowledge
 log exactly once, at its index, and the updates of one client stand in the order sent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kelek.protocols.raft.core import Raft, Role
@@ -57,6 +57,7 @@ class Checker:
         self.acked: dict[bytes, int] = {}
         self.order: dict[bytes, int] = {}  # The last sequence number of each client, by log order.
         self.ordered: set[bytes] = set()  # Clients whose order is promised.
+        self.on_leader: Callable[[str], None] = lambda name: None  # A node was elected.
 
     # What the run reports.
 
@@ -73,6 +74,10 @@ class Checker:
         seen.log_key = (0, 0, 0)
         self.rafts[name] = raft
         self.touched[name] = raft
+
+    def on_wiped(self, name: str) -> None:
+        """The node may have forgotten term and vote: it must not vote, but that shows elsewhere."""
+        self.seen[name] = Seen()
 
     def on_stopped(self, name: str) -> None:
         self.rafts.pop(name, None)
@@ -121,6 +126,7 @@ class Checker:
         runs, last_index = raft.log.runs, raft.log.last_index
         if seen.led_term != raft.term:
             self.world.counters["leaders"] += 1
+            self.on_leader(name)
             committed = self.committed
             for first_index, term in committed.runs:
                 has = raft.log.term_at(first_index) == term

@@ -1,6 +1,7 @@
 """A whole run: a cluster, its clients, a plan of faults, and what must hold when they are over."""
 
 from collections.abc import Callable
+from functools import partial
 from traceback import format_tb
 
 from kelek.native import NativeError
@@ -44,7 +45,17 @@ class Cluster:
         self.network = Network(self.world)
         self.checker = Checker(self.world, names)
         self.world.after_event = self.checker.after_event
-        self.nodes = {name: Node(name, names, self.network, self.checker, {}) for name in names}
+        options = {
+            "append_bytes_max": random.choice([300, 300, 5_000, 1 << 20]),
+            "append_inflight_max": random.choice([1, 2, 4, 4]),
+        }
+        self.nodes = {
+            name: Node(name, names, self.network, self.checker, options) for name in names
+        }
+        self.checker.on_leader = self._on_leader
+        self._doomed = 0  # So many of the next leaders fall at once.
+        self._script: list[Callable[[str], None]] = []  # What happens to the next leaders.
+        self._apart = ""
         for node in self.nodes.values():
             node.others = {name: other for name, other in self.nodes.items() if other is not node}
         self.clients = [
@@ -64,6 +75,9 @@ class Cluster:
             (5, self._power_loss_in_write),
             (4, self._kill_in_write),
             (4, self._kill_then_power_loss),
+            (5, self._doom_leaders),
+            (4, self._figure_8),
+            (3, self._unsynced_tail),
             (3, self._kill_peer),
             (3, self._kill_writer),
             (3, self._restart_writer_alone),
@@ -72,6 +86,9 @@ class Cluster:
             (3, self._slow_disk),
             (4, self._pause),
             (3, self._all_power_loss),
+            (3, self._full_disk),
+            (2, self._empty_disk),
+            (2, self._damaged_vote),
         ]
 
     def run(self) -> None:
@@ -107,6 +124,8 @@ class Cluster:
         """All faults are healed: it must come to rest, with everything in its place."""
         world = self.world
         world.note("HEAL everything")
+        self._doomed = 0
+        self._script = []
         self.network.heal()
         self.network.weather.__init__()  # type: ignore[misc]
         for node in self.nodes.values():
@@ -272,6 +291,89 @@ class Cluster:
         node.kill_all()
         node.start_later(self._down_ms())
 
+    def _doom_leaders(self) -> None:
+        """The leader goes, and the next ones go as soon as they are elected (Raft, figure 8)."""
+        self._doomed = self.world.between(1, 4)
+        self.world.fault("doomed leaders", self._doomed)
+        leader = self._leader()
+        if leader is not None:
+            self._on_leader(leader)
+
+    def _on_leader(self, name: str) -> None:
+        if self._script:
+            self._script.pop(0)(name)
+        elif self._doomed:
+            self._doomed -= 1
+            self.world.after(self.world.between(0, 3_000), self._fell_leader, name)
+
+    def _figure_8(self) -> None:
+        """Raft, figure 8: an entry of an old term reaches a majority under a leader of a newer one,
+        while a third node holds an entry of a term between them.
+        """
+        leader = self._leader()
+        if leader is None or len(self.nodes) > 3 or self._script:
+            return
+        self.world.fault("figure 8", leader)
+        self._split_off(leader)
+        self._script = [self._second_leader, self._third_leader]
+        for _ in range(30):
+            self._run_for(50)
+            if not self._script:
+                break
+        self._run_for(300)
+        self._script = []
+        self.network.heal()
+
+    def _split_off(self, name: str) -> None:
+        """No other node hears it or is heard by it; what is under way is lost. Clients remain."""
+        self.network.heal()
+        self._cut(lambda a, b: name in (a, b) and {a, b} <= self.nodes.keys(), "lose")
+        for connection in list(self.network.connections):
+            if name in (connection.host, connection.door.host) and connection.host in self.nodes:
+                connection.close()
+
+    def _second_leader(self, name: str) -> None:
+        self._split_off(name)
+        self._apart = name
+
+    def _third_leader(self, name: str) -> None:
+        others = [other for other in self.checker.rafts if other not in (name, self._apart)]
+        if name != self._apart and others:
+            lasts = {other: self.checker.rafts[other].durable_index for other in others}
+            self._third_falls(name, lasts)
+
+    def _third_falls(self, name: str, lasts: dict[str, int]) -> None:
+        """It falls as soon as somebody has got an entry from it; looked at again and again."""
+        now = {other: raft.durable_index for other, raft in self.checker.rafts.items()}
+        if name not in now or self.checker.rafts[name].role is not Role.LEADER:
+            return
+        if any(now.get(other, 0) > last for other, last in lasts.items()):
+            self.world.after(self.world.between(0, 1_500), self._third_dies, name)
+        else:
+            self.world.after(200, self._third_falls, name, lasts)
+
+    def _third_dies(self, name: str) -> None:
+        self.network.heal()
+        self.nodes[name].kill_all()
+        self.nodes[name].start_later(self.world.between(500, 1500))
+
+    def _fell_leader(self, name: str) -> None:
+        node = self.nodes[name]
+        ways: list[Callable[[], None]] = [
+            node.kill_all,
+            node.power_off,
+            partial(self._isolate, name),
+        ]
+        way = self.world.random.choice(ways)
+        self.world.note("the leader falls:", name)
+        way()
+        if node.off:
+            node.start_later(self._down_ms())
+
+    def _isolate(self, name: str) -> None:
+        self._cut(lambda source, target: name in (source, target), "lose")
+        self.world.after(self.world.between(200, 900) * US_PER_MS, self.network.heal)
+
     def _kill_peer(self) -> None:
         node = self._node()
         if node.peer is not None:
@@ -337,6 +439,46 @@ class Cluster:
         node.power_off()
         node.start_later(self._down_ms())
 
+    def _unsynced_tail(self) -> None:
+        """A follower is killed with a write that no sync has covered, comes back, and loses power
+        as soon as the leader has committed something; then the leader goes.
+        """
+        leader = self._leader()
+        if leader is None or len(self.nodes) > 3:
+            return
+        self.world.fault("unsynced tail", leader)
+        name, other = self.world.random.sample([n for n in self.nodes if n != leader], 2)
+        node = self.nodes[name]
+        self._split_off(other)
+        node.disk.halt_in_sync(power=False, down_ms=5)
+        self._run_until_true(lambda: node.off, 200)
+        for client in self.clients:
+            client.stopped = True
+        last_index = self._last_index(leader)
+        self._run_until_true(lambda: self._commit_index(leader) >= last_index, 300)
+        node.power_off()
+        node.start_later(5)
+        self._split_off(leader)
+        self._run_for(700)
+        self.network.heal()
+        for client in self.clients:
+            client.stopped = False
+            client.wake_after(0)
+
+    def _last_index(self, name: str) -> int:
+        raft = self.checker.rafts.get(name)
+        return raft.log.last_index if raft is not None else 0
+
+    def _commit_index(self, name: str) -> int:
+        raft = self.checker.rafts.get(name)
+        return raft.commit_index if raft is not None else 0
+
+    def _run_until_true(self, holds: Callable[[], bool], within_ms: int) -> None:
+        """Looks often, and gives up quietly."""
+        end_us = self.world.now_us + within_ms * US_PER_MS
+        while not holds() and self.world.now_us < end_us:
+            self.world.run_until(self.world.now_us + 200)
+
     def _all_power_loss(self) -> None:
         """The whole cluster loses power, some of it in the middle of a write."""
         self.world.fault("power loss everywhere")
@@ -356,3 +498,34 @@ class Cluster:
         node = self._node()
         self.world.fault("slow disk", node.name)
         node.slow_until_us = self.world.now_us + self.world.between(200, 2000) * US_PER_MS
+
+    def _full_disk(self) -> None:
+        node = self._node()
+        self.world.fault("full disk", node.name)
+        node.disk.fill()
+        self.world.after(self.world.between(100, 2_000) * US_PER_MS, node.disk.free)
+
+    def _all_vote(self) -> bool:
+        """Whether no node has forgotten anything: only one at a time may."""
+        peers = [node.peer.peer for node in self.nodes.values() if node.peer is not None]
+        voters = [peer for peer in peers if peer is not None and peer.franchise.may_vote]
+        return len(voters) == len(self.nodes)
+
+    def _empty_disk(self) -> None:
+        """A disk is replaced: what stood on it is known to the others alone."""
+        if self._all_vote():
+            node = self._node()
+            self.world.fault("empty disk", node.name)
+            node.kill_all()
+            node.disk.wipe()
+            self.checker.on_wiped(node.name)
+            node.start_later(self._down_ms())
+
+    def _damaged_vote(self) -> None:
+        if self._all_vote():
+            node = self._node()
+            self.world.fault("damaged vote", node.name)
+            node.kill_all()
+            node.disk.damage_vote()
+            self.checker.on_wiped(node.name)
+            node.start_later(self._down_ms())

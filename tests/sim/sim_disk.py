@@ -10,6 +10,9 @@ from typing import Any
 from kelek.storage.memory import MemoryDisk, MemoryFiles
 from kelek.tests.sim.sim_world import Process, World
 
+HARD_STATE = "hard_state"
+SLOT_BYTES = 4096  # docs/disk-format.md, "Hard state": the slots stand at 1 and 2 times this.
+BYTES_MAX = 1 << 40
 HALT_AT_SYNC_MAX = 4  # One of so many next syncs is the one.
 
 
@@ -86,10 +89,25 @@ class NodeDisk:
         self._halt = None
         self.disk.power_loss(self.world.random)
 
+    def free(self) -> None:
+        """There is space again."""
+        self.disk.bytes_max = BYTES_MAX
+
     def wipe(self) -> None:
         """Somebody puts in an empty disk."""
         self._halt = None
         self.disk = MemoryDisk()
+
+    def damage_vote(self) -> None:
+        """A bit of a slot of the hard state is wrong from now on."""
+        if HARD_STATE in self.disk.names:
+            slot = self.world.between(1, 2)
+            self.disk.flip(HARD_STATE, 8 * SLOT_BYTES * slot + self.world.between(0, 8 * 16))
+
+    def fill(self) -> None:
+        """Somebody else has taken the space that was left."""
+        used = sum(len(inode.cache) for inode in self.disk.names.values())
+        self.disk.bytes_max = used + self.world.between(0, 100_000)
 
     def halt_in_sync(self, *, power: bool, down_ms: int) -> None:
         """One of the next syncs is never finished."""
@@ -103,6 +121,7 @@ class NodeDisk:
         """No more faults."""
         self._halt = None
         self.disk.fail_sync(0)
+        self.disk.bytes_max = BYTES_MAX
 
     def _before_sync(self) -> None:
         if self._halt is None:

@@ -15,7 +15,7 @@ from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
-from kelek.storage.errors import StorageError
+from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log
 from kelek.storage.reader import LogReader
@@ -30,6 +30,7 @@ CLUSTER = "sim"
 UNIX_S = 1_790_000_000
 SEGMENT_BYTES = 64 << 10
 APPLY_BYTES_MAX = 64 << 10
+FULL_RETRY_US = 200 * US_PER_MS
 
 
 class PeerProcess(Process):
@@ -106,12 +107,16 @@ class PeerProcess(Process):
         self._act(peer, now_ms)
 
     def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
-        for _, epoch, seq in acks:
+        for _, epoch, seq, full in acks:
             if epoch != self.epoch:
                 self.world.counters["acks of another epoch"] += 1
             elif self.peer is None:
                 self.begin()
+            elif full:
+                self.peer.on_writable(False, self.world.now_ms)
             else:
+                if not self.peer.writable:
+                    self.peer.on_writable(True, self.world.now_ms)
                 self.peer.on_written(seq, self.world.now_ms)
 
     def _act(self, peer: Peer, now_ms: int) -> None:
@@ -217,18 +222,32 @@ class WriterProcess(Process):
                 self.wake_after(self._flush_us - self.world.now_us)
                 return
             self._flush_us = None
-            seq = self.writer.flush()
-            if seq is not None:
-                self.node.send_ack(self.epoch, seq)
+            if not self._flush():
+                return
         if self.inbox:
             inbox, self.inbox = self.inbox, []
             for (job,) in inbox:
                 self.writer.take(job)
-            delay_us = self.node.sync_us()
-            self._flush_us = self.world.now_us + delay_us
-            self.wake_after(delay_us)
+            self._flush_later(self.node.sync_us())
         elif self.log.idle():
             self.wake_after(1000)
+
+    def _flush_later(self, delay_us: int) -> None:
+        self._flush_us = self.world.now_us + delay_us
+        self.wake_after(delay_us)
+
+    def _flush(self) -> bool:
+        """One write and sync; when the disk is full it says so and tries again later."""
+        try:
+            seq = self.writer.flush()
+        except StorageFull:
+            self.world.counters["disk full"] += 1
+            self.node.send_ack(self.epoch, 0, full=True)
+            self._flush_later(FULL_RETRY_US)
+            return False
+        if seq is not None:
+            self.node.send_ack(self.epoch, seq)
+        return True
 
     def post(self, *item: Any) -> None:
         if self.alive:
@@ -460,12 +479,12 @@ class Node:
         else:
             self.world.counters["jobs lost"] += 1
 
-    def send_ack(self, epoch: int, seq: int) -> None:
-        self._pipe("acks", self._ack_arrives, epoch, seq)
+    def send_ack(self, epoch: int, seq: int, *, full: bool = False) -> None:
+        self._pipe("acks", self._ack_arrives, epoch, seq, full)
 
-    def _ack_arrives(self, epoch: int, seq: int) -> None:
+    def _ack_arrives(self, epoch: int, seq: int, full: bool) -> None:
         if self.peer is not None:
-            self.peer.post("ack", epoch, seq)
+            self.peer.post("ack", epoch, seq, full)
 
     def publish(self, index: int, term: int) -> None:
         self._published = (index, term)

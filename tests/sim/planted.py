@@ -1,0 +1,220 @@
+"""Bugs planted into a copy of the package; the simulation must find each of them.
+
+`python tests/sim/planted.py [NAME...]` runs them all, or some, and says which seed finds what.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import kelek
+
+HERE = Path(__file__).parent
+PACKAGE = Path(kelek.__file__).parent
+COPIED = ("__init__.py", "native", "protocols", "storage", "tests/sim")
+SEEDS_MAX = 60
+LOST = (
+    "leader completeness|committed otherwise|log matching|state machine safety|append-only|"
+    "acknowledged|commits what it has not"
+)
+
+
+class Patch(NamedTuple):
+    """A piece of source text, which must be there once, and what is put in its place."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Plant(NamedTuple):
+    """One bug: its patches, and what the simulation says of it (a regular expression)."""
+
+    name: str
+    patches: tuple[Patch, ...]
+    told: str = LOST
+    first: int = 1  # The seed to begin with.
+
+
+CORE = "protocols/raft/core.py"
+LEADER = "protocols/raft/leader.py"
+PEER = "protocols/zmqraft/peer.py"
+WRITER = "storage/writer.py"
+LOG = "storage/log.py"
+
+PLANTS = (
+    Plant(
+        "acknowledged before it is synced",
+        (Patch(WRITER, "        self.log.sync()\n", ""),),
+    ),
+    Plant(
+        "volatile vote",
+        (
+            Patch(
+                CORE,
+                "hard_state = self._hard_state = HardState(self.term, self.voted_for)",
+                "self._hard_state = HardState(self.term, self.voted_for)\n"
+                "            hard_state = HardState(self.term, None)",
+            ),
+        ),
+        told="vote forgotten|vote changed",
+    ),
+    Plant(
+        "old terms committed by count",
+        (Patch(LEADER, "if reached >= self._term_start and reached", "if reached"),),
+        first=10,
+    ),
+    Plant(
+        "tail recovered without a sync",
+        (
+            Patch(
+                LOG,
+                "        elif found.tail is not None:\n            self._begin(found.tail)\n",
+                "",
+            ),
+            Patch(
+                LOG,
+                "file.sync()\n        self._files.sync_folder(FOLDER)\n        self._active",
+                "self._active",
+            ),
+        ),
+        first=34,
+    ),
+    Plant(
+        "no pre-vote",
+        (Patch(PEER, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
+        told="disturbed",
+    ),
+    Plant(
+        "writer restarted alone",
+        (
+            Patch(WRITER, "if job.epoch != self.epoch:", "if False:"),
+            Patch(WRITER, "if job.seq != self._taken + 1:", "if False:"),
+            Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
+        ),
+        told=f"{LOST}|applies with a gap|not everything",
+        first=19,
+    ),
+    Plant(
+        "votes for a shorter log",
+        (
+            Patch(
+                CORE,
+                "if (message.last_term, message.last_index) < (log.last_term, log.last_index):",
+                "if message.last_term < log.last_term:",
+            ),
+        ),
+        first=3,
+    ),
+    Plant(
+        "two votes in a term",
+        (Patch(CORE, "granted and self.voted_for in (None, sender) and", "granted and"),),
+        told="vote changed|both lead",
+        first=2,
+    ),
+    Plant(
+        "follower answers before its disk",
+        (
+            Patch(
+                CORE,
+                "            self._messages_after.append(",
+                "            self._messages.append(",
+            ),
+        ),
+        first=3,
+    ),
+    Plant(
+        "durable index survives a truncation",
+        (Patch(CORE, "        self._unsynced.truncate(index)\n", ""),),
+    ),
+    Plant(
+        "commit index beyond what is known to be equal",
+        (
+            Patch(
+                CORE,
+                "min(message.commit_index, last_index)",
+                "min(message.commit_index, self.log.last_index)",
+            ),
+        ),
+    ),
+    Plant(
+        "request ids of replaced updates kept",
+        (Patch(PEER, "        self.reqids.truncate(last_index)\n", ""),),
+        told="acknowledged|order of",
+    ),
+    Plant(
+        "no chain between a client's packs",
+        (
+            Patch(
+                "protocols/zmqraft/window.py",
+                'previous = self.items[position - 1].reqids[-1] if position else b""',
+                'previous = b""',
+            ),
+        ),
+        told="order of",
+    ),
+    Plant(
+        "hard state not synced",
+        (Patch("storage/hard_state.py", "            self._file.sync()\n", ""),),
+        told="vote forgotten|term went back",
+    ),
+)
+
+
+def plant(bug: Plant, folder: Path) -> None:
+    """Makes folder/kelek, a copy of the package and the simulation with the bug in it."""
+    target = folder / "kelek"
+    target.mkdir()
+    for name in COPIED:
+        source = PACKAGE / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target / name)
+    for library in PACKAGE.glob("_native*.so"):
+        shutil.copy(library, target / library.name)
+    for path, old, new in bug.patches:
+        text = (target / path).read_text()
+        assert text.count(old) == 1, f"{bug.name}: {path} has changed, mend its patch: {old!r}"
+        (target / path).write_text(text.replace(old, new))
+
+
+def find(bug: Plant, seeds: int) -> str | None:
+    """Runs seeds until one fails as it should; returns what it said, None when none did."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plant(bug, folder)
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        environment.pop("KELEK_SEED", None)
+        command = [sys.executable, "-m", "kelek.tests.sim.campaign", "--quiet"]
+        command += ["--seeds", str(seeds), "--first", str(bug.first), "--until", bug.told]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=folder
+        )
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        raise AssertionError(f"{bug.name}: the campaign itself failed:\n{done.stderr}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    return lines[-1] if done.returncode == 1 else None
+
+
+def main() -> int:
+    wanted = sys.argv[1:]
+    missed = 0
+    for bug in PLANTS:
+        if wanted and bug.name not in wanted:
+            continue
+        begun = time.monotonic()
+        found = find(bug, SEEDS_MAX)
+        missed += found is None
+        seconds = time.monotonic() - begun
+        print(f"{bug.name}: {(found or 'NOT FOUND')[:150]} ({seconds:.0f} s)", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
