@@ -126,7 +126,10 @@ def load(path: str) -> Node:
         place, problem = path, error.problem or "not YAML"
         if error.problem_mark:
             place = f"{path}:{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
-        raise OperatorError(place, _one_line(problem), "correct the YAML there") from None
+        way_out = "correct the YAML there"
+        if "'\\t'" in problem:
+            problem, way_out = "a tab can't indent in YAML", "write blanks"
+        raise OperatorError(place, _one_line(problem), way_out) from None
 
 
 def _text(path: str) -> str:

@@ -168,7 +168,7 @@ MISTAKES = [
     ("deep", HEAD + "data: " + "[" * 30 + "]" * 30,
      "t.yaml:3:23: nested deeper than 16; write it flat"),
     ("tab", HEAD + "raft:\n\theartbeat_ms: 5\n",
-     "t.yaml:4:1: found character '\\t' that cannot start any token; correct the YAML there"),
+     "t.yaml:4:1: a tab can't indent in YAML; write blanks"),
     ("unclosed", HEAD + "data: [a\n",
      "t.yaml:4:1: expected ',' or ']', but got '<stream end>'; correct the YAML there"),
     ("control character", HEAD + "data: a\x01b\n",
