@@ -123,8 +123,9 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
     """Stops the nodes that run here: they finish what is open and end within 5 s."""
     from ..actors import run_dir
 
-    base = run_dir.of_topology(_path(topology))
-    running = _running(base, nodes)
+    path = _path(topology)
+    base = run_dir.of_topology(path)
+    running = _running(path, nodes)
     if not running:
         click.echo("nothing-runs")
         return 0
@@ -168,7 +169,7 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
     base = run_dir.of_topology(path)
     rows: list[dict[str, Any]] = []
     asked: set[int] = set()
-    for name, found in _running(base, nodes).items():
+    for name, found in _running(path, nodes).items():
         pid = found.get("pid", 0)
         if pid not in asked:
             asked.add(pid)
@@ -207,7 +208,8 @@ def logs(
         if not roles or path.stem in roles
     }
     if not paths:
-        _fail(f"{found.data_dir}: no logs; nothing of it ran here yet", EXIT_NOTHING)
+        of = f" of {', '.join(roles)}" if roles else ""
+        _fail(f"{found.data_dir}: no logs{of}; nothing of it ran here yet", EXIT_NOTHING)
     tails = {path: _tail(path, lines) for path in paths}
     merged = sorted(
         (stamp, paths[path], number, line)
@@ -284,10 +286,13 @@ def _own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
     return [name for name in own if not nodes or name in nodes]
 
 
-def _running(base: Path, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _running(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """What runs of a topology; the file itself is only read for a node that does not run."""
     from ..actors import run_dir
 
-    running = run_dir.running(base)
+    running = run_dir.running(run_dir.of_topology(path))
+    if not {*nodes} <= running.keys():
+        _own_nodes(_load(path), nodes)
     return {name: found for name, found in running.items() if not nodes or name in nodes}
 
 

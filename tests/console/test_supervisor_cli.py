@@ -365,8 +365,15 @@ def test_no_such_file(cli: Cli, command: str) -> None:
     assert done.stderr == ("supervisor: t.yaml: there is no such file; give the topology's path\n")
 
 
-def test_an_unknown_node(cli: Cli) -> None:
-    done = cli.run("start", "--node", "nn1")
+def test_a_directory_is_no_topology(cli: Cli) -> None:
+    done = cli.run("check", ".")
+    assert done.returncode == 2
+    assert done.stderr == "supervisor: .: is a directory; give the path of the file in it\n"
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "status", "logs"])
+def test_an_unknown_node(cli: Cli, command: str) -> None:
+    done = cli.run(command, "--node", "nn1")
     assert done.returncode == 2
     assert done.stderr == "supervisor: --node: unknown node 'nn1'; did you mean 'n1'?\n"
 
