@@ -44,6 +44,7 @@ APPLY_MS = 2
 FOLLOW_MS = 10
 FOLLOW_MS_MAX = 160
 PORT_MAX = 65_535
+INDEX_MAX = (1 << 53) - 1  # What every client's language counts exactly.
 IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
 URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
 
@@ -179,6 +180,9 @@ class Log:
 
         What this Log has committed itself before the call is always among them.
         """
+        _check_range("after", after)
+        if count is not None:
+            _check_range("count", count)
         own_index = self._own_index
         while True:
             stream = self._client.open_stream(Stream(after, count))
@@ -218,6 +222,8 @@ class Log:
 
     def info(self, url: str | None = None) -> LogInfo:
         """The leader's log, or that of the peer at url: term and indexes."""
+        if url is not None:
+            _check_url(url)
         answer = self._ask(Ask(RequestLogInfo(new_reqid()), url))
         assert isinstance(answer, LogInfo)
         return answer
@@ -303,6 +309,13 @@ def _check_url(url: str) -> None:
         raise ValueError(
             f"{url!r}: the path has over {IPC_PATH_BYTES_MAX} bytes; use a shorter one"
         )
+
+
+def _check_range(name: str, value: int) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is int, not {type(value).__name__}")
+    if not 0 <= value <= INDEX_MAX:
+        raise ValueError(f"{name} is 0 to {INDEX_MAX}, not {value}")
 
 
 def _checked(data: Data) -> bytes:

@@ -193,6 +193,14 @@ def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
         kelek.Log("")
     with pytest.raises(ValueError, match="ident"):
         kelek.Log(cluster.urls, "")
+    with kelek.Log(cluster.urls) as log:
+        for after, count in ((-1, None), (0, -1), (1 << 53, 1)):
+            with pytest.raises(ValueError, match="is 0 to"):
+                next(log.entries(after, count))
+        with pytest.raises(TypeError, match="after is int"):
+            next(log.entries("1"))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="not a url"):
+            log.info("nonsense")
 
 
 @pytest.mark.parametrize(
