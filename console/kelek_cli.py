@@ -101,7 +101,9 @@ def put(data: tuple[str, ...], output: str, **where: Any) -> None:
 @log.command()
 @cluster_options
 @output_option
-@click.option("--after", type=click.IntRange(min=0), metavar="N", help="Begin behind index N.")
+@click.option(
+    "--after", type=click.IntRange(0, (1 << 53) - 1), metavar="N", help="Begin behind index N."
+)
 @click.option("-n", "--count", type=click.IntRange(min=1), default=10, show_default=True,
               help="Without --after: how many of the last entries.")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on as entries are committed.")

@@ -22,7 +22,7 @@ from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client_codec import LogInfo
 from ..protocols.zmqraft.entry import Entry
-from .endings import FAILED, IMPOSSIBLE, Ending
+from .endings import FAILED, IMPOSSIBLE, INTERRUPTED, Ending
 
 KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint"}
 INFO_MS = 1000  # A node that has not answered by then is shown as not answering.
@@ -214,6 +214,7 @@ def ask(place: Place, url: str, where: Where) -> LogInfo | None:
 
 def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:
     row: dict[str, object] = {"node": name, "url": url, "answers": answer is not None}
+    row.update(dict.fromkeys(("role", "leader", *INFO_FIELDS)))
     if answer is not None:
         row["role"] = "leader" if answer.leading else "follower"
         row["leader"] = answer.leader
@@ -224,7 +225,7 @@ def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:
 def show_rows(rows: Sequence[dict[str, object]]) -> None:
     keys = ["node", "url", "role", "leader", *INFO_FIELDS]
     heads = [key.removesuffix("_index") for key in keys]
-    cells = [[str(row.get(key, "-")) for key in keys] for row in rows]
+    cells = [["-" if row[key] is None else str(row[key]) for key in keys] for row in rows]
     for row, line in zip(rows, cells, strict=True):
         if not row["answers"]:
             line[2] = "no answer"
@@ -236,11 +237,15 @@ def show_rows(rows: Sequence[dict[str, object]]) -> None:
 
 def load(options: Load, output: str, where: Where) -> None:
     """Appends the lines of a file, with a progress bar when somebody watches."""
-    with lines_of(options.file) as (file, size), opened(where) as (log, _):
+    with (
+        lines_of(options.file) as (file, size),
+        committed_so_far(options.file) as note,
+        opened(where) as (log, _),
+    ):
         began = time.monotonic()
         reader = Lines(file, options)
-        with progress(reader, size) as on_committed:
-            count = log.update_many(reader, on_committed)
+        with progress(reader, size) as show:
+            count = log.update_many(reader, lambda count: (note(count), show and show(count)))
         seconds = time.monotonic() - began
         last_index = log.info().commit_index
     rate = round(count / max(seconds, 1e-9))
@@ -249,6 +254,27 @@ def load(options: Load, output: str, where: Where) -> None:
         show_json({"updates": count, **figures})
     else:
         click.echo(f"loaded {count:,} updates in {seconds:.1f} s: {rate:,} updates/s")
+
+
+@contextmanager
+def committed_so_far(name: str) -> Iterator[Callable[[int], None]]:
+    """A load that ends early says how far it came: those updates are committed, from the first."""
+    committed = 0
+
+    def note(count: int) -> None:
+        nonlocal committed
+        committed = count
+
+    try:
+        yield note
+    except Ending as ending:
+        if not committed:
+            raise
+        line = f"{ending}; at least the first {committed:,} updates are committed"
+        raise Ending(line, FAILED) from ending
+    except KeyboardInterrupt:
+        line = f"{name}: interrupted; at least the first {committed:,} updates are committed"
+        raise Ending(line, INTERRUPTED) from None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from kelek.console import endings
 from kelek.console.kelek_cli import main
-from kelek.console.log_commands import Lines, Load, entry_json, entry_line
+from kelek.console.log_commands import Lines, Load, committed_so_far, entry_json, entry_line
 from kelek.protocols.zmqraft.entry import Entry
 
 
@@ -78,7 +78,10 @@ def test_info_of_nobody_fails_and_still_shows_the_nodes() -> None:
     words = ["log", "info", "--url", "ipc:///nobody", "--cluster", "c", "--timeout", "0.1"]
     result = CliRunner().invoke(main, [*words, "-o", "json"])
     assert result.exit_code == endings.FAILED
-    assert json.loads(result.stdout)["nodes"][0]["answers"] is False
+    (node,) = json.loads(result.stdout)["nodes"]
+    assert node["answers"] is False
+    assert {node[key] for key in ("role", "leader", "term", "commit_index")} == {None}
+    assert "no answer  -" in CliRunner().invoke(main, words).stdout
 
 
 def test_help_loads_nothing_slow() -> None:
@@ -107,6 +110,27 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
             lines = Lines(file, options)
             assert list(lines) == expected
             assert lines.position == path.stat().st_size or options.limit
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (endings.Ending("f:9: too long"), endings.FAILED, "f:9: too long"),
+        (KeyboardInterrupt(), endings.INTERRUPTED, "f: interrupted"),
+    ],
+)
+def test_a_load_that_ends_early_says_how_far_it_came(
+    error: BaseException, code: int, line: str
+) -> None:
+    def load() -> None:
+        with committed_so_far("f") as note:
+            note(1234)
+            raise error
+
+    with pytest.raises(endings.Ending) as ended:
+        load()
+    assert ended.value.code == code
+    assert str(ended.value) == f"{line}; at least the first 1,234 updates are committed"
 
 
 def test_an_entry_is_one_line_whatever_is_in_it() -> None:
