@@ -36,6 +36,7 @@ from .window import Pending, Window, WindowLimits
 
 POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
 SEND_AGAIN_MS = 50  # Between two answers to gaps.
+PEERS_MAX = 256  # Connections at a time: whoever answers may name others for ever.
 HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
 
 
@@ -316,7 +317,7 @@ class Client:
         return {ask.url for ask in self._asks.values() if ask.url is not None}
 
     def _connect(self, url: str) -> None:
-        if url not in self._peers:
+        if url not in self._peers and len(self._peers) < PEERS_MAX:
             self._peers[url] = _Peer(url)
             self._actions.append(Connect(url))
 

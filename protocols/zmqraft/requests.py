@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..errors import RemoteProtocolError
 from .client_codec import (
     ClientRequest,
     ConfigAnswer,
@@ -103,6 +104,8 @@ class Stream:
         first_index = answer.last_index - len(answer.entries) + 1
         if first_index > self.prev_index + 1 and answer.entries:
             return None  # Something is missing: silence follows, and a new request.
+        if not answer.entries and answer.last_index > self.prev_index:
+            raise RemoteProtocolError("an entries answer skips entries")
         entries = answer.entries[self.prev_index + 1 - first_index :] if answer.entries else ()
         if self.remaining is not None:
             entries = entries[: self.remaining]

@@ -1,17 +1,32 @@
 """Stories of the client machine in virtual time: who leads, what is sent again, in which order."""
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.protocols.zmqraft.client import Ask, Pending, Stream, WindowLimits
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.zmqraft.client import (
+    Ask,
+    Client,
+    ClientSetup,
+    Connect,
+    Pending,
+    Send,
+    Stream,
+    WindowLimits,
+)
 from kelek.protocols.zmqraft.client_codec import (
     ConfigAnswer,
+    EntriesAnswer,
+    EntriesStatus,
     Form,
     LogInfo,
     RequestBroadcastStateUrl,
     RequestConfig,
     RequestLogInfo,
+    encode_config_answer,
 )
 from kelek.protocols.zmqraft.entry import decode_entries
 from kelek.protocols.zmqraft.values import REQUEST_CONFIG, REQUEST_UPDATE, UPDATE_PACK
@@ -338,3 +353,29 @@ def test_the_window_has_limits() -> None:
     assert window.has_room
     pack(world, b"b")
     assert not window.has_room
+
+
+def test_an_answer_without_entries_does_not_move_a_stream() -> None:
+    stream = Stream(0, 10)
+    stream.begin(b"request-id-1")
+    with pytest.raises(RemoteProtocolError):
+        stream.on_answer(EntriesAnswer(EntriesStatus.MORE, 1000))
+    assert (stream.prev_index, stream.remaining, stream.done) == (0, 10, False)
+
+
+def test_a_peer_that_names_ever_more_members_is_not_followed_everywhere() -> None:
+    numbers = count(1)
+    setup = ClientSetup(IDENT, ("tcp://n1",))
+    client = Client(setup, lambda: next(numbers).to_bytes(12, "big"), 0)
+    client.on_connected("tcp://n1", 0)
+    made = 0
+    for round_ in range(8):
+        now_ms = 1000 * round_
+        actions = client.ready(now_ms)
+        made += sum(isinstance(action, Connect) for action in actions)
+        asked = [action.frames for action in actions if isinstance(action, Send)][-1]
+        members = tuple((f"m{round_}.{i}", f"tcp://m{round_}.{i}") for i in range(200))
+        answer = ConfigAnswer(leading=False, leader=None, members=members)
+        client.on_frames("tcp://n1", encode_config_answer(asked[0], answer), now_ms)
+    made += sum(isinstance(action, Connect) for action in client.ready(9000))
+    assert 200 < made <= 256
