@@ -399,6 +399,8 @@ class Peer:
             case RequestEntries() if self._is_leader():
                 if len(self._readers) < READERS_MAX:
                     self._readers.append(_Reading(out, routing_id, message))
+                else:
+                    self.streams.refused += 1
                 return
             case RequestEntries():
                 answer = self._no_entries(message)
@@ -671,6 +673,7 @@ class Peer:
             "reqids": len(self.reqids),
             "malformed": self.malformed,
             "strangers": self.requests.strangers,
+            "readers_refused": self.streams.refused,
             "writable": self.writable,
             **self.updates.counters(),
         }

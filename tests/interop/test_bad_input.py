@@ -207,3 +207,22 @@ def send_if_taken(stranger: zmq.Socket[bytes], frames: list[bytes]) -> None:
     """A PUSH to a socket of another kind has nobody to send to."""
     if stranger.poll(200, zmq.POLLOUT):
         stranger.send_multipart(frames)
+
+
+def test_what_was_dropped_is_told_once_a_minute(cluster: Cluster, doors: list[str]) -> None:
+    """Thousands of bad messages, seconds apart, make one line of each peer's log."""
+    for _ in range(3):
+        count = dropped(cluster)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        for url in doors:
+            dealer = Dealer(context, url)
+            for _ in range(200):
+                dealer.send(b"\x01", b"?", b"interop")
+            dealer.ask(reqid(), b"^")
+            dealer.close()
+        context.term()
+        assert dropped(cluster) >= count
+    for name in cluster.urls:
+        log = (cluster.folder / "data" / name / "logs" / "raft_peer.log").read_text()
+        lines = [line for line in log.splitlines() if " bad-messages " in line]
+        assert len(lines) == 1, lines
