@@ -182,7 +182,8 @@ class Supervisor(Loop):
             data_dir=plan.data_dir,
             control=pipes.endpoint(self._pipes_dir, "all" if one_process else node.name, *CONTROL),
             epoch=unit.epoch,
-            bootstrap=self.options.bootstrap,
+            # Of the first start alone: a directory that is empty later has been lost.
+            bootstrap=self.options.bootstrap and not unit.was_ready,
             options=node.options,
             places=node.places,
         )

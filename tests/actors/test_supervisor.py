@@ -93,6 +93,18 @@ def test_the_epoch_grows_with_each_start(start: Start) -> None:
     assert json.loads(setup.read_text())["epoch"] > before
 
 
+def test_bootstrap_is_for_the_first_start_alone(start: Start) -> None:
+    """A data directory that is empty months later was lost: that node owes its votes."""
+    running = start(bootstrap=True)
+    running.wait_event("all-ready")
+    setup = Path(running.told["run_dir"]) / "n1" / "peer.json"
+    assert json.loads(setup.read_text())["bootstrap"]
+    os.kill(running.pids("peer")[0], signal.SIGKILL)
+    running.wait_event("restarting")
+    running.wait_ready("writer", "peer")
+    assert not json.loads(setup.read_text())["bootstrap"]
+
+
 def test_gives_up_visibly_after_many_failures(start: Start) -> None:
     """A crash at each start: the pauses grow, then it ends and says why."""
     running = start(options={"fault": {"peer": "crash"}}, backoff_ms=[0, 10, 20, 40])

@@ -1,6 +1,6 @@
 """A supervisor of dummies in a process of its own: driver.py JSON.
 
-JSON: {run_dir, data_dir, nodes, options, one_process, backoff_ms}
+JSON: {run_dir, data_dir, nodes, options, one_process, bootstrap, backoff_ms}
 """
 
 import json
@@ -35,7 +35,12 @@ def main() -> int:
     told = json.loads(sys.argv[1])
     supervisor.BACKOFF_MS = tuple(told.get("backoff_ms", supervisor.BACKOFF_MS))
     plans = [node_plan(name, told) for name in told["nodes"]]
-    options = StartOptions("t.yaml", Path(told["run_dir"]), bool(told.get("one_process")))
+    options = StartOptions(
+        "t.yaml",
+        Path(told["run_dir"]),
+        bool(told.get("one_process")),
+        bool(told.get("bootstrap")),
+    )
     try:
         return Supervisor(plans, options).run()
     except OperatorError as error:
