@@ -106,7 +106,7 @@ class RaftPeer(Actor):
 
     def _begin(self, now_ms: int) -> None:
         """Reads the log once: the terms for the core, the request ids for the intake."""
-        reqids = Reqids()
+        reqids, reqids_max = Reqids(), self.options["reqids_max"]
         runs: list[tuple[int, int]] = []
         last_index = 0
         for batch in self._reader.scan():
@@ -114,6 +114,8 @@ class RaftPeer(Actor):
                 runs.append((batch.first_index, batch.term))
             last_index = batch.last_index
             reqids.add_block(batch.block)
+            if len(reqids) > reqids_max:
+                reqids.bound(reqids_max)  # Which are left does not depend on when this is done.
         stored = self._hard_state
         recovered = Recovered(
             epoch=self.setup.epoch,

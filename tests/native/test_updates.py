@@ -1,5 +1,6 @@
 """The intake, case by case: what each request is answered, and what goes to the log."""
 
+import random
 import struct
 
 import pytest
@@ -352,3 +353,22 @@ def test_ids_come_back_from_blocks() -> None:
     assert (reqids.find(reqid(1)), reqids.find(reqid(2)), len(reqids)) == (5, None, 1)
     with pytest.raises(ValueError):
         reqids.find(b"short")
+
+
+def test_a_table_bounded_while_it_grows_ends_as_one_bounded_once() -> None:
+    """A start reads a log of any length: its table must not grow with it first."""
+    dice = random.Random(5)
+    often, once = Reqids(b"sixteen bytes..."), Reqids(b"sixteen bytes...")
+    ids: list[bytes] = []
+    for first_index in range(1, 3000, 10):
+        seconds = [1_790_000_000 + first_index // 10 + dice.randrange(-50, 50) for _ in range(10)]
+        added = [second.to_bytes(4, "big") + dice.randbytes(8) for second in seconds]
+        block = encode_block(first_index, 1, [Record(0, one, b"x") for one in added]).block
+        ids += added
+        often.add_block(block)
+        often.bound(200)
+        once.add_block(block)
+    once.bound(200)
+    assert often.forgotten_s == once.forgotten_s
+    assert [often.find(one) for one in ids] == [once.find(one) for one in ids]
+    assert len(often) == len(once) <= 200
