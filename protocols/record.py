@@ -21,6 +21,7 @@ MAGIC_BLOCK = 0x424B4C4B  # "KLKB"
 MAGIC_MARK = 0x4D4B4C4B  # "KLKM"
 REQID_SIZE = 12
 TAG_REQID = 0x80
+_ENTRY_TERM = slice(13, 20)  # Of an entry of the text's wire.
 
 
 class Record(NamedTuple):
@@ -145,12 +146,17 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]
     of term 0, or of a term below that of the entry before.
     """
     frames = list(frames)
-    joined = memoryview(b"".join(frames))
-    sizes = [len(frame) for frame in frames]
     batches: list[Batch] = []
-    while sizes:
+    at = 0
+    while at < len(frames):
+        # Run by run: whoever sends a new term with each entry must not make this quadratic.
+        term_bytes = frames[at][_ENTRY_TERM]
+        end = at + 1
+        while end < len(frames) and frames[end][_ENTRY_TERM] == term_bytes:
+            end += 1
+        run = frames[at:end]
         try:
-            block, used = native.block_from_entries(first_index, joined, sizes)
+            block, used = native.block_from_entries(first_index, b"".join(run), [*map(len, run)])
         except native.NativeError as error:
             raise RemoteProtocolError(f"entry {first_index} or behind is malformed") from error
         term = BLOCK_HEADER.unpack_from(block)[3]
@@ -160,6 +166,5 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]
             )
         batches.append(Batch(first_index, used, term, block))
         first_index += used
-        joined = joined[sum(sizes[:used]) :]
-        sizes = sizes[used:]
+        at += used
     return batches

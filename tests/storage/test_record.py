@@ -1,6 +1,7 @@
 """CRC and framing in C against their Python twins, and the faces of protocols/record.py."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -235,3 +236,25 @@ def test_the_largest_record_fits() -> None:
     held = [Record(127, b"r" * 12, bytes(record.RECORD_BYTES_MAX))]
     batch = record.encode_block(2**53 - 1, 2**53 - 1, held)
     assert record.decode_block(batch.block) == (batch, held)
+
+
+def test_entries_of_very_many_terms_cost_no_more_than_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them makes a block: what is handed to C for it must not be all that is left."""
+    frames = [bytes(13) + term.to_bytes(7, "little") + b"x" for term in range(1, 3001)]
+    handed = 0
+    real = native.block_from_entries
+
+    def counted(
+        first_index: int, joined: native.Readable, sizes: Sequence[int]
+    ) -> tuple[bytes, int]:
+        nonlocal handed
+        handed += len(sizes)
+        return real(first_index, joined, sizes)
+
+    monkeypatch.setattr(native, "block_from_entries", counted)
+    batches = record.block_from_entries(7, frames)
+    assert [batch.term for batch in batches] == list(range(1, 3001))
+    assert batches[-1].last_index == 3006
+    assert handed == 3000
