@@ -549,7 +549,8 @@ class Peer:
             self._refusal = encode_json(core.leader)
         if core.role is Role.LEADER:
             self.leading = True
-        elif self.leading:
+        elif self.leading or self.updates.waiting or self._readers:
+            # Also when all of a leadership has happened since the last wake.
             self.leading = False
             self.updates.refuse(self._refusal, self.clients_out)
             self.streams.clear()

@@ -13,7 +13,10 @@ from kelek.protocols.zmqraft.client_codec import (
     EntriesStatus,
     Form,
     RequestEntries,
+    RequestUpdate,
+    UpdateStatus,
     decode_entries_answer,
+    decode_update_answer,
     encode_client_request,
 )
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered, Wake
@@ -138,21 +141,18 @@ def speaks(name: str, *, voter: bool = True, incarnation: int = 7) -> own.Hello:
     return own.Hello(name, "1", features, incarnation, voter=voter)
 
 
-def lead(alone: Alone) -> None:
-    """n1 is elected by n2."""
+def lead(alone: Alone, *, wake: bool = True) -> None:
+    """n1 is elected by n2; whether it has acted on that yet."""
     for name in ("n2", "n3"):
         alone.hello(speaks(name))
     core = alone.peer.core
     alone.now_ms = core.deadline_ms
     alone.wake()
     for pre_vote in (True, False):
-        core.step("n2", own_vote(core.term + pre_vote, pre_vote), alone.now_ms)
-        alone.wake()
+        core.step("n2", Vote(core.term + pre_vote, True, pre_vote), alone.now_ms)
+        if pre_vote or wake:
+            alone.wake()
     assert core.role is Role.LEADER
-
-
-def own_vote(term: int, pre_vote: bool) -> Vote:
-    return Vote(term, True, pre_vote)
 
 
 def test_who_has_become_a_voter_is_not_counted_out_by_a_late_hello() -> None:
@@ -245,3 +245,17 @@ def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.clients_out.messages()
     assert decode_entries_answer(answer[1:])[1].status is EntriesStatus.NOT_LEADER
+
+
+def test_updates_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
+    """Else they would wait, and be acknowledged with their old index in a later leadership."""
+    alone = Alone()
+    lead(alone, wake=False)
+    core, client = alone.peer.core, b"\x6b\x49\xd2\x00request1"
+    update = [b"route", *encode_client_request(RequestUpdate(client, b"x"), CLUSTER, Form.TEXT)]
+    alone.peer.on_clients(native.Arena.from_messages([update]), alone.now_ms, 1_800_000_000)
+    assert alone.peer.updates.waiting == 1
+    alone.append(AppendEntries(core.term + 1, "n2", 0, 0, 0))
+    (answer,) = alone.peer.clients_out.messages()
+    assert decode_update_answer(answer[1:])[1].status is UpdateStatus.REFUSED
+    assert alone.peer.updates.waiting == 0
