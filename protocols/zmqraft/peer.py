@@ -223,10 +223,9 @@ class Peer:
         self.last_applied = 0
         self.leading = False
         self._written = recovered.log.last_index  # The last index given to the log writer.
-        self._seq = 0
+        self._seq = self._published = 0
         self._waiting: deque[_Waiting] = deque()
         self._intake: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
-        self._published = 0
         self._publish_due_ms = now_ms
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
         self._refusal_leader: str | None = None
