@@ -8,8 +8,12 @@ QUESTIONS = {"log": log.main, "segment": segment.main}
 
 
 def main() -> int:
+    usage = f"usage: python -m kelek.bench {{{','.join(QUESTIONS)}}} ..."
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(usage)
+        return 0
     if len(sys.argv) < 2 or sys.argv[1] not in QUESTIONS:
-        print(f"usage: python -m kelek.bench {{{','.join(QUESTIONS)}}} ...", file=sys.stderr)
+        print(usage, file=sys.stderr)
         return 2
     return QUESTIONS[sys.argv[1]](sys.argv[2:])
 

@@ -317,7 +317,7 @@ def what_next(topology: str) -> list[str]:
     ]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=endings.Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FLIGHTS:,} flights.")
 @click.option("--flights", type=click.IntRange(min=10), help="Only the first so many flights.")
 @click.option("--topology", default=DEFAULT, show_default=True, help="The nodes to start.")

@@ -37,7 +37,7 @@ def spoken(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-class Program(click.Group):
+class Command(click.Command):
     """A command line whose misuse, and whose output that can't be written, are one line too."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -49,8 +49,12 @@ class Program(click.Group):
             return super().invoke(ctx)
 
 
+class Program(Command, click.Group):
+    """The same with commands of its own."""
+
+
 @contextlib.contextmanager
-def _in_one_line(program: click.Group) -> Iterator[None]:
+def _in_one_line(program: click.Command) -> Iterator[None]:
     try:
         try:
             yield

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from kelek.console import demo
 from kelek.console.endings import Ending
@@ -49,6 +50,14 @@ def test_only_a_demo_directory_is_wiped(tmp_path: Path) -> None:
 
 def row(node: str, role: str, applied_index: int | None = None) -> dict[str, Any]:
     return {"node": node, "role": role, "applied_index": applied_index, "hash": "h", "restarts": 1}
+
+
+def test_misuse_is_one_line() -> None:
+    done = CliRunner().invoke(demo.main, ["--flights", "0"], prog_name="./demo")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("./demo: ")
+    assert done.stderr.endswith("; see `./demo --help`\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_waits_for_the_last_node() -> None:
