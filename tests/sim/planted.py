@@ -129,10 +129,6 @@ PLANTS = (
         first=3,
     ),
     Plant(
-        "durable index survives a truncation",
-        (Patch(CORE, "        self._unsynced.truncate(index)\n", ""),),
-    ),
-    Plant(
         "commit index beyond what is known to be equal",
         (
             Patch(
@@ -146,6 +142,7 @@ PLANTS = (
         "request ids of replaced updates kept",
         (Patch(PEER, "        self.reqids.truncate(last_index)\n", ""),),
         told="acknowledged|order of",
+        first=48,
     ),
     Plant(
         "no chain between a client's packs",

@@ -355,7 +355,7 @@ class Node:
     def start_unit(self) -> None:
         """A new epoch: first the writer recovers, then the peer reads."""
         self._unit += 1
-        self._epoch += 1
+        self._epoch = self._new_epoch()
         try:
             self.peer = PeerProcess(self, self._epoch)
             self.start_writer(self._epoch)
@@ -366,6 +366,10 @@ class Node:
             self.world.counters["start refused"] += 1
             self.kill_unit()
             self._start_unit_later()
+
+    def _new_epoch(self) -> int:
+        """Nanoseconds, as the supervisor gives them: never a number with few bits set."""
+        return max(self._epoch + 1, UNIX_S * 10**9 + self.world.now_us * 1000)
 
     def start_writer(self, epoch: int) -> None:
         self.writer = WriterProcess(self, epoch)
@@ -459,8 +463,7 @@ class Node:
         self.on_exit(self.writer)  # The peer follows, but not at once.
         epoch = self._epoch
         if not same_epoch:
-            self._epoch += 1
-            epoch = self._epoch
+            epoch = self._epoch = self._new_epoch()
         try:
             self.start_writer(epoch)
         except Halt as halt:
