@@ -220,6 +220,37 @@ ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_place *p
 /* The number of zero bytes that data begins with. */
 size_t klk_zeros(const uint8_t *data, size_t size);
 
+/* ---- syncer.c: a thread that syncs segments beside its owner ---- */
+
+enum klk_syncer_limit { KLK_SYNCS_MAX = 16 }; /* begun and not ended */
+
+/* One thread and two pipes to talk to it; all calls come from one thread, its owner. A process
+ * forked from the owner's must not call anything here: it has the pipes and not the thread. */
+struct klk_syncer {
+    uint64_t thread;  /* a pthread_t */
+    uint32_t running; /* syncs begun and not ended */
+    int orders[2];
+    int answers[2];   /* the first is readable when a sync has ended: to be watched, never read */
+};
+
+/* Starts the thread, which takes no signals. KLK_EOS: no pipe or thread is to be had. */
+int klk_syncer_open(struct klk_syncer *syncer);
+
+/* Has the thread call klk_segment_sync(), behind those begun before. Nobody else may touch the
+ * segment until klk_syncer_end() has said that it ended. KLK_EINVAL: too many; KLK_EOS. */
+int klk_syncer_begin(struct klk_syncer *syncer, struct klk_segment *segment);
+
+/* Takes in the end of the sync that was begun first.
+ *
+ *   wait   1: blocks until it has ended
+ *
+ * Returns KLK_OK, KLK_MORE when it still runs, KLK_EINVAL when none does, KLK_EOS when it failed:
+ * errno says why, and it has ended all the same. */
+int klk_syncer_end(struct klk_syncer *syncer, int wait);
+
+/* Waits for what runs, ends the thread and closes the pipes; how the syncs ended is lost. */
+int klk_syncer_close(struct klk_syncer *syncer);
+
 /* ---- sockets.c: whole messages in and out of pyzmq's own sockets ---- */
 
 /* Whole messages in one buffer, taken in or to be sent. Frame f is bytes[offsets[f]] up to

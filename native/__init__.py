@@ -5,6 +5,7 @@ import os
 import sys
 import weakref
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -36,6 +37,15 @@ class NativeError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"csrc answered {code}")
         self.code = code
+
+
+def _on_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+_forks = 0  # Behind how many forks we are; os.getpid() is a system call on every batch.
+os.register_at_fork(after_in_child=_on_fork)
 
 
 def _taken(out: Any, size: int) -> bytes:
@@ -190,6 +200,58 @@ class Segment:
     def close(self) -> None:
         """Ends the mapping; syncs nothing."""
         _system(lib.klk_segment_close(self._segment))
+
+
+class Syncer:
+    """A thread of its own, of C alone, that syncs segments beside whoever calls.
+
+    Of one process: in one forked from it begin() and end() raise OSError, close() does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._syncer = ffi.new("struct klk_syncer *")
+        _system(lib.klk_syncer_open(self._syncer))
+        self._forks = _forks
+        self._segments: deque[Segment] = deque()  # They must live while the thread works on them.
+        self._close = weakref.finalize(self, _close_syncer, self._syncer, _forks)
+
+    def fileno(self) -> int:
+        """Readable while the end of a sync is to be taken in by end(); never read it."""
+        return int(self._syncer.answers[0])
+
+    def begin(self, segment: Segment) -> None:
+        """Begins a sync behind those that run. The segment must not be used until its end()."""
+        self._check()
+        _system(lib.klk_syncer_begin(self._syncer, segment._segment))
+        self._segments.append(segment)
+
+    def end(self, wait: bool = False) -> bool:
+        """Takes in the end of the sync that was begun first; False: it still runs, or none does.
+
+        Raises OSError when the sync has failed: nothing is known about the segment any more.
+        """
+        self._check()
+        if not self._segments:
+            return False
+        code = lib.klk_syncer_end(self._syncer, wait)
+        if code == lib.KLK_MORE:
+            return False
+        self._segments.popleft()
+        _system(code)
+        return True
+
+    def close(self) -> None:
+        """Waits for what runs and ends the thread."""
+        self._close()
+
+    def _check(self) -> None:
+        if self._forks != _forks or not self._close.alive:
+            raise OSError(errno.EBADF, "this thread is closed, or of the process before the fork")
+
+
+def _close_syncer(syncer: Any, forks: int) -> None:
+    if forks == _forks:
+        _system(lib.klk_syncer_close(syncer))
 
 
 class Scan:
@@ -442,15 +504,6 @@ class Frames(Arena):
         self.dropped += dropped
         if position == self._struct.messages:
             self.clear()
-
-
-def _on_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-_forks = 0  # Behind how many forks we are; os.getpid() is a system call on every batch.
-os.register_at_fork(after_in_child=_on_fork)
 
 
 class _Open:

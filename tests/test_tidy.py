@@ -363,6 +363,7 @@ TWINS = {
     r"klk_segment_(open|write|sync|close|zero)": (
         "storage/test_segment.py::test_writes_land_where_they_should"
     ),
+    r"klk_syncer_\w+": "native/test_syncer.py::test_it_does_what_sync_does",
     r"klk_(drain_\w+|sockets_bind)": (
         "native/test_sockets.py::test_messages_arrive_whole_and_in_order"
     ),

@@ -1,0 +1,131 @@
+/* One thread that syncs segments beside its owner. All that the two say to each other goes through
+ * two pipes: who has read an order, or its answer, owns the segment that it names. */
+#define _GNU_SOURCE
+#include "api.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { READ = 0, WRITE = 1 };
+
+_Static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "klk_syncer has no room for a thread");
+
+/* An order's bytes or an answer's come in one piece: a pipe never cuts so few. Returns size, 0 when
+ * a pipe that does not block is empty, or -1. */
+static int take(int fd, void *data, size_t size) {
+    for (;;) {
+        ssize_t count = read(fd, data, size);
+        if (count == (ssize_t)size) return (int)size;
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && errno == EAGAIN) return 0;
+        if (count >= 0) errno = EPIPE;
+        return -1;
+    }
+}
+
+static int put(int fd, const void *data, size_t size) {
+    for (;;) {
+        ssize_t count = write(fd, data, size);
+        if (count == (ssize_t)size) return KLK_OK;
+        if (count >= 0 || errno != EINTR) return KLK_EOS;
+    }
+}
+
+static void *run(void *argument) {
+    const struct klk_syncer *syncer = argument;
+    int orders = syncer->orders[READ], answers = syncer->answers[WRITE];
+    struct klk_segment *segment;
+    while (take(orders, &segment, sizeof segment) > 0 && segment != NULL) {
+        int32_t error = klk_segment_sync(segment) < 0 ? errno : 0;
+        if (put(answers, &error, sizeof error) < 0) break;
+    }
+    return NULL;
+}
+
+static int open_pipe(int fds[2]) {
+    if (pipe(fds) < 0) return KLK_EOS;
+    for (int i = 0; i < 2; i++) (void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+    return KLK_OK;
+}
+
+static void close_pipe(const int fds[2]) {
+    (void)close(fds[READ]);
+    (void)close(fds[WRITE]);
+}
+
+/* Signals are for the owner's thread: it waits for them. */
+static int start(struct klk_syncer *syncer) {
+    sigset_t all, before;
+    pthread_t thread;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, run, syncer);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        errno = error;
+        return KLK_EOS;
+    }
+    memcpy(&syncer->thread, &thread, sizeof thread);
+    return KLK_OK;
+}
+
+int klk_syncer_open(struct klk_syncer *syncer) {
+    *syncer = (struct klk_syncer){.running = 0};
+    if (open_pipe(syncer->orders) < 0) return KLK_EOS;
+    if (open_pipe(syncer->answers) < 0) {
+        int error = errno;
+        close_pipe(syncer->orders);
+        errno = error;
+        return KLK_EOS;
+    }
+    (void)fcntl(syncer->answers[READ], F_SETFL, O_NONBLOCK);
+    if (start(syncer) == KLK_OK) return KLK_OK;
+    int error = errno;
+    close_pipe(syncer->orders);
+    close_pipe(syncer->answers);
+    errno = error;
+    return KLK_EOS;
+}
+
+int klk_syncer_begin(struct klk_syncer *syncer, struct klk_segment *segment) {
+    if (segment == NULL || syncer->running == KLK_SYNCS_MAX) return KLK_EINVAL;
+    if (put(syncer->orders[WRITE], &segment, sizeof segment) < 0) return KLK_EOS;
+    syncer->running++;
+    return KLK_OK;
+}
+
+int klk_syncer_end(struct klk_syncer *syncer, int wait) {
+    int32_t error;
+    if (syncer->running == 0) return KLK_EINVAL;
+    int taken = take(syncer->answers[READ], &error, sizeof error);
+    while (taken == 0 && wait) {
+        struct pollfd answered = {.fd = syncer->answers[READ], .events = POLLIN};
+        if (poll(&answered, 1, -1) < 0 && errno != EINTR) return KLK_EOS;
+        taken = take(syncer->answers[READ], &error, sizeof error);
+    }
+    if (taken == 0) return KLK_MORE;
+    if (taken < 0) return KLK_EOS;
+    syncer->running--;
+    if (error == 0) return KLK_OK;
+    errno = error;
+    return KLK_EOS;
+}
+
+int klk_syncer_close(struct klk_syncer *syncer) {
+    struct klk_segment *none = NULL;
+    pthread_t thread;
+    memcpy(&thread, &syncer->thread, sizeof thread);
+    if (put(syncer->orders[WRITE], &none, sizeof none) < 0) return KLK_EOS;
+    int error = pthread_join(thread, NULL);
+    close_pipe(syncer->orders);
+    close_pipe(syncer->answers);
+    syncer->running = 0;
+    if (error == 0) return KLK_OK;
+    errno = error;
+    return KLK_EOS;
+}
