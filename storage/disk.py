@@ -4,10 +4,12 @@ import errno
 import fcntl
 import mmap
 import os
+from collections import deque
 from collections.abc import Sequence
 
 from .. import native
 from .errors import StorageLocked, refused
+from .files import File
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -74,11 +76,15 @@ class DiskFile:
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         try:
-            if self._segment is None:
-                self._segment = native.Segment(self._fd, self.size, self._io)
-            self._segment.write(offset, parts)
+            self.segment().write(offset, parts)
         except OSError as error:
             raise refused(self.place, "write", error) from error
+
+    def segment(self) -> native.Segment:
+        """The file as csrc writes and syncs it: from now on its size is fixed. OSError."""
+        if self._segment is None:
+            self._segment = native.Segment(self._fd, self.size, self._io)
+        return self._segment
 
     def zero(self, offset: int, size: int) -> None:
         try:
@@ -101,6 +107,36 @@ class DiskFile:
             self._segment.close()
             self._segment = None
         os.close(self._fd)
+
+
+class DiskSyncer:
+    """A thread of csrc that syncs; see files.Syncer."""
+
+    def __init__(self) -> None:
+        self._syncer = native.Syncer()
+        self._files: deque[DiskFile] = deque()
+
+    def fileno(self) -> int:
+        return self._syncer.fileno()
+
+    def begin(self, file: File) -> None:
+        assert isinstance(file, DiskFile)
+        try:
+            self._syncer.begin(file.segment())
+        except OSError as error:
+            raise refused(file.place, "sync", error) from error
+        self._files.append(file)
+
+    def end(self, wait: bool = False) -> DiskFile | None:
+        if not self._files:
+            return None
+        try:
+            return self._files.popleft() if self._syncer.end(wait) else None
+        except OSError as error:
+            raise refused(self._files.popleft().place, "sync", error) from error
+
+    def close(self) -> None:
+        self._syncer.close()
 
 
 class DiskLock:
@@ -150,6 +186,12 @@ class Disk:
             os.close(fd)
             raise refused(place, "lock", error) from error
         return DiskLock(fd)
+
+    def syncer(self) -> DiskSyncer:
+        try:
+            return DiskSyncer()
+        except OSError as error:
+            raise refused(self.root, "start a thread that syncs", error) from error
 
     def names(self, folder: str) -> list[str]:
         place = self.place(folder)

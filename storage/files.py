@@ -35,6 +35,23 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class Syncer(Protocol):
+    """Syncs files one after the other beside its caller."""
+
+    def fileno(self) -> int:
+        """Becomes readable when a sync has ended; -1 when none runs longer than begin()."""
+
+    def begin(self, file: File) -> None:
+        """As file.sync(), whose end end() tells. Until then nobody else uses the file."""
+
+    def end(self, wait: bool = False) -> File | None:
+        """The file whose sync was begun first, once that has ended; None: it still runs, or none
+        does. Raises StorageError as File.sync() does."""
+
+    def close(self) -> None:
+        """Waits for what runs; how it ended is lost."""
+
+
 class Lock(Protocol):
     """Held until it is closed or its process ends."""
 
@@ -54,6 +71,9 @@ class Files(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Takes the file as a lock. StorageLocked when another holds it."""
+
+    def syncer(self) -> Syncer:
+        """A new one: it takes this directory's open files."""
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none when there is no such folder."""

@@ -13,7 +13,7 @@ from ..protocols.errors import LocalProtocolError, RemoteProtocolError
 from ..protocols.raft.messages import Batch
 from ..protocols.record import check_block
 from .errors import StorageError, StorageFull
-from .files import File, Files
+from .files import File, Files, Syncer
 from .recovery import CLEAN, Tail, live, recover
 from .segment import (
     FOLDER,
@@ -40,6 +40,7 @@ class _Setup(NamedTuple):
     segment_bytes: int
     segment_io: SegmentIo
     base_index: int
+    beside: bool
 
 
 class Log:
@@ -56,10 +57,15 @@ class Log:
         self._failed: StorageError | None = None
         self._spare: File | None = None
         self._growing: File | None = None  # Becomes the spare, a piece at a time.
+        self._growing_syncs = False  # Beside: it is all there.
+        self._syncer: Syncer | None = None
+        self.syncing = False  # Beside, what was appended: sync_end() tells of the end.
         self.low = False  # No space for a spare: append() refuses until there is one.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
             self._recover(setup.base_index)
+            if setup.beside:
+                self._syncer = files.syncer()
             undo.pop_all()
 
     @classmethod
@@ -72,16 +78,18 @@ class Log:
         segment_bytes: int = SEGMENT_BYTES,
         segment_io: SegmentIo = "pwrite",
         base_index: int = 0,
+        beside: bool = False,
     ) -> "Log":
         """Recovers the log in a data directory, or begins one.
 
         epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; the
-        entries up to base_index may be missing (a snapshot holds them).
+        entries up to base_index may be missing (a snapshot holds them); beside: sync_begin() does
+        not wait for the disk.
         Raises StorageError: locked, corrupt, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
-        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base_index))
+        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base_index, beside))
 
     # ---- what it holds ----
 
@@ -168,7 +176,7 @@ class Log:
     def _prepare(self, size: int) -> tuple[File, str]:
         """A file of zeros for a segment that must hold size bytes. StorageFull."""
         if size <= self._segment_bytes:
-            while self._spare is None and self._grow():
+            while self._spare is None and self._grow(wait=True):
                 pass
         if self._spare is not None and size <= self._spare.size:
             return self._spare, SPARE
@@ -210,8 +218,9 @@ class Log:
         """
         self._check_usable()
         batches = self._check(prev_index, prev_term, blocks)
+        self._wait()
         if self.low:
-            while self._grow():  # Is there room again?
+            while self._grow(wait=True):  # Is there room again?
                 pass
         size = native.HEADER_SIZE + sum(map(len, blocks))
         if prev_index < self.last_index or size > self._active.size - self._offset:
@@ -226,9 +235,64 @@ class Log:
     def sync(self) -> None:
         """Makes everything appended durable. StorageError: it is over, nothing more is taken."""
         self._check_usable()
+        self._wait()
         if self._synced != self._offset:
             self._sync(self._active.sync)
             self._synced = self._offset
+
+    # ---- syncing beside ----
+
+    @property
+    def sync_fd(self) -> int | None:
+        """Readable when sync_end() has something to take in; None: all syncs are waited for."""
+        return None if self._syncer is None else self._syncer.fileno()
+
+    def sync_begin(self) -> bool:
+        """As sync(), but beside when the log was opened so. True: everything is durable already;
+        False: when sync_end() says so. Nothing may be appended meanwhile (append() waits)."""
+        self._check_usable()
+        if self._syncer is None:
+            self.sync()
+        elif self._synced != self._offset and not self.syncing:
+            self._sync_beside(self._active)
+            self.syncing = True
+        return not self.syncing
+
+    def sync_end(self, wait: bool = False) -> bool:
+        """Takes in what has ended beside. True: everything that sync_begin() meant is durable.
+
+        Raises StorageError: it is over, as when sync() fails.
+        """
+        self._check_usable()
+        assert self._syncer is not None, "the log was not opened so"
+        while self._take(self._syncer, wait and self.syncing):
+            pass
+        return not self.syncing
+
+    def _take(self, syncer: Syncer, wait: bool) -> bool:
+        """Takes in one sync that has ended beside; False when none has."""
+        try:
+            ended = syncer.end(wait)
+        except StorageError as error:
+            self._fail(error)
+        if ended is None:
+            return False
+        if ended is self._growing:
+            self._grown(ended)
+        else:
+            assert ended is self._active
+            self._synced = self._offset
+            self.syncing = False
+        return True
+
+    def _sync_beside(self, file: File) -> None:
+        assert self._syncer is not None
+        syncer = self._syncer
+        self._sync(lambda: syncer.begin(file))
+
+    def _wait(self) -> None:
+        if self.syncing:
+            self.sync_end(wait=True)
 
     def close(self) -> None:
         """Syncs, says that nothing is left to recover, and frees the data directory."""
@@ -240,6 +304,8 @@ class Log:
                 except StorageFull:  # The next start recovers it, which is slower but as safe.
                     self._files.remove(CLEAN + UNFINISHED)
         finally:
+            if self._syncer is not None:
+                self._syncer.close()
             for file in (self._active, self._spare, self._growing):
                 if file is not None:
                     file.close()
@@ -342,8 +408,9 @@ class Log:
             self.low = True
             return False
 
-    def _grow(self) -> bool:
-        """A piece of the spare; False when it is there. StorageFull."""
+    def _grow(self, wait: bool = False) -> bool:
+        """A piece of the spare; False when it is there or, unless it is waited for, when only a
+        sync beside is missing. StorageFull."""
         if self._spare is not None:
             return False
         if self._growing is None:
@@ -353,8 +420,19 @@ class Log:
         if left > 0:
             file.zero(file.size, min(left, ZERO_PIECE_BYTES))
             return True
-        self._sync(file.sync)
-        self._files.rename(SPARE + UNFINISHED, SPARE)
-        self._spare, self._growing = file, None
-        self.low = False
+        if self._syncer is None:
+            self._sync(file.sync)
+            self._grown(file)
+            return False
+        if not self._growing_syncs:
+            self._sync_beside(file)
+            self._growing_syncs = True
+        while wait and self._growing_syncs:
+            self._take(self._syncer, wait=True)
         return False
+
+    def _grown(self, file: File) -> None:
+        """The spare is whole and durable."""
+        self._files.rename(SPARE + UNFINISHED, SPARE)
+        self._spare, self._growing, self._growing_syncs = file, None, False
+        self.low = False

@@ -5,10 +5,12 @@ machine's disk; each process of that machine gets its own Files from process().
 """
 
 import errno
+from collections import deque
 from collections.abc import Sequence
 from random import Random
 
 from .errors import StorageLocked, refused
+from .files import File
 
 SECTOR_BYTES = 512  # What a disk writes whole or not at all.
 
@@ -240,6 +242,32 @@ class MemoryFile:
         return self._files.living()
 
 
+class MemorySyncer:
+    """Syncs as late as it may: when the end is asked for. Whatever dies before has not synced."""
+
+    def __init__(self, random: Random | None) -> None:
+        self._random = random
+        self._files: deque[File] = deque()
+
+    def fileno(self) -> int:
+        return -1
+
+    def begin(self, file: File) -> None:
+        self._files.append(file)
+
+    def end(self, wait: bool = False) -> File | None:
+        if not self._files:
+            return None
+        if not wait and self._random is not None and self._random.random() < 0.5:
+            return None
+        file = self._files.popleft()
+        file.sync()
+        return file
+
+    def close(self) -> None:
+        self._files.clear()
+
+
 class MemoryLock:
     """Held until close(), or until its process crashes."""
 
@@ -258,6 +286,7 @@ class MemoryFiles:
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.disk = disk
+        self.slow: Random | None = None  # Its dice say whether a sync beside has ended yet.
         self.alive = True
 
     def crash(self) -> None:
@@ -280,6 +309,9 @@ class MemoryFiles:
         disk.check_writable(self.place(path))
         disk.lock(path, self, self.place(path))
         return MemoryLock(self, path)
+
+    def syncer(self) -> MemorySyncer:
+        return MemorySyncer(self.slow)
 
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""

@@ -14,7 +14,7 @@ class Writer:
         self.epoch = epoch
         self.dropped = 0  # Jobs of another epoch.
         self._taken = 0  # The seq of the last job taken, ...
-        self._durable = 0  # ... and of the last one that is durable.
+        self._syncing = 0  # ... and of the last one that a sync beside makes durable, if one runs.
         self._jobs: list[Job] = []
 
     def take(self, job: Job) -> None:
@@ -33,10 +33,12 @@ class Writer:
     def flush(self) -> int | None:
         """Writes everything taken and syncs once. Returns the seq that is durable now, if any is.
 
+        When the log syncs beside, end() returns it, and what is taken meanwhile waits for the next
+        flush() after that.
         Raises LocalProtocolError when a job does not follow the log, StorageError when the disk
         failed; both end the unit. After StorageFull the jobs are kept: a later flush() tries again.
         """
-        if not self._jobs:
+        if not self._jobs or self.log.syncing:
             return None
         while self._jobs:
             count = _joined(self._jobs)
@@ -44,9 +46,20 @@ class Writer:
             blocks = [block for job in self._jobs[:count] for block in job.blocks]
             self.log.append(first.prev_index, first.prev_term, blocks)
             del self._jobs[:count]
-        self.log.sync()
-        self._durable = self._taken
-        return self._durable
+        if self.log.sync_begin():
+            return self._taken
+        self._syncing = self._taken
+        return None
+
+    def end(self) -> int | None:
+        """Takes in the end of a sync beside. Returns the seq that is durable now, if there is news.
+
+        Raises StorageError when it has failed, which ends the unit.
+        """
+        if not self.log.sync_end() or not self._syncing:
+            return None
+        seq, self._syncing = self._syncing, 0
+        return seq
 
 
 def _joined(jobs: list[Job]) -> int:

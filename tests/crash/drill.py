@@ -2,10 +2,12 @@
 
     python drill.py DIRECTORY IO EPOCH [COUNT]
 
+IO is pwrite or mmap, with `+thread` when a thread is to sync.
 The entry at an index always has the same data, whoever wrote it, so that a reader can tell.
 A line `INDEX TERM` follows each sync; `full` and `failed PROBLEM` tell of a StorageError.
 """
 
+import select
 import sys
 from random import Random
 
@@ -24,12 +26,19 @@ def record(index: int) -> Record:
     return Record(0, None, random.randbytes(random.choice((1, 60, 900, 4000))))
 
 
+def sync(log: Log) -> None:
+    if not log.sync_begin():
+        assert log.sync_fd is not None
+        while not log.sync_end():
+            select.select([log.sync_fd], [], [])
+
+
 def main() -> int:
     directory, io, epoch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     count = int(sys.argv[4]) if len(sys.argv) > 4 else 1 << 60
     log = Log.open(
         Disk(directory), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES,
-        segment_io="mmap" if io == "mmap" else "pwrite",
+        segment_io="mmap" if io.startswith("mmap") else "pwrite", beside=io.endswith("+thread"),
     )  # fmt: skip
     print(log.last_index, log.last_term, flush=True)
     random = Random(epoch)
@@ -38,7 +47,7 @@ def main() -> int:
         records = [record(index + i) for i in range(random.randint(1, 8))]
         try:
             log.append(index - 1, log.last_term, [encode_block(index, epoch, records).block])
-            log.sync()
+            sync(log)
             log.idle()
         except StorageFull:
             print("full", flush=True)

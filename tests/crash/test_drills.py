@@ -22,6 +22,7 @@ from kelek.storage.reader import LogReader
 
 DRILL = Path(__file__).with_name("drill.py")
 DEADLINE_S = 60
+WAYS = ["pwrite", "mmap", "pwrite+thread", "mmap+thread"]
 
 
 def _drill() -> ModuleType:
@@ -59,7 +60,7 @@ def check(directory: Path, acked: int) -> int:
     return index
 
 
-@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+@pytest.mark.parametrize("io", WAYS)
 def test_killed_at_random_points(tmp_path: Path, io: str) -> None:
     random, acked = Random(io), 0
     for epoch in range(1, 13):
@@ -95,10 +96,11 @@ def stracing(*inject: str) -> list[str]:
     return command
 
 
+@pytest.mark.parametrize("io", ["pwrite", "pwrite+thread"])
 @pytest.mark.parametrize("when", [1, 2, 5])
-def test_a_failed_sync_is_final(tmp_path: Path, when: int) -> None:
+def test_a_failed_sync_is_final(tmp_path: Path, when: int, io: str) -> None:
     command = stracing(f"fdatasync:error=EIO:when={when}")
-    output, _ = started(command, tmp_path, "pwrite", 1, 50).communicate(timeout=DEADLINE_S)
+    output, _ = started(command, tmp_path, io, 1, 50).communicate(timeout=DEADLINE_S)
     assert "can't sync: EIO" in last_line(output)
     acked = [line for line in output.splitlines() if line[0].isdigit()]
     log = Log.open(Disk(tmp_path), drill.ME, epoch=2, segment_bytes=drill.SEGMENT_BYTES)
@@ -106,9 +108,10 @@ def test_a_failed_sync_is_final(tmp_path: Path, when: int) -> None:
     log.close()
 
 
-def test_a_failed_msync_is_final(tmp_path: Path) -> None:
+@pytest.mark.parametrize("io", ["mmap", "mmap+thread"])
+def test_a_failed_msync_is_final(tmp_path: Path, io: str) -> None:
     command = stracing("msync:error=EIO:when=3")
-    output, _ = started(command, tmp_path, "mmap", 1, 50).communicate(timeout=DEADLINE_S)
+    output, _ = started(command, tmp_path, io, 1, 50).communicate(timeout=DEADLINE_S)
     assert "can't sync: EIO" in last_line(output)
 
 
@@ -123,7 +126,7 @@ def inside_namespace(script: str) -> list[str]:
     return command
 
 
-@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+@pytest.mark.parametrize("io", WAYS)
 def test_a_full_disk_refuses_and_comes_back_by_itself(tmp_path: Path, io: str) -> None:
     command = inside_namespace(
         f"mount -t tmpfs -o size=600k none {tmp_path}; head -c 300k /dev/zero >{tmp_path}/ballast"

@@ -23,9 +23,10 @@ Entry = tuple[int, bytes]  # Term and data.
 class Machine:
     """One peer's log on a faulty disk, beside what it must hold."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, beside: bool) -> None:
         self.random = Random(seed)
         self.disk = MemoryDisk()
+        self.beside = beside
         self.epoch = 0
         self.acked: list[Entry] = []  # Reported as durable.
         self.states: list[list[Entry]] = [
@@ -39,10 +40,14 @@ class Machine:
     def restart(self) -> None:
         self.epoch += 1
         self.files = self.disk.process()
+        self.files.slow = self.random
+        self.syncing: list[Entry] | None = None  # What the sync that runs beside makes durable.
         if not self.reading.alive:
             self.reading = self.disk.process()
             self.reader = LogReader(self.reading, ME)
-        self.log = Log.open(self.files, ME, epoch=self.epoch, segment_bytes=SEGMENT_BYTES)
+        self.log = Log.open(
+            self.files, ME, epoch=self.epoch, segment_bytes=SEGMENT_BYTES, beside=self.beside
+        )
         held = self.held()
         assert held in self.states
         assert self.log.last_index == len(held)
@@ -57,6 +62,20 @@ class Machine:
         return entries
 
     def append(self) -> None:
+        try:
+            self.append_some()
+        finally:
+            if not self.log.syncing:  # It was waited for, if one ran.
+                self.synced()
+
+    def synced(self) -> None:
+        """A sync beside has ended, if one ran."""
+        if self.syncing is not None:
+            self.acked, self.syncing = self.syncing, None
+            while self.states[0] is not self.acked:
+                del self.states[0]
+
+    def append_some(self) -> None:
         random, entries = self.random, list(self.states[-1])
         prev_index = len(entries)
         if prev_index > 0 and random.random() < 0.1:
@@ -91,9 +110,17 @@ class Machine:
         return Record(0, b"request%05d" % self.serial, (b"%d" % self.serial).ljust(size, filler))
 
     def sync(self) -> None:
-        self.log.sync()
-        self.acked = self.states[-1]
-        self.states = [self.acked]
+        if self.beside and self.syncing is None and self.random.random() < 0.5:
+            self.syncing = self.states[-1]
+            if not self.log.sync_begin():
+                return
+        elif self.beside and self.random.random() < 0.7:
+            if not self.log.sync_end():
+                return
+        else:
+            self.log.sync()
+            self.syncing = self.states[-1]
+        self.synced()
 
     def fail_sync(self) -> None:
         self.disk.fail_sync()
@@ -189,9 +216,10 @@ class Machine:
             step()
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_no_acknowledged_entry_is_lost(seed: int) -> None:
-    machine = Machine(seed)
+def test_no_acknowledged_entry_is_lost(seed: int, beside: bool) -> None:
+    machine = Machine(seed, beside)
     machine.run(200)
     machine.power_loss()
 

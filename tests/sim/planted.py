@@ -50,7 +50,7 @@ LOG = "storage/log.py"
 PLANTS = (
     Plant(
         "acknowledged before it is synced",
-        (Patch(WRITER, "        self.log.sync()\n", ""),),
+        (Patch(WRITER, "if self.log.sync_begin():", "if True:"),),
     ),
     Plant(
         "volatile vote",

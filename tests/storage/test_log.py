@@ -1,5 +1,6 @@
 """Log, LogReader, Writer and HardStateFile on a real disk."""
 
+import select
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,10 @@ def io(request: pytest.FixtureRequest) -> SegmentIo:
     return "mmap" if request.param == "mmap" else "pwrite"
 
 
-def opened(path: Path, io: SegmentIo = "pwrite", epoch: int = 1) -> Log:
-    return Log.open(Disk(path), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, segment_io=io)
+def opened(path: Path, io: SegmentIo = "pwrite", epoch: int = 1, beside: bool = False) -> Log:
+    return Log.open(
+        Disk(path), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, segment_io=io, beside=beside
+    )
 
 
 def test_a_new_log_is_empty(tmp_path: Path, io: SegmentIo) -> None:
@@ -178,6 +181,55 @@ def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match="do not follow"):
         writer.flush()
     writer.log.close()
+
+
+def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
+    writer = Writer(opened(tmp_path, io, beside=True), 7)
+    log = writer.log
+    assert log.sync_fd is not None
+    writer.take(Job(7, 1, 0, 0, [batch(1).block]))
+    assert writer.flush() is None
+    assert log.syncing
+    for index in range(2, 40):
+        writer.take(Job(7, index, index - 1, 1, [batch(index, size=900).block]))
+        assert writer.flush() is None
+        assert log.last_index == 1, "nothing is written while the disk syncs"
+    ready, _, _ = select.select([log.sync_fd], [], [], 10.0)
+    assert ready
+    assert writer.end() == 1
+    assert writer.end() is None
+    assert writer.flush() is None  # Into several segments: all but the last are synced already.
+    assert log.last_index == 39
+    select.select([log.sync_fd], [], [], 10.0)
+    assert writer.end() == 39
+    writer.take(Job(7, 40, 38, 1, []))
+    assert writer.flush() == 40, "a cut is durable at once"
+    log.close()
+    reopened = opened(tmp_path, io, epoch=2)
+    assert reopened.last_index == 38
+    reopened.close()
+
+
+def test_a_sync_beside_is_waited_for(tmp_path: Path, io: SegmentIo) -> None:
+    """By whoever writes, syncs, cuts or closes; and the spare is synced beside, too."""
+    log = opened(tmp_path, io, beside=True)
+    assert log.sync_fd is not None
+    for index in range(1, 30):
+        log.append(index - 1, min(1, index - 1), [batch(index, size=800).block])
+        assert not log.syncing
+        log.sync_begin()
+        while log.idle():
+            pass
+    log.sync()
+    assert not log.syncing
+    log.append(29, 1, [batch(30).block])
+    assert not log.sync_begin()
+    log.append(20, 1, [batch(21, 1, 2).block])
+    assert not log.sync_begin()
+    log.close()
+    reopened = opened(tmp_path, io, epoch=2)
+    assert reopened.runs == [(1, 1), (21, 2)]
+    reopened.close()
 
 
 def test_term_and_vote_survive(tmp_path: Path) -> None:
