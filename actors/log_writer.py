@@ -50,6 +50,7 @@ class GroupCommit:
             epoch=setup.epoch,
             segment_bytes=setup.options["segment_bytes"],
             segment_io=setup.options["segment_io"],
+            beside=setup.options["writer"] == "thread",
         )
         self._writer = Writer(self.log, setup.epoch)
         self._retry_ms: int | None = None
@@ -73,7 +74,8 @@ class GroupCommit:
             raise UnitBroken(str(error)) from error
 
     def commit(self, now_ms: int) -> Ack | None:
-        """Writes and syncs what was taken. Returns the acknowledgement, if there is one to give.
+        """Writes and syncs what was taken. Returns the acknowledgement, if there is one to give;
+        with a writer of its own thread end() returns it, and what is taken meanwhile is kept.
 
         Raises UnitBroken when a job does not follow the log, StorageError when the disk failed.
         """
@@ -90,6 +92,17 @@ class GroupCommit:
         if now_ms >= self._idle_due_ms:
             busy = self.log.idle()
             self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
+        return None if seq is None else Ack(self.epoch, seq, STATE_OK)
+
+    @property
+    def sync_fd(self) -> int | None:
+        """Whenever it is readable, end() is to be called; None: commit() waits for the disk."""
+        return self.log.sync_fd
+
+    def end(self) -> Ack | None:
+        """Takes in that a sync of the thread has ended. Returns the acknowledgement, if there is
+        one to give. Raises StorageError when the disk failed."""
+        seq = self._writer.end()
         return None if seq is None else Ack(self.epoch, seq, STATE_OK)
 
 

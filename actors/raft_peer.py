@@ -1,6 +1,7 @@
 """A Raft peer's process: the sockets, the clock and the hard state around protocols/zmqraft/peer.
 
-It never writes the log (log_writer does) and never applies an entry (state_machine does).
+It never applies an entry (state_machine does), and writes the log only when the topology says so
+(log_writer does otherwise).
 """
 
 import time
@@ -92,10 +93,12 @@ class RaftPeer(Actor):
         self.listen(self._commits, self._on_subscribed)
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
-        self._inline: GroupCommit | None = None
-        if options["writer"] == "inline":
-            self._inline = GroupCommit(self.setup)
+        self._own: GroupCommit | None = None  # The log, when no log_writer has it.
+        if options["writer"] != "process":
+            self._own = GroupCommit(self.setup)
             self._begin(self.now_ms)
+            if self._own.sync_fd is not None:
+                self.watch(self._own.sync_fd, self._on_synced)
             return
         jobs = self.socket(zmq.PUSH, pipe(connect=(self.endpoint(writer, "jobs"),), immediate=True))
         self._jobs = self.pipe(jobs)
@@ -182,6 +185,13 @@ class RaftPeer(Actor):
             else:
                 self._on_ack(self._peer, ack)
 
+    def _on_synced(self) -> None:
+        assert self._peer is not None
+        assert self._own is not None
+        ack = self._own.end()
+        if ack is not None:
+            self._on_ack(self._peer, ack)
+
     def _on_ack(self, peer: Peer, ack: Ack) -> None:
         if ack.state == STATE_FULL:
             self.log("leadership-given-up", reason="the disk is full")
@@ -240,12 +250,11 @@ class RaftPeer(Actor):
 
     def _write_log(self, peer: Peer, job: Job | None) -> None:
         """Hands a job to the log writer, or does its work here."""
-        inline = self._inline
         self._again = False
-        if inline is not None:
+        if self._own is not None:
             if job is not None:
-                inline.take(job)
-            ack = inline.commit(self.now_ms)
+                self._own.take(job)
+            ack = self._own.commit(self.now_ms)
             if ack is not None:
                 self._on_ack(peer, ack)
                 self._again = not self._links  # Alone, we need nobody's answer to commit.
@@ -257,14 +266,14 @@ class RaftPeer(Actor):
         if self._peer is None:
             return None
         deadline_ms = 0 if self._again else self._peer.deadline_ms
-        if self._inline is not None:
-            return min(deadline_ms, self._inline.deadline_ms)
+        if self._own is not None:
+            return min(deadline_ms, self._own.deadline_ms)
         return deadline_ms
 
     def on_stop(self) -> None:
         self._hard_state.close()
-        if self._inline is not None:
-            self._inline.log.close()
+        if self._own is not None:
+            self._own.log.close()
 
     def status(self) -> dict[str, object]:
         if self._peer is None:

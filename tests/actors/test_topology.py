@@ -110,8 +110,9 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
     ]
     (unit,) = plan.node_plan(found, "a", one_process=True).units
     assert len(unit.actors) == 3
-    found = topology.load(write(tmp_path, GOOD))
-    assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
+    for own in ("thread", "inline"):
+        found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
+        assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
 
 
 def test_a_setup_survives_its_file(tmp_path: Path) -> None:
