@@ -154,6 +154,7 @@ PLANTS = (
             ),
         ),
         told="order of",
+        first=4,
     ),
     Plant(
         "hard state not synced",
