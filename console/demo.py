@@ -137,12 +137,6 @@ class Cluster:
         return f"supervisor logs {self.topology}"
 
 
-def leader_of(processes: Sequence[dict[str, Any]]) -> str | None:
-    """The leader that most peers name."""
-    named = [row["leader"] for row in processes if row.get("leader")]
-    return max(set(named), key=named.count) if named else None
-
-
 def kill_node(processes: Sequence[dict[str, Any]], node: str) -> dict[str, int]:
     """SIGKILL to every process of a node at once: none of them can say goodbye."""
     pids = {row["name"]: row["pid"] for row in processes if row["node"] == node and row["pid"]}
@@ -167,8 +161,10 @@ def wipe(data_dir: Path) -> None:
 class Load:
     """Sends all flights in order, and kills the leader's node once on the way."""
 
-    def __init__(self, cluster: Cluster, flights: Sequence[bytes]) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, flights: Sequence[bytes], beside: Log) -> None:
+        """beside is asked who leads, so that the load is not held up by a command."""
+        self._beside = beside
+        self._processes = cluster.processes()
         self._flights = flights
         self._kill_at = int(len(flights) * KILL_AT)
         self._progress = Progress(len(flights))
@@ -188,13 +184,10 @@ class Load:
             self._kill()
 
     def _kill(self) -> None:
-        processes = self._cluster.processes()
-        node = leader_of(processes)
+        node = self._beside.config().leader
         if node is None:  # Just being elected: the next commit is soon enough.
             return
-        # What the status took is our time, not the cluster's; what follows is the cluster's.
-        self._last = time.monotonic()
-        pids = kill_node(processes, node)
+        pids = kill_node(self._processes, node)
         self.killed = node
         names = ", ".join(f"{name} {pid}" for name, pid in pids.items())
         self._progress.interrupt(f"SIGKILL to the leader's whole node {node}: {names}")
@@ -277,7 +270,8 @@ def run(options: Options) -> None:
         urls = [topology.nodes[node].url for node in nodes]
         with Log(urls, topology.cluster, timeout_ms=STALL_MS) as log:
             say(f"loading {len(flights):,} flights in order, one update each")
-            loaded = Load(cluster, flights).run(log)
+            with Log(urls, topology.cluster, timeout_ms=STALL_MS) as beside:
+                loaded = Load(cluster, flights, beside).run(log)
             problems = prove(cluster, log, nodes, flights)
     except LogError as error:
         fail(f"{options.topology}: {error}; see: {cluster.logs}")
