@@ -25,6 +25,7 @@ ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
 STATE_OK, STATE_FULL = 0, 1
 FULL_RETRY_MS = 500
 IDLE_WORK_MS = 2  # Between two pieces of background work, and
+HURRIED_PIECES_MAX = 8  # Of it in one wake, when it falls behind what is written.
 IDLE_LOOK_MS = 100  # how often it is looked for.
 JOBS_HWM = 4096
 
@@ -89,10 +90,25 @@ class GroupCommit:
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
         self._retry_ms = None
-        if now_ms >= self._idle_due_ms:
-            busy = self.log.idle()
-            self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
         return None if seq is None else Ack(self.epoch, seq, STATE_OK)
+
+    def work(self, now_ms: int) -> None:
+        """Background work, to be asked for when the acknowledgement has left. It keeps ahead of
+        what is written: a segment of zeros made on the write path stops everything for long.
+
+        Raises StorageError when the disk failed.
+        """
+        if self.full:
+            return
+        hurry = self.log.lags
+        if now_ms < self._idle_due_ms and not hurry:
+            return
+        busy = self.log.idle()
+        for _ in range(HURRIED_PIECES_MAX):
+            if not (busy and hurry and self.log.lags):
+                break
+            busy = self.log.idle()
+        self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
 
     @property
     def sync_fd(self) -> int | None:
@@ -141,6 +157,7 @@ class LogWriter(Actor):
             if ack.state == STATE_FULL:
                 self.log("disk-full", data_dir=self.setup.data_dir)
             self._acks.send([ACK.pack(*ack)])
+        self._commits.work(now_ms)
 
     def deadline_ms(self) -> int | None:
         return self._commits.deadline_ms

@@ -229,6 +229,8 @@ class RaftPeer(Actor):
         if wake.commit is not None:
             self._commit = wake.commit
             self.send(self._commits, [COMMIT.pack(*wake.commit)])
+        if self._own is not None:
+            self._own.work(now_ms)
 
     def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
         """Makes term and vote durable; slow disks are told of, as every election waits for them."""

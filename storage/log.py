@@ -408,6 +408,15 @@ class Log:
             self.low = True
             return False
 
+    @property
+    def lags(self) -> bool:
+        """Whether idle() is in a hurry: the spare is to be whole when half of the active segment
+        is used, else it is made on the write path."""
+        if self._spare is not None:
+            return False
+        grown = 0 if self._growing is None else self._growing.size
+        return grown * self._active.size < 2 * self._offset * self._segment_bytes
+
     def _grow(self, wait: bool = False) -> bool:
         """A piece of the spare; False when it is there or, unless it is waited for, when only a
         sync beside is missing. StorageFull."""
