@@ -248,7 +248,7 @@ def campaign_span(raft: Raft) -> int:
         raft.tick(now_ms)
     raft.step("n2", Vote(raft.term + 1, True, pre_vote=True), now_ms)
     raft.ready()
-    assert raft.role is Role.CANDIDATE
+    assert [raft.role] == [Role.CANDIDATE]
     return raft._election_ms - now_ms
 
 
