@@ -1,6 +1,7 @@
 """The command `kelek` as a shell sees it: on a cluster of real processes, and without one."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_not_a_number_is_no_timeout() -> None:
     ],
 )
 def test_streams_that_do_not_work_are_one_line(command: str, said: str) -> None:
-    shell = f"{sys.executable} -m kelek.console.{command}"
+    shell = f"{shlex.quote(sys.executable)} -m kelek.console.{command}"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode in (endings.FAILED, endings.IMPOSSIBLE)
     assert done.stderr.startswith(said)

@@ -148,10 +148,12 @@ def test_a_life_of_three_nodes(cli: Cli) -> None:
     assert time.monotonic() - begun < 6
     assert wait_gone(pids, 1.0) == []
     assert list((cli.ipc_dir / "kelek").iterdir()) == []
-    done = cli.run("logs", "--role", "raft_peer", "--node", "n1", "-n", "3")
+    done = cli.run("logs", "--role", "raft_peer", "--node", "n1", "-n", "1000")
     assert done.returncode == 0
     assert all(line.startswith("n1/raft_peer ") for line in done.stdout.splitlines())
     assert "recovered" in done.stdout
+    last = cli.run("logs", "--role", "raft_peer", "--node", "n1", "-n", "3").stdout.splitlines()
+    assert last == done.stdout.splitlines()[-3:]
 
 
 def has_pid(rows: list[dict[str, Any]], pid: int) -> bool:
