@@ -77,7 +77,7 @@ class Pending(NamedTuple):
     """A request that waits for its answer: answers do not say what they answer."""
 
     kind: Kind
-    term: int
+    term: int  # Of a hello: whether we said that we may vote.
     last_index: int
 
 
@@ -97,6 +97,7 @@ class PeerLink:
 
     def __init__(self, cluster: bytes, peer: str, send: Send, entries: Entries) -> None:
         self.peer = peer
+        self.told_voter = False  # The last hello that was answered said that we may vote.
         self.features: frozenset[str] | None = None  # None until the peer has said hello.
         self.astray = False  # Somebody else answers at its address.
         self._cluster = cluster
@@ -118,7 +119,7 @@ class PeerLink:
 
     def hello(self, about_us: Hello) -> None:
         """Says who we are; the answer is a Hello of the peer."""
-        message_id = self._remember(Pending(Kind.HELLO, 0, 0))
+        message_id = self._remember(Pending(Kind.HELLO, int(about_us.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
 
     def request(self, message: RequestVote | AppendEntries) -> None:
@@ -187,6 +188,7 @@ class PeerLink:
                 self.astray = hello.peer != self.peer
                 if self.astray:
                     raise RemoteProtocolError(f"{hello.peer} answers where {self.peer} should be")
+                self.told_voter = bool(pending.term)
                 return hello
 
 

@@ -297,7 +297,9 @@ class Peer:
                 if message is None:
                     continue
                 if isinstance(message, Hello):
-                    self._hello_wanted.discard(peer)  # By an answer alone: it shows who is there.
+                    # By an answer alone, as it shows who is there, and to what we are now.
+                    if link.told_voter or not self.franchise.voter:
+                        self._hello_wanted.discard(peer)
                     self._on_hello(peer, message)
                 else:
                     self.core.step(peer, message, now_ms)

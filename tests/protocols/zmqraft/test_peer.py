@@ -168,6 +168,24 @@ def test_who_has_become_a_voter_is_not_counted_out_by_a_late_hello() -> None:
     assert counted == {"n2": True, "n3": False}
 
 
+def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
+    """Else nobody hears that we may vote by now, and no entry is ever committed with us."""
+    alone = Alone(voter=False)
+    out = alone.peer.links_out["n2"]
+    alone.peer.wake(alone.now_ms)
+    first = out.messages()[0]
+    assert not own.decode_hello(first, CLUSTER)[1].voter
+    for name in ("n2", "n3"):
+        alone.hello(own.Hello(name, "1", empty=True, incarnation=int(name[1])))
+    assert alone.peer.franchise.voter
+    late = own.encode_hello_answer(first[0], speaks("n2"))
+    alone.peer.on_answers("n2", native.Arena.from_messages([late]), alone.now_ms)
+    out.clear()
+    alone.now_ms += 150
+    alone.peer.wake(alone.now_ms)
+    assert [own.decode_hello(frames, CLUSTER)[1].voter for frames in out.messages()] == [True]
+
+
 def test_a_hello_is_answered_by_what_it_has_made_of_us() -> None:
     alone = Alone(voter=False)
     assert not alone.hello(own.Hello("n2", "1", empty=True, incarnation=2)).voter
