@@ -37,7 +37,7 @@ EXIT_SETUP = 2  # It can't start like this: somebody has to change something.
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
-ORPHAN_S_MAX = 1.5  # How long an actor may outlive its supervisor.
+ORPHAN_S_MAX = 1.0  # How long an actor may outlive its supervisor.
 RARELY_MS = 60_000  # Bad input is logged this often at most.
 BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may still be closing.
 
