@@ -44,7 +44,7 @@ def uint(frame: bytes) -> int:
 class Kelek:
     """A cluster of three nodes under one supervisor, everything at its default."""
 
-    name = "kelek"
+    name = "kelek"  # An instance with other settings takes another one.
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         """settings is appended to the topology: other defaults for a comparison."""

@@ -45,11 +45,11 @@ Made = TypeVar("Made")
 
 
 class Case(NamedTuple):
-    """One closed loop for all systems; the Python client of etcd only where it is asked for."""
+    """One closed loop for all systems; some are driven only where it is asked for."""
 
     name: str
     load: Load
-    asyncio: bool = False
+    all: bool = False  # Also etcd by its Python client, and kelek with its other writers.
 
 
 CASES = [
@@ -89,6 +89,7 @@ class Bench:
         self.plan = plan
         self.generator = Generator(directory)
         self.missing: dict[str, str] = {}
+        self.writers: list[Kelek] = []
         self.etcd = self._try("etcd", lambda: Etcd(directory / "etcd"))
         self.floor = self._try("floor", lambda: Floor(directory / "floor", shared))
         self.asyncio: EtcdAsyncio | None = None
@@ -132,11 +133,19 @@ class Bench:
     def throughput(self) -> dict[str, Any]:
         """{case: {system: [a result for each round]}}"""
         kelek = self.kelek("kelek")
-        others: list[Etcd | Floor] = [
-            cluster for cluster in (self.etcd, self.floor) if cluster is not None
+        self.writers = []
+        for writer in report.WRITERS:
+            own = Kelek(self.directory / writer, f"log: {{writer: {writer}}}")
+            own.name = f"kelek, {writer}"
+            self.writers.append(own)
+        others: list[Kelek | Etcd | Floor] = [
+            *self.writers,
+            *(cluster for cluster in (self.etcd, self.floor) if cluster is not None),
         ]
         for cluster in others:
             cluster.start_fresh()
+        for own in self.writers:
+            own.leader()
         results: dict[str, Any] = {case.name: {} for case in CASES}
         try:
             for number in range(self.plan.rounds):
@@ -155,6 +164,8 @@ class Bench:
     def _round(self, number: int, case: Case, kelek: Kelek, results: dict[str, Any]) -> None:
         clusters: list[Cluster] = [kelek]
         clusters += [cluster for cluster in (self.etcd, self.floor) if cluster is not None]
+        if case.all:
+            clusters += self.writers
         load = case.load._replace(secs=self.plan.secs)
         turns: list[tuple[str, Callable[[], dict[str, Any]]]] = [
             (cluster.name, partial(self.drive, cluster, load)) for cluster in clusters
@@ -162,7 +173,7 @@ class Bench:
         if load.window >= PACK:
             packed, node_form = load._replace(pack=PACK), ("--ident", IDENT)
             turns.append(("kelek, packs", partial(self.drive, kelek, packed, *node_form)))
-        if (peer := self.asyncio) is not None and case.asyncio:
+        if (peer := self.asyncio) is not None and case.all:
             turns.append((peer.name, partial(peer.run, load)))
         start = number % len(turns)
         for name, turn in turns[start:] + turns[:start]:
