@@ -85,14 +85,14 @@ class Cluster:
         assert code == 0, (self.folder / "stderr").read_text()
 
 
-def _folder() -> Path:
+def new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Three nodes of ours, one for all tests of this folder: no test may leave it changed."""
-    folder = _folder()
+    folder = new_folder()
     cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
     try:
         with cluster.client() as client:
@@ -110,7 +110,7 @@ def mixed() -> Iterator[Callable[[], Cluster]]:
 
     def start() -> Cluster:
         dialects = {"n1": "kelek", "n2": "text", "n3": "text"}
-        started.append(Cluster(_folder(), dialects, "--bootstrap"))
+        started.append(Cluster(new_folder(), dialects, "--bootstrap"))
         return started[-1]
 
     yield start

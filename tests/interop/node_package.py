@@ -1,0 +1,200 @@
+"""The npm package zmq-raft, the protocol's other implementation: found or installed, and driven.
+
+Nothing of it lies in this repository: it goes into the user's cache. Where it can't be installed
+the tests that need it are skipped, with the reason.
+"""
+
+import base64
+import fcntl
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+VERSION = "0.5.0"
+SCRIPTS = Path(__file__).resolve().parent / "node"
+INSTALL_S = 300
+ANSWER_S = 60.0
+STOP_S = 15.0
+# What the package asks for no longer compiles; `debug` it forgets to ask for.
+PACKAGE = {
+    "private": True,
+    "dependencies": {"zmq-raft": VERSION, "debug": "^4.3.4"},
+    "overrides": {"zeromq": "5.3.1"},
+    "allowScripts": {"zeromq": True},
+}
+
+
+class NotHere(Exception):
+    """The package can't be used on this machine, and why."""
+
+
+def home() -> Path:
+    """The folder in which the package is installed. Raises NotHere."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(cache) / f"kelek/zmq-raft-{VERSION}"
+    for command in ("node", "npm"):
+        if shutil.which(command) is None:
+            raise NotHere(f"{command} is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Several workers of one run come at the same time.
+        if _works(folder):
+            return folder
+        lock.seek(0)
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+        tried, _, reason = lock.read().partition("\n")
+        if not run or tried != run:
+            reason = _install(folder)
+            lock.truncate(0)
+            lock.write(f"{run}\n{reason}")
+    if reason:
+        raise NotHere(reason)
+    return folder
+
+
+def _works(folder: Path) -> bool:
+    try:
+        found = json.loads((folder / "node_modules/zmq-raft/package.json").read_text())
+    except OSError:
+        return False
+    done = subprocess.run(
+        ["node", "-e", "require('zeromq'); require('zmq-raft')"],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    return found["version"] == VERSION and done.returncode == 0
+
+
+def _install(folder: Path) -> str:
+    """Installs it; returns why that did not work, or nothing."""
+    (folder / "package.json").write_text(json.dumps(PACKAGE))
+    environment = {**os.environ, "npm_config_zmq_external": "true"}
+    options = ["--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000"]
+    try:
+        done = subprocess.run(
+            ["npm", "install", *options],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"npm install zmq-raft took more than {INSTALL_S} s"
+    if done.returncode == 0 and _works(folder):
+        return ""
+    lines = [line for line in done.stderr.decode().splitlines() if "warn" not in line]
+    return f"npm install zmq-raft: {(lines or ['it does not load'])[0]}"
+
+
+class NodeProcess:
+    """A process of node whose standard output is read line by line."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.process = subprocess.Popen(
+            ["node", *arguments],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as out:
+            for line in out:
+                self.lines.put(line)
+        self.lines.put(None)
+
+    def line(self, wait_s: float = ANSWER_S) -> str:
+        """The next line that it writes."""
+        found = self.lines.get(timeout=wait_s)
+        assert found is not None, f"node ended with {self.process.wait(STOP_S)}"
+        return found
+
+    def write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_S)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+class NodeClient:
+    """The package's client in a process of its own."""
+
+    def __init__(self, folder: Path, urls: list[str], ident: str) -> None:
+        options = json.dumps({"urls": urls, "secret": ident})
+        self.process = NodeProcess(folder, str(SCRIPTS / "client.js"), options)
+        self._count = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+
+    def send(self, what: str, **values: Any) -> int:
+        """Begins a request; its number is for answer()."""
+        self._count += 1
+        self.process.write(json.dumps({"n": self._count, "do": what, **values}))
+        return self._count
+
+    def answer(self, number: int) -> dict[str, Any]:
+        """Waits for what became of a request."""
+        until = time.monotonic() + ANSWER_S
+        while number not in self._answers:
+            found = json.loads(self.process.line(until - time.monotonic()))
+            self._answers[found.pop("n")] = found
+        return self._answers.pop(number)
+
+    def ask(self, what: str, **values: Any) -> dict[str, Any]:
+        found = self.answer(self.send(what, **values))
+        assert "error" not in found, found["error"]
+        return found
+
+    def begin_update(self, data: bytes, reqid: str | None = None) -> int:
+        return self.send("update", data=base64.b64encode(data).decode(), reqid=reqid)
+
+    def update(self, data: bytes, reqid: str | None = None) -> int:
+        found = self.answer(self.begin_update(data, reqid))
+        assert "error" not in found, found["error"]
+        return int(found["index"])
+
+    def wait_applied(self, index: int) -> None:
+        """Until the leader has applied the index: entries are sent up to there."""
+        until = time.monotonic() + ANSWER_S
+        while self.ask("info")["lastApplied"] < index:
+            assert time.monotonic() < until, f"{index} was never applied"
+
+    def entries(self, after: int = 0, count: int | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("entries", after=after, count=count)["found"]
+        for entry in found:
+            entry["data"] = base64.b64decode(entry["data"])
+        return found
+
+
+@contextmanager
+def node_client(folder: Path, urls: list[str], ident: str = "interop") -> Iterator[NodeClient]:
+    client = NodeClient(folder, urls, ident)
+    try:
+        yield client
+    finally:
+        client.process.stop()
