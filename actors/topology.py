@@ -124,7 +124,7 @@ RAFT_KEYS = {
 LOG_KEYS = {
     "segment_bytes": size_key(64 * KIB, GIB, 16 * MIB),
     "segment_io": choice_key("pwrite", "mmap", default="pwrite"),
-    "writer": choice_key("process", "thread", "inline", default="process"),
+    "writer": choice_key("process", "thread", "inline", default="thread"),
 }
 
 CLIENT_KEYS = {

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -32,8 +33,8 @@ class Cluster:
     def __init__(self, shell: Any, log: str) -> None:
         self.shell = shell
         path = shell.place / "topology.yaml"
-        text = f"{path.read_text()}\nraft: {{election_timeout_ms: [400, 600]}}\n"
-        path.write_text(f"{text}log: {{{log}}}\n")
+        text = re.sub("(?m)^log: .*$", f"log: {{{log}}}", path.read_text())
+        path.write_text(f"{text}raft: {{election_timeout_ms: [400, 600]}}\n")
         self.data = shell.place / "var" / "demo"
         self.count = 0
         shell.ok("supervisor start topology.yaml --detach")

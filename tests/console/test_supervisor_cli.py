@@ -37,7 +37,7 @@ class Cli:
         self.write(NODES)
 
     def write(self, nodes: tuple[str, ...], text: str = "cluster: test\ndata: data\n") -> None:
-        lines = [text, "raft: {election_timeout_ms: [400, 600]}\n", "nodes:\n"]
+        lines = [text, "raft: {election_timeout_ms: [400, 600]}\nlog: {writer: process}\nnodes:\n"]
         for name in nodes:
             lines.append(f"  {name}:\n")
             for key in ("url", "peer_url", "broadcast_url"):
@@ -238,7 +238,7 @@ def test_a_port_in_use(cli: Cli) -> None:
         done = cli.run("start")
     assert done.returncode == 2
     assert done.stderr == (
-        f"supervisor: topology.yaml:10:10: nodes.n2.url: tcp://127.0.0.1:{port} is in use; "
+        f"supervisor: topology.yaml:11:10: nodes.n2.url: tcp://127.0.0.1:{port} is in use; "
         "end the program that holds it, or choose another address\n"
     )
     assert "gave-up node=n2 unit=raft" in done.stdout

@@ -36,7 +36,9 @@ def free_port() -> int:
 class Cluster:
     """A topology and its supervisor."""
 
-    def __init__(self, folder: Path, dialects: dict[str, str], *options: str) -> None:
+    def __init__(
+        self, folder: Path, dialects: dict[str, str], *options: str, log: str = ""
+    ) -> None:
         self.folder = folder
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
@@ -51,6 +53,7 @@ class Cluster:
         self.path.write_text(
             f"cluster: interop\ndata: {folder}/data\n"
             "raft: {election_timeout_ms: [600, 1000]}  # Calm on a busy machine.\n"
+            f"log: {{{log}}}\n"
             f"nodes:\n{nodes}"
         )
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
@@ -93,7 +96,8 @@ def new_folder() -> Path:
 def cluster() -> Iterator[Cluster]:
     """Three nodes of ours, one for all tests of this folder: no test may leave it changed."""
     folder = new_folder()
-    cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
+    dialects = {"n1": "kelek", "n2": "kelek", "n3": "kelek"}
+    cluster = Cluster(folder, dialects, log="writer: process")  # As many pipes as there can be.
     try:
         with cluster.client() as client:
             client.update(b"the cluster is up")
