@@ -16,11 +16,13 @@ from .messages import (
     Batch,
     Envelope,
     HardState,
+    InstallSnapshot,
     Message,
     Read,
     Ready,
     RequestVote,
     Setup,
+    SnapshotResponse,
     Vote,
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech
@@ -169,9 +171,14 @@ class Raft:
             self._on_append_entries(sender, message, now_ms, context)
         elif type(message) is RequestVote:
             self._on_request_vote(sender, message, now_ms, context)
-        else:
-            assert type(message) is Vote
+        elif type(message) is Vote:
             self._on_vote(sender, message)
+        elif type(message) is InstallSnapshot:
+            self._on_install_snapshot(sender, message, now_ms, context)
+        else:
+            assert type(message) is SnapshotResponse
+            if self._is_newer(message.term) and self._leading is not None:
+                self._leading.on_snapshot_response(sender, now_ms)
 
     def _is_newer(self, term: int) -> bool:
         """The rule about terms (Raft, figure 2, "All servers"): False when the message is old.
@@ -334,13 +341,7 @@ class Raft:
         if not self._is_newer(message.term):
             self._messages.append(Envelope(sender, AppendResponse(self.term, False), context))
             return
-        if self.leader != sender:
-            if self.leader is not None:
-                raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
-            self._follow(sender)
-        self._heard_ms = now_ms
-        self._campaigns = 0
-        self._election_ms = now_ms + self._election_timeout_ms()
+        self._hear_leader(sender, now_ms)
         refusal = self._follows(message)
         if refusal is not None:
             self._messages.append(Envelope(sender, refusal, context))
@@ -357,6 +358,40 @@ class Raft:
         else:
             answer = AppendResponse(self.term, True, last_index)
             self._messages_after.append(Envelope(sender, answer, context))
+
+    def _hear_leader(self, sender: str, now_ms: int) -> None:
+        """The leader of this term has spoken: nobody else is needed for a while."""
+        if self.leader != sender:
+            if self.leader is not None:
+                raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
+            self._follow(sender)
+        self._heard_ms = now_ms
+        self._campaigns = 0
+        self._election_ms = now_ms + self._election_timeout_ms()
+
+    def _on_install_snapshot(
+        self, sender: str, message: InstallSnapshot, now_ms: int, context: object
+    ) -> None:
+        """Raft, section 7. A piece that is needed is not answered here: see wants_snapshot()."""
+        if message.leader != sender or not 0 < message.last_term <= message.term:
+            raise RemoteProtocolError(f"InstallSnapshot from {sender} contradicts itself")
+        if not 0 < message.last_index <= NUMBER_MAX:
+            raise RemoteProtocolError(f"a snapshot up to {message.last_index} is out of range")
+        if not self._is_newer(message.term):
+            self._messages.append(Envelope(sender, SnapshotResponse(self.term), context))
+            return
+        self._hear_leader(sender, now_ms)
+        if self.log.term_at(message.last_index) == message.last_term:
+            # What a snapshot holds is committed, and our log is equal up to there.
+            self.commit_index = max(self.commit_index, message.last_index)
+        if not self.wants_snapshot(message):
+            answer = SnapshotResponse(self.term, message.size, done=True)
+            self._messages.append(Envelope(sender, answer, context))
+
+    def wants_snapshot(self, message: InstallSnapshot) -> bool:
+        """Whether a piece that was stepped on comes from our leader and brings what we lack."""
+        is_leaders = message.term == self.term and self.leader == message.leader
+        return is_leaders and message.last_index > self.commit_index
 
     def _follows(self, message: AppendEntries) -> AppendResponse | None:
         """Whether our log has what the message builds on; the refusal when it has not."""
@@ -438,6 +473,44 @@ class Raft:
         if self._leading is not None and to in self._speeches:
             self._leading.on_read(to, first_index, batches)
 
+    def on_snapshot_sent(self, peer: str, last_index: int) -> None:
+        """Answers a wish of Ready.snapshots: one up to last_index is in the follower's place, or,
+        with 0, it could not be sent, and is wished for again when it is still needed."""
+        if self._leading is not None and peer in self._speeches:
+            self._leading.on_snapshot_sent(peer, last_index)
+
+    def compact(self, index: int) -> None:
+        """Entries up to `index` may go: a durable snapshot holds what they did.
+
+        Raises LocalProtocolError when not all of them are committed.
+        """
+        if index > min(self.commit_index, self.durable_index):
+            raise LocalProtocolError(
+                f"compacts up to {index}: {self.commit_index} is committed, "
+                f"{self.durable_index} durable"
+            )
+        if index > self.log.base_index:
+            self.log.compact(index)
+
+    def install(self, index: int, term: int) -> bool:
+        """A durable snapshot that ends with entry (index, term) is in place.
+
+        Returns whether the log begins anew behind it: everything else in it is forgotten, also by
+        the writer; a log that holds that entry goes on.
+        """
+        if index <= self.commit_index:
+            return False
+        if self.log.term_at(index) == term:
+            self.commit_index = index
+            return False
+        assert self._leading is None, "a leader lacks nothing that is committed"
+        self.log.reset(index, term)
+        self._unsynced.reset(index)
+        self.commit_index = index
+        self._batches.clear()
+        self._messages_after.clear()  # These speak of entries that are gone.
+        return True
+
     def on_speaks(
         self,
         peer: str,
@@ -471,10 +544,11 @@ class Raft:
         """Hands out everything that is to be done, once."""
         leading = self._leading
         reads: list[Read] = []
+        snapshots: list[str] = []
         if leading is not None:
             if self._commit_due:
                 self.commit_index = leading.commit(self._unsynced.durable_index, self.commit_index)
-            leading.append(self._now_ms, self._messages, reads)
+            leading.append(self._now_ms, self._messages, reads, snapshots)
         self._commit_due = False
         messages, self._messages = self._messages, []
         messages_after, self._messages_after = self._messages_after, []
@@ -488,7 +562,14 @@ class Raft:
         if self._hard_state[0] != self.term or self._hard_state[1] != self.voted_for:
             hard_state = self._hard_state = HardState(self.term, self.voted_for)
         return Ready(
-            hard_state, messages, batches, messages_after, reads, commit_index, commit_term
+            hard_state,
+            messages,
+            batches,
+            messages_after,
+            reads,
+            snapshots,
+            commit_index,
+            commit_term,
         )
 
 

@@ -87,6 +87,20 @@ class Leader:
             follower.read_ms = None
             follower.loaded = batches[:APPEND_BATCHES_MAX]
 
+    def on_snapshot_response(self, peer: str, now_ms: int) -> None:
+        """A follower has taken in a piece of a snapshot: it is there."""
+        self._followers[peer].heard_ms = now_ms
+
+    def on_snapshot_sent(self, peer: str, last_index: int) -> None:
+        """A snapshot up to last_index is in the follower's place; 0: it could not be sent.
+
+        What it holds by now, a probe shows; when that is still compacted, it is wished for anew.
+        """
+        follower = self._followers[peer]
+        if follower.state is State.SNAPSHOT:
+            next_index = max(follower.next_index, last_index + 1)
+            follower.probe(min(next_index, self._log.last_index + 1), paused=False)
+
     def on_unreachable(self, peer: str) -> None:
         """The connection is lost, and what was on it: heartbeats alone until it answers."""
         follower = self._followers[peer]
@@ -99,6 +113,12 @@ class Leader:
         if last_index is not None and last_index < follower.match_index:
             follower.match_index = last_index  # It has lost what it had confirmed.
             follower.probe(last_index + 1, paused=False)
+        elif (
+            last_index is not None
+            and follower.state is State.SNAPSHOT
+            and self._log.base_index <= last_index <= self._log.last_index
+        ):
+            follower.probe(last_index + 1, paused=False)  # It has got one elsewhere.
         follower.paused = False
 
     # Times.
@@ -138,14 +158,17 @@ class Leader:
                 continue
             self._send(follower, (), now_ms, out)
 
-    def append(self, now_ms: int, out: list[Envelope], reads: list[Read]) -> None:
-        """Adds at most one message with entries for each follower."""
+    def append(
+        self, now_ms: int, out: list[Envelope], reads: list[Read], snapshots: list[str]
+    ) -> None:
+        """Adds at most one message with entries for each follower, or what it needs instead."""
         last_index = self._log.last_index
         for follower in self._followers.values():
             if follower.next_index > last_index or not follower.is_open():
                 continue
             if follower.next_index <= self._log.base_index:
                 follower.state = State.SNAPSHOT
+                snapshots.append(follower.peer)
                 continue
             batches = self._entries(follower)
             if batches is None:

@@ -167,6 +167,37 @@ class RaftLog:
             self._cached_bytes += len(batch.block) - len(self._cached[-1].block)
             self._cached[-1] = batch
 
+    def compact(self, index: int) -> None:
+        """Forgets the entries up to `index`; its term stays known."""
+        term = self.term_at(index)
+        assert term is not None, "compacts outside of the log"
+        if index == self.base_index:
+            return
+        at = bisect_right(self._run_firsts, index)
+        if index == self.last_index or (
+            at < len(self._run_firsts) and self._run_firsts[at] == index + 1
+        ):
+            del self._run_firsts[:at], self._run_terms[:at]
+        else:
+            del self._run_firsts[: at - 1], self._run_terms[: at - 1]
+            self._run_firsts[0] = index + 1
+        self.base_index, self.base_term = index, term
+        keep = bisect_right(self._cached_firsts, index)
+        if keep and self._cached[keep - 1].last_index > index:
+            keep -= 1  # It holds entries on both sides.
+        live = max(keep, self._cached_dead)
+        self._cached_bytes -= sum(len(batch.block) for batch in self._cached[:live])
+        del self._cached[:live], self._cached_firsts[:live]
+        self._cached_dead = 0
+
+    def reset(self, index: int, term: int) -> None:
+        """Begins anew behind (index, term), without any entry."""
+        self.base_index = self.last_index = index
+        self.base_term = self.last_term = term
+        self._run_firsts, self._run_terms = [], []
+        self._cached, self._cached_firsts = [], []
+        self._cached_bytes = self._cached_dead = 0
+
     def slice(self, first_index: int, bytes_max: int) -> list[Batch] | None:
         """The batches from `first_index` on, at least one, else at most bytes_max of blocks, and
         never more than one AppendEntries may hold.
@@ -207,6 +238,11 @@ class Unsynced:
         self.durable_index = durable_index
         # [first index, last index, term, up to where it is still part of the log]
         self._pieces: deque[list[int]] = deque()
+
+    def reset(self, index: int) -> None:
+        """The log begins anew behind `index`, which a durable snapshot holds."""
+        self.durable_index = index
+        self._pieces.clear()
 
     def add(self, batch: Batch) -> None:
         """The batch was handed to the writer."""

@@ -82,7 +82,30 @@ class AppendResponse(NamedTuple):
     conflict_term: int = 0
 
 
-Message = RequestVote | Vote | AppendEntries | AppendResponse
+class InstallSnapshot(NamedTuple):
+    """Raft, section 7: a piece of a snapshot that ends with entry (last_index, last_term).
+
+    The core looks at who leads; what the piece is worth is for whoever keeps the file to say.
+    """
+
+    term: int
+    leader: str
+    last_index: int
+    last_term: int
+    offset: int  # Of the chunk, in bytes.
+    size: int  # Of the whole.
+    chunk: bytes
+
+
+class SnapshotResponse(NamedTuple):
+    """The answer to InstallSnapshot."""
+
+    term: int
+    offset: int | None = None  # Go on from there; None: behind the chunk.
+    done: bool = False  # The whole is in place, or was not needed.
+
+
+Message = RequestVote | Vote | AppendEntries | AppendResponse | InstallSnapshot | SnapshotResponse
 
 
 class Envelope(NamedTuple):
@@ -127,6 +150,7 @@ class Ready(NamedTuple):
     batches: list[Batch]  # Write these in order (the first may replace a suffix), ...
     messages_after: list[Envelope]  # ... and send these when they are durable.
     reads: list[Read]
+    snapshots: list[str]  # Followers that need one, told once: answered by on_snapshot_sent().
     commit_index: int
     commit_term: int  # The term of the entry at commit_index.
 

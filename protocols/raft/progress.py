@@ -13,7 +13,7 @@ class State(IntEnum):
 
     PROBE      one message with entries, then only heartbeats until an answer shows where they meet
     REPLICATE  they meet at next_index - 1: a window of messages is under way
-    SNAPSHOT   what it needs next is compacted: only heartbeats
+    SNAPSHOT   what it needs next is compacted: only heartbeats, while a snapshot is on its way
     """
 
     PROBE = 0

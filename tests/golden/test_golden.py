@@ -16,8 +16,12 @@ Batches are stood in for by one byte an entry, so logs can be read: `aaab` is th
     propose n1 abc      three entries; propose n1 abc/d: two batches in one wake
     slow n1             its disk confirms nothing any more; `durable n1` confirms all so far
     read n1 n2 [1]      answers n1's Read for n2 from its disk, with so many entries
+    compact n1 5        n1 has a snapshot up to there: its log begins behind it
+    snapshot n1 n3      n1 sends its snapshot, which ends where its log begins, in one piece;
+                        whoever wants it installs it at once. `sent n1 n3 0`: it could not be sent
     speaks n1 n2 [5]    n1 hears n2's hello, whose log ends there; `unreachable n1 n2`: it is gone
     inject n3 n1 KIND field=value...     a message that no core of ours would send
+    wipe n1             as crash, and its disk is empty afterwards
     crash n1            what was not durable is gone; `start n1` brings it back with the rest
     state               every peer: role, term, vote, leader, log as runs, commit, durable
     log                 every peer's log: index range, term and bytes
@@ -39,8 +43,11 @@ from kelek.protocols.raft.messages import (
     Batch,
     Envelope,
     HardState,
+    InstallSnapshot,
+    Message,
     Read,
     RequestVote,
+    SnapshotResponse,
     Vote,
 )
 
@@ -76,6 +83,13 @@ class Disk:
         del self.entries[batch.first_index - 1 - self.base[0] :]
         self.entries += [(batch.term, bytes([byte])) for byte in batch.block]
 
+    def reset(self, base: tuple[int, int]) -> None:
+        self.base, self.entries = base, []
+
+    def compact(self, index: int, term: int) -> None:
+        del self.entries[: index - self.base[0]]
+        self.base = (index, term)
+
     def runs(self) -> list[tuple[int, int]]:
         runs: list[tuple[int, int]] = []
         for index, (term, _) in enumerate(self.entries, self.base[0] + 1):
@@ -109,6 +123,7 @@ class Story:
         self.waiting: dict[str, list[Envelope]] = {}
         self.reads: dict[tuple[str, str], Read] = {}
         self.commits: dict[str, int] = {}
+        self.snapshots: dict[tuple[str, str], int] = {}  # On their way, by leader and follower.
         self.lines: list[str] = []
 
     def command(self, line: str) -> None:
@@ -144,8 +159,7 @@ class Story:
     ) -> None:
         disk = self.disks.setdefault(peer, Disk())
         if base:
-            index, base_term = base.split("@")
-            disk.base = (int(index), int(base_term))
+            disk.base = position(base)
         if log:
             disk.entries = [(int(word), b".") for word in log.split(",")]
         if term:
@@ -215,11 +229,24 @@ class Story:
         if raft is None or (sender, envelope.to) in self.cuts:
             self.lines.append(f"({sender} -> {envelope.to} {text(envelope.message)}: lost)")
             return
+        message = envelope.message
         try:
-            raft.step(sender, envelope.message, self.now_ms)
+            raft.step(sender, message, self.now_ms)
+            if isinstance(message, InstallSnapshot) and raft.wants_snapshot(message):
+                self._install(sender, envelope.to, message)
+            if isinstance(message, SnapshotResponse) and message.done:
+                raft.on_snapshot_sent(sender, self.snapshots.pop((envelope.to, sender)))
         except ProtocolError as error:
             self.lines.append(f"{envelope.to} {type(error).__name__}: {error}")
         self._ready(envelope.to)
+
+    def _install(self, leader: str, peer: str, message: InstallSnapshot) -> None:
+        raft, end = self.rafts[peer], (message.last_index, message.last_term)
+        self.lines.append(f"{peer} install {end[0]}@{end[1]}")
+        if raft.install(*end):
+            self.disks[peer].reset(end)
+            self.unwritten[peer], self.waiting[peer] = [], []
+        self._send(peer, [Envelope(leader, SnapshotResponse(raft.term, 1, done=True))], "")
 
     def do_run(self) -> None:
         for _ in range(RUN_STEPS_MAX):
@@ -260,6 +287,23 @@ class Story:
         self.rafts[leader].on_read(follower, read.first_index, batches)
         self._ready(leader)
 
+    def do_compact(self, peer: str, index: str) -> None:
+        raft = self.rafts[peer]
+        raft.compact(int(index))
+        self.disks[peer].compact(raft.log.base_index, raft.log.base_term)
+        self._ready(peer)
+
+    def do_snapshot(self, leader: str, follower: str) -> None:
+        raft = self.rafts[leader]
+        base = raft.log.base_index, raft.log.base_term
+        self.snapshots[leader, follower] = base[0]
+        piece = InstallSnapshot(raft.term, leader, *base, 0, 1, b"s")
+        self._send(leader, [Envelope(follower, piece)], "")
+
+    def do_sent(self, leader: str, follower: str, last_index: str) -> None:
+        self.rafts[leader].on_snapshot_sent(follower, int(last_index))
+        self._ready(leader)
+
     def do_speaks(self, peer: str, other: str, last_index: str = "") -> None:
         self.rafts[peer].on_speaks(other, 4, True, int(last_index) if last_index else None)
         self._ready(peer)
@@ -275,13 +319,20 @@ class Story:
             values[key] = int(value) if value.lstrip("-").isdigit() else value == "True"
             if key in ("leader", "candidate"):
                 values[key] = value
-        kinds = {k.__name__: k for k in (RequestVote, Vote, AppendEntries, AppendResponse)}
+        plain = (RequestVote, Vote, AppendEntries, AppendResponse)
+        kinds = {k.__name__: k for k in (*plain, InstallSnapshot, SnapshotResponse)}
+        if kind == "InstallSnapshot":
+            values |= {"offset": 0, "size": 1, "chunk": b"s"}
         message = kinds[kind](**values)  # type: ignore[arg-type]
         self._deliver(sender, Envelope(target, message))
 
     def do_crash(self, peer: str) -> None:
         del self.rafts[peer]
         self.way = [item for item in self.way if item[0] != peer]
+
+    def do_wipe(self, peer: str) -> None:
+        self.do_crash(peer)
+        del self.disks[peer]
 
     def do_state(self) -> None:
         for peer, raft in sorted(self.rafts.items()):
@@ -324,6 +375,8 @@ class Story:
             self.lines.append(f"{peer} read {read.first_index} for {read.to}")
             if not self.reads_held:
                 self.do_read(peer, read.to)
+        for follower in ready.snapshots:
+            self.lines.append(f"{peer} snapshot for {follower}")
         if ready.commit_index != self.commits[peer]:
             self.lines.append(f"{peer} commit {ready.commit_index}@{ready.commit_term}")
             self.commits[peer] = ready.commit_index
@@ -351,9 +404,19 @@ def spell(batch: Batch) -> str:
     return f"{batch.first_index}@{batch.term}:{batch.block.decode()}"
 
 
-def text(message: RequestVote | Vote | AppendEntries | AppendResponse) -> str:
+def position(words: str) -> tuple[int, int]:
+    """INDEX@TERM"""
+    index, term = words.split("@")
+    return int(index), int(term)
+
+
+def text(message: Message) -> str:
     """A message in one line, in the words of the wire."""
     match message:
+        case InstallSnapshot(term, _, last_index, last_term, _, _, _):
+            return f"InstallSnapshot term={term} last={last_index}@{last_term}"
+        case SnapshotResponse(term, _, done):
+            return f"InstallSnapshot answer term={term} done={done}"
         case RequestVote(term, _, last_index, last_term, pre_vote, _):
             name = "PreVote" if pre_vote else "RequestVote"
             return f"{name} term={term} last={last_index}@{last_term}"

@@ -17,8 +17,10 @@ from kelek.protocols.raft.messages import (
     Batch,
     Envelope,
     HardState,
+    InstallSnapshot,
     Message,
     RequestVote,
+    SnapshotResponse,
     Vote,
 )
 
@@ -269,3 +271,95 @@ def test_time_spent_with_the_disk_is_not_the_candidates() -> None:
     assert raft.deadline_ms == deadline_ms + 500
     raft.tick(deadline_ms + 499)
     assert raft.role is Role.FOLLOWER
+
+
+# ---- snapshots ----
+
+
+def piece(term: int, last: tuple[int, int], leader: str = "n2") -> InstallSnapshot:
+    return InstallSnapshot(term, leader, *last, 0, 10, b"snap")
+
+
+def test_a_snapshot_of_an_old_term_is_refused_with_ours() -> None:
+    raft = make(term=3)
+    message = piece(2, (9, 2))
+    raft.step("n2", message, 100, "way")
+    assert raft.ready().messages == [Envelope("n2", SnapshotResponse(3), "way")]
+    assert not raft.wants_snapshot(message)
+
+
+def test_a_snapshot_of_a_newer_term_makes_its_sender_the_leader() -> None:
+    raft = make_leader()
+    message = piece(5, (9, 2))
+    raft.step("n2", message, 400)
+    assert (raft.role, raft.term, raft.leader) == (Role.FOLLOWER, 5, "n2")
+    assert raft.wants_snapshot(message)
+    assert not [e for e in raft.ready().messages if isinstance(e.message, SnapshotResponse)]
+
+
+def test_a_piece_keeps_an_election_away() -> None:
+    raft = make(term=3)
+    raft.step("n2", piece(3, (9, 2)), 190)
+    raft.tick(350)
+    assert raft.role is Role.FOLLOWER
+
+
+@pytest.mark.parametrize("last", [(0, 0), (9, 4), (9, 0), (1 << 53, 3)])
+def test_a_snapshot_that_contradicts_itself(last: tuple[int, int]) -> None:
+    raft = make(term=3)
+    with pytest.raises(RemoteProtocolError):
+        raft.step("n2", piece(3, last), 100)
+
+
+def test_what_the_log_holds_needs_no_snapshot_and_is_committed() -> None:
+    raft = make(runs=[(1, 1), (5, 2)], last_index=8, term=2)
+    message = piece(3, (6, 2))
+    raft.step("n2", message, 100)
+    assert raft.commit_index == 6
+    (answer,) = [e.message for e in raft.ready().messages]
+    assert answer == SnapshotResponse(3, 10, done=True)
+    assert not raft.install(6, 2)
+    assert raft.log.last_index == 8
+
+
+def test_an_installed_snapshot_replaces_what_differs() -> None:
+    raft = make(runs=[(1, 1)], last_index=8, term=1)
+    raft.step("n2", append("n2", 3, (8, 1), batch(9, 4, 3)), 100)
+    raft.ready()
+    assert raft.install(10, 2)
+    assert (raft.log.base_index, raft.log.last_index, raft.log.last_term) == (10, 10, 2)
+    assert (raft.commit_index, raft.durable_index) == (10, 10)
+    raft.on_durable(12, 3)  # Of the log that is gone.
+    assert raft.durable_index == 10
+    raft.step("n2", append("n2", 3, (10, 2), batch(11, 2, 3)), 110)
+    assert raft.ready().batches == [batch(11, 2, 3)]
+    raft.on_durable(12, 3)
+    assert raft.durable_index == 12
+
+
+def test_only_what_is_committed_and_durable_is_compacted() -> None:
+    raft = make_leader(runs=[(1, 1)], last_index=8, term=1)
+    raft.ready()
+    with pytest.raises(LocalProtocolError, match="compacts up to 8"):
+        raft.compact(8)
+    raft.on_durable(9, 2)
+    raft.step("n2", AppendResponse(2, True, 9), 310)
+    assert raft.ready().commit_index == 9
+    raft.compact(8)
+    assert (raft.log.base_index, raft.log.base_term, raft.log.last_index) == (8, 1, 9)
+
+
+def test_a_follower_that_takes_in_a_snapshot_keeps_its_leader() -> None:
+    raft = make_leader(base=(8, 1), term=1)
+    raft.ready()
+    raft.step("n2", AppendResponse(2, False, conflict_index=1), 310)
+    assert raft.ready().snapshots == ["n2"]
+    for now_ms in range(350, 2000, 50):
+        raft.step("n2", SnapshotResponse(2, 100), now_ms)
+        raft.tick(now_ms)
+    assert raft.role is Role.LEADER
+    raft.on_snapshot_sent("n2", 8)
+    raft.step("n2", AppendResponse(2, True, 9), 2000)
+    assert raft.ready().commit_index == 8  # Our own disk has not got entry 9.
+    raft.on_durable(9, 2)
+    assert raft.ready().commit_index == 9

@@ -37,7 +37,7 @@ class Model:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["append", "append", "append", "truncate"]),
+        st.sampled_from(["append", "append", "append", "truncate", "compact", "reset"]),
         st.integers(1, 9),
         st.integers(0, 2),
     ),
@@ -61,10 +61,18 @@ def test_raft_log_against_list(
             term = max(log.last_term, 1) + more
             log.append(batch(log.last_index + 1, number, term))
             model.terms += [term] * number
-        elif log.last_index > base_index:
-            index = base_index + 1 + number % (log.last_index - base_index)
-            log.truncate(index, trim)
-            del model.terms[index - base_index :]
+        elif what == "reset" and more == 2:
+            model = Model(log.last_index + number, log.last_term + more)
+            log.reset(model.base_index, model.terms[0])
+        elif log.last_index > log.base_index:
+            index = log.base_index + 1 + number % (log.last_index - log.base_index)
+            if what == "compact":
+                log.compact(index)
+                del model.terms[: index - model.base_index]
+                model.base_index = index
+            elif what == "truncate":
+                log.truncate(index, trim)
+                del model.terms[index - model.base_index :]
         check(log, model)
 
 
@@ -108,9 +116,8 @@ def check_slices(log: RaftLog) -> None:
             assert right.first_index == left.last_index + 1
         for one in found:
             assert len(one.block) == one.count
-            assert {log.term_at(i) for i in range(one.first_index, one.last_index + 1)} == {
-                one.term
-            }
+            held = range(max(one.first_index, log.base_index + 1), one.last_index + 1)
+            assert {log.term_at(i) for i in held} == {one.term}
 
 
 def test_cache_keeps_the_newest() -> None:
