@@ -19,6 +19,7 @@ from .messages import (
     InstallSnapshot,
     Message,
     Read,
+    ReadIndex,
     Ready,
     RequestVote,
     Setup,
@@ -27,6 +28,7 @@ from .messages import (
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech
 from .quorum import majority
+from .reads import ReadRounds
 
 __all__ = ["Raft", "Role", "Setup"]
 
@@ -76,6 +78,7 @@ class Raft:
         self._granted: set[str] = set()
         self._answered: set[str] = set()
         self._leading: Leader | None = None
+        self._rounds = ReadRounds()
         self._quorum_due_ms = 0
         self._unsynced = Unsynced(log.last_index)
         self._commit_due = False
@@ -199,6 +202,7 @@ class Raft:
         if self.role is not Role.FOLLOWER:
             self.role = Role.FOLLOWER
             self._leading = None
+            self._rounds.end()
             self._election_ms = self._now_ms + self._election_timeout_ms()
         self.leader = leader
 
@@ -329,6 +333,16 @@ class Raft:
         if batch.term != self.term:
             raise LocalProtocolError(f"proposed in term {batch.term}, this is term {self.term}")
         self._append(batch)
+
+    def read(self) -> int:
+        """Somebody reads: returns the round that confirms it, or any later one does.
+
+        Ready.read_index tells. When we cease to lead first, it never does.
+        Raises LocalProtocolError when we do not lead.
+        """
+        if self._leading is None:
+            raise LocalProtocolError("only a leader serves reads")
+        return self._rounds.want()
 
     def _append(self, batch: Batch) -> None:
         self.log.append(batch)
@@ -545,10 +559,13 @@ class Raft:
         leading = self._leading
         reads: list[Read] = []
         snapshots: list[str] = []
+        read_index: ReadIndex | None = None
         if leading is not None:
             if self._commit_due:
                 self.commit_index = leading.commit(self._unsynced.durable_index, self.commit_index)
+            read_index = self._rounds.turn(leading, self.commit_index)
             leading.append(self._now_ms, self._messages, reads, snapshots)
+            leading.spread_round(self._now_ms, self._messages)
         self._commit_due = False
         messages, self._messages = self._messages, []
         messages_after, self._messages_after = self._messages_after, []
@@ -570,6 +587,7 @@ class Raft:
             snapshots,
             commit_index,
             commit_term,
+            read_index,
         )
 
 
@@ -578,7 +596,7 @@ def _check_append_entries(sender: str, message: AppendEntries) -> int:
 
     Raises RemoteProtocolError when it contradicts itself.
     """
-    term, leader, index, entry_term, commit_index, batches = message
+    term, leader, index, entry_term, commit_index, batches, _ = message
     if leader != sender or entry_term > term or (index == 0) is not (entry_term == 0):
         raise RemoteProtocolError(f"AppendEntries from {sender} contradicts itself")
     for first_index, count, batch_term, _ in batches:

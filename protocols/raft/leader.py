@@ -23,7 +23,7 @@ class Leader:
     Raft owns it, feeds it and takes its messages; it changes neither term nor log.
     """
 
-    __slots__ = ("_commit_index", "_followers", "_log", "_setup", "_term", "_term_start")
+    __slots__ = ("_commit_index", "_followers", "_log", "_setup", "_term", "_term_start", "round")
 
     def __init__(
         self, setup: Setup, log: RaftLog, term: int, speeches: Mapping[str, Speech], now_ms: int
@@ -33,6 +33,7 @@ class Leader:
         self._term = term
         self._term_start = log.last_index + 1  # Where the term's own entry will be.
         self._commit_index = 0
+        self.round = 0  # Of reads (reads.py): the newest one; every message is one of its.
         self._followers = {
             peer: Follower(peer, speech, log.last_index + 1, now_ms)
             for peer, speech in speeches.items()
@@ -54,6 +55,7 @@ class Leader:
         if message.match_index > last_index or message.conflict_index > last_index:
             raise RemoteProtocolError(f"{peer} answers for entries behind our last, {last_index}")
         follower.heard_ms = now_ms
+        follower.round = max(follower.round, message.round)
         if message.success:
             return follower.on_match(message.match_index)
         next_index = self._next_index(follower, message)
@@ -120,6 +122,25 @@ class Leader:
         ):
             follower.probe(last_index + 1, paused=False)  # It has got one elsewhere.
         follower.paused = False
+
+    # Reads.
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether an entry of this term is committed, and so everything before it known to be."""
+        return self._commit_index >= self._term_start
+
+    def round_agreed(self) -> int:
+        """The newest round of reads in which a majority, ourselves included, has answered."""
+        return agreed([self.round, *(each.counted_round for each in self._followers.values())])
+
+    def spread_round(self, now_ms: int, out: list[Envelope]) -> None:
+        """Adds a heartbeat for whoever has not been sent one of the newest round: a message with
+        entries is answered only when they are on disk, and a read need not wait for disks."""
+        for follower in self._followers.values():
+            asked = max(follower.round_sent, follower.round)
+            if asked < self.round and not follower.owes_answer():
+                self._send(follower, (), now_ms, out)
 
     # Times.
 
@@ -218,9 +239,12 @@ class Leader:
                     prev_term,
                     commit_index,
                     batches,
+                    self.round,
                 ),
             )
         )
+        if not batches:
+            follower.round_sent = self.round
         follower.sent_ms = now_ms
         follower.commit_sent = commit_index
 

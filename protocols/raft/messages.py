@@ -62,6 +62,7 @@ class AppendEntries(NamedTuple):
     prev_term: int
     commit_index: int
     batches: tuple[Batch, ...] = ()
+    round: int = 0  # Of reads, in which it is sent (reads.py); never on a wire.
 
 
 class AppendResponse(NamedTuple):
@@ -73,6 +74,8 @@ class AppendResponse(NamedTuple):
     the leader should go on: the first index of conflict_term (the term that we have at prev_index),
     or our last index + 1 with conflict_term 0 when our log is too short; conflict_index 0 says
     nothing (a stale term, or a wire without hints).
+
+    round is that of the request: its sender fills it in by the request's id.
     """
 
     term: int
@@ -80,6 +83,7 @@ class AppendResponse(NamedTuple):
     match_index: int = 0
     conflict_index: int = 0
     conflict_term: int = 0
+    round: int = 0
 
 
 class InstallSnapshot(NamedTuple):
@@ -137,6 +141,14 @@ class Read(NamedTuple):
     bytes_max: int
 
 
+class ReadIndex(NamedTuple):
+    """A confirmed round of reads: when it began, everything up to index was committed, and no
+    other leader had committed more."""
+
+    round: int
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+
+
 class Ready(NamedTuple):
     """Everything the core wants done, in the only order that is safe.
 
@@ -153,6 +165,7 @@ class Ready(NamedTuple):
     snapshots: list[str]  # Followers that need one, told once: answered by on_snapshot_sent().
     commit_index: int
     commit_term: int  # The term of the entry at commit_index.
+    read_index: ReadIndex | None = None  # Reads of this round and earlier ones may be answered.
 
 
 class Setup(NamedTuple):

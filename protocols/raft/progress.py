@@ -46,6 +46,8 @@ class Follower:
         "paused",
         "peer",
         "read_ms",
+        "round",
+        "round_sent",
         "sent_ms",
         "speech",
         "state",
@@ -60,6 +62,8 @@ class Follower:
         self.paused = False  # A probe is under way.
         self.inflight: deque[int] = deque()  # Last indexes of unanswered messages with entries.
         self.commit_sent = 0
+        self.round = 0  # Of reads: the newest that it has answered in, ...
+        self.round_sent = 0  # ... and the newest that it was sent a message of.
         self.sent_ms = now_ms
         self.heard_ms = now_ms
         self.read_ms: int | None = None  # When entries were asked for that are not in memory.
@@ -74,6 +78,17 @@ class Follower:
     def counted_ms(self) -> int:
         """When it was heard as one of a majority."""
         return self.heard_ms if self.speech.counts else 0
+
+    @property
+    def counted_round(self) -> int:
+        """The round of reads that it confirms as one of a majority."""
+        return self.round if self.speech.counts else 0
+
+    def owes_answer(self) -> bool:
+        """Whether it takes one message at a time, and has not answered the last one."""
+        if self.speech.inflight_max > 1:
+            return False
+        return self.paused or bool(self.inflight) or self.round < self.round_sent
 
     def is_open(self) -> bool:
         """Whether a message with entries may be sent now."""

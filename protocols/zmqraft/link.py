@@ -79,6 +79,7 @@ class Pending(NamedTuple):
     kind: Kind
     term: int  # Of a hello: whether we said that we may vote.
     last_index: int
+    round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
 
 
 class Origin(NamedTuple):
@@ -134,19 +135,23 @@ class PeerLink:
             self._send(encode_pre_vote(message_id, self._cluster, message))
 
     def _append(self, message: AppendEntries) -> None:
-        last = _last_index(message)
+        last, round_ = _last_index(message), message.round
         if self.packs:
-            message_id = self._remember(Pending(Kind.PACKED_APPEND, message.term, last))
+            message_id = self._remember(Pending(Kind.PACKED_APPEND, message.term, last, round_))
             self._send(encode_append_packed(message_id, self._cluster, message))
             return
-        message_id = self._text_id(message, Pending(Kind.APPEND, message.term, last))
+        # Whether it is a repeat is seen by what is on the wire.
+        message = message._replace(round=0)
+        message_id = self._text_id(message, Pending(Kind.APPEND, message.term, last, round_))
         entries = [entry for batch in message.batches for entry in self._entries.expand(batch)]
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
 
     def _text_id(self, message: Message, pending: Pending) -> int:
         """A repeat carries the id of the request that it repeats (text, "Peer")."""
         if self._repeat is not None and self._repeat[1] == message:
-            self._pending[self._repeat[0]] = pending
+            # The answer may be to the first sending: it keeps that one's round.
+            first = self._pending.get(self._repeat[0], pending._replace(round=0))
+            self._pending[self._repeat[0]] = first
             return self._repeat[0]
         message_id = self._remember(pending)
         self._repeat = (message_id, message)
@@ -177,9 +182,9 @@ class PeerLink:
             case Kind.PRE_VOTE:
                 return decode_vote(frames)[1]._replace(pre_vote=True)
             case Kind.PACKED_APPEND:
-                return decode_append_packed_answer(frames)[1]
+                return decode_append_packed_answer(frames)[1]._replace(round=pending.round)
             case Kind.APPEND:
-                answer = decode_append_response(frames)[1]
+                answer = decode_append_response(frames)[1]._replace(round=pending.round)
                 if answer.success:
                     return answer._replace(match_index=pending.last_index)
                 return answer

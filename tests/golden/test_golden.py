@@ -19,6 +19,7 @@ Batches are stood in for by one byte an entry, so logs can be read: `aaab` is th
     compact n1 5        n1 has a snapshot up to there: its log begins behind it
     snapshot n1 n3      n1 sends its snapshot, which ends where its log begins, in one piece;
                         whoever wants it installs it at once. `sent n1 n3 0`: it could not be sent
+    ask n1 a            a reads at n1; `n1 answers a b at 3` when it may be told index 3
     speaks n1 n2 [5]    n1 hears n2's hello, whose log ends there; `unreachable n1 n2`: it is gone
     inject n3 n1 KIND field=value...     a message that no core of ours would send
     wipe n1             as crash, and its disk is empty afterwards
@@ -124,6 +125,7 @@ class Story:
         self.reads: dict[tuple[str, str], Read] = {}
         self.commits: dict[str, int] = {}
         self.snapshots: dict[tuple[str, str], int] = {}  # On their way, by leader and follower.
+        self.readers: dict[str, list[tuple[str, int]]] = {}
         self.lines: list[str] = []
 
     def command(self, line: str) -> None:
@@ -177,6 +179,7 @@ class Story:
         raft.may_vote = may_vote == "True"
         self.rafts[peer] = raft
         self.unwritten[peer], self.waiting[peer] = [], []
+        self.readers[peer] = []
         self.commits[peer] = raft.commit_index
         if self.spoken:
             self._hello(peer)
@@ -231,7 +234,9 @@ class Story:
             return
         message = envelope.message
         try:
-            raft.step(sender, message, self.now_ms)
+            # A link knows by the id of a request which round its answer belongs to.
+            round_ = message.round if isinstance(message, AppendEntries) else None
+            raft.step(sender, message, self.now_ms, round_)
             if isinstance(message, InstallSnapshot) and raft.wants_snapshot(message):
                 self._install(sender, envelope.to, message)
             if isinstance(message, SnapshotResponse) and message.done:
@@ -271,6 +276,15 @@ class Story:
         for block in entries.split("/"):
             batch = Batch(raft.log.last_index + 1, len(block), raft.term, block.encode())
             raft.propose(batch)
+        self._ready(peer)
+
+    def do_ask(self, peer: str, *readers: str) -> None:
+        try:
+            round_ = self.rafts[peer].read()
+        except ProtocolError as error:
+            self.lines.append(f"{peer} {type(error).__name__}: {error}")
+        else:
+            self.readers[peer] += [(reader, round_) for reader in readers]
         self._ready(peer)
 
     def do_slow(self, peer: str) -> None:
@@ -380,6 +394,11 @@ class Story:
         if ready.commit_index != self.commits[peer]:
             self.lines.append(f"{peer} commit {ready.commit_index}@{ready.commit_term}")
             self.commits[peer] = ready.commit_index
+        if ready.read_index is not None:
+            round_, index = ready.read_index
+            told = [name for name, wanted in self.readers[peer] if wanted <= round_]
+            self.readers[peer] = [each for each in self.readers[peer] if each[1] > round_]
+            self.lines.append(f"{peer} answers {' '.join(told)} at {index}")
         if peer not in self.slow and (self.unwritten[peer] or self.waiting[peer]):
             self._durable(peer)
             self._ready(peer)
@@ -395,6 +414,10 @@ class Story:
 
     def _send(self, peer: str, envelopes: list[Envelope], note: str) -> None:
         for envelope in envelopes:
+            if isinstance(envelope.context, int):
+                assert isinstance(envelope.message, AppendResponse)
+                answer = envelope.message._replace(round=envelope.context)
+                envelope = envelope._replace(message=answer, context=None)
             message = text(envelope.message)
             self.lines.append(f"{peer} -> {envelope.to} {message}{note}")
             self.way.append((peer, envelope))
@@ -423,13 +446,13 @@ def text(message: Message) -> str:
         case Vote(term, granted, pre_vote):
             name = "PreVote answer" if pre_vote else "Vote"
             return f"{name} term={term} granted={granted}"
-        case AppendEntries(term, _, prev_index, prev_term, commit_index, batches):
+        case AppendEntries(term, _, prev_index, prev_term, commit_index, batches, _):
             entries = "".join(f" {spell(batch)}" for batch in batches)
             previous = f"prev={prev_index}@{prev_term} commit={commit_index}"
             return f"AppendEntries term={term} {previous}{entries}"
-        case AppendResponse(term, True, match_index, _, _):
+        case AppendResponse(term, True, match_index, _, _, _):
             return f"AppendEntries answer term={term} match={match_index}"
-        case AppendResponse(term, _, _, conflict_index, conflict_term):
+        case AppendResponse(term, _, _, conflict_index, conflict_term, _):
             return f"AppendEntries refusal term={term} conflict={conflict_index}@{conflict_term}"
 
 

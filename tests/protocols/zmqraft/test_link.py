@@ -103,6 +103,32 @@ def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:
     assert wire.out[2][0] != wire.out[1][0]
 
 
+@pytest.mark.parametrize("features", [None, (FEATURE_APPEND,)])
+def test_the_round_of_a_read_is_never_on_the_wire(features: tuple[str, ...] | None) -> None:
+    wire = Wire(features)
+    wire.link.request(APPEND._replace(round=7))
+    wire.link.request(APPEND._replace(term=4, round=8))
+    _, message, origin = wire.received(0)
+    assert message == APPEND
+    wire.requests.answer(origin, AppendResponse(3, True, 7))
+    assert wire.answered() == AppendResponse(3, True, 7, round=7)
+    wire.requests.answer(wire.received(1)[2], AppendResponse(3, False, 0, 1))
+    assert wire.answered() == AppendResponse(3, False, 0, 1, round=8)
+
+
+def test_a_repeat_keeps_the_round_of_the_first() -> None:
+    wire = Wire(None)
+    wire.link.request(APPEND._replace(round=7))
+    wire.link.request(APPEND._replace(round=8))
+    assert wire.out[0] == wire.out[1]
+    wire.requests.answer(wire.received(0)[2], AppendResponse(3, True, 7))
+    answer = wire.answered()
+    assert isinstance(answer, AppendResponse)
+    assert answer.round == 7, "it may be the answer to what was sent before the read came"
+    wire.link.request(APPEND._replace(round=9))
+    assert wire.out[2][0] != wire.out[0][0], "answered: the next one is no repeat"
+
+
 def test_pre_votes_go_only_to_peers_that_know_them() -> None:
     ask = RequestVote(5, "n1", 7, 3, pre_vote=True)
     deaf = Wire(None)
