@@ -6,6 +6,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from .. import native
 from .errors import StorageLocked, refused
@@ -80,6 +81,21 @@ class DiskFile:
         except OSError as error:
             raise refused(self.place, "write", error) from error
 
+    def append(self, parts: Sequence[native.Readable]) -> None:
+        assert self._segment is None, "its size is fixed"
+        end = self._size
+        try:
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    written = os.pwrite(self._fd, view, end)
+                    end, view = end + written, view[written:]
+        except OSError as error:
+            with suppress(OSError):  # The next one writes to the same place.
+                os.ftruncate(self._fd, self._size)
+            raise refused(self.place, "write", error) from error
+        self._size = end
+
     def segment(self) -> native.Segment:
         """The file as csrc writes and syncs it: from now on its size is fixed. OSError."""
         if self._segment is None:
@@ -106,7 +122,9 @@ class DiskFile:
         if self._segment is not None:
             self._segment.close()
             self._segment = None
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class DiskSyncer:

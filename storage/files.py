@@ -6,6 +6,8 @@ Paths are relative to the data directory. Whatever the system refuses is raised 
 from collections.abc import Sequence
 from typing import Protocol
 
+from .. import native
+
 
 class File(Protocol):
     """An open file."""
@@ -25,6 +27,10 @@ class File(Protocol):
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         """Writes parts one behind the other within the file's size; not durable yet."""
+
+    def append(self, parts: Sequence[native.Readable]) -> None:
+        """Writes parts behind the file's end: it grows, or after an error is as it was; not durable
+        yet. Not for a file that write() was called for."""
 
     def zero(self, offset: int, size: int) -> None:
         """Writes zeros; the file grows."""

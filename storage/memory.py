@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from random import Random
 
+from .. import native
 from .errors import StorageLocked, refused
 from .files import File
 
@@ -223,6 +224,13 @@ class MemoryFile:
         data = b"".join(parts)
         assert offset + len(data) <= self.size, "a write beyond the file's size"
         self._inode.write(offset, data)
+
+    def append(self, parts: Sequence[native.Readable]) -> None:
+        disk = self._used()
+        disk.check_writable(self.place)
+        data = b"".join(parts)
+        disk.check_room(self.place, len(data))
+        self._inode.write(self.size, data)
 
     def zero(self, offset: int, size: int) -> None:
         disk = self._used()
