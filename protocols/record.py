@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .. import native
 from .errors import LocalProtocolError, RemoteProtocolError
-from .raft.messages import KIND_STATE, Batch
+from .raft.messages import KIND_CONFIG, KIND_STATE, Batch
 
 RECORD_BYTES_MAX = native.RECORD_BYTES_MAX  # Of data in one record.
 BLOCK_BYTES_MAX = native.BLOCK_BYTES_MAX  # Of a whole block, header and padding included.
@@ -21,7 +21,8 @@ MAGIC_BLOCK = 0x424B4C4B  # "KLKB"
 MAGIC_MARK = 0x4D4B4C4B  # "KLKM"
 REQID_SIZE = 12
 TAG_REQID = 0x80
-_ENTRY_TERM = slice(13, 20)  # Of an entry of the text's wire.
+_ENTRY_KIND_TERM = slice(12, 20)  # Of an entry of the text's wire.
+_CONFIG = bytes([KIND_CONFIG])
 
 
 class Record(NamedTuple):
@@ -87,6 +88,21 @@ def decode_block(block: bytes) -> tuple[Batch, list[Record]]:
     return batch, records
 
 
+def block_kind(block: bytes) -> int:
+    """The kind of a checked block's first record: two bytes are looked at."""
+    at = BLOCK_HEADER.size
+    while block[at] & 0x80:  # Its size.
+        at += 1
+    return block[at + 1] & ~TAG_REQID
+
+
+def block_record(batch: Batch) -> Record:
+    """The only record of a checked batch of one."""
+    tag, offset, size = native.block_walk(batch.block, 1)
+    reqid = batch.block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
+    return Record(tag & ~TAG_REQID, reqid, batch.block[offset : offset + size])
+
+
 def slice_block(batch: Batch, first_index: int, last_index: int) -> Batch:
     """The entries first_index..last_index of a checked batch; all of it is returned as it is.
 
@@ -140,7 +156,8 @@ def block_entries(batch: Batch, first_index: int, last_index: int) -> list[bytes
 
 
 def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]:
-    """Entries of the text's wire (see block_entries) as batches, one for each run of equal terms.
+    """Entries of the text's wire (see block_entries) as batches, one for each run of equal kind
+    and term, and one for each config entry: nobody must look for those within a block.
 
     Raises RemoteProtocolError on an entry without data, over the size limit, of an unknown kind,
     of term 0, or of a term below that of the entry before.
@@ -150,10 +167,11 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]
     at = 0
     while at < len(frames):
         # Run by run: whoever sends a new term with each entry must not make this quadratic.
-        term_bytes = frames[at][_ENTRY_TERM]
+        kind_term = frames[at][_ENTRY_KIND_TERM]
         end = at + 1
-        while end < len(frames) and frames[end][_ENTRY_TERM] == term_bytes:
-            end += 1
+        if kind_term[:1] != _CONFIG:
+            while end < len(frames) and frames[end][_ENTRY_KIND_TERM] == kind_term:
+                end += 1
         run = frames[at:end]
         try:
             block, used = native.block_from_entries(first_index, b"".join(run), [*map(len, run)])

@@ -4,12 +4,14 @@ Papers: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorit
 "Raft"), and Ongaro's dissertation (quoted as "dissertation").
 """
 
+from collections.abc import Collection
 from enum import StrEnum
 from random import Random
 
 from ..errors import LocalProtocolError, RemoteProtocolError
 from .leader import Leader
 from .log import RaftLog, Unsynced
+from .membership import Configuration
 from .messages import (
     AppendEntries,
     AppendResponse,
@@ -27,7 +29,7 @@ from .messages import (
     Vote,
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech
-from .quorum import majority
+from .quorum import is_majority
 from .reads import ReadRounds
 
 __all__ = ["Raft", "Role", "Setup"]
@@ -72,8 +74,10 @@ class Raft:
         self._heard_ms = now_ms  # When the leader was heard last.
         self._election_ms = now_ms + self._election_timeout_ms()
         self._retry_ms = self._election_ms
-        self._speeches = {peer: Speech() for peer in setup.members if peer != setup.peer_id}
-        self._majority = majority(len(setup.members))
+        self._speeches: dict[str, Speech] = {}  # Of everybody we ever had to do with.
+        self._peers: dict[str, Speech] = {}  # All other voters and our learners.
+        self._learners: set[str] = set()
+        self._configuration = log.configurations.last
         self._campaigns = 0  # Since a leader was heard, or we led.
         self._granted: set[str] = set()
         self._answered: set[str] = set()
@@ -86,8 +90,24 @@ class Raft:
         self._messages: list[Envelope] = []
         self._messages_after: list[Envelope] = []
         self._batches: list[Batch] = []
+        self._configure()
 
     # What the shell may ask.
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force: that of the newest configuration entry, committed or not."""
+        return self._configuration
+
+    @property
+    def peers(self) -> Collection[str]:
+        """Whom we have to do with: all other voters, and as a leader our learners."""
+        return self._peers.keys()
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether the configuration in force counts on us."""
+        return self.setup.peer_id in self._configuration.members
 
     @property
     def may_vote(self) -> bool:
@@ -145,7 +165,7 @@ class Raft:
         return self._random.randint(setup.election_timeout_ms_min, setup.election_timeout_ms_max)
 
     def _checks_quorum(self) -> bool:
-        return self.setup.check_quorum and len(self.setup.members) > 1
+        return self.setup.check_quorum and self._configuration != ((self.setup.peer_id,), ())
 
     def _lacks_quorum(self, now_ms: int) -> bool:
         """Whether a majority was silent for too long; who is heard only moves that further away,
@@ -162,25 +182,26 @@ class Raft:
     def step(self, sender: str, message: Message, now_ms: int, context: object = None) -> None:
         """Takes in one message; `context` comes back with the answer.
 
-        Raises RemoteProtocolError when it contradicts itself or what we know for sure. A message
-        from somebody who is not a member is dropped.
+        Raises RemoteProtocolError when it contradicts itself or what we know for sure. Requests are
+        heard from everybody: whoever is not in our configuration may be in a newer one
+        (dissertation, section 4.1). Answers of those whom we don't ask are dropped.
         """
         self._now_ms = now_ms
-        if sender not in self._speeches:
-            return
         if type(message) is AppendResponse:
-            self._on_append_response(sender, message, now_ms)
+            if sender in self._peers:
+                self._on_append_response(sender, message, now_ms)
         elif type(message) is AppendEntries:
             self._on_append_entries(sender, message, now_ms, context)
         elif type(message) is RequestVote:
             self._on_request_vote(sender, message, now_ms, context)
         elif type(message) is Vote:
-            self._on_vote(sender, message)
+            if sender in self._peers:
+                self._on_vote(sender, message)
         elif type(message) is InstallSnapshot:
             self._on_install_snapshot(sender, message, now_ms, context)
         else:
             assert type(message) is SnapshotResponse
-            if self._is_newer(message.term) and self._leading is not None:
+            if sender in self._peers and self._is_newer(message.term) and self._leading is not None:
                 self._leading.on_snapshot_response(sender, now_ms)
 
     def _is_newer(self, term: int) -> bool:
@@ -204,6 +225,9 @@ class Raft:
             self._leading = None
             self._rounds.end()
             self._election_ms = self._now_ms + self._election_timeout_ms()
+            if self._learners:
+                self._learners.clear()
+                self._configure()
         self.leader = leader
 
     # Elections (Raft, section 5.2; dissertation, sections 4.2.3 and 9.6).
@@ -211,7 +235,7 @@ class Raft:
     def _on_election_timeout(self) -> None:
         self.leader = None
         self._election_ms = self._now_ms + self._election_timeout_ms()
-        if not self._may_vote or self.setup.peer_id not in self.setup.members:
+        if not self._may_vote or not self.is_voter:
             return
         self._granted = {self.setup.peer_id}
         self._answered = set()
@@ -219,7 +243,7 @@ class Raft:
             self._campaign()
             return
         self.role = Role.PRE_CANDIDATE
-        for peer, speech in self._speeches.items():
+        for peer, speech in self._peers.items():
             if not speech.pre_vote:  # It would not understand the question.
                 self._granted.add(peer)
                 self._answered.add(peer)
@@ -253,12 +277,12 @@ class Raft:
         log = self.log
         term = self.term + 1 if pre_vote else self.term
         request = RequestVote(term, self.setup.peer_id, log.last_index, log.last_term, pre_vote)
-        for peer in self._speeches:
+        for peer in self._peers:
             if peer not in self._answered:
                 self._messages.append(Envelope(peer, request))
 
     def _count_votes(self) -> None:
-        if len(self._granted) < self._majority:
+        if not is_majority(self._configuration, self._granted):
             return
         if self.role is Role.PRE_CANDIDATE:
             self._campaign()
@@ -316,7 +340,8 @@ class Raft:
         self.role = Role.LEADER
         self.leader = self.setup.peer_id
         self._campaigns = 0
-        self._leading = Leader(self.setup, self.log, self.term, self._speeches, self._now_ms)
+        self._leading = Leader(self.setup, self.log, self.term)
+        self._leading.configure(self._configuration, self._peers, self._now_ms)
         self._quorum_due_ms = self._now_ms + self.setup.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
         self._commit_due = True
@@ -347,6 +372,11 @@ class Raft:
     def _append(self, batch: Batch) -> None:
         self.log.append(batch)
         self._batches.append(batch)
+        if batch.count == 1:
+            configuration = self.setup.configuration(batch)
+            if configuration is not None:
+                self.log.configurations.append(batch.first_index, configuration)
+                self._configure()
 
     def _on_append_entries(
         self, sender: str, message: AppendEntries, now_ms: int, context: object
@@ -452,6 +482,7 @@ class Raft:
         if index <= self.commit_index:
             raise RemoteProtocolError(f"the leader contradicts us at {index}, which is committed")
         self.log.truncate(index, self.setup.trim)
+        self._configure()
         self._unsynced.truncate(index)
         self._messages_after.clear()  # These speak of entries that may be gone.
         batches = self._batches
@@ -465,6 +496,47 @@ class Raft:
             return
         if self._leading.on_response(sender, message, now_ms):
             self._commit_due = True
+
+    # Membership (Raft, section 6; dissertation, chapter 4).
+
+    def _configure(self) -> None:
+        """The log's newest configuration is in force from now on."""
+        before, self._configuration = self._configuration, self.log.configurations.last
+        members = self._configuration.members
+        if self._leading is not None:  # Who leaves must still be told that it may go.
+            self._learners.update(before.members)
+        self._learners.difference_update(members)
+        self._learners.discard(self.setup.peer_id)
+        self._peers = {
+            peer: self._speeches.setdefault(peer, Speech())
+            for peer in (*members, *sorted(self._learners))
+            if peer != self.setup.peer_id
+        }
+        if self._leading is not None:
+            self._leading.configure(self._configuration, self._peers, self._now_ms)
+            self._commit_due = True
+
+    def add_learner(self, peer: str) -> None:
+        """Sends it the log from now on, as long as we lead; no majority is counted with it."""
+        if self._leading is not None and peer not in self._peers:
+            self._learners.add(peer)
+            self._configure()
+
+    def remove_learner(self, peer: str) -> None:
+        """Leaves a learner alone, or a server that has been removed; nothing happens to a voter."""
+        if peer in self._learners:
+            self._learners.remove(peer)
+            self._configure()
+
+    def resign(self) -> None:
+        """Leads no longer: its group goes on without it (dissertation, section 4.2.2)."""
+        if self._leading is not None:
+            self._follow(None)
+
+    def forget(self, peer: str) -> None:
+        """What it has said of itself holds no longer: nobody has a connection to it."""
+        if peer not in self._peers:
+            self._speeches.pop(peer, None)
 
     # What the shell reports.
 
@@ -484,13 +556,13 @@ class Raft:
 
     def on_read(self, to: str, first_index: int, batches: list[Batch]) -> None:
         """Answers a Read: entries from first_index on, or none when they are not on disk yet."""
-        if self._leading is not None and to in self._speeches:
+        if self._leading is not None and to in self._peers:
             self._leading.on_read(to, first_index, batches)
 
     def on_snapshot_sent(self, peer: str, last_index: int) -> None:
         """Answers a wish of Ready.snapshots: one up to last_index is in the follower's place, or,
         with 0, it could not be sent, and is wished for again when it is still needed."""
-        if self._leading is not None and peer in self._speeches:
+        if self._leading is not None and peer in self._peers:
             self._leading.on_snapshot_sent(peer, last_index)
 
     def compact(self, index: int) -> None:
@@ -506,8 +578,9 @@ class Raft:
         if index > self.log.base_index:
             self.log.compact(index)
 
-    def install(self, index: int, term: int) -> bool:
-        """A durable snapshot that ends with entry (index, term) is in place.
+    def install(self, index: int, term: int, configuration: Configuration) -> bool:
+        """A durable snapshot that ends with entry (index, term) is in place, and in that one the
+        configuration that was in force there.
 
         Returns whether the log begins anew behind it: everything else in it is forgotten, also by
         the writer; a log that holds that entry goes on.
@@ -518,7 +591,8 @@ class Raft:
             self.commit_index = index
             return False
         assert self._leading is None, "a leader lacks nothing that is committed"
-        self.log.reset(index, term)
+        self.log.reset(index, term, configuration)
+        self._configure()
         self._unsynced.reset(index)
         self.commit_index = index
         self._batches.clear()
@@ -537,19 +611,17 @@ class Raft:
 
         counts   False for a learner: entries go to it, but no majority is counted with it
         """
-        speech = self._speeches.get(peer)
-        if speech is None:
-            return
+        speech = self._speeches.setdefault(peer, Speech())
         speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
         speech.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
         speech.pre_vote = pre_vote
         speech.counts = counts
-        if self._leading is not None:
+        if self._leading is not None and peer in self._peers:
             self._leading.on_speaks(peer, last_index)
 
     def on_unreachable(self, peer: str) -> None:
         """The connection to a peer is lost, with what was on it."""
-        if self._leading is not None and peer in self._speeches:
+        if self._leading is not None and peer in self._peers:
             self._leading.on_unreachable(peer)
 
     # Out.

@@ -1,9 +1,11 @@
 """The leader's half of the algorithm: replication, retries, and what may be committed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 from ..errors import RemoteProtocolError
 from .log import RaftLog
+from .membership import Configuration
 from .messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
@@ -14,30 +16,62 @@ from .messages import (
     Setup,
 )
 from .progress import Follower, Speech, State
-from .quorum import agreed
+from .quorum import reached
+
+_COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
+_COUNTED_MS: Callable[[Follower], int] = attrgetter("counted_ms")
+_COUNTED_ROUND: Callable[[Follower], int] = attrgetter("counted_round")
 
 
 class Leader:
     """What exists only while its owner leads one term.
 
-    Raft owns it, feeds it and takes its messages; it changes neither term nor log.
+    Raft owns it, feeds it and takes its messages; it changes neither term nor log. Followers are
+    all other voters, and learners: those get entries, and no majority is counted with them.
     """
 
-    __slots__ = ("_commit_index", "_followers", "_log", "_setup", "_term", "_term_start", "round")
+    __slots__ = (
+        "_commit_index",
+        "_configuration",
+        "_followers",
+        "_log",
+        "_setup",
+        "_term",
+        "_term_start",
+        "round",
+    )
 
-    def __init__(
-        self, setup: Setup, log: RaftLog, term: int, speeches: Mapping[str, Speech], now_ms: int
-    ) -> None:
+    def __init__(self, setup: Setup, log: RaftLog, term: int) -> None:
         self._setup = setup
         self._log = log
         self._term = term
         self._term_start = log.last_index + 1  # Where the term's own entry will be.
         self._commit_index = 0
         self.round = 0  # Of reads (reads.py): the newest one; every message is one of its.
+        self._configuration = Configuration(())
+        self._followers: dict[str, Follower] = {}
+
+    def configure(
+        self, configuration: Configuration, speeches: Mapping[str, Speech], now_ms: int
+    ) -> None:
+        """Counts by this configuration from now on, and serves exactly these peers."""
+        self._configuration = configuration
         self._followers = {
-            peer: Follower(peer, speech, log.last_index + 1, now_ms)
+            peer: self._followers.get(peer)
+            or Follower(peer, speech, self._log.last_index + 1, now_ms)
             for peer, speech in speeches.items()
         }
+
+    def majority(self, own: int, value: Callable[[Follower], int]) -> int:
+        """The largest value that a majority of the voters has reached, of both sets while joint.
+
+        own   our own value, which counts only while we are a voter ourselves
+        """
+        followers, peer_id = self._followers, self._setup.peer_id
+        return reached(
+            self._configuration,
+            lambda voter: own if voter == peer_id else value(followers[voter]),
+        )
 
     @property
     def followers(self) -> Iterable[Follower]:
@@ -131,8 +165,8 @@ class Leader:
         return self._commit_index >= self._term_start
 
     def round_agreed(self) -> int:
-        """The newest round of reads in which a majority, ourselves included, has answered."""
-        return agreed([self.round, *(each.counted_round for each in self._followers.values())])
+        """The newest round of reads in which a majority has answered."""
+        return self.majority(self.round, _COUNTED_ROUND)
 
     def spread_round(self, now_ms: int, out: list[Envelope]) -> None:
         """Adds a heartbeat for whoever has not been sent one of the newest round: a message with
@@ -146,7 +180,7 @@ class Leader:
 
     def quorum_heard_ms(self, now_ms: int) -> int:
         """Since when a majority, ourselves included, has not been silent."""
-        return agreed([now_ms, *(follower.counted_ms for follower in self._followers.values())])
+        return self.majority(now_ms, _COUNTED_MS)
 
     def deadline_ms(self, now_ms: int) -> int:
         """When beat() or append() have something to do next."""
@@ -256,10 +290,8 @@ class Leader:
         Raft, section 5.4.2: only an entry of the current term is committed by counting; what lies
         before it is committed with it.
         """
-        reached = agreed(
-            [durable_index, *[follower.counted_index for follower in self._followers.values()]]
-        )
-        if reached >= self._term_start and reached > commit_index:
-            commit_index = reached
+        index = self.majority(durable_index, _COUNTED_INDEX)
+        if index >= self._term_start and index > commit_index:
+            commit_index = index
         self._commit_index = commit_index
         return commit_index

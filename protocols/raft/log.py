@@ -1,4 +1,4 @@
-"""What the core knows of its log: terms by runs, recent batches, how much of it is durable.
+"""What the core knows of its log: terms, configurations, recent batches, how much is durable.
 
 It holds no file and reads none: entries that are no longer in memory are asked for by a Read.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from ..errors import LocalProtocolError
+from .membership import Configuration, Configurations
 from .messages import APPEND_BATCHES_MAX, Batch
 
 CACHE_BYTES_MAX = 16 << 20
@@ -32,6 +33,7 @@ class RaftLog:
         "base_index",
         "base_term",
         "cache_bytes_max",
+        "configurations",
         "last_index",
         "last_term",
     )
@@ -43,11 +45,13 @@ class RaftLog:
         runs: Sequence[tuple[int, int]] = (),
         last_index: int | None = None,
         *,
+        configurations: Configurations | None = None,
         cache_bytes_max: int = CACHE_BYTES_MAX,
     ) -> None:
         self.base_index = base_index
         self.base_term = base_term
         self.last_index = base_index if last_index is None else last_index
+        self.configurations = configurations or Configurations(base_index=base_index)
         self.cache_bytes_max = cache_bytes_max
         self._run_firsts = [first for first, _ in runs]
         self._run_terms = [term for _, term in runs]
@@ -153,6 +157,7 @@ class RaftLog:
         """Forgets all entries from `index` on."""
         assert self.base_index < index <= self.last_index, "truncates outside of the log"
         self.last_index = index - 1
+        self.configurations.truncate(index)
         keep = bisect_left(self._run_firsts, index)
         del self._run_firsts[keep:]
         del self._run_terms[keep:]
@@ -182,6 +187,7 @@ class RaftLog:
             del self._run_firsts[: at - 1], self._run_terms[: at - 1]
             self._run_firsts[0] = index + 1
         self.base_index, self.base_term = index, term
+        self.configurations.compact(index)
         keep = bisect_right(self._cached_firsts, index)
         if keep and self._cached[keep - 1].last_index > index:
             keep -= 1  # It holds entries on both sides.
@@ -190,10 +196,11 @@ class RaftLog:
         del self._cached[:live], self._cached_firsts[:live]
         self._cached_dead = 0
 
-    def reset(self, index: int, term: int) -> None:
-        """Begins anew behind (index, term), without any entry."""
+    def reset(self, index: int, term: int, configuration: Configuration) -> None:
+        """Begins anew behind (index, term), without any entry, and with what is in force there."""
         self.base_index = self.last_index = index
         self.base_term = self.last_term = term
+        self.configurations.reset(index, configuration)
         self._run_firsts, self._run_terms = [], []
         self._cached, self._cached_firsts = [], []
         self._cached_bytes = self._cached_dead = 0

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from .membership import Configuration
+
 KIND_STATE = 0
 KIND_CONFIG = 1
 KIND_CHECKPOINT = 2
@@ -172,10 +174,11 @@ class Setup(NamedTuple):
     """What a core is told once; times in milliseconds."""
 
     peer_id: str
-    members: tuple[str, ...]
     cut: Callable[[Batch, int], Batch]  # The batch without its entries below an index.
     trim: Callable[[Batch, int], Batch]  # The batch without its entries above an index.
     term_entry: Callable[[int, int], Batch]  # (first index, term): a leader's first entry.
+    # What a batch puts in force; asked only for batches of one entry, as configurations are alone.
+    configuration: Callable[[Batch], Configuration | None]
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70

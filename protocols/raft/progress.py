@@ -64,7 +64,7 @@ class Follower:
         self.commit_sent = 0
         self.round = 0  # Of reads: the newest that it has answered in, ...
         self.round_sent = 0  # ... and the newest that it was sent a message of.
-        self.sent_ms = now_ms
+        self.sent_ms = 0  # Never: something is due at once.
         self.heard_ms = now_ms
         self.read_ms: int | None = None  # When entries were asked for that are not in memory.
         self.loaded: list[Batch] = []  # ... and what came back.

@@ -14,6 +14,7 @@ from ...native.updates import Reqids, Updates, View
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role, Setup
 from ..raft.log import RaftLog
+from ..raft.membership import Configuration
 from ..raft.messages import (
     KIND_CHECKPOINT,
     AppendEntries,
@@ -50,6 +51,7 @@ from .client_codec import (
     encode_log_info_answer,
     encode_state_url_answer,
 )
+from .config_codec import batch_configuration, check_configs
 from .extensions import (
     FEATURE_APPEND,
     FEATURE_PACK,
@@ -156,6 +158,14 @@ def _expand(batch: Batch) -> list[bytes]:
     return block_entries(batch, batch.first_index, batch.last_index)
 
 
+def _frame(first_index: int, frames: list[bytes]) -> list[Batch]:
+    return check_configs(block_from_entries(first_index, frames))
+
+
+def _check(block: bytes) -> Batch:
+    return check_configs([check_block(block)])[0]
+
+
 def _trim(batch: Batch, last_index: int) -> Batch:
     return slice_block(batch, batch.first_index, last_index)
 
@@ -177,21 +187,11 @@ class Peer:
         self.reqids = reqids
         self._reader = reader
         self._epoch = recovered.epoch
-        self.core = Raft(self._core_setup(), recovered.hard_state, recovered.log, now_ms, random)
+        log = recovered.log
+        log.configurations.reset(log.base_index, Configuration(tuple(setup.urls)))
+        self.core = Raft(self._core_setup(), recovered.hard_state, log, now_ms, random)
         self.incarnation = random.getrandbits(48)
-        self.franchise = Franchise(
-            (setup.peer_id, self.incarnation),
-            setup.urls,
-            gap_ms_max=setup.election_timeout_ms_min,
-            trust_after_ms=2 * setup.election_timeout_ms_max,
-        )
-        known_term = max(recovered.hard_state.term, recovered.log.last_term)
-        self.franchise.restore(
-            recovered.voter,
-            recovered.log.last_index == 0,
-            known_term if recovered.withheld else None,
-            setup.bootstrap,
-        )
+        self.franchise = self._enfranchise(recovered)
         self.core.may_vote = self.franchise.may_vote
         self._voter_saved = recovered.voter
 
@@ -199,7 +199,7 @@ class Peer:
         self.clients_out = native.Frames()
         self.peers_out = native.Frames()
         self.links_out = {peer: native.Frames() for peer in others}
-        entries = Entries(_expand, block_from_entries, check_block)
+        entries = Entries(_expand, _frame, _check)
         self.links = {
             peer: PeerLink(self.cluster, peer, out.add, entries)
             for peer, out in self.links_out.items()
@@ -234,11 +234,27 @@ class Peer:
         self.writable = True
         self.malformed = 0
 
+    def _enfranchise(self, recovered: Recovered) -> Franchise:
+        setup = self.setup
+        franchise = Franchise(
+            (setup.peer_id, self.incarnation),
+            setup.urls,
+            gap_ms_max=setup.election_timeout_ms_min,
+            trust_after_ms=2 * setup.election_timeout_ms_max,
+        )
+        known_term = max(recovered.hard_state.term, recovered.log.last_term)
+        franchise.restore(
+            recovered.voter,
+            recovered.log.last_index == 0,
+            known_term if recovered.withheld else None,
+            setup.bootstrap,
+        )
+        return franchise
+
     def _core_setup(self) -> Setup:
         setup = self.setup
         return Setup(
             peer_id=setup.peer_id,
-            members=tuple(setup.urls),
             election_timeout_ms_min=setup.election_timeout_ms_min,
             election_timeout_ms_max=setup.election_timeout_ms_max,
             heartbeat_ms=setup.heartbeat_ms,
@@ -251,6 +267,7 @@ class Peer:
             cut=cut_block,
             trim=_trim,
             term_entry=term_entry,
+            configuration=batch_configuration,
         )
 
     # ---- what arrives ----

@@ -187,7 +187,11 @@ def encode_members(members: Sequence[tuple[str, str]]) -> bytes:
 
 def decode_members(frame: bytes) -> tuple[tuple[str, str], ...]:
     """[[PEER ID, url], ...]"""
-    value = decode_json(frame)
+    return check_members(decode_json(frame))
+
+
+def check_members(value: object) -> tuple[tuple[str, str], ...]:
+    """Pairs of PEER ID and url inside json."""
     if not isinstance(value, list):
         raise RemoteProtocolError("a cluster config is an array")
     return tuple(_check_member(member) for member in value)

@@ -38,6 +38,7 @@ import pytest
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Raft, Setup
 from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.membership import Configuration, Configurations
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -167,12 +168,13 @@ class Story:
         if term:
             disk.hard_state = HardState(int(term), vote or None)
         last_index = disk.base[0] + len(disk.entries)
-        setup = Setup(peer, self.members, cut, trim, term_entry)
+        setup = Setup(peer, cut, trim, term_entry, lambda batch: None)
         setup = setup._replace(**self.options)  # type: ignore[arg-type]
+        configurations = Configurations(Configuration(self.members), base_index=disk.base[0])
         raft = Raft(
             setup,
             disk.hard_state,
-            RaftLog(*disk.base, disk.runs(), last_index),
+            RaftLog(*disk.base, disk.runs(), last_index, configurations=configurations),
             self.now_ms,
             Random(peer),
         )
@@ -248,7 +250,7 @@ class Story:
     def _install(self, leader: str, peer: str, message: InstallSnapshot) -> None:
         raft, end = self.rafts[peer], (message.last_index, message.last_term)
         self.lines.append(f"{peer} install {end[0]}@{end[1]}")
-        if raft.install(*end):
+        if raft.install(*end, raft.configuration):
             self.disks[peer].reset(end)
             self.unwritten[peer], self.waiting[peer] = [], []
         self._send(peer, [Envelope(leader, SnapshotResponse(raft.term, 1, done=True))], "")

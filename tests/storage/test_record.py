@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -116,14 +117,19 @@ def test_expansions_are_their_twins(parts: tuple[int, int, list[Record]]) -> Non
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), records), min_size=1, max_size=20))
-def test_entries_become_one_batch_for_each_run_of_terms(held: list[tuple[int, Record]]) -> None:
+def test_entries_become_one_batch_for_each_run_of_terms(
+    held: list[tuple[int, Record]],
+) -> None:
     held = sorted(
         ((t, r if r.reqid != bytes(12) else r._replace(reqid=None)) for t, r in held),
         key=lambda pair: pair[0],
     )
     held = [(t, r._replace(data=r.data + b"x")) for t, r in held]
     batches = record.block_from_entries(7, [twins.entry_write(t, r) for t, r in held])
-    assert [b.term for b in batches] == sorted({t for t, _ in held})
+    runs = [[*run] for _, run in groupby(held, key=lambda pair: (pair[0], pair[1].kind))]
+    # A configuration stands alone.
+    sizes = [s for run in runs for s in ([1] * len(run) if run[0][1].kind == 1 else [len(run)])]
+    assert [b.count for b in batches] == sizes
     index, found = 7, []
     for batch in batches:
         assert batch.first_index == index

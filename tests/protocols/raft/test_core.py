@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.membership import Configuration, Configurations
 from kelek.protocols.raft.messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
@@ -49,8 +50,11 @@ def make(
     base: tuple[int, int] = (0, 0),
     term: int = 0,
 ) -> Raft:
-    setup = Setup("n1", members, cut, trim, lambda first_index, term: batch(first_index, 1, term))
-    log = RaftLog(*base, runs or [], max(last_index, base[0]))
+    setup = Setup(
+        "n1", cut, trim, lambda first_index, term: batch(first_index, 1, term), lambda batch: None
+    )
+    configurations = Configurations(Configuration(members), base_index=base[0])
+    log = RaftLog(*base, runs or [], max(last_index, base[0]), configurations=configurations)
     raft = Raft(setup, HardState(term), log, 0, Random(1))
     for member in members:
         raft.on_speaks(member, 4, True)
@@ -319,7 +323,7 @@ def test_what_the_log_holds_needs_no_snapshot_and_is_committed() -> None:
     assert raft.commit_index == 6
     (answer,) = [e.message for e in raft.ready().messages]
     assert answer == SnapshotResponse(3, 10, done=True)
-    assert not raft.install(6, 2)
+    assert not raft.install(6, 2, raft.configuration)
     assert raft.log.last_index == 8
 
 
@@ -327,9 +331,10 @@ def test_an_installed_snapshot_replaces_what_differs() -> None:
     raft = make(runs=[(1, 1)], last_index=8, term=1)
     raft.step("n2", append("n2", 3, (8, 1), batch(9, 4, 3)), 100)
     raft.ready()
-    assert raft.install(10, 2)
+    assert raft.install(10, 2, Configuration(("n1", "n2")))
     assert (raft.log.base_index, raft.log.last_index, raft.log.last_term) == (10, 10, 2)
     assert (raft.commit_index, raft.durable_index) == (10, 10)
+    assert set(raft.peers) == {"n2"}
     raft.on_durable(12, 3)  # Of the log that is gone.
     assert raft.durable_index == 10
     raft.step("n2", append("n2", 3, (10, 2), batch(11, 2, 3)), 110)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.log import RaftLog, Unsynced
+from kelek.protocols.raft.membership import Configuration
 from kelek.protocols.raft.messages import Batch
 
 
@@ -63,7 +64,7 @@ def test_raft_log_against_list(
             model.terms += [term] * number
         elif what == "reset" and more == 2:
             model = Model(log.last_index + number, log.last_term + more)
-            log.reset(model.base_index, model.terms[0])
+            log.reset(model.base_index, model.terms[0], Configuration(()))
         elif log.last_index > log.base_index:
             index = log.base_index + 1 + number % (log.last_index - log.base_index)
             if what == "compact":

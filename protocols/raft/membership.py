@@ -1,0 +1,87 @@
+"""Who belongs to the group: configurations, and their history by index in the log.
+
+A configuration takes effect when its entry is appended, not when it is committed, and goes when the
+entry goes (Raft, section 6; dissertation, section 4.3).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Configuration(NamedTuple):
+    """The voters of a group; `old` only while it is joint: then both sets must agree."""
+
+    voters: tuple[str, ...]
+    old: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Everybody who has a vote, each once."""
+        return tuple(dict.fromkeys((*self.old, *self.voters)))
+
+
+NOBODY = Configuration(())
+
+
+class Configurations:
+    """The configurations of a log by the index of their entries.
+
+    The first one is that of the log's base: what compaction has left, or what the group began with.
+    """
+
+    __slots__ = ("_indexes", "_values")
+
+    def __init__(
+        self,
+        base: Configuration = NOBODY,
+        entries: Iterable[tuple[int, Configuration]] = (),
+        base_index: int = 0,
+    ) -> None:
+        self._indexes = [base_index]
+        self._values = [base]
+        for index, configuration in entries:
+            self._indexes.append(index)
+            self._values.append(configuration)
+        assert all(a < b for a, b in pairwise(self._indexes)), "configurations go back"
+
+    @property
+    def last(self) -> Configuration:
+        """The one in force."""
+        return self._values[-1]
+
+    @property
+    def last_index(self) -> int:
+        """The index of the entry that put it in force; the base's when it is not from an entry."""
+        return self._indexes[-1]
+
+    def at(self, index: int) -> Configuration:
+        """The one that was in force at an index, which is not below the base."""
+        assert index >= self._indexes[0], "a configuration below the base"
+        return self._values[bisect_right(self._indexes, index) - 1]
+
+    def append(self, index: int, configuration: Configuration) -> None:
+        """An entry at index puts it in force."""
+        assert index > self._indexes[-1], "a configuration goes back"
+        self._indexes.append(index)
+        self._values.append(configuration)
+
+    def truncate(self, index: int) -> None:
+        """Entries from index on are gone, and what they said with them."""
+        assert index > self._indexes[0], "the base is not an entry"
+        keep = bisect_left(self._indexes, index)
+        del self._indexes[keep:]
+        del self._values[keep:]
+
+    def compact(self, index: int) -> None:
+        """The log has a new base: what was in force there is the first one from now on."""
+        base = self.at(index)
+        keep = bisect_right(self._indexes, index)
+        self._indexes[:keep] = [index]
+        self._values[:keep] = [base]
+
+    def reset(self, index: int, configuration: Configuration) -> None:
+        """The log begins anew behind index, with this one in force."""
+        self._indexes = [index]
+        self._values = [configuration]

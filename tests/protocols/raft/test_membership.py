@@ -1,0 +1,295 @@
+"""Configurations: their history, both majorities while joint, learners."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek.protocols.raft.core import Raft, Role, Setup
+from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.membership import Configuration, Configurations
+from kelek.protocols.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    Batch,
+    HardState,
+    RequestVote,
+    Vote,
+)
+from kelek.protocols.raft.quorum import agreed, is_majority, reached
+
+ABC = Configuration(("n1", "n2", "n3"))
+JOINT = Configuration(("n1", "n4", "n5"), ABC.voters)
+DEF = Configuration(JOINT.voters)
+
+
+def entry(index: int, term: int, configuration: Configuration) -> Batch:
+    """A config entry: its block is new|old."""
+    block = "|".join(",".join(ids) for ids in configuration).encode()
+    return Batch(index, 1, term, block)
+
+
+def configuration_of(batch: Batch) -> Configuration | None:
+    if b"|" not in batch.block:
+        return None
+    new, old = batch.block.decode().split("|")
+    return Configuration(tuple(new.split(",")), tuple(old.split(",")) if old else ())
+
+
+def no_cut(batch: Batch, index: int) -> Batch:
+    raise AssertionError("nothing is cut here")
+
+
+def make(name: str = "n1", configuration: Configuration = ABC) -> Raft:
+    setup = Setup(name, no_cut, no_cut, lambda i, t: Batch(i, 1, t, b"*"), configuration_of)
+    log = RaftLog(configurations=Configurations(configuration))
+    raft = Raft(setup, HardState(), log, 0, Random(1))
+    for peer in ("n1", "n2", "n3", "n4", "n5"):
+        raft.on_speaks(peer, 4, True)
+    return raft
+
+
+def make_leader(configuration: Configuration = ABC) -> Raft:
+    """n1 leads term 1; its first entry is on its own disk."""
+    raft = make(configuration=configuration)
+    raft.tick(300)
+    for peer in raft.peers:
+        raft.step(peer, Vote(1, True, pre_vote=True), 300)
+    for peer in raft.peers:
+        raft.step(peer, Vote(1, True), 300)
+    assert raft.role is Role.LEADER
+    durable(raft)
+    return raft
+
+
+def durable(raft: Raft) -> None:
+    for batch in raft.ready().batches:
+        raft.on_durable(batch.last_index, batch.term)
+
+
+def propose(raft: Raft, configuration: Configuration) -> int:
+    index = raft.log.last_index + 1
+    raft.propose(entry(index, raft.term, configuration))
+    durable(raft)
+    return index
+
+
+def confirm(raft: Raft, *peers: str) -> int:
+    """These peers have everything; returns the commit index."""
+    for peer in peers:
+        raft.step(peer, AppendResponse(raft.term, True, raft.log.last_index), 310)
+    return raft.ready().commit_index
+
+
+# Counting.
+
+
+def test_what_a_majority_has_reached() -> None:
+    values = {"n1": 5, "n2": 3, "n3": 1, "n4": 9, "n5": 0}
+    assert reached(ABC, values.__getitem__) == 3
+    assert reached(DEF, values.__getitem__) == 5
+    assert reached(JOINT, values.__getitem__) == 3
+    assert reached(Configuration(()), values.__getitem__) == 0
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9))
+def test_agreed_is_what_most_have_reached(values: list[int]) -> None:
+    most = len(values) // 2 + 1
+    assert sum(value >= agreed(values) for value in values) >= most
+    assert sum(value > agreed(values) for value in values) < most
+
+
+@given(st.sets(st.sampled_from("abcdef"), min_size=1), st.sets(st.sampled_from("abcdef")),
+       st.sets(st.sampled_from("abcdef")))  # fmt: skip
+def test_a_joint_majority_is_one_of_each_set(new: set[str], old: set[str], yes: set[str]) -> None:
+    configuration = Configuration(tuple(new), tuple(old))
+    wanted = len(yes & new) * 2 > len(new) and (not old or len(yes & old) * 2 > len(old))
+    assert is_majority(configuration, yes) == wanted
+
+
+# The history.
+
+
+def test_the_history_tells_what_was_in_force_and_forgets_with_the_log() -> None:
+    history = Configurations(ABC, [(4, JOINT), (9, DEF)], base_index=2)
+    assert [history.at(index) for index in (2, 3, 4, 8, 9, 99)] == [
+        ABC,
+        ABC,
+        JOINT,
+        JOINT,
+        DEF,
+        DEF,
+    ]
+    history.truncate(9)
+    assert (history.last, history.last_index) == (JOINT, 4)
+    history.append(7, DEF)
+    history.compact(6)
+    assert (history.at(6), history.last, history.last_index) == (JOINT, DEF, 7)
+    with pytest.raises(AssertionError):
+        history.at(5)
+    history.compact(7)
+    assert (history.last, history.last_index) == (DEF, 7)
+    history.reset(20, ABC)
+    assert (history.last, history.last_index) == (ABC, 20)
+    with pytest.raises(AssertionError):
+        history.append(20, DEF)
+
+
+# In force as soon as it is appended.
+
+
+def test_a_joint_configuration_commits_by_both_majorities() -> None:
+    raft = make_leader()
+    index = propose(raft, JOINT)
+    assert set(raft.peers) == {"n2", "n3", "n4", "n5"}
+    assert confirm(raft, "n4", "n5") < index, "all of the new ones, one of the old"
+    assert confirm(raft, "n2") == index
+    final = propose(raft, DEF)
+    assert confirm(raft, "n2", "n3") == index, "who has left counts no more"
+    assert confirm(raft, "n4") == final
+
+
+def test_old_members_alone_commit_nothing_while_joint() -> None:
+    raft = make_leader()
+    index = propose(raft, JOINT)
+    assert confirm(raft, "n2", "n3") < index
+    assert confirm(raft, "n5") == index
+
+
+def test_who_has_left_is_served_until_it_is_let_go() -> None:
+    raft = make_leader()
+    propose(raft, JOINT)
+    confirm(raft, "n2", "n4")
+    final = propose(raft, DEF)
+    assert set(raft.peers) == {"n2", "n3", "n4", "n5"}
+    confirm(raft, "n2", "n3", "n4")
+    raft.remove_learner("n2")
+    raft.tick(400)
+    told = {e.to: e.message for e in raft.ready().messages}
+    assert told.keys() == {"n3", "n4", "n5"}
+    assert isinstance(told["n3"], AppendEntries)
+    assert told["n3"].commit_index == final
+
+
+def test_a_leader_that_has_left_does_not_count_itself() -> None:
+    raft = make_leader()
+    propose(raft, Configuration(("n2", "n3"), ABC.voters))
+    confirm(raft, "n2", "n3")
+    index = propose(raft, Configuration(("n2", "n3")))
+    assert confirm(raft, "n2") < index
+    assert confirm(raft, "n3") == index
+    assert raft.role is Role.LEADER
+    raft.resign()
+    raft.tick(100_000)
+    assert (raft.role, raft.is_voter, raft.ready().messages) == (Role.FOLLOWER, False, [])
+
+
+def test_an_election_takes_both_majorities_while_joint() -> None:
+    raft = make(configuration=JOINT)
+    raft.tick(300)
+    asked = {envelope.to for envelope in raft.ready().messages}
+    assert asked == {"n2", "n3", "n4", "n5"}
+    for peer in ("n2", "n3"):
+        raft.step(peer, Vote(1, True, pre_vote=True), 300)
+    assert raft.term == 0, "the old ones would follow"
+    raft.step("n5", Vote(1, True, pre_vote=True), 300)
+    assert raft.term == 1
+    for peer in ("n4", "n5"):
+        raft.step(peer, Vote(1, True), 300)
+    assert raft.leader is None, "the new ones would follow"
+    raft.step("n3", Vote(1, True), 300)
+    assert raft.leader == "n1"
+
+
+def test_a_leader_gives_up_without_one_of_the_two_majorities() -> None:
+    raft = make_leader(JOINT)
+    for now_ms in range(310, 2000, 50):
+        raft.tick(now_ms)
+        for peer in ("n2", "n3"):  # The new ones are silent.
+            raft.step(peer, AppendResponse(1, True, 1), now_ms)
+        if raft.role is not Role.LEADER:
+            return
+    raise AssertionError("it leads for ever")
+
+
+# Truncation takes a configuration back.
+
+
+def test_a_replaced_configuration_is_undone() -> None:
+    raft = make("n2")
+    raft.step("n1", AppendEntries(1, "n1", 0, 0, 0, (Batch(1, 1, 1, b"*"), entry(2, 1, JOINT))), 10)
+    durable(raft)
+    assert raft.configuration == JOINT
+    assert set(raft.peers) == {"n1", "n3", "n4", "n5"}
+    raft.step("n3", AppendEntries(2, "n3", 1, 1, 0, (Batch(2, 1, 2, b"*"),)), 20)
+    assert raft.configuration == ABC
+    assert set(raft.peers) == {"n1", "n3"}
+    raft.tick(1000)
+    assert {e.to for e in raft.ready().messages if isinstance(e.message, RequestVote)} == {
+        "n1",
+        "n3",
+    }
+
+
+# Who is heard.
+
+
+def test_requests_are_heard_from_whoever_may_be_in_a_newer_configuration() -> None:
+    raft = make("n3")
+    raft.step("n4", RequestVote(7, "n4", 5, 6), 400)
+    assert raft.ready().messages[0].message == Vote(7, True)
+    raft.step("n4", AppendEntries(7, "n4", 0, 0, 0, (entry(1, 6, JOINT),)), 400)
+    assert (raft.leader, raft.configuration) == ("n4", JOINT)
+
+
+def test_answers_of_strangers_count_for_nothing() -> None:
+    raft = make_leader()
+    raft.step("n4", AppendResponse(9, False), 310)
+    raft.step("n4", Vote(9, False), 310)
+    assert (raft.role, raft.term) == (Role.LEADER, 1)
+
+
+# Learners.
+
+
+def test_a_learner_gets_everything_and_counts_for_nothing() -> None:
+    raft = make_leader()
+    raft.add_learner("n4")
+    assert "n4" in raft.peers
+    raft.tick(320)
+    assert "n4" in {envelope.to for envelope in raft.ready().messages}
+    assert confirm(raft, "n4") == 0
+    assert confirm(raft, "n2") == 1
+    raft.remove_learner("n4")
+    assert set(raft.peers) == {"n2", "n3"}
+    raft.remove_learner("n2")
+    assert set(raft.peers) == {"n2", "n3"}, "a voter stays"
+
+
+def test_learners_go_with_the_leader_who_had_them() -> None:
+    raft = make_leader()
+    raft.add_learner("n4")
+    raft.step("n2", AppendEntries(2, "n2", 0, 0, 0), 320)
+    assert set(raft.peers) == {"n2", "n3"}
+    raft.add_learner("n4")
+    assert set(raft.peers) == {"n2", "n3"}
+
+
+def test_a_learner_that_becomes_a_voter_goes_on_where_it_was() -> None:
+    raft = make_leader()
+    raft.add_learner("n4")
+    confirm(raft, "n4")
+    index = propose(raft, Configuration((*ABC.voters, "n4"), ABC.voters))
+    n4 = next(follower for follower in raft.followers if follower.peer == "n4")
+    assert n4.match_index == index - 1
+    assert confirm(raft, "n2", "n4") == index
+
+
+def test_what_a_peer_said_is_forgotten_only_when_nobody_needs_it() -> None:
+    raft = make_leader()
+    raft.forget("n2")
+    raft.forget("n4")
+    raft.add_learner("n4")
+    speaks = {f.peer: f.speech.pre_vote for f in raft.followers}
+    assert speaks == {"n2": True, "n3": True, "n4": False}
