@@ -15,6 +15,7 @@ from ..protocols.record import check_block
 from .errors import StorageError, StorageFull
 from .files import File, Files, Syncer
 from .recovery import CLEAN, Tail, live, recover
+from .runs import Runs
 from .segment import (
     FOLDER,
     SEGMENT_START,
@@ -39,7 +40,7 @@ class _Setup(NamedTuple):
     epoch: int
     segment_bytes: int
     segment_io: SegmentIo
-    base_index: int
+    base: tuple[int, int]
     beside: bool
 
 
@@ -63,9 +64,11 @@ class Log:
         self.low = False  # No space for a spare: append() refuses until there is one.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
-            self._recover(setup.base_index)
+            self._recover(setup.base[0])
+            undo.callback(self._close_files)
             if setup.beside:
                 self._syncer = files.syncer()
+            self.reset(*setup.base)
             undo.pop_all()
 
     @classmethod
@@ -77,19 +80,20 @@ class Log:
         epoch: int,
         segment_bytes: int = SEGMENT_BYTES,
         segment_io: SegmentIo = "pwrite",
-        base_index: int = 0,
+        base: tuple[int, int] = (0, 0),
         beside: bool = False,
     ) -> "Log":
         """Recovers the log in a data directory, or begins one.
 
-        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; the
-        entries up to base_index may be missing (a snapshot holds them); beside: sync_begin() does
-        not wait for the disk.
+        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; base:
+        index and term of the last entry in the newest snapshot. The entries up to it may be
+        missing, and a log that lacks it begins anew behind it, as reset() does. beside:
+        sync_begin() does not wait for the disk.
         Raises StorageError: locked, corrupt, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
-        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base_index, beside))
+        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base, beside))
 
     # ---- what it holds ----
 
@@ -168,7 +172,7 @@ class Log:
         file, path = self._prepare(SEGMENT_START + size + native.HEADER_SIZE)
         mark = native.mark(SEGMENT_START + size, self._epoch)
         file.write(SEGMENT_START, [*tail.blocks, mark])
-        self._name(file, path, tail.first_index, tail.previous_term)
+        self._name(file, path, self._header(file, tail.first_index, tail.previous_term))
         self._offset = self._synced = SEGMENT_START + size + len(mark)
 
     # ---- segments ----
@@ -195,9 +199,12 @@ class Log:
     def _sequence(self) -> int:
         return self._headers[-1].sequence if self._headers else 0
 
-    def _name(self, file: File, path: str, first_index: int, previous_term: int) -> None:
-        """Makes a prepared file the active segment. What was written before must be synced."""
-        header = SegmentHeader(file.size, self._sequence + 1, first_index, previous_term)
+    def _header(self, file: File, first_index: int, previous_term: int) -> SegmentHeader:
+        return SegmentHeader(file.size, self._sequence + 1, first_index, previous_term)
+
+    def _name(self, file: File, path: str, header: SegmentHeader) -> None:
+        """Makes a prepared file the active segment. What was written before must be synced, unless
+        it no longer counts."""
         file.write(0, [encode_header(header, self._identity)])
         self._sync(file.sync)
         self._files.rename(path, header.path)
@@ -306,11 +313,47 @@ class Log:
         finally:
             if self._syncer is not None:
                 self._syncer.close()
-            for file in (self._active, self._spare, self._growing):
-                if file is not None:
-                    file.close()
+            self._close_files()
             self._lock.close()
             self._failed = StorageError(self._files.root, "the log is closed", "open it again")
+
+    def _close_files(self) -> None:
+        for file in (self._active, self._spare, self._growing):
+            if file is not None:
+                file.close()
+
+    # ---- behind a snapshot ----
+
+    def compact(self, index: int) -> None:
+        """Gives up the segments, but the active one, that hold nothing behind entry index, which a
+        durable snapshot includes; idle() removes them. What is left begins at first_index."""
+        self._check_usable()
+        assert index <= self.last_index, f"entry {index} is not in the log"
+        for header in self._kept():
+            if self._runs.base_index < header.first_index - 1 <= index:
+                self._runs.rebase(header.first_index - 1)
+
+    def reset(self, index: int, term: int) -> None:
+        """Begins anew behind entry index of a durable snapshot, unless the log holds that entry.
+
+        Nothing that the log held counts any more. Durable when it returns. Raises StorageFull when
+        there is no space (then nothing was changed), StorageError when the disk refused.
+        """
+        self._check_usable()
+        if self.term_at(index) == term:
+            return
+        self._wait()
+        file, path = self._prepare(SEGMENT_START)
+        before = self._active
+        self._name(file, path, self._header(file, index + 1, term)._replace(begins=True))
+        before.close()
+        self._offset = self._synced = SEGMENT_START
+        self._runs = Runs(index, term, [], index)
+
+    def _kept(self) -> list[SegmentHeader]:
+        """The segments that the log consists of."""
+        base_index = self._runs.base_index
+        return [header for header in live(self._headers) if header.first_index > base_index]
 
     def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[Batch]:
         if self.term_at(prev_index) != prev_term:
@@ -338,7 +381,7 @@ class Log:
         file, path = self._prepare(SEGMENT_START + size)
         self.sync()
         before = self._active
-        self._name(file, path, prev_index + 1, prev_term)
+        self._name(file, path, self._header(file, prev_index + 1, prev_term))
         before.close()
         self._offset = self._synced = SEGMENT_START
         self._runs.truncate(prev_index)
@@ -391,15 +434,17 @@ class Log:
     def idle(self) -> bool:
         """One small piece of work that is not urgent; True when there is more to do.
 
-        Removes superseded segments, writes the next spare ahead. With no space left it answers
-        False and sets `low`: append() refuses, so that what is left of the active segment is kept
-        for those who make room. Each later call, of append() too, tries again.
+        Removes segments that no longer count, writes the next spare ahead. With no space left it
+        answers False and sets `low`: append() refuses, so that what is left of the active segment
+        is kept for those who make room. Each later call, of append() too, tries again.
         """
         self._check_usable()
-        kept = live(self._headers)
+        kept = {header.sequence for header in self._kept()}
         for header in self._headers:
-            if header not in kept:
+            if header.sequence not in kept:
                 self._files.remove(header.path)
+                # One by one, the oldest first: none may outlast one that supersedes it.
+                self._sync(lambda: self._files.sync_folder(FOLDER))
                 self._headers.remove(header)
                 return True
         try:

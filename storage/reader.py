@@ -113,7 +113,8 @@ class LogReader:
         """The entries first_index to last_index, about bytes_max of them but at least one batch.
 
         The caller knows that its log holds last_index, with last_term. Returns contiguous batches,
-        or none when they are not there (yet). Raises StorageError: corrupt or foreign.
+        or none when they are not there: not yet, or, as base() then tells, no more.
+        Raises StorageError: corrupt or foreign.
         """
         if first_index > last_index:
             return []
@@ -137,12 +138,19 @@ class LogReader:
             self.close()  # The files may have been replaced: look again.
         return []
 
-    def scan(self) -> Iterator[Batch]:
-        """All entries from the first one on, as far as the files go: for start-up.
+    def base(self) -> tuple[int, int]:
+        """Index and term of the entry before the first one that the files hold, as of the last look
+        at them: a snapshot includes what is missing. StorageError: corrupt or foreign."""
+        if not self._headers:
+            self._list()
+        if not self._headers:
+            return 0, 0
+        return self._headers[0].first_index - 1, self._headers[0].previous_term
 
-        Raises StorageError: corrupt or foreign.
-        """
-        index = 0
+    def scan(self, first_index: int = 0) -> Iterator[Batch]:
+        """All entries from first_index or from the first one on, as far as the files go: for
+        start-up. Raises StorageError: corrupt or foreign."""
+        index = first_index
         for _ in range(LISTINGS_MAX):
             self._list()
             if not self._headers:

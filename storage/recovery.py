@@ -78,9 +78,12 @@ def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
 
 
 def live(headers: list[SegmentHeader]) -> list[SegmentHeader]:
-    """Those that still hold something: a later one that begins at or before them replaces them."""
+    """Those that still hold something: a later one that begins at or before them replaces them,
+    and one behind a snapshot all that are older."""
     kept: list[SegmentHeader] = []
     for header in headers:
+        if header.begins:
+            kept.clear()
         while kept and kept[-1].first_index >= header.first_index:
             kept.pop()
         kept.append(header)
@@ -88,7 +91,10 @@ def live(headers: list[SegmentHeader]) -> list[SegmentHeader]:
 
 
 def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
-    """Reads the whole log. StorageError: corrupt, foreign, or entries behind base_index missing."""
+    """Reads the whole log, but segments that hold nothing behind base_index.
+
+    Raises StorageError: corrupt, foreign, or entries behind base_index missing.
+    """
     headers = read_headers(files, identity)
     clean = read_clean(files)
     if not headers:
@@ -96,6 +102,8 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
             raise StorageError(files.place(FOLDER), "every segment is missing", RESTORE)
         return Recovered([], Runs(0, 0, [], 0), SEGMENT_START, None)
     kept = live(headers)
+    while len(kept) > 1 and kept[1].first_index <= base_index + 1:
+        kept.pop(0)  # Perhaps its removal was begun.
     base = kept[0]
     if base.first_index > base_index + 1:
         problem = f"expected entry {base_index + 1} in the first segment, found {base.first_index}"

@@ -42,3 +42,10 @@ class Runs:
         while self.items and self.items[-1][0] > index:
             self.items.pop()
         self.last_index = index
+
+    def rebase(self, base_index: int) -> None:
+        """Forgets everything up to base_index, which becomes the base."""
+        term = self.term_at(base_index)
+        assert term is not None
+        self.items = [run for run in self.items if run[0] > base_index]
+        self.base_index, self.base_term = base_index, term

@@ -13,8 +13,9 @@ VERSION = 1
 MAGIC_SEGMENT = 0x4C4B4C4B  # "KLKL"
 MAGIC_CLEAN = 0x434B4C4B  # "KLKC"
 NAME_BYTES_MAX = 255
+BEGINS = 1 << 63  # In the field of the previous term, which has at most 53 bits.
 
-_HEADER = Struct("<IIQQQQ")  # magic, version, size, sequence, first index, previous term
+_FIELDS = Struct("<QQQQ")  # size, sequence, first index, previous term with BEGINS
 _CLEAN = Struct("<IIQQQQI")  # magic, version, sequence, offset, last index, last term, crc
 _CRC = Struct("<I")
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.seg")
@@ -34,6 +35,7 @@ class SegmentHeader(NamedTuple):
     sequence: int
     first_index: int  # What it holds from here on replaces what older segments hold from here on.
     previous_term: int  # The term of entry first_index - 1.
+    begins: bool = False  # Behind a snapshot: nothing that older segments hold counts any more.
 
     @property
     def path(self) -> str:
@@ -115,15 +117,16 @@ RESTORE = "restore this node from its peers"
 
 
 def encode_header(header: SegmentHeader, identity: Identity) -> bytes:
-    return encode_identity(
-        MAGIC_SEGMENT, identity, _HEADER.pack(MAGIC_SEGMENT, VERSION, *header)[8:]
-    )
+    size, sequence, first_index, previous_term, begins = header
+    fields = _FIELDS.pack(size, sequence, first_index, previous_term | begins * BEGINS)
+    return encode_identity(MAGIC_SEGMENT, identity, fields)
 
 
 def decode_header(data: bytes, identity: Identity, place: str) -> SegmentHeader:
     """Raises StorageError: damaged, or of another version, cluster or peer."""
-    fields = check_identity(MAGIC_SEGMENT, identity, _HEADER.size - 8, data, place)
-    return SegmentHeader(*Struct("<QQQQ").unpack(fields))
+    fields = check_identity(MAGIC_SEGMENT, identity, _FIELDS.size, data, place)
+    size, sequence, first_index, number = _FIELDS.unpack(fields)
+    return SegmentHeader(size, sequence, first_index, number & ~BEGINS, number >= BEGINS)
 
 
 def encode_clean(mark: CleanMark) -> bytes:
