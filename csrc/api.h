@@ -512,4 +512,75 @@ int klk_updates_remind(struct klk_updates *updates, uint64_t now_ms, struct klk_
 int klk_updates_refuse(struct klk_updates *updates, const uint8_t *refusal, uint32_t refusal_size,
                        struct klk_messages *out);
 
+/* ---- reads.c: linearizable reads that wait until the leader is confirmed ---- */
+
+enum klk_reads_limit { KLK_READ_ID_MAX = 12 };
+
+/* What a read waits for. */
+enum klk_reads_wait {
+    KLK_READS_APPLIED = 0,   /* the leader has applied the index */
+    KLK_READS_CONFIRMED = 1, /* the index is confirmed */
+    KLK_READS_WAITS = 2
+};
+
+enum klk_reads_counter {
+    KLK_READS_TAKEN,
+    KLK_READS_DROPPED, /* without an answer: malformed, or of a foreign cluster */
+    KLK_READS_OVER,    /* without an answer: no room for one more who waits */
+    KLK_READS_ASTRAY,  /* refused because this peer is not the leader */
+    KLK_READS_COUNTERS
+};
+
+/* What the leader knows at the moment of an intake. */
+struct klk_reads_view {
+    const uint8_t *refusal; /* msgpack of the leader's id, or of nil, for whoever must go there */
+    uint32_t refusal_size;
+    int32_t leader;
+    uint64_t round; /* confirms what is taken in now; never goes back */
+    uint64_t now_ms;
+};
+
+/* Who waits, in the order of arrival. */
+struct klk_readers {
+    uint64_t *ring;
+    size_t ring_max;     /* bytes, a power of two */
+    uint64_t head, tail; /* bytes, never wrapped */
+    uint64_t waiting;
+    uint64_t remind_ms;  /* no reminder is due before */
+};
+
+struct klk_reads {
+    const uint8_t *ident;
+    uint32_t ident_size;
+    uint32_t position;   /* where an intake goes on; 0 between intakes */
+    uint32_t others;
+    struct klk_readers readers[2]; /* enum klk_reads_wait */
+    uint64_t counters[4];          /* enum klk_reads_counter */
+};
+
+/* Takes in the reads among some messages of an arena.
+ *
+ *   numbers   in: the messages to look at; out: those among them that are no reads
+ *   count     in, out: how many
+ *
+ * Returns KLK_OK; KLK_EFULL when out must grow: make room and call again with the same; KLK_EINVAL
+ * when the arena has no such message. */
+int klk_reads_take(struct klk_reads *reads, const struct klk_messages *arena,
+                   const struct klk_reads_view *view, struct klk_messages *out, uint32_t *numbers,
+                   uint32_t *count);
+
+/* Answers whoever waits so (enum klk_reads_wait) for this round or an earlier one with index.
+ * Returns KLK_OK, or KLK_EFULL: out must grow. */
+int klk_reads_answer(struct klk_reads *reads, int wait, uint64_t round, uint64_t index,
+                     struct klk_messages *out);
+
+/* Tells whoever has waited for KLK_REMIND_MS, and again each as long, that the read is taken.
+ * Returns KLK_OK, or KLK_EFULL: out must grow. */
+int klk_reads_remind(struct klk_reads *reads, uint64_t now_ms, struct klk_messages *out);
+
+/* Sends everybody who waits to the leader in refusal. Returns KLK_OK, or KLK_EFULL: out must
+ * grow. */
+int klk_reads_refuse(struct klk_reads *reads, const uint8_t *refusal, uint32_t refusal_size,
+                     struct klk_messages *out);
+
 #endif

@@ -370,6 +370,7 @@ TWINS = {
     r"klk_send": "native/test_sockets.py::test_a_full_pipe_keeps_the_rest_in_order",
     r"klk_poll_wait": "native/test_poller.py::test_only_what_is_ready_is_named",
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
+    r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",
     r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
 }
 
