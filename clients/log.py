@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from .. import __version__
+from ..native.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client import (
@@ -19,6 +20,7 @@ from ..protocols.zmqraft.client import (
     Client,
     ClientSetup,
     Pending,
+    PendingRead,
     Stream,
     WindowLimits,
 )
@@ -219,6 +221,31 @@ class Log:
                 yield entry
             pause_ms = min(2 * pause_ms, FOLLOW_MS_MAX)
             self._rest(pause_ms)
+
+    def read_index(self, *, applied: bool = True) -> int:
+        """A linearizable read: a LOG INDEX at or above that of every update, by anybody, that was
+        acknowledged before this call.
+
+        A leader says so after a majority has confirmed, during this call, that it still leads: what
+        an old leader knows is never returned. Whoever has applied the log up to the index sees all
+        that was done before the call.
+
+        applied   the leader has applied the index, so that entries(), asked of this Log next,
+                  reach it; False: as soon as it is confirmed, for a state that is kept elsewhere
+
+        Raises LogError when the leader is of a version, or an implementation, without such reads,
+        or this Log was told a form other than auto; NoLeader, LogTimeout.
+        """
+        if self._client.setup.form is not None:
+            raise LogError("linearizable reads are an extension: they need form='auto'")
+        read = self._client.reads.add(PendingRead(WAIT_APPLIED if applied else WAIT_CONFIRMED))
+        try:
+            self._wait(lambda: read.done)
+        finally:
+            self._client.reads.drop(read)
+        if read.refusal:
+            raise LogError(read.refusal)
+        return read.index
 
     def info(self, url: str | None = None) -> LogInfo:
         """The leader's log, or that of the peer at url: term and indexes."""

@@ -50,6 +50,10 @@ class Reads:
         """Reads that wait for an answer."""
         return int(self._struct.readers[0].waiting + self._struct.readers[1].waiting)
 
+    def waits(self, wait: int) -> bool:
+        """Whether anybody waits in this way."""
+        return bool(self._struct.readers[wait].waiting)
+
     @property
     def deadline_ms(self) -> int | None:
         """When remind() has something to do, at the earliest."""

@@ -131,6 +131,11 @@ class Raft:
         return self._unsynced.durable_index
 
     @property
+    def read_round(self) -> int:
+        """What read() would return now."""
+        return self._rounds.next
+
+    @property
     def followers(self) -> list[Follower]:
         """What a leader knows of its followers, for reports: not to be changed."""
         return list(self._leading.followers) if self._leading else []
@@ -367,7 +372,8 @@ class Raft:
         """
         if self._leading is None:
             raise LocalProtocolError("only a leader serves reads")
-        return self._rounds.want()
+        self._rounds.want()
+        return self.read_round
 
     def _append(self, batch: Batch) -> None:
         self.log.append(batch)

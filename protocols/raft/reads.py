@@ -26,13 +26,14 @@ class ReadRounds:
         self._wanted = False
         self._open: deque[ReadIndex] = deque()
 
-    def want(self) -> int:
-        """Somebody reads: returns the round that will confirm it, which begins as soon as it can.
-
-        It is also confirmed by any later round.
-        """
-        self._wanted = True
+    @property
+    def next(self) -> int:
+        """The round that confirms a read which comes now; so does any later one."""
         return self.round + 1
+
+    def want(self) -> None:
+        """Somebody reads: the next round begins as soon as it can."""
+        self._wanted = True
 
     def turn(self, leader: Leader, commit_index: int) -> ReadIndex | None:
         """Begins a round when one is wanted; returns the newest one that was confirmed since.

@@ -30,8 +30,10 @@ from .extensions import (
     decode_pack_answer,
     encode_hello,
 )
+from .read_window import PendingRead, ReadWindow
+from .reads import FEATURE_READS
 from .requests import Ask, Part, Stream
-from .values import HELLO, UPDATE_PACK
+from .values import HELLO, READ_INDEX, UPDATE_PACK
 from .window import Pending, Window, WindowLimits
 
 POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
@@ -103,6 +105,7 @@ class Client:
     def __init__(self, setup: ClientSetup, new_id: Callable[[], bytes], now_ms: int) -> None:
         self.setup = setup
         self.window = Window(setup.cluster, setup.limits)
+        self.reads = ReadWindow(setup.cluster, new_id)
         self.leader: str | None = None  # Its url, once it has said itself that it leads.
         self.leader_form: Form | None = None  # None: packs.
         self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
@@ -201,6 +204,9 @@ class Client:
             self._on_config(peer, decode_config_answer(frames)[1])
         elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.knows(reqid):
             self._on_pack_answer(peer, frames, now_ms)
+        elif len(frames) > 1 and frames[1] == READ_INDEX and self.reads.knows(reqid):
+            if not self.reads.on_answer(frames, now_ms):
+                self._on_refused(peer, now_ms)
         elif len(frames) > 1 and frames[1] == HELLO:
             hello_id, hello = decode_hello_answer(frames)
             if hello_id == peer.hello_id:
@@ -300,6 +306,7 @@ class Client:
         self.leader = None
         self.counters["searches"] += 1
         self.window.rewind()
+        self.reads.rewind()
         self._send_again_ms = None
         for stream in self._streams.values():
             stream.reqid = None
@@ -364,6 +371,8 @@ class Client:
         since = [_NEVER]
         if self.window.sent and self.window.items:
             since.append(self.window.items[0].heard_ms)
+        if self.reads.heard_ms is not None:
+            since.append(self.reads.heard_ms)
         since += [stream.heard_ms for stream in self._streams.values() if stream.waits]
         since += [
             ask.sent_ms
@@ -390,6 +399,11 @@ class Client:
             self.window.rewind()
             self._send_again_ms, self._sent_again_ms = None, now_ms
         for frames in self.window.unsent(self.leader_form, now_ms):
+            self._send(leader, frames)
+        hello = self._peers[leader].hello
+        if hello is None or FEATURE_READS not in hello.features:
+            self.reads.refuse(f"the leader at {leader} serves no linearizable reads")
+        for frames in self.reads.unsent(now_ms):
             self._send(leader, frames)
         while self._idle_streams:
             stream = self._idle_streams.popleft()
@@ -426,6 +440,7 @@ __all__ = [
     "Disconnect",
     "Part",
     "Pending",
+    "PendingRead",
     "Send",
     "Stream",
     "WindowLimits",

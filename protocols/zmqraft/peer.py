@@ -62,10 +62,11 @@ from .extensions import (
 )
 from .franchise import Franchise
 from .link import Entries, Origin, PeerLink, PeerRequests
+from .reads import FEATURE_READS, PeerReads
 from .streams import MESSAGE_ENTRIES_MAX, EntryStreams
 from .values import APPEND_ENTRIES, APPEND_PACKED, HELLO, PRE_VOTE, REQUEST_VOTE, encode_json
 
-FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE)
+FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE, FEATURE_READS)
 PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
@@ -205,14 +206,8 @@ class Peer:
             for peer, out in self.links_out.items()
         }
         self.requests = PeerRequests(self.cluster, frozenset(others), entries)
-        self.updates = Updates(
-            self.cluster,
-            reqids,
-            record_bytes_max=setup.entry_bytes_max,
-            inflight_max=setup.inflight_max,
-            inflight_bytes_max=setup.inflight_bytes_max,
-            ttl_s=setup.update_ttl_s,
-        )
+        self.updates = self._new_updates()
+        self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.streams = EntryStreams(self._entries)
         self._readers: deque[_Reading] = deque()  # Who waits for a turn.
         self._incarnations: dict[str, int] = {}
@@ -251,6 +246,17 @@ class Peer:
         )
         return franchise
 
+    def _new_updates(self) -> Updates:
+        setup = self.setup
+        return Updates(
+            self.cluster,
+            self.reqids,
+            record_bytes_max=setup.entry_bytes_max,
+            inflight_max=setup.inflight_max,
+            inflight_bytes_max=setup.inflight_bytes_max,
+            ttl_s=setup.update_ttl_s,
+        )
+
     def _core_setup(self) -> Setup:
         setup = self.setup
         return Setup(
@@ -287,7 +293,10 @@ class Peer:
         taken = self.updates.take(arena, view, self.clients_out)
         if taken.count:
             self._propose()
-        for number in taken.others:
+        others = taken.others
+        if others:
+            others = self.reads.take(arena, others, self._refusal, now_ms)
+        for number in others:
             self._on_request(arena.message(number), self.clients_out)
 
     def _propose(self) -> None:
@@ -531,8 +540,10 @@ class Peer:
             deadline = min(deadline, self._hello_due_ms)
         if min(core.commit_index, core.durable_index) > self._published:
             deadline = min(deadline, self._publish_due_ms)
-        remind_ms = self.updates.deadline_ms
-        return deadline if remind_ms is None else min(deadline, remind_ms)
+        for remind_ms in (self.updates.deadline_ms, self.reads.deadline_ms):
+            if remind_ms is not None:
+                deadline = min(deadline, remind_ms)
+        return deadline
 
     def wake(self, now_ms: int) -> Wake:
         """Acts once on everything that was taken in since the last wake."""
@@ -548,6 +559,7 @@ class Peer:
             self._catch_up(ready.reads)
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
+            self.reads.on_ready(ready.read_index, self.last_applied)
             self._serve_readers()
         self._timers(now_ms)
         hard_state = ready.hard_state
@@ -567,10 +579,11 @@ class Peer:
             self._refusal = encode_json(core.leader)
         if core.role is Role.LEADER:
             self.leading = True
-        elif self.leading or self.updates.waiting or self._readers:
+        elif self.leading or self.updates.waiting or self.reads.waiting or self._readers:
             # Also when all of a leadership has happened since the last wake.
             self.leading = False
             self.updates.refuse(self._refusal, self.clients_out)
+            self.reads.refuse(self._refusal)
             self.streams.clear()
             for out, routing_id, request in self._readers:
                 out.add([routing_id, *self._no_entries(request)])
@@ -651,6 +664,7 @@ class Peer:
         remind_ms = self.updates.deadline_ms
         if remind_ms is not None and now_ms >= remind_ms:
             self.updates.remind(now_ms, self.clients_out)
+        self.reads.remind(now_ms)
         if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
             self._forget_due_ms = now_ms + FORGET_EVERY_MS
             self._forget()
@@ -666,10 +680,12 @@ class Peer:
         """What the processes beside us may apply: committed, and on our own disk.
 
         It is said at once when that was not done for a while, and then at most each PUBLISH_MS: a
-        wake of the state machine costs as much for one entry as for a hundred.
+        wake of the state machine costs as much for one entry as for a hundred. Unless somebody
+        reads, and waits for it.
         """
         index = min(self.core.commit_index, self.core.durable_index)
-        if index <= self._published or now_ms < self._publish_due_ms:
+        due = now_ms >= self._publish_due_ms or self.reads.wanted_index > self._published
+        if index <= self._published or not due:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
@@ -695,4 +711,5 @@ class Peer:
             "readers_refused": self.streams.refused,
             "writable": self.writable,
             **self.updates.counters(),
+            **self.reads.counters(),
         }

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 import kelek
-from kelek.clients.errors import LogTimeout, NoLeader, UpdateExpired, UpdateTooLarge
+from kelek.clients.errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateTooLarge
 from kelek.clients.reqids import new_reqids
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
@@ -104,6 +104,26 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
         assert log.info(cluster.urls[2]).leading is False
         assert log.config().leader == "n1"
         assert log.broadcast_url() == "tcp://pub"
+
+
+def test_read_index(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
+        assert log.read_index() == 1
+        log.update_many([b"a", b"b"])
+        assert log.read_index(applied=False) == 3
+        cluster.tell("kill n1")
+        cluster.tell("n2")
+        assert log.read_index() == 3
+
+
+def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
+    cluster.world.peers[0].features = ("pack", "append")
+    with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
+        with pytest.raises(LogError, match="serves no linearizable reads"):
+            log.read_index()
+        assert log.update(b"still fine") == 1
+    with kelek.Log(cluster.urls, form="text") as log, pytest.raises(LogError, match="form='auto'"):
+        log.read_index()
 
 
 def test_a_failover_in_the_middle(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft.client import Client, ClientSetup, Connect, Disconnect, Send
 from kelek.protocols.zmqraft.client_codec import UpdateStatus
 from kelek.protocols.zmqraft.entry import encode_entry
-from kelek.protocols.zmqraft.values import HELLO, UPDATE_PACK
+from kelek.protocols.zmqraft.values import HELLO, READ_INDEX, UPDATE_PACK, encode_json
 
 IDENT = b"demo"
 LATENCY_MS = 1
@@ -43,6 +43,9 @@ class Peer:
         self.mute = False  # Takes everything in and says nothing, as a stopped process does.
         self.leads = False
         self.speaks = True  # Our hello and packs.
+        self.features: tuple[str, ...] = ("pack", "append", "reads")
+        self.confirms = True  # Reads; else they only wait.
+        self.reads = 0  # That came.
         self.drop_packs = 0  # So many are lost, for want of room.
         self.refuse: str | None = None
         self.commits = True
@@ -56,10 +59,12 @@ class Peer:
         if kind == HELLO:
             if not self.speaks:
                 return []
-            hello = own.Hello(self.name, "1", ("pack", "append"))
+            hello = own.Hello(self.name, "1", self.features)
             return [own.encode_hello_answer(reqid, hello)]
         if kind == UPDATE_PACK:
             return self._on_pack(frames) if self.speaks else []
+        if kind == READ_INDEX:
+            return [[reqid, READ_INDEX, *self._on_read()]]
         form, request = codec.decode_client_request(frames, IDENT)
         assert form is (self.world.form or codec.Form.NODE)
         match request:
@@ -90,6 +95,12 @@ class Peer:
             return codec.UpdateAnswer(UpdateStatus.REJECTED)
         index = self.world.log.add(request.reqid, request.data)
         return codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
+
+    def _on_read(self) -> list[bytes]:
+        self.reads += 1
+        if not self.leads:
+            return [b"\0", encode_json(self.leader)]
+        return [b"\1", bytes([len(self.world.log.records) + 1]) if self.confirms else b""]
 
     def _on_pack(self, frames: list[bytes]) -> list[list[bytes]]:
         self.taken.append(frames)
