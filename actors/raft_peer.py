@@ -15,13 +15,16 @@ from ..native import Arena
 from ..native.updates import Reqids
 from ..protocols.raft.log import RaftLog
 from ..protocols.raft.messages import HardState, Job
+from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from ..protocols.zmqraft.prune import PruneMarks
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
 from .actor import RECONNECT_MS, Actor, SocketOptions, main, monotonic_ms
 from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL, Ack, GroupCommit
+from .machines import broadcast_url
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
@@ -52,8 +55,8 @@ class RaftPeer(Actor):
     links     DEALER   the same, as the one who asks              one for each other peer
     jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
     acks      PULL     [epoch, seq, state]                        from it
-    commits   XPUB     [commit index, its term]                   to whoever applies
-    applied   PULL     [applied index, flushed index]             from the state machine
+    commits   XPUB     [commit index, its term, term led or 0]    to whoever applies
+    applied   PULL     [applied index, flushed index, urgent]     from the state machine
     """
 
     role = "raft_peer"
@@ -89,7 +92,7 @@ class RaftPeer(Actor):
             ),
         )
         self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
-        self._commit: tuple[int, int] | None = None
+        self._commit: Commit | None = None
         self.listen(self._commits, self._on_subscribed)
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
@@ -112,11 +115,13 @@ class RaftPeer(Actor):
         reqids, reqids_max = Reqids(), self.options["reqids_max"]
         runs: list[tuple[int, int]] = []
         last_index = 0
+        marks = PruneMarks()
         for batch in self._reader.scan():
             if not runs or runs[-1][1] != batch.term:
                 runs.append((batch.first_index, batch.term))
             last_index = batch.last_index
             reqids.add_block(batch.block)
+            marks.note(last_index, reqids.newest_s)
             if len(reqids) > reqids_max:
                 reqids.bound(reqids_max)  # Which are left does not depend on when this is done.
         stored = self._hard_state
@@ -126,6 +131,7 @@ class RaftPeer(Actor):
             hard_state=stored.state,
             voter=stored.voter,
             withheld=stored.withheld,
+            marks=marks,
         )
         peer = Peer(self._peer_setup(), recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
@@ -158,6 +164,7 @@ class RaftPeer(Actor):
             ),
             version=__version__,
             bootstrap=self.setup.bootstrap,
+            broadcast_url=broadcast_url(options),
             **{key: options[key] for key in PEER_OPTIONS},
         )
 
@@ -203,8 +210,8 @@ class RaftPeer(Actor):
 
     def _on_applied(self, arena: Arena) -> None:
         if self._peer is not None:
-            for (applied, _), _ in self.unpacked(arena, APPLIED, "applied"):
-                self._peer.on_applied(applied)
+            for (applied, _, urgent), _ in self.unpacked(arena, APPLIED, "applied"):
+                self._peer.on_applied(applied, urgent != 0)
 
     def _on_subscribed(self, arena: Arena) -> None:
         """Who applies has come, or come back: it must not wait for the next commit."""

@@ -1,51 +1,31 @@
 """Applies committed entries: it reads them from the segments, never from another process."""
 
-import hashlib
 import struct
 
 import zmq
 
+from .. import native
 from ..native import Arena
-from ..protocols.raft.messages import KIND_CHECKPOINT, KIND_CONFIG, KIND_STATE, Batch
-from ..protocols.record import block_states
 from ..storage.disk import Disk
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
-from .actor import Actor, SocketOptions, main
+from .actor import Actor, Socket, SocketOptions, main
+from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
 
-COMMIT = struct.Struct("<QQ")  # commit index, term of the entry there
-APPLIED = struct.Struct("<QQ")  # applied index, flushed index
+COMMIT = struct.Struct("<QQQ")  # commit index, term of the entry there, term that we lead or 0
+APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
 READ_BYTES_MAX = 1 << 20
-KIND_NAMES = {KIND_STATE: "state", KIND_CONFIG: "config", KIND_CHECKPOINT: "checkpoint"}
-
-
-class LogDigest:
-    """The state of a log without a service on top: how many entries of which kind, and a hash.
-
-    hash   SHA-256 over every state entry in order, each as its size (4 bytes, little endian) and
-           its data: equal on two nodes exactly when both have applied the same data in one order.
-    """
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._counts = dict.fromkeys(KIND_NAMES, 0)
-
-    def apply(self, batch: Batch) -> None:
-        states, counts = block_states(batch.block)
-        self._hash.update(states)
-        for kind in KIND_NAMES:
-            self._counts[kind] += counts[kind]
-
-    def status(self) -> dict[str, object]:
-        entries = {KIND_NAMES[kind]: count for kind, count in self._counts.items()}
-        return {"entries": entries, "hash": self._hash.hexdigest()}
+BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
+SUBSCRIPTION_BYTES_MAX = 1 << 10
+PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
 
 
 class StateMachine(Actor):
     """Keeps one state in step with the log.
 
-    commits   SUB    [commit index and its term]       from the raft peer
-    applied   PUSH   [applied index, flushed index]    to the raft peer, once a wake
+    commits      SUB    [commit index, its term, term led]      from the raft peer
+    applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
+    broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
     """
 
     role = "state_machine"
@@ -53,9 +33,11 @@ class StateMachine(Actor):
     def on_start(self) -> None:
         identity = Identity(self.setup.cluster, self.setup.node)
         self._reader = LogReader(Disk(self.setup.data_dir), identity)
-        self._state = LogDigest()
-        self._commit_index = self._commit_term = self._applied = 0
+        self._commit_index = self._commit_term = self._applied = self._term = 0
         self._behind = False
+        self._heard_ms = 0
+        self._tick_due_ms: int | None = None
+        self._topics: set[bytes] = set()
         commits = self.socket(
             zmq.SUB,
             SocketOptions(
@@ -70,20 +52,77 @@ class StateMachine(Actor):
                 immediate=True,
             ),
         )
+        self._machine = self._make()
         self.listen(commits, self._on_commits)
         self.ready()
 
+    def _make(self) -> Machine:
+        url = broadcast_url(self.options)
+        if not url:
+            return LogDigest()
+        self._broadcasts: Socket = self.socket(
+            zmq.XPUB,
+            SocketOptions(
+                bind=(url,),
+                place=self.setup.places.get("broadcast_url", ""),
+                hwm=BROADCASTS_HWM,
+                message_bytes_max=SUBSCRIPTION_BYTES_MAX,
+            ),
+        )
+        self.listen(self._broadcasts, self._on_subscriptions, SUBSCRIPTION_BYTES_MAX)
+        self._broadcaster = BroadcastStateMachine(
+            self.setup.cluster.encode(), self.options["broadcast_heartbeat_ms"], self
+        )
+        return self._broadcaster
+
+    # ---- subscribers ----
+
+    @property
+    def subscribed(self) -> bool:
+        return bool(self._topics)
+
+    def publish(self, messages: native.Frames) -> None:
+        self.send_batch(self._broadcasts, messages)
+
+    def _on_subscriptions(self, arena: Arena) -> None:
+        """A topic is known to libzmq by its prefix: only those count that our ident begins with."""
+        cluster = self.setup.cluster.encode()
+        before = self.subscribed
+        for frame, *_ in arena.messages():
+            topic = frame[1:]
+            if not cluster.startswith(topic):
+                continue
+            if frame[:1] == b"\x01":
+                self._topics.add(topic)
+                self._broadcaster.on_subscribed()
+            elif frame[:1] == b"\x00":  # Sent when its last subscriber has gone.
+                self._topics.discard(topic)
+        if self.subscribed != before:
+            self._tell_applied()
+
+    # ---- entries ----
+
     def _on_commits(self, arena: Arena) -> None:
-        for numbers, _ in self.unpacked(arena, COMMIT, "commits"):
-            self._commit_index, self._commit_term = numbers
+        for (index, term, leads), _ in self.unpacked(arena, COMMIT, "commits"):
+            if index > self._commit_index:
+                self._commit_index, self._commit_term = index, term
+            self._term = leads
+        self._heard_ms = self.now_ms
         if self._applied >= self._commit_index:
             self._tell_applied()  # A peer that has restarted does not know yet how far we are.
 
     def _tell_applied(self) -> None:
         """A report that finds no room is made up for by the next one."""
-        self.send(self._reports, [APPLIED.pack(self._applied, self._applied)])
+        self.send(self._reports, [APPLIED.pack(self._applied, self._applied, self.subscribed)])
 
     def on_wake(self, now_ms: int) -> None:
+        if self.subscribed and now_ms >= self._heard_ms + PEER_SILENCE_MS:
+            self._term = 0
+        self._machine.lead(self._term)
+        self._apply()
+        self._tick_due_ms = self._machine.tick(now_ms)
+
+    def _apply(self) -> None:
         self._behind = False
         if self._applied >= self._commit_index:
             return
@@ -91,21 +130,21 @@ class StateMachine(Actor):
             self._applied + 1, self._commit_index, self._commit_term, READ_BYTES_MAX
         )
         for batch in batches:
-            self._state.apply(batch)
+            self._machine.apply(batch)
             self._applied = batch.last_index
         if batches:
             self._tell_applied()
             self._behind = self._applied < self._commit_index
 
     def deadline_ms(self) -> int | None:
-        return 0 if self._behind else None
+        return 0 if self._behind else self._tick_due_ms
 
     def status(self) -> dict[str, object]:
         return {
             "applied_index": self._applied,
             "commit_index": self._commit_index,
             "lag": self._commit_index - self._applied,
-            **self._state.status(),
+            **self._machine.status(),
         }
 
 

@@ -49,6 +49,7 @@ class Topology(NamedTuple):
     cluster: str
     data_dir: Path
     run_dir: Path
+    state_machine: str
     raft: dict[str, Any]
     log: dict[str, Any]
     clients: dict[str, Any]
@@ -81,6 +82,7 @@ class Topology(NamedTuple):
             "broadcast_url": own.broadcast_url,
             "peer_url": own.peer_url,
             "members": members,
+            "state_machine": self.state_machine,
             **self.raft,
             **self.log,
         }
@@ -92,6 +94,7 @@ class Topology(NamedTuple):
             **{key: f"raft.{key}" for key in RAFT_KEYS},
             **{key: f"log.{key}" for key in LOG_KEYS},
             "data_dir": "data",
+            "state_machine": "state_machine",
         }
         return {option: self.place(key) for option, key in keys.items()}
 
@@ -176,6 +179,7 @@ def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -
 TOP_KEYS = {
     "cluster": name_key(),
     "data": path_key("var"),
+    "state_machine": choice_key("broadcast", "digest", default="broadcast"),
     "nodes": Key(_read_nodes),
     "raft": section_key(RAFT_KEYS),
     "log": section_key(LOG_KEYS),
@@ -195,6 +199,7 @@ def load(path: str) -> Topology:
         found["cluster"],
         run_dir.home(path) / Path(found["data"]).expanduser(),
         run_dir.of_topology(path),
+        found["state_machine"],
         _raft(found["raft"]),
         found["log"],
         found["clients"],

@@ -32,7 +32,7 @@ from ..protocols.zmqraft.client_codec import (
     RequestConfig,
     RequestLogInfo,
 )
-from ..protocols.zmqraft.entry import Entry, decode_entries
+from ..protocols.zmqraft.entry import Entry
 from .errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateRefused, UpdateTooLarge
 from .links import Links, monotonic_ms
 from .reqids import new_reqid, new_reqids
@@ -206,7 +206,7 @@ class Log:
             if part is None:
                 return
             try:
-                entries = decode_entries(part.first_index, part.entries)
+                entries = part.decoded()
             except RemoteProtocolError as error:
                 raise LogError(f"the leader sent what is no entry: {error}") from error
             yield from entries

@@ -318,6 +318,28 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
 int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
              uint32_t *dropped);
 
+/* ---- entries.c: a block's records as frames of a message ---- */
+
+/* A message of entries, and what of it is written. */
+struct klk_entries {
+    uint64_t index;      /* in, out: the next entry */
+    uint64_t last_index; /* no entry behind it is wanted */
+    uint64_t bytes;      /* in, out: bytes of entries in the message, 0 at first */
+    uint64_t bytes_max;  /* the first entry of a message goes beyond it when it must */
+    uint32_t count;      /* in, out: entries in the message, 0 at first */
+    uint32_t count_max;
+};
+
+/* Adds the records of a checked block, from entries->index on, to the message that grows at the
+ * end of out: one frame each, as an entry of the text's wire (klk_block_entries()). With out NULL
+ * it only counts.
+ *
+ * Returns KLK_OK when the block or what is wanted of it has ended, KLK_MORE when the next entry is
+ * over the message's limits, KLK_EFULL when out must grow (go on afterwards), KLK_EINVAL when the
+ * index is not within the block, KLK_ECORRUPT. */
+int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t size,
+                    struct klk_messages *out);
+
 /* ---- sockets.c: waiting for many sockets ---- */
 
 enum klk_poll_event { KLK_POLL_IN = 1, KLK_POLL_OUT = 2 }; /* ZMQ_POLLIN, ZMQ_POLLOUT */

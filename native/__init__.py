@@ -411,6 +411,16 @@ class Arena:
     def _add(self, frames: Sequence[bytes]) -> None:
         if not frames:
             raise ValueError("a message has at least one frame")
+        self._put(frames)
+        self._end()
+
+    def _end(self) -> None:
+        """The message that grows is whole."""
+        self._struct.messages += 1
+        self._firsts[self._struct.messages] = self._struct.frames
+
+    def _put(self, frames: Sequence[bytes]) -> None:
+        """Adds frames to the message that grows."""
         messages = self._struct
         first = messages.frames
         end = first + len(frames)
@@ -428,8 +438,6 @@ class Arena:
             for start, frame in zip(ends, frames, strict=False):
                 ffi.memmove(self._bytes + start, frame, len(frame))
         messages.frames = end
-        messages.messages += 1
-        self._firsts[messages.messages] = end
 
     def _clear(self) -> None:
         self._struct.frames = self._struct.messages = 0
@@ -484,6 +492,17 @@ class Frames(Arena):
 
     def add(self, frames: Sequence[bytes]) -> None:
         self._add(frames)
+
+    def begin(self, frames: Sequence[bytes]) -> None:
+        """The first frames of a message whose others are added in C; end() makes it whole."""
+        self._put(frames)
+
+    def end(self) -> None:
+        self._end()
+
+    def undo(self) -> None:
+        """Forgets the message that begin() began."""
+        self._struct.frames = self._firsts[self._struct.messages]
 
     def clear(self) -> None:
         self._clear()

@@ -371,6 +371,7 @@ TWINS = {
     r"klk_poll_wait": "native/test_poller.py::test_only_what_is_ready_is_named",
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",
+    r"klk_entries_add": "native/test_entries.py::test_messages_of_entries_are_their_twins",
     r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
 }
 

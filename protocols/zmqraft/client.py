@@ -15,6 +15,7 @@ from .client_codec import (
     EntriesStatus,
     Form,
     RequestConfig,
+    RequestEntries,
     UpdateStatus,
     decode_config_answer,
     decode_entries_answer,
@@ -22,18 +23,21 @@ from .client_codec import (
     encode_client_request,
 )
 from .extensions import (
+    FEATURE_ENTRIES,
     FEATURE_PACK,
     PACK_GAP,
     PACK_NOT_LEADER,
     Hello,
+    decode_entries_packed_answer,
     decode_hello_answer,
     decode_pack_answer,
+    encode_entries_packed,
     encode_hello,
 )
 from .read_window import PendingRead, ReadWindow
 from .reads import FEATURE_READS
 from .requests import Ask, Part, Stream
-from .values import HELLO, READ_INDEX, UPDATE_PACK
+from .values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
 from .window import Pending, Window, WindowLimits
 
 POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
@@ -218,7 +222,7 @@ class Client:
                 self.drop_ask(ask)
             elif peer.url == self.leader:
                 self._search(now_ms)
-        elif reqid in self._streams:
+        elif reqid in self._streams and len(frames) > 1:
             self._on_entries(peer, frames, now_ms)
         elif self.window.knows(reqid):
             self._on_update_answer(peer, frames, now_ms)
@@ -255,7 +259,9 @@ class Client:
             self.window.on_update_answer(reqid, answer, now_ms)
 
     def _on_entries(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
-        reqid, answer = decode_entries_answer(frames)
+        packed = frames[1] == ENTRIES_PACKED
+        decode = decode_entries_packed_answer if packed else decode_entries_answer
+        reqid, answer = decode(frames)
         if answer.status is EntriesStatus.NOT_LEADER:
             self._on_refused(peer, now_ms)
             return
@@ -410,7 +416,10 @@ class Client:
             reqid = self._new_id()
             self._streams[reqid] = stream
             stream.heard_ms = now_ms
-            self._send_request(leader, stream.begin(reqid))
+            hello = self._peers[leader].hello
+            knows = hello is not None and FEATURE_ENTRIES in hello.features
+            packed = self.leader_form is None and knows
+            self._send_request(leader, stream.begin(reqid, packed))
 
     def _send_asks(self, now_ms: int) -> None:
         for ask in self._asks.values():
@@ -422,6 +431,9 @@ class Client:
                 self._send_request(peer.url, ask.request)
 
     def _send_request(self, url: str, request: ClientRequest) -> None:
+        if isinstance(request, RequestEntries) and request.packed:
+            self._send(url, encode_entries_packed(self.setup.cluster, request))
+            return
         form = self.setup.form or Form.NODE
         self._send(url, encode_client_request(request, self.setup.cluster, form))
 

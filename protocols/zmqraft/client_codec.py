@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
+from ..raft.messages import Batch
 from ..record import RECORD_BYTES_MAX
 from .peer_codec import check_entries
 from .values import (
@@ -70,6 +71,7 @@ class RequestEntries(NamedTuple):
     prev_index: int
     count: int | None = None  # type: ignore[assignment]  # None: no limit; 0: stop.
     offset: int | None = None  # Node form, while snapshot chunks are outstanding.
+    packed: bool = False  # Our own type: whole blocks in large messages (extensions.py).
 
 
 ClientRequest = (
@@ -258,6 +260,11 @@ class EntriesAnswer(NamedTuple):
     last_index: int = 0  # Of the last entry here; of the previous one when there is none.
     entries: tuple[bytes, ...] = ()
     leader: str | None = None
+    batches: tuple[Batch, ...] = ()  # Instead of entries, in packed answers.
+
+    @property
+    def entries_count(self) -> int:
+        return len(self.entries) + sum(batch.count for batch in self.batches)
 
 
 def encode_entries_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:

@@ -6,8 +6,10 @@ Peers turn whole blocks into entries and back in C (record.block_entries, block_
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ... import native
 from ..errors import LocalProtocolError, RemoteProtocolError
-from ..record import RECORD_BYTES_MAX, Record
+from ..raft.messages import Batch
+from ..record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record
 from .values import REQID_BYTES
 
 ENTRY_HEADER_BYTES = REQID_BYTES + 1 + 7
@@ -64,4 +66,16 @@ def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
         if kind > KIND_MAX or not 0 < term <= TERM_MAX:
             raise RemoteProtocolError(f"an entry of type {kind}, term {term}")
         entries.append(Entry(index, term, kind, None if reqid == NO_REQID else reqid, frame[20:]))
+    return entries
+
+
+def block_log_entries(batch: Batch) -> list[Entry]:
+    """The entries of a checked block, each with its place."""
+    block, index, term = batch.block, batch.first_index, batch.term
+    entries = []
+    numbers = iter(native.block_walk(block, batch.count))
+    for tag, offset, size in zip(numbers, numbers, numbers, strict=True):
+        reqid = block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
+        entries.append(Entry(index, term, tag & KIND_MAX, reqid, block[offset : offset + size]))
+        index += 1
     return entries

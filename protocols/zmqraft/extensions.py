@@ -1,4 +1,4 @@
-"""Our own messages beside the text's: hello, pre-vote, packed AppendEntries, packs of updates.
+"""Our own messages beside the text's: hello, pre-vote, and whole blocks of entries and updates.
 
 Their types have two bytes and begin with 0x6b, so foreign peers drop them; and none is sent before
 the other side's hello has named the feature (docs/protocols/zmq-raft.md, "Extensions").
@@ -6,16 +6,24 @@ the other side's hello has named the feature (docs/protocols/zmq-raft.md, "Exten
 
 import struct
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 from ... import native
 from ..errors import RemoteProtocolError
 from ..raft.messages import KIND_STATE, AppendEntries, AppendResponse, RequestVote
-from ..record import BLOCK_HEADER
+from ..record import BLOCK_HEADER, check_block
+from .client_codec import (
+    EntriesAnswer,
+    EntriesStatus,
+    RequestEntries,
+    decode_entries_answer,
+    encode_entries_answer,
+)
 from .peer_codec import decode_type, decode_vote_frames, encode_request_vote
 from .values import (
     APPEND_PACKED,
+    ENTRIES_PACKED,
     HELLO,
     PEER_ID_BYTES_MAX,
     PRE_VOTE,
@@ -23,6 +31,7 @@ from .values import (
     UPDATE_PACK,
     check_peer_id,
     decode_bool,
+    decode_count,
     decode_id,
     decode_ident,
     decode_json,
@@ -41,8 +50,10 @@ from .values import (
 FEATURE_PACK = "pack"
 FEATURE_APPEND = "append"
 FEATURE_PRE_VOTE = "prevote"
+FEATURE_ENTRIES = "entries"
 
 BLOCKS_MAX = 256  # In one packed AppendEntries.
+ENTRIES_BLOCKS_MAX = 1024  # In one packed answer to RequestEntries.
 PACK_BYTES_MAX = 1 << 20
 PACK_COUNT_MAX = 4096
 PACK_FRAME_BYTES_MAX = (10 << 20) + 32  # One record of the largest size is allowed alone.
@@ -364,3 +375,67 @@ def _decode_runs(payload: bytes) -> tuple[tuple[int, int], ...]:
             raise RemoteProtocolError("a run that no log can hold")
         runs.append((count, first_index))
     return tuple(runs)
+
+
+def encode_entries_packed(cluster: bytes, request: RequestEntries) -> list[bytes]:
+    """Encodes a RequestEntries for whole blocks, or a follow-up; see decode_entries_packed."""
+    frames = [request.reqid, ENTRIES_PACKED, cluster, encode_uint(request.prev_index)]
+    if request.count is None and request.offset is None:
+        return frames
+    frames.append(b"" if request.count is None else encode_uint(request.count))
+    return frames if request.offset is None else [*frames, encode_uint(request.offset)]
+
+
+def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEntries:
+    """Decodes a RequestEntries that wants whole blocks ("Extensions").
+
+    frames   1 bytes   id, 1 to 12 bytes
+             2 bytes   message type, 0x6b 0x3c
+             3 bytes   cluster ident
+             4 uint    previous LOG INDEX
+    or also  5 uint    count of entries; empty: no limit; 0: stop
+             6 uint    next byte offset of a snapshot
+
+    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or an
+    over-long number.
+    """
+    decode_type(frames, ENTRIES_PACKED, "packed RequestEntries")
+    expect(frames, "packed RequestEntries", 4, 6)
+    decode_ident(frames[2], cluster)
+    count = decode_count(frames[4]) if len(frames) > 4 else None
+    offset = decode_count(frames[5]) if len(frames) > 5 else None
+    return RequestEntries(decode_id(frames[0]), decode_uint(frames[3]), count, offset, packed=True)
+
+
+def encode_entries_packed_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:
+    """Encodes one packed answer to RequestEntries; see decode_entries_packed_answer."""
+    _, *frames = encode_entries_answer(reqid, answer)
+    return [reqid, ENTRIES_PACKED, *frames, *(batch.block for batch in answer.batches)]
+
+
+def decode_entries_packed_answer(frames: Sequence[bytes]) -> tuple[bytes, EntriesAnswer]:
+    """Decodes one packed answer to RequestEntries ("Extensions").
+
+    frames   1 bytes   id of the request
+             2 bytes   message type, 0x6b 0x3c
+             3..       as frames 2 to 4 of a plain answer: status, json, LOG INDEX
+             6.. bytes status 1 and 2: blocks as they lie in the log, instead of entries
+
+    Returns (id, answer with batches).
+    Raises RemoteProtocolError as decode_entries_answer does, and on a block that is broken or does
+    not follow the one before.
+    """
+    decode_type(frames, ENTRIES_PACKED, "packed entries answer")
+    expect(frames, "a packed entries answer", 4, 5 + ENTRIES_BLOCKS_MAX)
+    plain = [frames[0], *frames[2:]]
+    status = decode_uint(frames[2])
+    if status not in (EntriesStatus.LAST.value, EntriesStatus.MORE.value):
+        return decode_entries_answer(plain)
+    reqid, answer = decode_entries_answer(plain[:4])
+    batches = tuple(check_block(block) for block in frames[5:])
+    for batch, following in pairwise(batches):
+        if following.first_index != batch.last_index + 1:
+            raise RemoteProtocolError("blocks of an entries answer that do not follow each other")
+    if batches and batches[-1].last_index != answer.last_index:
+        raise RemoteProtocolError("an entries answer whose blocks end elsewhere")
+    return reqid, answer._replace(batches=batches)

@@ -51,26 +51,38 @@ from .client_codec import (
     encode_log_info_answer,
     encode_state_url_answer,
 )
+from .commits import Commit, Commits
 from .config_codec import batch_configuration, check_configs
 from .extensions import (
     FEATURE_APPEND,
+    FEATURE_ENTRIES,
     FEATURE_PACK,
     FEATURE_PRE_VOTE,
     Hello,
+    decode_entries_packed,
     decode_hello,
+    encode_entries_packed_answer,
     encode_hello_answer,
 )
 from .franchise import Franchise
 from .link import Entries, Origin, PeerLink, PeerRequests
+from .prune import PruneMarks
 from .reads import FEATURE_READS, PeerReads
-from .streams import MESSAGE_ENTRIES_MAX, EntryStreams
-from .values import APPEND_ENTRIES, APPEND_PACKED, HELLO, PRE_VOTE, REQUEST_VOTE, encode_json
+from .streams import Asker, EntryStreams
+from .values import (
+    APPEND_ENTRIES,
+    APPEND_PACKED,
+    ENTRIES_PACKED,
+    HELLO,
+    PRE_VOTE,
+    REQUEST_VOTE,
+    encode_json,
+)
 
-FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE, FEATURE_READS)
+FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE, FEATURE_READS, FEATURE_ENTRIES)
 PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
-PUBLISH_MS = 10  # How often the commit index is told to the processes beside us, at most.
 READERS_A_WAKE = 8  # Readers served in one wake, and ...
 READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: heartbeats can't wait.
 READERS_MAX = 8000  # Readers that wait for their turn.
@@ -102,6 +114,7 @@ class PeerSetup(NamedTuple):
     pre_vote: bool = True
     check_quorum: bool = True
     bootstrap: bool = False
+    broadcast_url: str = ""  # Where our state machine broadcasts, if it does.
 
 
 class Recovered(NamedTuple):
@@ -112,6 +125,7 @@ class Recovered(NamedTuple):
     hard_state: HardState
     voter: bool
     withheld: bool
+    marks: PruneMarks | None = None  # Of what the table of request ids was made of.
 
 
 class Wake(NamedTuple):
@@ -119,7 +133,7 @@ class Wake(NamedTuple):
 
     hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
     job: Job | None
-    commit: tuple[int, int] | None  # Publish: an index that is committed and on our disk, its term.
+    commit: Commit | None  # Publish.
 
 
 class _Waiting(NamedTuple):
@@ -132,10 +146,9 @@ class _Waiting(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """A request for entries that waits for its turn, and where its answers go."""
+    """A request for entries that waits for its turn."""
 
-    out: native.Frames
-    routing_id: bytes
+    asker: Asker
     request: RequestEntries
 
 
@@ -208,7 +221,8 @@ class Peer:
         self.requests = PeerRequests(self.cluster, frozenset(others), entries)
         self.updates = self._new_updates()
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
-        self.streams = EntryStreams(self._entries)
+        self.streams = EntryStreams(self._read)
+        self._marks = recovered.marks or PruneMarks()
         self._readers: deque[_Reading] = deque()  # Who waits for a turn.
         self._incarnations: dict[str, int] = {}
         self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
@@ -218,14 +232,14 @@ class Peer:
         self.last_applied = 0
         self.leading = False
         self._written = recovered.log.last_index  # The last index given to the log writer.
-        self._seq = self._published = 0
+        self._seq = 0
         self._waiting: deque[_Waiting] = deque()
         self._intake: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
-        self._publish_due_ms = now_ms
+        self._commits = Commits(now_ms)
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
         self._refusal_leader: str | None = None
         self._refusal = encode_json(None)
-        self._now_ms = now_ms
+        self._now_ms, self._unix_s = now_ms, 0
         self.writable = True
         self.malformed = 0
 
@@ -280,7 +294,7 @@ class Peer:
 
     def on_clients(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `url`: clients of any form, and peers of other implementations."""
-        self._now_ms = now_ms
+        self._now_ms, self._unix_s = now_ms, unix_s
         core = self.core
         view = View(
             leader=core.role is Role.LEADER and self.writable,
@@ -350,9 +364,11 @@ class Peer:
                 if envelope.message.term == self.core.term:
                     self._answer(envelope)
 
-    def on_applied(self, index: int) -> None:
-        """The state machine beside us has applied everything up to index."""
-        self.last_applied = max(self.last_applied, min(index, self._published))
+    def on_applied(self, index: int, urgent: bool = False) -> None:
+        """The state machine beside us has applied everything up to index; urgent: it has
+        subscribers, who wait for each commit."""
+        self.last_applied = max(self.last_applied, min(index, self._commits.index))
+        self._commits.urgent = urgent
 
     def on_writable(self, writable: bool, now_ms: int) -> None:
         """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""
@@ -372,6 +388,9 @@ class Peer:
                 self._on_peer_request(routing_id, request, out)
             elif kind == HELLO:
                 self._on_hello_request(routing_id, request, out)
+            elif kind == ENTRIES_PACKED:
+                asker = Asker(out, routing_id)
+                self._on_entries_request(asker, decode_entries_packed(request, self.cluster))
             else:
                 self._on_client_request(routing_id, request, out)
         except RemoteProtocolError:
@@ -421,36 +440,44 @@ class Peer:
             case RequestLogInfo():
                 info = self._log_info()
                 if form is Form.NODE:
-                    info = info._replace(prune_index=0)
+                    info = info._replace(prune_index=self._prune_index())
                 answer = encode_log_info_answer(message.reqid, info)
-            case RequestEntries() if self._is_leader():
-                if len(self._readers) < READERS_MAX:
-                    self._readers.append(_Reading(out, routing_id, message))
-                else:
-                    self.streams.refused += 1
-                return
             case RequestEntries():
-                answer = self._no_entries(message)
+                self._on_entries_request(Asker(out, routing_id), message)
+                return
             case RequestBroadcastStateUrl():
-                answer = encode_state_url_answer(message.reqid, None)
+                # Node's clients ask each peer for its own; the text's want the leader's alone.
+                says = form is Form.NODE or self._is_leader()
+                url = self.setup.broadcast_url if says else ""
+                answer = encode_state_url_answer(message.reqid, url or None)
             case _:
                 raise RemoteProtocolError("an update that the intake did not take")
         out.add([routing_id, *answer])
 
+    def _on_entries_request(self, asker: Asker, request: RequestEntries) -> None:
+        if not self._is_leader():
+            asker.out.add([asker.routing_id, *self._no_entries(request)])
+        elif len(self._readers) < READERS_MAX:
+            self._readers.append(_Reading(asker, request))
+        else:
+            self.streams.refused += 1
+
     def _no_entries(self, request: RequestEntries) -> list[bytes]:
         refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=self.core.leader)
-        return encode_entries_answer(request.reqid, refusal)
+        encode = encode_entries_packed_answer if request.packed else encode_entries_answer
+        return encode(request.reqid, refusal)
+
+    def _prune_index(self) -> int:
+        """The highest index up to which every reqid has expired."""
+        expired_s = self._unix_s - self.setup.update_ttl_s
+        return min(self._marks.index_before(expired_s), self.core.commit_index)
 
     def _serve_readers(self) -> None:
         """Answers those who ask for entries, in turn: a small request may ask for very much."""
         size = 0
         for _ in range(min(READERS_A_WAKE, len(self._readers))):
-            out, routing_id, request = self._readers.popleft()
-            for answer in self.streams.on_request(
-                routing_id, request, self.last_applied, self._now_ms
-            ):
-                out.add(answer)
-                size += sum(map(len, answer))
+            asker, request = self._readers.popleft()
+            size += self.streams.on_request(asker, request, self.last_applied, self._now_ms)
             if size >= READ_BYTES_A_WAKE:
                 return
 
@@ -469,17 +496,12 @@ class Peer:
             last_index=core.log.last_index,
         )
 
-    def _entries(self, first_index: int, last_index: int, bytes_max: int) -> list[bytes]:
-        """Entry frames for RequestEntries; nothing when the log can't be read just now."""
+    def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
+        """Blocks for RequestEntries; none when the log can't be read just now."""
         last_term = self.core.log.term_at(last_index)
         if last_term is None:
             return []
-        frames: list[bytes] = []
-        for batch in self._reader.batches(first_index, last_index, last_term, bytes_max):
-            end = min(batch.last_index, first_index + MESSAGE_ENTRIES_MAX - 1)
-            if batch.first_index <= end:  # More than this no message holds.
-                frames.extend(block_entries(batch, batch.first_index, end))
-        return frames
+        return self._reader.batches(first_index, last_index, last_term, bytes_max)
 
     # ---- hello ----
 
@@ -538,11 +560,10 @@ class Peer:
         deadline = core.deadline_ms
         if self._hello_wanted:
             deadline = min(deadline, self._hello_due_ms)
-        if min(core.commit_index, core.durable_index) > self._published:
-            deadline = min(deadline, self._publish_due_ms)
-        for remind_ms in (self.updates.deadline_ms, self.reads.deadline_ms):
-            if remind_ms is not None:
-                deadline = min(deadline, remind_ms)
+        commit_ms = self._commits.deadline_ms(self._told_index, self._now_ms)
+        for due_ms in (commit_ms, self.updates.deadline_ms, self.reads.deadline_ms):
+            if due_ms is not None:
+                deadline = min(deadline, due_ms)
         return deadline
 
     def wake(self, now_ms: int) -> Wake:
@@ -585,8 +606,8 @@ class Peer:
             self.updates.refuse(self._refusal, self.clients_out)
             self.reads.refuse(self._refusal)
             self.streams.clear()
-            for out, routing_id, request in self._readers:
-                out.add([routing_id, *self._no_entries(request)])
+            for asker, request in self._readers:
+                asker.out.add([asker.routing_id, *self._no_entries(request)])
             self._readers.clear()
 
     def _job(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
@@ -623,11 +644,13 @@ class Peer:
         for batch in batches:
             if intake.get(batch.first_index) is not batch.block:
                 self.reqids.add_block(batch.block)
+        self._marks.note(batches[-1].last_index, self.reqids.newest_s)
 
     def _truncate(self, last_index: int) -> None:
         """A new leader replaced what follows last_index: table and reader forget it too."""
         self._reader.close()
         self.reqids.truncate(last_index)
+        self._marks.truncate(last_index)
 
     def _dispatch(self, envelope: Envelope) -> None:
         if isinstance(envelope.context, Origin):
@@ -676,22 +699,18 @@ class Peer:
             self.reqids.forget(oldest_s)
         self.reqids.bound(self.setup.reqids_max)
 
-    def _commit(self, now_ms: int) -> tuple[int, int] | None:
-        """What the processes beside us may apply: committed, and on our own disk.
+    @property
+    def _told_index(self) -> int:
+        """What the processes beside us may apply: committed, and on our own disk."""
+        return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
 
-        It is said at once when that was not done for a while, and then at most each PUBLISH_MS: a
-        wake of the state machine costs as much for one entry as for a hundred. Unless somebody
-        reads, and waits for it.
-        """
-        index = min(self.core.commit_index, self.core.durable_index)
-        due = now_ms >= self._publish_due_ms or self.reads.wanted_index > self._published
-        if index <= self._published or not due:
+    def _commit(self, now_ms: int) -> Commit | None:
+        index, leads = self._told_index, self.core.term if self._is_leader() else 0
+        if not self._commits.is_due(index, leads, now_ms, self.reads.wanted_index):
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
-        self._published = index
-        self._publish_due_ms = now_ms + PUBLISH_MS
-        return index, term
+        return self._commits.tell(Commit(index, term, leads), now_ms)
 
     def status(self) -> dict[str, object]:
         """The peer as `supervisor status` shows it."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
+from ..raft.messages import Batch
+from ..record import slice_block
 from .client_codec import (
-    ClientRequest,
     ConfigAnswer,
     EntriesAnswer,
     EntriesStatus,
@@ -22,6 +23,7 @@ from .client_codec import (
     decode_log_info_answer,
     decode_state_url_answer,
 )
+from .entry import Entry, block_log_entries, decode_entries
 
 PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
 
@@ -65,21 +67,29 @@ class Ask:
 
 
 class Part(NamedTuple):
-    """Consecutive entries, still in their frames."""
+    """Consecutive entries, still as they came: in their frames, or in whole blocks."""
 
     first_index: int
     entries: tuple[bytes, ...]
+    batches: tuple[Batch, ...] = ()
+
+    def decoded(self) -> list[Entry]:
+        """All of them, taken apart. Raises RemoteProtocolError on what is no entry."""
+        if self.batches:
+            return [entry for batch in self.batches for entry in block_log_entries(batch)]
+        return decode_entries(self.first_index, self.entries)
 
 
 class Stream:
     """Entries from prev_index on, up to what the leader has applied, or count of them."""
 
-    __slots__ = ("_acks", "done", "heard_ms", "parts", "prev_index", "remaining", "reqid")
+    __slots__ = ("_acks", "done", "heard_ms", "packed", "parts", "prev_index", "remaining", "reqid")
 
     def __init__(self, prev_index: int, count: int | None = None) -> None:
         self.prev_index = prev_index  # The last one received.
         self.remaining = count
         self.reqid: bytes | None = None  # None: to be asked for (again).
+        self.packed = False  # It is asked for whole blocks.
         self.parts: deque[Part] = deque()
         self.done = count == 0
         self.heard_ms = 0
@@ -90,38 +100,41 @@ class Stream:
         """Whether it is the peer's turn."""
         return self.reqid is not None and not self.done and not self._acks
 
-    def begin(self, reqid: bytes) -> ClientRequest:
+    def begin(self, reqid: bytes, packed: bool = False) -> RequestEntries:
         """The first request, or the one that goes on after a failure."""
-        self.reqid = reqid
+        self.reqid, self.packed = reqid, packed
         self._acks.clear()
-        return RequestEntries(reqid, self.prev_index, self.remaining)
+        return RequestEntries(reqid, self.prev_index, self.remaining, packed=packed)
 
-    def on_answer(self, answer: EntriesAnswer) -> ClientRequest | None:
+    def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
         """Takes one answer in; returns the follow-up when nothing is left for the reader in it."""
         assert answer.status is not EntriesStatus.NOT_LEADER
         if len(self.parts) >= PARTS_MAX:
             return None  # A peer sends a few without a follow-up, never so many.
-        first_index = answer.last_index - len(answer.entries) + 1
-        if first_index > self.prev_index + 1 and answer.entries:
+        count = answer.entries_count
+        first_index = answer.last_index - count + 1
+        if first_index > self.prev_index + 1 and count:
             return None  # Something is missing: silence follows, and a new request.
-        if not answer.entries and answer.last_index > self.prev_index:
+        if not count and answer.last_index > self.prev_index:
             raise RemoteProtocolError("an entries answer skips entries")
-        entries = answer.entries[self.prev_index + 1 - first_index :] if answer.entries else ()
+        last_index = answer.last_index
         if self.remaining is not None:
-            entries = entries[: self.remaining]
-            self.remaining -= len(entries)
-        if entries:
-            self.parts.append(Part(self.prev_index + 1, entries))
-            self.prev_index += len(entries)
+            last_index = min(last_index, self.prev_index + self.remaining)
+        fresh = count > 0 and last_index > self.prev_index
+        if fresh:
+            self.parts.append(_part(answer, self.prev_index + 1, last_index))
+            if self.remaining is not None:
+                self.remaining -= last_index - self.prev_index
+            self.prev_index = last_index
         if answer.status is EntriesStatus.LAST or self.remaining == 0:
             self.done = True
             return self.stop() if answer.status is EntriesStatus.MORE else None
-        if entries:
+        if fresh:
             self._acks.append(answer.last_index)
             return None
         return self._follow_up(answer.last_index)
 
-    def take(self) -> tuple[Part | None, ClientRequest | None]:
+    def take(self) -> tuple[Part | None, RequestEntries | None]:
         """The next part for the reader, and the follow-up that lets the peer send more."""
         if not self.parts:
             return None, None
@@ -130,16 +143,29 @@ class Stream:
             return part, None
         return part, self._follow_up(self._acks.popleft())
 
-    def stop(self) -> ClientRequest | None:
+    def stop(self) -> RequestEntries | None:
         """The request that ends it at the peer."""
         self.done = True
         if self.reqid is None:
             return None
-        return RequestEntries(self.reqid, self.prev_index, 0)
+        return RequestEntries(self.reqid, self.prev_index, 0, packed=self.packed)
 
-    def _follow_up(self, last_index: int) -> ClientRequest:
+    def _follow_up(self, last_index: int) -> RequestEntries:
         assert self.reqid is not None
         remaining = self.remaining
         if remaining is not None:
             remaining += self.prev_index - last_index
-        return RequestEntries(self.reqid, last_index, remaining)
+        return RequestEntries(self.reqid, last_index, remaining, packed=self.packed)
+
+
+def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> Part:
+    """What of an answer is wanted: it may begin before, and end behind."""
+    if not answer.batches:
+        begin = answer.last_index - len(answer.entries) + 1
+        return Part(first_index, answer.entries[first_index - begin : last_index + 1 - begin])
+    batches = tuple(
+        slice_block(batch, max(first_index, batch.first_index), min(last_index, batch.last_index))
+        for batch in answer.batches
+        if batch.last_index >= first_index and batch.first_index <= last_index
+    )
+    return Part(first_index, (), batches)

@@ -1,29 +1,42 @@
 """RequestEntries as the server sees it: pipelines of entry messages, each awaiting its follow-up.
 
-It never reads a file and never sends: entries come from a function given to it, answers go back as
-frames. docs/protocols/zmq-raft.md, "RequestEntries".
+It never opens a file and never sends: blocks come from a function given to it, answers go into the
+asker's outgoing frames. docs/protocols/zmq-raft.md, "RequestEntries".
 """
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from itertools import accumulate
+from typing import NamedTuple
 
-from .client_codec import (
-    EntriesAnswer,
-    EntriesStatus,
-    RequestEntries,
-    encode_entries_answer,
-)
+from ... import native
+from ...native.entries import Room, add_entries, entries_fit
+from ..raft.messages import Batch
+from ..record import slice_block
+from .client_codec import EntriesAnswer, EntriesStatus, RequestEntries, encode_entries_answer
+from .extensions import ENTRIES_BLOCKS_MAX, encode_entries_packed_answer
 
 MESSAGE_BYTES_MAX = 64 << 10
 MESSAGE_ENTRIES_MAX = 4096
+# An intake's full block (1 MiB of records) goes whole, with its header and its entries' prefixes.
+PACKED_BYTES_MAX = (1 << 20) + (4 << 10)
+PACKED_ENTRIES_MAX = 1 << 16
 PIPELINES = 5  # REQUEST_ENTRIES_PIPELINES: messages sent ahead of their follow-ups.
 SILENCE_MS_MAX = 5000
 STREAMS_MAX = 8000
+READ_BYTES = 256 << 10  # At a time, at least: the next messages find it here.
+RECENT_BYTES_MAX = 16 << 20  # Of blocks read lately, over all streams.
 
-# (first index, last index, bytes at most) -> entry frames from the first index on, maybe fewer.
-ReadEntries = Callable[[int, int, int], list[bytes]]
+# (first index, last index, bytes at most) -> contiguous batches from the first index on, maybe
+# fewer; none when they can't be read just now.
+ReadBatches = Callable[[int, int, int], list[Batch]]
+
+
+class Asker(NamedTuple):
+    """Where a request came from: its answers go back there."""
+
+    out: native.Frames
+    routing_id: bytes
 
 
 class _Stream:
@@ -42,11 +55,46 @@ class _Stream:
         return self.next_index > self.last_index
 
 
+class _Recent:
+    """Blocks read lately: a message of a stream takes a part of one, the next one goes on there.
+
+    They are committed and applied, so they never change.
+    """
+
+    def __init__(self, read: ReadBatches) -> None:
+        self._read = read
+        self._runs: deque[list[Batch]] = deque()  # Each contiguous; the newest last.
+        self._size = 0
+
+    def batches(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
+        """Batches of which the first holds first_index; they may end before or behind
+        last_index."""
+        for run in reversed(self._runs):
+            if run[0].first_index <= first_index <= run[-1].last_index:
+                at = bisect_right(run, first_index, key=lambda batch: batch.first_index) - 1
+                return run[at:]
+        run = self._read(first_index, last_index, max(bytes_max, READ_BYTES))
+        if run:
+            self._runs.append(run)
+            self._size += _size(run)
+            while self._size > RECENT_BYTES_MAX:
+                self._size -= _size(self._runs.popleft())
+        return run
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._size = 0
+
+
+def _size(run: list[Batch]) -> int:
+    return sum(len(batch.block) for batch in run)
+
+
 class EntryStreams:
     """All RequestEntries streams of one peer, keyed by routing id and request id."""
 
-    def __init__(self, read: ReadEntries) -> None:
-        self._read = read
+    def __init__(self, read: ReadBatches) -> None:
+        self._recent = _Recent(read)
         self._streams: OrderedDict[tuple[bytes, bytes], _Stream] = OrderedDict()
         self.refused = 0
 
@@ -54,14 +102,14 @@ class EntryStreams:
         return len(self._streams)
 
     def on_request(
-        self, routing_id: bytes, request: RequestEntries, last_applied: int, now_ms: int
-    ) -> list[list[bytes]]:
-        """Takes a request or a follow-up; returns the messages to send, routing id first."""
-        key = (routing_id, request.reqid)
+        self, asker: Asker, request: RequestEntries, last_applied: int, now_ms: int
+    ) -> int:
+        """Takes a request or a follow-up and answers it; returns the bytes of entries in that."""
+        key = (asker.routing_id, request.reqid)
         stream = self._streams.get(key)
         if request.count == 0:
             self._streams.pop(key, None)
-            return []
+            return 0
         prev = request.prev_index
         if stream is not None and stream.unacknowledged and stream.unacknowledged[0] == prev:
             stream.unacknowledged.popleft()
@@ -70,38 +118,52 @@ class EntryStreams:
             self._expire(now_ms)
             if stream is None and len(self._streams) >= STREAMS_MAX:
                 self.refused += 1
-                return []
+                return 0
             if prev >= last_applied:
                 self._streams.pop(key, None)
-                return [_answer(routing_id, request, EntriesStatus.LAST, last_applied, [])]
+                asker.out.add([asker.routing_id, *_head(request, EntriesStatus.LAST, last_applied)])
+                return 0
             end = last_applied
             if request.count is not None:
                 end = min(end, prev + request.count)
             stream = self._streams[key] = _Stream(prev + 1, end)
             self._streams.move_to_end(key)
         stream.heard_ms = now_ms
-        messages = self._send(routing_id, request, stream)
+        size = self._send(asker, request, stream)
         if stream.all_sent and not stream.unacknowledged:
             self._streams.pop(key, None)
-        return messages
+        return size
 
-    def _send(
-        self, routing_id: bytes, request: RequestEntries, stream: _Stream
-    ) -> list[list[bytes]]:
-        messages: list[list[bytes]] = []
+    def _send(self, asker: Asker, request: RequestEntries, stream: _Stream) -> int:
+        add = _add_packed if request.packed else _add_entries
+        bytes_max = PACKED_BYTES_MAX if request.packed else MESSAGE_BYTES_MAX
+        size = 0
+        batches: list[Batch] = []
         while not stream.all_sent and len(stream.unacknowledged) < PIPELINES:
-            entries = self._read(stream.next_index, stream.last_index, MESSAGE_BYTES_MAX)
-            if not entries:
+            self._gather(stream, batches, bytes_max)
+            if not batches:
                 break  # Not readable just now: the client's own repeat starts the stream again.
-            fit = bisect_right(list(accumulate(map(len, entries))), MESSAGE_BYTES_MAX)
-            del entries[max(1, min(fit, MESSAGE_ENTRIES_MAX)) :]
-            stream.next_index += len(entries)
-            last = stream.next_index - 1
-            status = EntriesStatus.LAST if stream.all_sent else EntriesStatus.MORE
-            if status is EntriesStatus.MORE:
+            last, bytes_added = add(asker, request, stream, batches)
+            size += bytes_added
+            stream.next_index = last + 1
+            if not stream.all_sent:
                 stream.unacknowledged.append(last)
-            messages.append(_answer(routing_id, request, status, last, entries))
-        return messages
+        return size
+
+    def _gather(self, stream: _Stream, batches: list[Batch], bytes_max: int) -> None:
+        """Enough for one message; the first batch holds the stream's next index."""
+        while batches and batches[0].last_index < stream.next_index:
+            del batches[0]
+        index, size = stream.next_index, 0
+        for batch in batches:
+            index, size = batch.last_index + 1, size + len(batch.block)
+        while index <= stream.last_index and size <= bytes_max:
+            free = PIPELINES - len(stream.unacknowledged)
+            more = self._recent.batches(index, stream.last_index, free * bytes_max)
+            if not more:
+                return
+            batches += more
+            index, size = more[-1].last_index + 1, size + _size(more)
 
     def _expire(self, now_ms: int) -> None:
         """Drops the streams that were silent for too long; the oldest come first."""
@@ -114,14 +176,54 @@ class EntryStreams:
     def clear(self) -> None:
         """Forgets all streams: we no longer lead."""
         self._streams.clear()
+        self._recent.clear()
 
 
-def _answer(
-    routing_id: bytes,
-    request: RequestEntries,
-    status: EntriesStatus,
-    last_index: int,
-    entries: list[bytes],
-) -> list[bytes]:
-    answer = EntriesAnswer(status, last_index, tuple(entries))
-    return [routing_id, *encode_entries_answer(request.reqid, answer)]
+def _head(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
+    """The frames before the entries."""
+    answer = EntriesAnswer(status, last_index)
+    encode = encode_entries_packed_answer if request.packed else encode_entries_answer
+    return encode(request.reqid, answer)
+
+
+def _status(stream: _Stream, last_index: int) -> EntriesStatus:
+    return EntriesStatus.LAST if last_index == stream.last_index else EntriesStatus.MORE
+
+
+_ENTRIES_ROOM = Room(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX)
+_PACKED_ROOM = Room(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
+
+
+def _add_entries(
+    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[Batch]
+) -> tuple[int, int]:
+    """Adds one message of entries; returns the last index in it, and their bytes."""
+    blocks = [batch.block for batch in batches]
+    fit = entries_fit(blocks, stream.next_index, stream.last_index, _ENTRIES_ROOM)
+    head = _head(request, _status(stream, fit.last_index), fit.last_index)
+    add_entries(asker.out, [asker.routing_id, *head], blocks, stream.next_index, fit.last_index)
+    return fit.last_index, fit.bytes
+
+
+def _add_packed(
+    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[Batch]
+) -> tuple[int, int]:
+    """The same with whole blocks; only the first and the last one are cut where they must be."""
+    parts: list[bytes] = []
+    index, size = stream.next_index, 0
+    for batch in batches[:ENTRIES_BLOCKS_MAX]:
+        last = min(batch.last_index, stream.last_index)
+        part = slice_block(batch, index, last)
+        if size + len(part.block) > PACKED_BYTES_MAX:
+            if parts:
+                break
+            last = entries_fit([batch.block], index, last, _PACKED_ROOM).last_index
+            part = slice_block(batch, index, last)
+        parts.append(part.block)
+        size += len(part.block)
+        index = last + 1
+        if index > stream.last_index:
+            break
+    head = _head(request, _status(stream, index - 1), index - 1)
+    asker.out.add([asker.routing_id, *head, *parts])
+    return index - 1, size

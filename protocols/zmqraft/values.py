@@ -41,6 +41,7 @@ UPDATE_PACK = b"\x6b\x3d"
 APPEND_PACKED = b"\x6b\x2b"
 PRE_VOTE = b"\x6b\x3f"
 READ_INDEX = b"\x6b\x52"
+ENTRIES_PACKED = b"\x6b\x3c"
 
 
 def expect(frames: Sequence[bytes], name: str, count_min: int, count_max: int) -> None:

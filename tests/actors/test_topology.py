@@ -147,7 +147,8 @@ MISTAKES = [
     ("unknown key", HEAD + "clutser: x\n",
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
-     "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, nodes, raft, log, clients"),
+     "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, "
+     "state_machine, nodes, raft, log, clients"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),

@@ -135,7 +135,7 @@ class PeerProcess(Process):
             for message in take(frames):
                 node.answer(message)
         if wake.commit is not None:
-            node.publish(*wake.commit)
+            node.publish(wake.commit.index, wake.commit.term)
         node.checker.touch(node.name)
         self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.world.now_us))
 

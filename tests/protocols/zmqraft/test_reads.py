@@ -8,6 +8,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.client import PendingRead
+from kelek.protocols.zmqraft.commits import Commit
 from kelek.protocols.zmqraft.reads import decode_read_answer, encode_read_index
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, Alone, entries, lead
 from kelek.tests.protocols.zmqraft.world import World
@@ -62,6 +63,8 @@ def test_a_read_waits_for_its_round_and_for_the_state_machine() -> None:
 
 def test_what_a_read_waits_for_is_published_at_once() -> None:
     leading = Leading()
+    leading.alone.now_ms += 10  # What its election had to tell is long told.
+    leading.alone.wake()
     core = leading.peer.core
     assert not leading.ask(read(1))
     core.propose(entries(2, 3, core.term))
@@ -73,7 +76,7 @@ def test_what_a_read_waits_for_is_published_at_once() -> None:
     core.step("n2", AppendResponse(core.term, True, 4, round=1), leading.alone.now_ms)
     leading.alone.wake()
     core.step("n2", AppendResponse(core.term, True, 4, round=2), leading.alone.now_ms)
-    assert leading.alone.wake().commit == (4, core.term)
+    assert leading.alone.wake().commit == Commit(4, core.term, core.term)
     leading.peer.on_applied(2)
     assert decoded(leading.told()) == [(b"\1", 1)], "its round began before the others were in"
     leading.peer.on_applied(4)
