@@ -162,6 +162,9 @@ class RaftPeer(Actor):
             insiders=frozenset(
                 name for name, member in options["members"].items() if member["peer_url"]
             ),
+            text_peers=frozenset(
+                name for name, member in options["members"].items() if member["dialect"] == "text"
+            ),
             version=__version__,
             bootstrap=self.setup.bootstrap,
             broadcast_url=broadcast_url(options),

@@ -103,7 +103,7 @@ NODE_KEYS = {
     "url": url_key(),
     "broadcast_url": url_key(""),
     "peer_url": url_key(""),
-    "dialect": choice_key("kelek", "text", default="kelek"),
+    "dialect": choice_key("kelek", "text", "node", default="kelek"),
 }
 
 # docs/topology.md has the same table in words; a test holds them together.

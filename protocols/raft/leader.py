@@ -15,7 +15,7 @@ from .messages import (
     Read,
     Setup,
 )
-from .progress import Follower, Speech, State
+from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech, State
 from .quorum import reached
 
 _COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
@@ -99,9 +99,10 @@ class Leader:
         return False
 
     def _next_index(self, follower: Follower, message: AppendResponse) -> int:
-        """Where to go on after a refusal (Raft, section 5.3, the end: conflict hints)."""
-        if message.conflict_index == 0:  # No hint: halve what is in question.
-            return follower.match_index + 1 + (follower.next_index - 1 - follower.match_index) // 2
+        """Where to go on after a refusal (Raft, section 5.3, the end: conflict hints).
+
+        A refusal without a hint, index 0, leads nowhere.
+        """
         if message.conflict_term == 0:
             return message.conflict_index
         term_last = self._log.term_last(message.conflict_term)
@@ -141,7 +142,8 @@ class Leader:
         """The connection is lost, and what was on it: heartbeats alone until it answers."""
         follower = self._followers[peer]
         if follower.state is not State.SNAPSHOT:
-            follower.probe(follower.match_index + 1, paused=True)
+            # It may have committed what we told it last, and its answer was lost.
+            follower.probe(max(follower.match_index, follower.commit_sent) + 1, paused=True)
 
     def on_speaks(self, peer: str, last_index: int | None) -> None:
         """The peer is there (again); `last_index` is the end of the log that it came up with."""
@@ -248,13 +250,27 @@ class Leader:
 
     def _entries(self, follower: Follower) -> list[Batch] | None:
         """The entries from next_index on; None when they are not in memory."""
+        found: list[Batch] | None
         if follower.loaded:
-            batches, follower.loaded = follower.loaded, []
-            return batches
-        found = self._log.slice(follower.next_index, self._bytes_max(follower))
-        if found is not None and found[0].first_index < follower.next_index:
-            found[0] = self._setup.cut(found[0], follower.next_index)
+            found, follower.loaded = follower.loaded, []
+        else:
+            found = self._log.slice(follower.next_index, self._bytes_max(follower))
+            if found is not None and found[0].first_index < follower.next_index:
+                found[0] = self._setup.cut(found[0], follower.next_index)
+        if found is not None and follower.speech.append_bytes_max == APPEND_BYTES_MAX_PLAIN:
+            return self._portion(follower, found)
         return found
+
+    def _portion(self, follower: Follower, batches: list[Batch]) -> list[Batch]:
+        """What one message to a peer of another implementation holds of a batch that is larger
+        than it takes at a time; the rest waits. Entries of one batch are taken as equally long."""
+        first = batches[0]
+        count = max(1, first.count * APPEND_BYTES_MAX_PLAIN // len(first.block))
+        if count >= first.count:
+            return batches
+        last_index = first.first_index + count - 1
+        follower.loaded = [self._setup.cut(first, last_index + 1), *batches[1:]]
+        return [self._setup.trim(first, last_index)]
 
     def _send(
         self, follower: Follower, batches: tuple[Batch, ...], now_ms: int, out: list[Envelope]

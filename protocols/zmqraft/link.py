@@ -31,6 +31,7 @@ from .extensions import (
     encode_pre_vote,
 )
 from .peer_codec import (
+    Dialect,
     decode_append_entries,
     decode_append_response,
     decode_request_vote,
@@ -80,6 +81,7 @@ class Pending(NamedTuple):
     term: int  # Of a hello: whether we said that we may vote.
     last_index: int
     round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
+    prev_index: int = 0
 
 
 class Origin(NamedTuple):
@@ -142,7 +144,8 @@ class PeerLink:
             return
         # Whether it is a repeat is seen by what is on the wire.
         message = message._replace(round=0)
-        message_id = self._text_id(message, Pending(Kind.APPEND, message.term, last, round_))
+        pending = Pending(Kind.APPEND, message.term, last, round_, message.prev_index)
+        message_id = self._text_id(message, pending)
         entries = [entry for batch in message.batches for entry in self._entries.expand(batch)]
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
 
@@ -187,6 +190,10 @@ class PeerLink:
                 answer = decode_append_response(frames)[1]._replace(round=pending.round)
                 if answer.success:
                     return answer._replace(match_index=pending.last_index)
+                if not answer.conflict_index:
+                    # A refusal without a hint: one step back. A longer one could pass what a node
+                    # peer has committed, by which it would stop; where both logs meet can't.
+                    return answer._replace(conflict_index=pending.prev_index)
                 return answer
             case Kind.HELLO:
                 hello = decode_hello_answer(frames)[1]
@@ -204,10 +211,17 @@ def _last_index(message: AppendEntries) -> int:
 class PeerRequests:
     """Requests of other peers: decodes them, knows repeats, and encodes the answers."""
 
-    def __init__(self, cluster: bytes, members: frozenset[str], entries: Entries) -> None:
+    def __init__(
+        self,
+        cluster: bytes,
+        members: frozenset[str],
+        entries: Entries,
+        dialect: Callable[[str], Dialect] = lambda peer: "text",
+    ) -> None:
         self._cluster = cluster
         self._members = members
         self._entries = entries
+        self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
         # The last text request of each peer and its answer: None while it is in work.
         self._last: dict[str, tuple[bytes, bytes, list[bytes] | None]] = {}
         self.strangers = 0
@@ -278,7 +292,7 @@ class PeerRequests:
                     message = AppendResponse(
                         message.term, False, conflict_index=message.match_index + 1
                     )
-                frames = encode_append_response(message_id, message)
+                frames = encode_append_response(message_id, message, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
         last = self._last.get(origin.peer)
         if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:

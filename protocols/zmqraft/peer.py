@@ -66,6 +66,7 @@ from .extensions import (
 )
 from .franchise import Franchise
 from .link import Entries, Origin, PeerLink, PeerRequests
+from .peer_codec import Dialect
 from .prune import PruneMarks
 from .reads import FEATURE_READS, PeerReads
 from .streams import Asker, EntryStreams
@@ -98,6 +99,7 @@ class PeerSetup(NamedTuple):
     peer_id: str
     urls: Mapping[str, str]  # Each member's ROUTER url, our own included.
     insiders: frozenset[str] = frozenset()  # Members that come in at `peer_url`, and only there.
+    text_peers: frozenset[str] = frozenset()  # Members that speak as the text does, not as node.
     version: str = ""
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
@@ -218,7 +220,7 @@ class Peer:
             peer: PeerLink(self.cluster, peer, out.add, entries)
             for peer, out in self.links_out.items()
         }
-        self.requests = PeerRequests(self.cluster, frozenset(others), entries)
+        self.requests = PeerRequests(self.cluster, frozenset(others), entries, self._dialect)
         self.updates = self._new_updates()
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.streams = EntryStreams(self._read)
@@ -270,6 +272,12 @@ class Peer:
             inflight_bytes_max=setup.inflight_bytes_max,
             ttl_s=setup.update_ttl_s,
         )
+
+    def _dialect(self, peer: str) -> Dialect:
+        """Whoever is known neither to speak the text's form nor ours is of the npm package."""
+        link = self.links.get(peer)
+        is_ours = link is not None and link.features is not None
+        return "text" if is_ours or peer in self.setup.text_peers else "node"
 
     def _core_setup(self) -> Setup:
         setup = self.setup

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kelek.tests.interop import node_package
 from kelek.tests.interop.plain import Client
 
 COMMAND = "from kelek.console.supervisor_cli import main; main()"
@@ -37,7 +38,12 @@ class Cluster:
     """A topology and its supervisor."""
 
     def __init__(
-        self, folder: Path, dialects: dict[str, str], *options: str, log: str = ""
+        self,
+        folder: Path,
+        dialects: dict[str, str],
+        *options: str,
+        log: str = "",
+        election_timeout_ms: tuple[int, int] = (600, 1000),  # Calm on a busy machine.
     ) -> None:
         self.folder = folder
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
@@ -52,12 +58,16 @@ class Cluster:
                 nodes += f", dialect: {dialect}}}\n"
         self.path.write_text(
             f"cluster: interop\ndata: {folder}/data\n"
-            "raft: {election_timeout_ms: [600, 1000]}  # Calm on a busy machine.\n"
+            f"raft: {{election_timeout_ms: {list(election_timeout_ms)}}}\n"
             f"log: {{{log}}}\n"
             f"nodes:\n{nodes}"
         )
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
-        self.errors = (folder / "stderr").open("wb")
+        self.start(*options)
+
+    def start(self, *options: str) -> None:
+        """Starts the supervisor; again after stop()."""
+        self.errors = (self.folder / "stderr").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, "start", str(self.path), *options],
             env=self.environment,
@@ -105,6 +115,15 @@ def cluster() -> Iterator[Cluster]:
     finally:
         cluster.stop()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def node_home() -> Path:
+    """Where the npm package is installed."""
+    try:
+        return node_package.home()
+    except node_package.NotHere as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture

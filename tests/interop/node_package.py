@@ -142,6 +142,53 @@ class NodeProcess:
         self.process.stdin.close()
 
 
+class NodePeer:
+    """The package's peer in a process of its own, which can be started again on its data."""
+
+    def __init__(
+        self,
+        folder: Path,
+        peer_id: str,
+        urls: dict[str, str],
+        place: Path,
+        election_timeout_ms: tuple[int, int],
+    ) -> None:
+        self._folder = folder
+        self._id = peer_id
+        self._config = place / f"{peer_id}.json"
+        settings = {
+            "id": peer_id,
+            "secret": "interop",
+            "peers": [{"id": name, "url": url} for name, url in urls.items()],
+            "data": {"path": str(place / f"{peer_id}-data")},
+            "broadcast": {"url": f"ipc://{place}/{peer_id}.pub"},
+            "electionTimeoutMin": election_timeout_ms[0],
+            "electionTimeoutMax": election_timeout_ms[1],
+        }
+        self._config.write_text(json.dumps({"raft": settings}))
+        self.process: NodeProcess | None = None
+        self.start()
+
+    def start(self) -> None:
+        script = str(self._folder / "node_modules/zmq-raft/bin/zmq-raft.js")
+        self.process = NodeProcess(self._folder, script, "-c", str(self._config), self._id)
+
+    def stop(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.stop()
+
+    @property
+    def broke(self) -> bool:
+        """It has ended, and nobody asked for that."""
+        return self.process is not None and self.process.process.poll() is not None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.process.pid
+
+
 class NodeClient:
     """The package's client in a process of its own."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kelek.tests.interop import node_package
 from kelek.tests.interop.conftest import Cluster, new_folder
 from kelek.tests.interop.node_package import NodeClient, node_client
 
@@ -17,14 +16,6 @@ DEADLINE_S = 60.0
 KILLS = 3
 WINDOW = 16
 EACH = 300  # Updates between two kills.
-
-
-@pytest.fixture(scope="session")
-def node_home() -> Path:
-    try:
-        return node_package.home()
-    except node_package.NotHere as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from kelek.protocols.raft.messages import (
     SnapshotResponse,
     Vote,
 )
+from kelek.protocols.raft.progress import APPEND_BYTES_MAX_PLAIN
 
 
 def batch(first_index: int, count: int, term: int) -> Batch:
@@ -49,6 +50,7 @@ def make(
     last_index: int = 0,
     base: tuple[int, int] = (0, 0),
     term: int = 0,
+    spoken: bool = True,
 ) -> Raft:
     setup = Setup(
         "n1", cut, trim, lambda first_index, term: batch(first_index, 1, term), lambda batch: None
@@ -56,7 +58,7 @@ def make(
     configurations = Configurations(Configuration(members), base_index=base[0])
     log = RaftLog(*base, runs or [], max(last_index, base[0]), configurations=configurations)
     raft = Raft(setup, HardState(term), log, 0, Random(1))
-    for member in members:
+    for member in members if spoken else ():
         raft.on_speaks(member, 4, True)
     return raft
 
@@ -369,3 +371,41 @@ def test_a_follower_that_takes_in_a_snapshot_keeps_its_leader() -> None:
     assert raft.ready().commit_index == 8  # Our own disk has not got entry 9.
     raft.on_durable(9, 2)
     assert raft.ready().commit_index == 9
+
+
+def sent_to_n2(raft: Raft) -> AppendEntries:
+    """The last message to n2."""
+    raft.tick(raft.deadline_ms)
+    found = [it.message for it in raft.ready().messages if it.to == "n2"]
+    assert isinstance(found[-1], AppendEntries)
+    return found[-1]
+
+
+def test_a_peer_that_never_said_hello_gets_a_block_in_parts() -> None:
+    raft = make_leader(spoken=False)
+    raft.propose(batch(2, 150_000, raft.term))
+    prev_index, counts = 1, []
+    sent_to_n2(raft)
+    while prev_index < raft.log.last_index:
+        raft.step("n2", AppendResponse(raft.term, True, prev_index), 400)
+        [part] = sent_to_n2(raft).batches
+        assert part.first_index == prev_index + 1
+        assert len(part.block) <= APPEND_BYTES_MAX_PLAIN
+        counts.append(part.count)
+        prev_index = part.last_index
+    assert sum(counts) == 150_000
+    assert len(counts) == 3
+
+
+def test_after_a_loss_it_is_not_asked_for_less_than_it_may_have_committed() -> None:
+    """Its answer was lost: it may hold, and have committed, what our last message told it."""
+    raft = make_leader(spoken=False)
+    for index in range(2, 6):
+        raft.propose(batch(index, 1, raft.term))
+    raft.ready()
+    raft.on_durable(5, raft.term)
+    raft.step("n3", AppendResponse(raft.term, True, 5), 400)
+    assert raft.ready().commit_index == 5
+    assert sent_to_n2(raft).commit_index == 5
+    raft.on_unreachable("n2")
+    assert sent_to_n2(raft).prev_index == 5

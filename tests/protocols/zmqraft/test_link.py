@@ -20,6 +20,7 @@ from kelek.protocols.record import (
 )
 from kelek.protocols.zmqraft.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
 from kelek.protocols.zmqraft.link import Entries, Origin, PeerLink, PeerRequests
+from kelek.protocols.zmqraft.peer_codec import Dialect
 from kelek.protocols.zmqraft.values import APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE, REQUEST_VOTE
 
 CLUSTER = b"ring"
@@ -84,6 +85,28 @@ def test_a_text_success_never_confirms_more_than_our_disk_has() -> None:
     _, _, origin = wire.received()
     wire.requests.answer(origin, AppendResponse(3, True, 2))
     assert wire.answered() == AppendResponse(3, False, conflict_index=3)
+
+
+def test_a_refusal_without_a_hint_is_one_step_back() -> None:
+    """A node peer stops when it is asked for less than it has committed: no step is longer."""
+    wire = Wire(None)
+    wire.link.request(APPEND)
+    _, _, origin = wire.received()
+    wire.back.append([b"\0rid", origin.message_id, b"\x03", b""])
+    assert wire.answered() == AppendResponse(3, False, conflict_index=APPEND.prev_index)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "frames"),
+    [("node", [b"\x03", b"", b"\x05"]), ("text", [b"\x03", b"", b"\0", b"\x05"])],
+)
+def test_a_leader_is_refused_in_its_dialect(dialect: Dialect, frames: list[bytes]) -> None:
+    wire = Wire(None)
+    wire.requests = PeerRequests(CLUSTER, frozenset({"n1"}), ENTRIES, lambda peer: dialect)
+    wire.link.request(APPEND)
+    _, _, origin = wire.received()
+    wire.requests.answer(origin, AppendResponse(3, False, 0, 5, 0))
+    assert wire.back[0][2:] == frames
 
 
 def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:

@@ -1,0 +1,267 @@
+"""A peer of the npm package as a member of a cluster of ours: follower, leader, and back."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import zmq
+
+import kelek
+from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.node_package import NodeClient, NodePeer
+from kelek.tests.interop.plain import Context, Dealer, json, number, reqid
+
+DEADLINE_S = 60.0
+UNCOMMITTED = 20
+
+
+class Info(NamedTuple):
+    """What a peer answers to RequestLogInfo."""
+
+    leads: bool
+    leader: object
+    term: int
+    commit_index: int
+    last_index: int
+
+
+class Plan(NamedTuple):
+    """Which members are ours and which of the package; whose timers are quick campaigns first."""
+
+    ours: tuple[str, ...] = ("n1", "n2")
+    nodes: tuple[str, ...] = ("n3",)
+    ours_ms: tuple[int, int] = (1500, 3000)
+    nodes_ms: tuple[int, int] = (400, 600)
+
+
+NODE_LEADS = Plan()
+OURS_LEAD = Plan(ours_ms=(400, 600), nodes_ms=(1500, 3000))
+
+
+class Mixed:
+    """A cluster of both, and the package's client to it."""
+
+    def __init__(self, node_home: Path, plan: Plan) -> None:
+        self.plan = plan
+        self.folder = new_folder()
+        dialects = {**dict.fromkeys(plan.ours, "kelek"), **dict.fromkeys(plan.nodes, "node")}
+        self.cluster = Cluster(
+            self.folder, dialects, "--bootstrap", election_timeout_ms=plan.ours_ms
+        )
+        self.urls = self.cluster.urls
+        self.context: Context = zmq.Context()
+        self.nodes = {
+            name: NodePeer(node_home, name, self.urls, self.folder, plan.nodes_ms)
+            for name in plan.nodes
+        }
+        self.client = NodeClient(node_home, list(self.urls.values()), "interop")
+        self._stopped: set[int] = set()
+
+    def close(self) -> None:
+        self.client.process.stop()
+        for pid in self._stopped:
+            os.kill(pid, signal.SIGCONT)
+        for node in self.nodes.values():
+            node.stop()
+        self.cluster.stop()
+        self.context.term()
+        shutil.rmtree(self.folder)
+
+    @contextmanager
+    def asleep(self, *names: str) -> Iterator[None]:
+        """These peers are stopped meanwhile; what is sent to them waits."""
+        found = [self._pid(name) for name in names]
+        for pid in found:
+            os.kill(pid, signal.SIGSTOP)
+        self._stopped.update(found)
+        yield
+        for pid in found:
+            os.kill(pid, signal.SIGCONT)
+        self._stopped.difference_update(found)
+
+    def _pid(self, name: str) -> int:
+        return self.nodes[name].pid if name in self.nodes else self.cluster.pid(name)
+
+    def info(self, name: str) -> Info | None:
+        """One question to one peer; None when it does not answer."""
+        with closing(Dealer(self.context, self.urls[name])) as dealer:
+            dealer.send(reqid(), b"%", b"interop")
+            found = dealer.receive_within(0.5)
+        if found is None:
+            return None
+        term, _, _, commit_index, last_index = map(number, found[3:8])
+        return Info(found[1] == b"\x01", json(found[2]), term, commit_index, last_index)
+
+    def last_index(self, name: str) -> int:
+        info = self.info(name)
+        return info.last_index if info else 0
+
+    def leader(self, *names: str) -> str:
+        """Who leads, once somebody of these does; of all when none is named."""
+        found: list[str] = []
+
+        def led() -> bool:
+            asked = names or tuple(self.urls)
+            found[:] = [name for name in asked if (info := self.info(name)) and info.leads]
+            return bool(found)
+
+        self.wait(led)
+        return found[0]
+
+    def lead(self, *names: str) -> str:
+        """Whoever else leads sleeps until one of these does."""
+        while (leader := self.leader()) not in names:
+            with self.asleep(leader):
+                self.leader(*({*self.urls} - {leader}))
+        return leader
+
+    def wait(self, is_so: Callable[[], object]) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert not any(node.broke for node in self.nodes.values()), "a peer of node has ended"
+            assert time.monotonic() < until, "it never came"
+
+    def reaches(self, name: str, index: int) -> None:
+        """Until a peer knows that everything up to index is committed."""
+        self.wait(lambda: (info := self.info(name)) and info.commit_index >= index)
+
+    def write_alone(self, name: str) -> None:
+        """Updates that nobody else hears of; their client is never told what became of them."""
+        last_index = self.last_index(name) + UNCOMMITTED
+        with closing(Dealer(self.context, self.urls[name])) as dealer:
+            for _ in range(UNCOMMITTED):
+                dealer.send(reqid(), b"=", b"interop", b"never committed")
+            self.wait(lambda: self.last_index(name) >= last_index)
+
+
+Start = Callable[[Plan], Mixed]
+
+
+@pytest.fixture
+def start(node_home: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def started(plan: Plan) -> Mixed:
+            mixed = Mixed(node_home, plan)
+            stack.callback(mixed.close)
+            return mixed
+
+        yield started
+
+
+def test_it_leads_and_ours_follow_then_ours_lead_again(start: Start) -> None:
+    mixed = start(NODE_LEADS)
+    client = mixed.client
+    written = {client.update(b"first"): b"first"}
+    mixed.lead("n3")
+    for count in range(50):
+        data = b"by its leadership %d" % count
+        written[client.update(data)] = data
+    for name in mixed.urls:
+        mixed.reaches(name, max(written))
+
+    mixed.nodes["n3"].stop()
+    mixed.leader("n1", "n2")
+    written[client.update(b"without it")] = b"without it"
+    mixed.nodes["n3"].start()
+    mixed.reaches("n3", max(written))
+    client.wait_applied(max(written))
+    entries = {entry["index"]: entry["data"] for entry in client.entries() if entry["kind"] == 0}
+    assert entries == written
+
+
+def test_a_commit_needs_its_acknowledgement(start: Start) -> None:
+    mixed = start(OURS_LEAD)
+    leader = mixed.lead("n1", "n2")
+    [follower] = {"n1", "n2"} - {leader}
+    index = mixed.client.update(b"all are there")
+    mixed.reaches("n3", index)
+    with mixed.asleep(follower):
+        with mixed.asleep("n3"):
+            waiting = mixed.client.begin_update(b"nobody but the leader")
+            mixed.wait(lambda: mixed.last_index(leader) > index)
+            info = mixed.info(leader)
+            assert info is not None
+            assert info.commit_index == index
+        found = mixed.client.answer(waiting)
+        assert found["index"] > index
+        mixed.reaches("n3", found["index"])
+
+
+def test_it_takes_many_and_large_entries(start: Start) -> None:
+    """A message to it holds about 64 KiB, which may be a part of a block, or one larger entry."""
+    mixed = start(OURS_LEAD)
+    mixed.lead("n1", "n2")
+    for size in (1, 70_000, 3_000_000, 5):
+        mixed.client.update(b"x" * size)
+    with kelek.Log(f"{mixed.urls['n1']},{mixed.urls['n2']}", cluster="interop") as log:
+        log.update_many(b"%d" % number for number in range(20_000))
+        index = log.info().last_index
+    mixed.reaches("n3", index)
+
+
+def test_what_only_it_has_is_replaced(start: Start) -> None:
+    """Our leader finds where the logs meet without ever asking for less than it committed."""
+    mixed = start(NODE_LEADS)
+    mixed.lead("n3")
+    index = max(mixed.client.update(b"common") for _ in range(50))
+    for name in mixed.urls:
+        mixed.reaches(name, index)
+    mixed.cluster.stop()
+    mixed.write_alone("n3")
+    with mixed.asleep("n3"):
+        for _ in range(2):  # The second leader begins to look behind what it has not in common.
+            mixed.cluster.start()
+            mixed.leader("n1", "n2")
+            index = max(mixed.client.update(b"instead") for _ in range(5))
+            mixed.cluster.stop()
+        mixed.cluster.start()
+        leader = mixed.leader("n1", "n2")
+    mixed.reaches("n3", index)
+    assert mixed.last_index("n3") == mixed.last_index(leader)
+
+
+def test_what_only_ours_has_is_replaced(start: Start) -> None:
+    """Its leadership is told, in the form that it reads, where the logs meet."""
+    mixed = start(Plan(("n1",), ("n2", "n3"), ours_ms=(400, 600), nodes_ms=(1500, 3000)))
+    mixed.lead("n1")
+    index = mixed.client.update(b"common")
+    for name in mixed.urls:
+        mixed.reaches(name, index)
+    for node in mixed.nodes.values():
+        node.stop()
+    mixed.write_alone("n1")
+    with mixed.asleep("n1"):
+        for node in mixed.nodes.values():
+            node.start()
+        leader = mixed.leader("n2", "n3")
+        index = mixed.client.update(b"instead")
+    mixed.reaches("n1", index)
+    assert mixed.last_index("n1") == mixed.last_index(mixed.leader())
+    assert leader in mixed.nodes
+
+
+def test_one_of_ours_catches_up_with_its_leadership(start: Start) -> None:
+    mixed = start(Plan(("n1",), ("n2", "n3"), ours_ms=(1500, 3000), nodes_ms=(400, 600)))
+    mixed.lead("n2", "n3")
+    mixed.cluster.stop()
+    index = max(mixed.client.update(b"while one is away") for _ in range(20))
+    mixed.cluster.start()
+    mixed.reaches("n1", index)
+
+
+def test_it_catches_up_with_a_log_that_it_has_not_seen(start: Start) -> None:
+    mixed = start(OURS_LEAD)
+    mixed.lead("n1", "n2")
+    mixed.nodes["n3"].stop()
+    with kelek.Log(f"{mixed.urls['n1']},{mixed.urls['n2']}", cluster="interop") as log:
+        log.update_many(b"%d" % number * 100 for number in range(20_000))
+        index = log.info().last_index
+    mixed.nodes["n3"].start()
+    mixed.reaches("n3", index)
