@@ -441,6 +441,27 @@ void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds);
 /* Forgets whole seconds, the oldest first, until at most count_max ids are kept. */
 void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max);
 
+/* Writes the ids of entries up to last_index to out, in their order: each with last_index - index,
+ * little endian, in the place of its index (docs/disk-format.md, "Request ids").
+ *
+ *   room   of out, in slots: the table's count is always enough
+ *
+ * Returns how many, or KLK_ESPACE. */
+int64_t klk_reqids_export(const struct klk_reqids *reqids, uint64_t last_index,
+                          struct klk_reqid_slot *out, uint64_t room);
+
+/* Keeps ids as klk_reqids_export() writes them, in any number of pieces.
+ *
+ *   reqids       its forgotten_s and newest_s are already those of the exported table
+ *   data, size   whole slots
+ *   offset       in, out: where to go on in data; 0 at first
+ *   index        in, out: of the last id taken; 0 at first
+ *
+ * Returns KLK_OK, KLK_EINVAL, KLK_ECORRUPT (an id that is forgotten, newer than newest_s or there
+ * already, or an index out of order), or KLK_EGROW: make room in the crowded shards and go on. */
+int klk_reqids_import(struct klk_reqids *reqids, uint64_t last_index, const uint8_t *data,
+                      size_t size, size_t *offset, uint64_t *index);
+
 /* ---- updates.c: the leader's intake ---- */
 
 enum klk_updates_limit {

@@ -1,7 +1,12 @@
 /* Request ids seen: sharded open addressing in its owner's memory, one shard growing at a time. */
 #include "reqids.h"
 
-enum { AHEAD = 24 }; /* Records between the prefetch of a slot and its use. */
+#include "bytes.h"
+
+enum {
+    AHEAD = 24,     /* Records between the prefetch of a slot and its use. */
+    INSERT_MAX = 16 /* So few are sorted by insertion. */
+};
 
 static const struct klk_reqid_slot free_slot;
 
@@ -172,4 +177,86 @@ void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds) {
 
 void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max) {
     while (reqids->count > count_max) klk_reqids_forget(reqids, reqids->forgotten_s + 1);
+}
+
+/* ---- as bytes: in a snapshot ---- */
+
+static uint32_t digit_of(const struct klk_reqid_slot *slot, int shift) {
+    return 255 - (slot->index >> shift & 255); /* The largest first. */
+}
+
+static void slots_swap(struct klk_reqid_slot *one, struct klk_reqid_slot *other) {
+    struct klk_reqid_slot held = *one;
+    *one = *other;
+    *other = held;
+}
+
+/* Sorts slots by index, the largest first, in place: by one byte of it, then each part by the
+ * next. What lies above that byte is equal in all of them. */
+static void slots_sort(struct klk_reqid_slot *slots, size_t count, int shift) {
+    if (count <= INSERT_MAX) {
+        for (size_t i = 1; i < count; i++)
+            for (size_t j = i; j > 0 && slots[j - 1].index < slots[j].index; j--)
+                slots_swap(&slots[j - 1], &slots[j]);
+        return;
+    }
+    size_t next[256] = {0}, ends[256];
+    for (size_t i = 0; i < count; i++) next[digit_of(&slots[i], shift)]++;
+    for (size_t digit = 0, sum = 0; digit < 256; digit++) {
+        size_t size = next[digit];
+        next[digit] = sum;
+        ends[digit] = sum += size;
+    }
+    for (uint32_t digit = 0; digit < 256; digit++)
+        while (next[digit] < ends[digit]) {
+            struct klk_reqid_slot *slot = &slots[next[digit]];
+            uint32_t place = digit_of(slot, shift);
+            if (place != digit) slots_swap(slot, &slots[next[place]]);
+            next[place]++;
+        }
+    for (size_t digit = 0, start = 0; shift > 0 && digit < 256; start = ends[digit++])
+        slots_sort(slots + start, ends[digit] - start, shift - 8);
+}
+
+int64_t klk_reqids_export(const struct klk_reqids *reqids, uint64_t last_index,
+                          struct klk_reqid_slot *out, uint64_t room) {
+    uint64_t count = 0;
+    for (int s = 0; s < KLK_REQID_SHARDS; s++) {
+        const struct klk_reqid_shard *shard = &reqids->shards[s];
+        for (uint32_t i = 0; i < shard->size; i++) {
+            if (!slot_lives(reqids, &shard->slots[i])) continue;
+            uint64_t index = klk_reqid_index(reqids, &shard->slots[i]);
+            if (index > last_index || last_index - index > UINT32_MAX) continue;
+            if (count == room) return KLK_ESPACE;
+            out[count] = shard->slots[i];
+            out[count++].index = (uint32_t)(last_index - index);
+        }
+    }
+    slots_sort(out, count, 24);
+    for (uint64_t i = 0; i < count; i++) klk_put_u32((uint8_t *)&out[i].index, out[i].index);
+    return (int64_t)count;
+}
+
+int klk_reqids_import(struct klk_reqids *reqids, uint64_t last_index, const uint8_t *data,
+                      size_t size, size_t *offset, uint64_t *index) {
+    enum { SLOT = sizeof(struct klk_reqid_slot) };
+    if (size % SLOT != 0 || *offset % SLOT != 0 || *offset > size) return KLK_EINVAL;
+    for (; *offset < size; *offset += SLOT) {
+        const uint8_t *reqid = data + *offset;
+        if (size - *offset > AHEAD * SLOT) {
+            const uint8_t *ahead = reqid + AHEAD * SLOT;
+            klk_reqids_prefetch(reqids, ahead, klk_reqid_hash(reqids, ahead));
+        }
+        uint32_t below = klk_get_u32(reqid + KLK_REQID_SIZE);
+        if (below >= last_index || last_index - below <= *index) return KLK_ECORRUPT;
+        if (klk_reqid_is_forgotten(reqids, reqid) || klk_reqid_seconds(reqid) > reqids->newest_s)
+            return KLK_ECORRUPT;
+        uint64_t hash = klk_reqid_hash(reqids, reqid);
+        if (klk_reqids_want(reqids, hash) != KLK_OK) return KLK_EGROW;
+        struct klk_reqid_slot *slot = klk_reqid_slot_of(reqids, reqid, hash);
+        if (!klk_reqid_is_free(slot)) return KLK_ECORRUPT;
+        *index = last_index - below;
+        klk_reqids_keep(reqids, slot, reqid, hash, *index);
+    }
+    return KLK_OK;
 }

@@ -4,6 +4,8 @@ It knows nothing of Raft: its callers say what is the log's last index and what 
 """
 
 import os
+from collections.abc import Iterable
+from struct import Struct
 from typing import Any, NamedTuple
 
 from .._native import ffi, lib
@@ -14,6 +16,8 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 # ---- reqids.c ----
 
 _SHARD_SLOTS_MIN = 32
+_TABLE = Struct("<QQII")  # Ids, last index, forgotten_s, newest_s.
+_SLOT_BYTES: int = ffi.sizeof("struct klk_reqid_slot")
 _CACHE_LINE = 64
 
 
@@ -28,7 +32,7 @@ class Reqids:
         table = self._struct = ffi.new("struct klk_reqids *")
         self._seconds = ffi.new("uint32_t[]", lib.KLK_REQID_SECONDS)
         table.seconds = self._seconds
-        secret = secret or os.urandom(16)
+        secret = self._secret = secret or os.urandom(16)
         table.seeds = [int.from_bytes(secret[:8]), int.from_bytes(secret[8:16])]
         self._shards: list[Any] = [None] * lib.KLK_REQID_SHARDS
         for shard in range(lib.KLK_REQID_SHARDS):
@@ -101,6 +105,67 @@ class Reqids:
         What that leaves depends on the ids alone, not on how often it is called.
         """
         lib.klk_reqids_bound(self._struct, count_max)
+
+    def settle(self, kept_s: int, count_max: int) -> None:
+        """Bounds the table by what the log alone decides: ids more than kept_s older than log time
+        are forgotten, then the oldest until count_max are left."""
+        if self.newest_s - kept_s > self.forgotten_s:
+            self.forget(self.newest_s - kept_s)
+        self.bound(count_max)
+
+    def export(self, last_index: int) -> memoryview:
+        """The ids of entries up to last_index as a snapshot holds them (docs/disk-format.md,
+        "Request ids"): who has added the same blocks up to it and then settled gets the same bytes.
+        """
+        room = len(self)
+        out = _uncleared("uint8_t[]", _TABLE.size + _SLOT_BYTES * room)
+        slots = ffi.cast("struct klk_reqid_slot *", out + _TABLE.size)
+        count = lib.klk_reqids_export(self._struct, last_index, slots, room)
+        if count < 0:
+            raise NativeError(count)
+        exported = memoryview(ffi.buffer(out))
+        _TABLE.pack_into(exported, 0, count, last_index, self.forgotten_s, self.newest_s)
+        return exported[: _TABLE.size + _SLOT_BYTES * count]
+
+    def load(self, pieces: Iterable[Readable]) -> None:
+        """Replaces the table by what export() gave, in pieces of any size; nothing: no ids.
+
+        NativeError: it is malformed, and the table as it was.
+        """
+        table = Reqids(self._secret)
+        table._import(pieces)
+        self._struct[0] = table._struct[0]
+        self._seconds, self._shards = table._seconds, table._shards
+
+    def _import(self, pieces: Iterable[Readable]) -> None:
+        rest = b""
+        header: tuple[int, ...] | None = None
+        index = ffi.new("uint64_t *")
+        for piece in pieces:
+            data = b"".join((rest, piece))
+            if header is None and len(data) >= _TABLE.size:
+                header = _TABLE.unpack_from(data)
+                data = data[_TABLE.size :]
+                _, _, forgotten_s, newest_s = header
+                if not 0 <= newest_s - forgotten_s <= lib.KLK_REQID_SECONDS:
+                    raise NativeError(lib.KLK_ECORRUPT)
+                self.forget(forgotten_s)
+                self._struct.newest_s = newest_s
+            whole = len(data) - len(data) % _SLOT_BYTES if header is not None else 0
+            rest = data[whole:]
+            if header is not None:
+                self._import_slots(header[1], data[:whole], index)
+        if rest or (header is not None and header[0] != len(self)):
+            raise NativeError(lib.KLK_ECORRUPT)
+
+    def _import_slots(self, last_index: int, slots: bytes, index: Any) -> None:
+        buffer, offset = ffi.from_buffer(slots), ffi.new("size_t *")
+        while code := lib.klk_reqids_import(
+            self._struct, last_index, buffer, len(slots), offset, index
+        ):
+            if code != lib.KLK_EGROW:
+                raise NativeError(code)
+            self._grow()
 
 
 # ---- updates.c ----

@@ -29,7 +29,7 @@ CONFIGURATION_BYTES_MAX = 1 << 20
 PIECE_BYTES = 1 << 20  # Read, checked and copied at a time.
 SYNC_BYTES = 8 << 20  # Written at most before a sync: so the last one is short.
 
-_FIELDS = Struct("<QQQQQIII")  # index, term, three sizes, three checksums
+_FIELDS = Struct("<QQQQQIIIQ")  # index, term, three sizes, three checksums, when it was made
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
 _INCOMING = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{16})\.incoming")
 
@@ -45,6 +45,7 @@ class SnapshotInfo(NamedTuple):
     reqids_crc: int
     state_size: int
     state_crc: int
+    made_s: int  # Unix seconds; 0: nobody knows, a foreign peer made it.
 
     @property
     def path(self) -> str:
@@ -77,6 +78,7 @@ def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
         info.configuration_crc,
         info.reqids_crc,
         info.state_crc,
+        info.made_s,
     )
     return encode_identity(MAGIC, Identity(cluster, ""), fields)
 
@@ -85,16 +87,16 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
     """Header and configuration of a container, checked. StorageError: damaged or foreign."""
     data = file.read(0, SEGMENT_START)
     fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.place)
-    index, term, configuration_size, reqids_size, state_size, *crcs = _FIELDS.unpack(fields)
+    index, term, configuration_size, reqids_size, state_size, *rest = _FIELDS.unpack(fields)
     sizes = configuration_size + reqids_size + state_size
     if configuration_size > CONFIGURATION_BYTES_MAX or file.size != SEGMENT_START + sizes:
         problem = f"offset 24: expected {file.size - SEGMENT_START} bytes of parts, found {sizes}"
         raise StorageError(file.place, problem, RESTORE)
     configuration = file.read(SEGMENT_START, configuration_size)
-    _check_crc(file, SEGMENT_START, crcs[0], native.crc32c(configuration))
-    return SnapshotInfo(
-        index, term, configuration, crcs[0], reqids_size, crcs[1], state_size, crcs[2]
-    )
+    configuration_crc, reqids_crc, state_crc, made_s = rest
+    _check_crc(file, SEGMENT_START, configuration_crc, native.crc32c(configuration))
+    parts = configuration_crc, reqids_size, reqids_crc, state_size, state_crc
+    return SnapshotInfo(index, term, configuration, *parts, made_s)
 
 
 def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
@@ -254,8 +256,9 @@ class SnapshotWriter:
         finally:
             file.close()
 
-    def finish(self) -> SnapshotInfo:
+    def finish(self, made_s: int = 0) -> SnapshotInfo:
         """Makes it durable, then the newest one; older ones go. StorageError: abort() it."""
+        self._info = self._info._replace(made_s=made_s)
         self._file.write(0, [_encode_header(self._info, self._owner.identity.cluster)])
         self._file.sync()
         self._file.close()
@@ -395,7 +398,9 @@ class Snapshots:
         Raises StorageError: refused by the system; StorageFull.
         """
         assert len(configuration) <= CONFIGURATION_BYTES_MAX
-        return SnapshotWriter(self, SnapshotInfo(index, term, configuration, 0, 0, 0, 0, 0), reqids)
+        return SnapshotWriter(
+            self, SnapshotInfo(index, term, configuration, 0, 0, 0, 0, 0, 0), reqids
+        )
 
     def receive(self, index: int, term: int, size: int) -> Incoming:
         """Begins to take a snapshot from another peer, or goes on with this very one; what came of

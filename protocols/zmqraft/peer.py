@@ -702,10 +702,7 @@ class Peer:
 
     def _forget(self) -> None:
         """Bounds the table of request ids: by age in log time, then by number, oldest first."""
-        oldest_s = self.reqids.newest_s - self.setup.update_ttl_s - FORGET_AFTER_TTL_S
-        if oldest_s > self.reqids.forgotten_s:
-            self.reqids.forget(oldest_s)
-        self.reqids.bound(self.setup.reqids_max)
+        self.reqids.settle(self.setup.update_ttl_s + FORGET_AFTER_TTL_S, self.setup.reqids_max)
 
     @property
     def _told_index(self) -> int:

@@ -238,17 +238,62 @@ static void answer(struct intake *intake, int what, uint64_t now_ms) {
     }
 }
 
+static struct klk_reqids *reqids_new(unsigned seed) {
+    struct klk_reqids *reqids = calloc(1, sizeof *reqids);
+    reqids->seconds = calloc(KLK_REQID_SECONDS, sizeof(uint32_t));
+    reqids->seeds[0] = seed;
+    for (int shard = 0; shard < KLK_REQID_SHARDS; shard++) shard_move(reqids, shard, 8);
+    return reqids;
+}
+
+static void reqids_free(struct klk_reqids *reqids) {
+    for (int shard = 0; shard < KLK_REQID_SHARDS; shard++) free(reqids->shards[shard].slots);
+    free(reqids->seconds);
+    free(reqids);
+}
+
+/* Exported to a buffer without a slot to spare and taken in by another table it is the same; with
+ * a flipped bit it is refused, or a table of its own. */
+static void carry(const struct klk_reqids *reqids, uint64_t last_index, unsigned seed) {
+    size_t size = reqids->count * sizeof(struct klk_reqid_slot), offset = 0;
+    struct klk_reqid_slot *slots = malloc(size), *again = malloc(size);
+    int64_t count = klk_reqids_export(reqids, last_index, slots, reqids->count);
+    CHECK(count >= 0 && (uint64_t)count == reqids->count);
+    if (count > 0) CHECK(klk_reqids_export(reqids, last_index, again, (uint64_t)count - 1) < 0);
+    for (int flipped = 0; flipped < 2; flipped++) {
+        struct klk_reqids *other = reqids_new(seed + 1);
+        uint64_t index = 0;
+        int code;
+        offset = 0;
+        if (flipped && size > 0) {
+            uint8_t *byte = (uint8_t *)slots + (size_t)rand() % size;
+            *byte ^= (uint8_t)(1 << rand() % 8);
+        }
+        klk_reqids_forget(other, reqids->forgotten_s);
+        other->newest_s = reqids->newest_s;
+        while ((code = klk_reqids_import(other, last_index, (uint8_t *)slots, size, &offset,
+                                         &index)) == KLK_EGROW)
+            reqids_grow(other);
+        CHECK(code == KLK_OK || (flipped && code == KLK_ECORRUPT));
+        if (code == KLK_OK) {
+            CHECK(other->count == reqids->count && index <= last_index);
+            CHECK(klk_reqids_export(other, last_index, again, other->count) == count);
+            CHECK(size == 0 || memcmp(slots, again, size) == 0);
+        }
+        reqids_free(other);
+    }
+    free(slots);
+    free(again);
+}
+
 static void run(unsigned seed, uint64_t *reached) {
     srand(seed);
-    struct intake intake = {.reqids = calloc(1, sizeof(struct klk_reqids)),
+    struct intake intake = {.reqids = reqids_new(seed),
                             .updates = calloc(1, sizeof(struct klk_updates)),
                             .out = messages_new(1, 1),
                             .next_index = 1};
     uint8_t *ident = malloc(4);
     memcpy(ident, "demo", 4);
-    intake.reqids->seconds = calloc(KLK_REQID_SECONDS, sizeof(uint32_t));
-    intake.reqids->seeds[0] = seed;
-    for (int shard = 0; shard < KLK_REQID_SHARDS; shard++) shard_move(intake.reqids, shard, 8);
     *intake.updates = (struct klk_updates){.reqids = intake.reqids,
                                            .ident = ident,
                                            .ident_size = 4,
@@ -264,14 +309,13 @@ static void run(unsigned seed, uint64_t *reached) {
         if (rand() % 2) answer(&intake, rand() % 2, round * 30);
         if (rand() % 30 == 0) answer(&intake, 2, 0);
         if (rand() % 40 == 0) klk_reqids_bound(intake.reqids, 1500);
+        if (rand() % 10 == 0) carry(intake.reqids, intake.reqids->last_index, seed);
         intake.out.frames = intake.out.messages = 0;
     }
     for (int counter = 0; counter < KLK_UPDATES_COUNTERS; counter++)
         reached[counter] += intake.updates->counters[counter];
     CHECK(intake.others > 0);
-    for (int shard = 0; shard < KLK_REQID_SHARDS; shard++) free(intake.reqids->shards[shard].slots);
-    free(intake.reqids->seconds);
-    free(intake.reqids);
+    reqids_free(intake.reqids);
     free(intake.updates->blocks);
     free(intake.updates->waiters);
     free(intake.updates);

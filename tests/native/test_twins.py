@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,101 @@ def test_a_history_of_ids(seed: int) -> None:
         for number in range(0, numbers, max(1, numbers // 300)):
             reqid = some_reqid(Random(number), spread_s, numbers)
             assert mine.find(reqid) == other.find(reqid)
+
+
+def loaded(table: Reqids, data: bytes, piece: int) -> bool:
+    """Whether a table takes what is in data, given in pieces."""
+    try:
+        table.load(data[at : at + piece] for at in range(0, len(data), piece))
+    except native.NativeError:
+        return False
+    return True
+
+
+def grown(dice: Random, count: int) -> tuple[Reqids, Any, int]:
+    """Both tables with the same ids, and the last index."""
+    mine, other, index = Reqids(dice.randbytes(16)), twins.Reqids(), 1 << dice.choice([0, 31, 40])
+    while len(other) < count:
+        reqids = [some_reqid(dice, 300, 3 * count) for _ in range(dice.randint(1, 50))]
+        mine.add_block(encode_block(index, 1, [Record(0, r, b"x") for r in reqids]).block)
+        for offset, reqid in enumerate(reqids):
+            other.put(reqid, index + offset)
+        index += dice.choice([len(reqids), 1000, 1 << 20])
+    return mine, other, index
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_as_bytes(seed: int) -> None:
+    dice = Random(seed)
+    mine, other, last_index = grown(dice, dice.choice([1, 10, 3000]))
+    if dice.random() < 0.5:
+        mine.settle(200, 2000)
+        other.forget(other.newest_s - 200)
+        other.bound(2000)
+    for upto in (last_index, last_index - dice.randint(0, 1 << 20), 0):
+        assert bytes(mine.export(max(0, upto))) == other.export(max(0, upto))
+    data = other.export(last_index)
+    again = Reqids(dice.randbytes(16))
+    assert loaded(again, data, dice.choice([1, 7, 24, 1000, 1 << 20]))
+    assert (len(again), again.newest_s, again.forgotten_s) == (
+        len(mine),
+        mine.newest_s,
+        mine.forgotten_s,
+    )
+    assert bytes(again.export(last_index)) == data
+    reqids = [some_reqid(dice, 300) for _ in range(100)]
+    block = encode_block(last_index + 1, 1, [Record(0, r, b"x") for r in reqids]).block
+    for table in (mine, again):
+        table.add_block(block)
+        table.settle(100, 1500)
+    assert mine.export(last_index + 100) == again.export(last_index + 100), "it goes on alike"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_malformed_table_is_refused_and_changes_nothing(seed: int) -> None:
+    dice = Random(seed)
+    _, other, last_index = grown(dice, 40)
+    data = other.export(last_index)
+    table = Reqids()
+    assert loaded(table, data, 100)
+    taken = 0
+    for _ in range(400):
+        wrong = bytearray(data)
+        what = dice.random()
+        if what < 0.6:
+            wrong[dice.randrange(len(wrong))] ^= 1 << dice.randrange(8)
+        elif what < 0.8:
+            del wrong[dice.randrange(len(wrong)) :]
+        else:  # Swapped or doubled.
+            one, two = (24 + 16 * dice.randrange(len(data) // 16 - 1) for _ in range(2))
+            wrong[one : one + dice.choice([12, 16])] = data[two : two + 16][: dice.choice([12, 16])]
+        expected = twins.Reqids()
+        assert loaded(table, bytes(wrong), dice.choice([1, 16, 1000])) == expected.load(
+            bytes(wrong)
+        )
+        if expected.load(bytes(wrong)):
+            taken += 1
+            upto = int.from_bytes(wrong[8:16], "little")
+            assert bytes(table.export(upto)) == expected.export(upto)
+            assert loaded(table, data, 100)
+        assert bytes(table.export(last_index)) == data
+    assert taken < 300
+    assert loaded(table, b"", 1)
+    assert (len(table), table.newest_s, table.forgotten_s) == (0, 0, 0)
+
+
+def test_the_intake_sees_what_was_loaded() -> None:
+    dice = Random(1)
+    _, other, last_index = grown(dice, 40)
+    reqids = Reqids()
+    updates = Updates(b"demo", reqids)
+    reqids.load([other.export(last_index)])
+    reqid, index = next(iter(other.indexes.items()))
+    view = View(True, b"\xc0", last_index + 1, last_index, now_ms=1, unix_s=NOW_S)
+    out = native.Frames()
+    updates.take(native.Arena.from_messages([[b"R", reqid, b"=", b"x"]]), view, out)
+    answer = index.to_bytes((index.bit_length() + 7) // 8, "little")
+    assert out.messages() == [[b"R", reqid, b"\x01", answer]]
 
 
 def some_record(dice: Random, reqid: bytes, data: bytes) -> bytes:

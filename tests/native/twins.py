@@ -1,5 +1,6 @@
 """Plain Python twins of csrc/reqids.c, csrc/updates.c and csrc/sockets.c: dicts and lists, no C."""
 
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -49,6 +50,33 @@ class Reqids:
     def bound(self, count_max: int) -> None:
         while len(self.indexes) > count_max:
             self.forget(min(map(seconds_of, self.indexes)))
+
+    def export(self, last_index: int) -> bytes:
+        kept = sorted((i, r) for r, i in self.indexes.items() if i <= last_index)
+        times = max(self.forgotten_s, 0), self.newest_s
+        head = struct.pack("<QQII", len(kept), last_index, *times)
+        return head + b"".join(r + struct.pack("<I", last_index - i) for i, r in kept)
+
+    def load(self, data: bytes) -> bool:
+        """False when the data is malformed."""
+        fresh, index = Reqids(), 0
+        if data:
+            if len(data) < 24 or len(data) % 16 != 8:
+                return False
+            count, last_index, fresh.forgotten_s, fresh.newest_s = struct.unpack_from("<QQII", data)
+            if not 0 <= fresh.newest_s - fresh.forgotten_s <= SECONDS or 24 + 16 * count != len(
+                data
+            ):
+                return False
+            for at in range(24, len(data), 16):
+                reqid, (below,) = data[at : at + 12], struct.unpack_from("<I", data, at + 12)
+                if not (index < last_index - below and reqid not in fresh.indexes):
+                    return False
+                if not fresh.forgotten_s < seconds_of(reqid) <= fresh.newest_s:
+                    return False
+                index = fresh.indexes[reqid] = last_index - below
+        self.__dict__.update(fresh.__dict__)
+        return True
 
 
 class Waiter(NamedTuple):

@@ -44,7 +44,7 @@ def make(
     writer = snapshots.create(index, index // 10, CONFIGURATION, reqids)
     for at in range(0, len(state), 100_000):
         writer.write(state[at : at + 100_000])
-    return writer.finish()
+    return writer.finish(made_s=1_800_000_000)
 
 
 def opened(files: Files, info: SnapshotInfo, identity: Identity = ME) -> SnapshotFile:
@@ -71,7 +71,7 @@ def test_a_snapshot_is_read_as_it_was_written(place: Callable[[], Files]) -> Non
     assert newest(place(), ME) is None
     info = make(snapshots, 100, state, b"r" * 40)
     assert (info.index, info.term, info.configuration) == (100, 10, CONFIGURATION)
-    assert (info.reqids_size, info.state_size) == (40, len(state))
+    assert (info.reqids_size, info.state_size, info.made_s) == (40, len(state), 1_800_000_000)
     assert snapshots.newest == info == newest(place(), ME)
     snapshot = opened(place(), info)
     assert b"".join(snapshot.reqids()) == b"r" * 40
@@ -93,7 +93,9 @@ def test_a_cluster_begins_with_a_snapshot_that_holds_only_its_configuration(
 ) -> None:
     snapshots = Snapshots.open(place(), ME)
     info = snapshots.create(0, 0, CONFIGURATION).finish()
-    assert newest(place(), ME) == info == (0, 0, CONFIGURATION, info.configuration_crc, 0, 0, 0, 0)
+    assert (
+        newest(place(), ME) == info == (0, 0, CONFIGURATION, info.configuration_crc, 0, 0, 0, 0, 0)
+    )
     snapshot = opened(place(), info)
     snapshot.check()
     assert list(snapshot.reqids()) == list(snapshot.state()) == []
