@@ -26,11 +26,13 @@ from .messages import (
     RequestVote,
     Setup,
     SnapshotResponse,
+    TimeoutNow,
     Vote,
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech
 from .quorum import is_majority
 from .reads import ReadRounds
+from .transfer import Transfer, unfit
 
 __all__ = ["Raft", "Role", "Setup"]
 
@@ -83,6 +85,8 @@ class Raft:
         self._answered: set[str] = set()
         self._leading: Leader | None = None
         self._rounds = ReadRounds()
+        self._transfer: Transfer | None = None
+        self._urged = False  # Our campaign is one that the leader has asked for.
         self._quorum_due_ms = 0
         self._unsynced = Unsynced(log.last_index)
         self._commit_due = False
@@ -136,6 +140,11 @@ class Raft:
         return self._rounds.next
 
     @property
+    def transferring(self) -> str | None:
+        """To whom we are handing the leadership over: nothing may be proposed meanwhile."""
+        return self._transfer.to if self._transfer else None
+
+    @property
     def followers(self) -> list[Follower]:
         """What a leader knows of its followers, for reports: not to be changed."""
         return list(self._leading.followers) if self._leading else []
@@ -145,6 +154,8 @@ class Raft:
         """When tick() must come at the latest, after ready() was called."""
         if self._leading is not None:
             deadline = self._leading.deadline_ms(self._now_ms)
+            if self._transfer is not None:
+                deadline = min(deadline, self._transfer.deadline_ms(self._leading, self.log))
             return min(deadline, self._quorum_due_ms) if self._checks_quorum() else deadline
         if self.role is Role.FOLLOWER:
             return self._election_ms
@@ -160,6 +171,8 @@ class Raft:
                 self._follow(None)  # Dissertation, section 6.2: a leader without a majority.
             else:
                 self._leading.beat(now_ms, self._messages)
+                if self._transfer is not None and now_ms >= self._transfer.until_ms:
+                    self._transfer = None
         elif now_ms >= self._election_ms:
             self._on_election_timeout()
         elif self.role is not Role.FOLLOWER and now_ms >= self._retry_ms:
@@ -204,6 +217,8 @@ class Raft:
                 self._on_vote(sender, message)
         elif type(message) is InstallSnapshot:
             self._on_install_snapshot(sender, message, now_ms, context)
+        elif type(message) is TimeoutNow:
+            self._on_timeout_now(sender, message)
         else:
             assert type(message) is SnapshotResponse
             if sender in self._peers and self._is_newer(message.term) and self._leading is not None:
@@ -229,6 +244,7 @@ class Raft:
             self.role = Role.FOLLOWER
             self._leading = None
             self._rounds.end()
+            self._transfer = None
             self._election_ms = self._now_ms + self._election_timeout_ms()
             if self._learners:
                 self._learners.clear()
@@ -239,6 +255,7 @@ class Raft:
 
     def _on_election_timeout(self) -> None:
         self.leader = None
+        self._urged = False
         self._election_ms = self._now_ms + self._election_timeout_ms()
         if not self._may_vote or not self.is_voter:
             return
@@ -281,7 +298,9 @@ class Raft:
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log
         term = self.term + 1 if pre_vote else self.term
-        request = RequestVote(term, self.setup.peer_id, log.last_index, log.last_term, pre_vote)
+        request = RequestVote(
+            term, self.setup.peer_id, log.last_index, log.last_term, pre_vote, self._urged
+        )
         for peer in self._peers:
             if peer not in self._answered:
                 self._messages.append(Envelope(peer, request))
@@ -350,6 +369,45 @@ class Raft:
         self._quorum_due_ms = self._now_ms + self.setup.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
         self._commit_due = True
+
+    # Leadership transfer (dissertation, section 3.10).
+
+    def transfer(self, to: str, now_ms: int) -> str:
+        """Begins to hand the leadership over to a voter; '' for the one that is furthest.
+
+        Returns '' or why it can't be. While `transferring` says so nothing may be proposed; it ends
+        with our leadership, or after an election timeout, when the target has not taken over.
+        Raises LocalProtocolError when we do not lead.
+        """
+        if self._leading is None:
+            raise LocalProtocolError("only a leader hands the leadership over")
+        if self._transfer is not None:
+            return f"the leadership is on its way to {self._transfer.to}"
+        if to == self.setup.peer_id:
+            return f"{to} leads already"
+        voters = self._configuration.voters
+        heard_after_ms = now_ms - self.setup.election_timeout_ms_max
+        followers = [each for each in self._leading.followers if not to or each.peer == to]
+        if not followers:
+            return f"{to} is no member of the cluster" if to else "there is no other member"
+        reasons = {each.peer: unfit(each, voters, heard_after_ms) for each in followers}
+        fit = [each for each in followers if not reasons[each.peer]]
+        if not fit:
+            return "; ".join(reasons.values())
+        best = max(fit, key=lambda each: (each.match_index, each.heard_ms, each.peer))
+        self._transfer = Transfer(self.setup, self.term, best.peer, now_ms)
+        return ""
+
+    def _on_timeout_now(self, sender: str, message: TimeoutNow) -> None:
+        """The leader, and nobody else, may make us campaign while it lives."""
+        if message.leader != sender:
+            raise RemoteProtocolError(f"TimeoutNow from {sender} names {message.leader}")
+        if not self._is_newer(message.term) or self.leader != sender:
+            return
+        if self._may_vote and self.is_voter:
+            self.leader = None
+            self._urged = True
+            self._campaign()
 
     # Entries (Raft, section 5.3).
 
@@ -612,16 +670,19 @@ class Raft:
         pre_vote: bool,
         last_index: int | None = None,
         counts: bool = True,
+        transfer: bool = False,
     ) -> None:
         """A hello was heard: what the peer can do, and where its log ended when it came up.
 
-        counts   False for a learner: entries go to it, but no majority is counted with it
+        counts     False for a learner: entries go to it, but no majority is counted with it
+        transfer   it campaigns when a leader tells it to
         """
         speech = self._speeches.setdefault(peer, Speech())
         speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
         speech.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
         speech.pre_vote = pre_vote
         speech.counts = counts
+        speech.transfer = transfer
         if self._leading is not None and peer in self._peers:
             self._leading.on_speaks(peer, last_index)
 
@@ -644,6 +705,8 @@ class Raft:
             read_index = self._rounds.turn(leading, self.commit_index)
             leading.append(self._now_ms, self._messages, reads, snapshots)
             leading.spread_round(self._now_ms, self._messages)
+            if self._transfer is not None:
+                self._transfer.turn(leading, self.log, self._now_ms, self._messages)
         self._commit_due = False
         messages, self._messages = self._messages, []
         messages_after, self._messages_after = self._messages_after, []

@@ -73,6 +73,9 @@ class Leader:
             lambda voter: own if voter == peer_id else value(followers[voter]),
         )
 
+    def follower(self, peer: str) -> Follower | None:
+        return self._followers.get(peer)
+
     @property
     def followers(self) -> Iterable[Follower]:
         return self._followers.values()

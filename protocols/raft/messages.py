@@ -111,7 +111,15 @@ class SnapshotResponse(NamedTuple):
     done: bool = False  # The whole is in place, or was not needed.
 
 
-Message = RequestVote | Vote | AppendEntries | AppendResponse | InstallSnapshot | SnapshotResponse
+class TimeoutNow(NamedTuple):
+    """The leader asks a follower to campaign at once: it has no answer (dissertation, 3.10)."""
+
+    term: int
+    leader: str
+
+
+Request = RequestVote | AppendEntries | InstallSnapshot | TimeoutNow
+Message = Request | Vote | AppendResponse | SnapshotResponse
 
 
 class Envelope(NamedTuple):

@@ -24,12 +24,13 @@ class State(IntEnum):
 class Speech:
     """What a peer has said of itself in its hello; it outlives leaders and terms."""
 
-    __slots__ = ("append_bytes_max", "counts", "inflight_max", "pre_vote")
+    __slots__ = ("append_bytes_max", "counts", "inflight_max", "pre_vote", "transfer")
 
     def __init__(self) -> None:
         self.inflight_max = 1
         self.append_bytes_max = APPEND_BYTES_MAX_PLAIN
         self.pre_vote = False
+        self.transfer = False  # It campaigns when it is told to.
         self.counts = True  # False: a learner, which neither commits nor keeps a leader.
 
 

@@ -19,6 +19,7 @@ Batches are stood in for by one byte an entry, so logs can be read: `aaab` is th
     compact n1 5        n1 has a snapshot up to there: its log begins behind it
     snapshot n1 n3      n1 sends its snapshot, which ends where its log begins, in one piece;
                         whoever wants it installs it at once. `sent n1 n3 0`: it could not be sent
+    transfer n1 [n2]    n1 hands the leadership over
     ask n1 a            a reads at n1; `n1 answers a b at 3` when it may be told index 3
     speaks n1 n2 [5]    n1 hears n2's hello, whose log ends there; `unreachable n1 n2`: it is gone
     inject n3 n1 KIND field=value...     a message that no core of ours would send
@@ -50,6 +51,7 @@ from kelek.protocols.raft.messages import (
     Read,
     RequestVote,
     SnapshotResponse,
+    TimeoutNow,
     Vote,
 )
 
@@ -189,8 +191,8 @@ class Story:
     def _hello(self, peer: str) -> None:
         for other in self.members:
             if other != peer and other in self.rafts:
-                self.rafts[peer].on_speaks(other, 4, True)
-                self.rafts[other].on_speaks(peer, 4, True)
+                self.rafts[peer].on_speaks(other, 4, True, transfer=True)
+                self.rafts[other].on_speaks(peer, 4, True, transfer=True)
 
     def do_timeout(self, peer: str) -> None:
         self.now_ms = max(self.now_ms, self.rafts[peer]._election_ms)
@@ -280,6 +282,12 @@ class Story:
             raft.propose(batch)
         self._ready(peer)
 
+    def do_transfer(self, peer: str, to: str = "") -> None:
+        reason = self.rafts[peer].transfer(to, self.now_ms)
+        if reason:
+            self.lines.append(f"{peer} refuses: {reason}")
+        self._ready(peer)
+
     def do_ask(self, peer: str, *readers: str) -> None:
         try:
             round_ = self.rafts[peer].read()
@@ -321,7 +329,8 @@ class Story:
         self._ready(leader)
 
     def do_speaks(self, peer: str, other: str, last_index: str = "") -> None:
-        self.rafts[peer].on_speaks(other, 4, True, int(last_index) if last_index else None)
+        last = int(last_index) if last_index else None
+        self.rafts[peer].on_speaks(other, 4, True, last, transfer=True)
         self._ready(peer)
 
     def do_unreachable(self, peer: str, other: str) -> None:
@@ -336,7 +345,7 @@ class Story:
             if key in ("leader", "candidate"):
                 values[key] = value
         plain = (RequestVote, Vote, AppendEntries, AppendResponse)
-        kinds = {k.__name__: k for k in (*plain, InstallSnapshot, SnapshotResponse)}
+        kinds = {k.__name__: k for k in (*plain, InstallSnapshot, SnapshotResponse, TimeoutNow)}
         if kind == "InstallSnapshot":
             values |= {"offset": 0, "size": 1, "chunk": b"s"}
         message = kinds[kind](**values)  # type: ignore[arg-type]
@@ -442,8 +451,12 @@ def text(message: Message) -> str:
             return f"InstallSnapshot term={term} last={last_index}@{last_term}"
         case SnapshotResponse(term, _, done):
             return f"InstallSnapshot answer term={term} done={done}"
-        case RequestVote(term, _, last_index, last_term, pre_vote, _):
-            name = "PreVote" if pre_vote else "RequestVote"
+        case TimeoutNow(term, _):
+            return f"TimeoutNow term={term}"
+        case RequestVote(term, _, last_index, last_term, pre_vote, transfer):
+            name = (
+                "PreVote" if pre_vote else "RequestVote (transfer)" if transfer else "RequestVote"
+            )
             return f"{name} term={term} last={last_index}@{last_term}"
         case Vote(term, granted, pre_vote):
             name = "PreVote answer" if pre_vote else "Vote"

@@ -1,0 +1,58 @@
+"""Leadership on its way from us to a follower (dissertation, section 3.10).
+
+Nothing new is taken in meanwhile; once the target has everything, it is told to campaign at once.
+Should it not take over within an election timeout, we go on as if nothing had been.
+"""
+
+from collections.abc import Iterable
+
+from .leader import Leader
+from .log import RaftLog
+from .messages import Envelope, Setup, TimeoutNow
+from .progress import Follower, State
+
+
+class Transfer:
+    """One attempt of the leader of a term."""
+
+    __slots__ = ("_again_ms", "_setup", "_term", "to", "until_ms")
+
+    def __init__(self, setup: Setup, term: int, to: str, now_ms: int) -> None:
+        self._setup = setup
+        self._term = term
+        self._again_ms = now_ms
+        self.to = to
+        self.until_ms = now_ms + setup.election_timeout_ms_max
+
+    def turn(self, leader: Leader, log: RaftLog, now_ms: int, out: list[Envelope]) -> None:
+        """Adds the word to campaign once the target has all that we have, and repeats it."""
+        if self._is_caught_up(leader, log) and now_ms >= self._again_ms:
+            self._again_ms = now_ms + self._setup.vote_timeout_ms
+            out.append(Envelope(self.to, TimeoutNow(self._term, self._setup.peer_id)))
+
+    def deadline_ms(self, leader: Leader, log: RaftLog) -> int:
+        """When turn() has something to repeat, or the time is over."""
+        if self._is_caught_up(leader, log):
+            return min(self.until_ms, self._again_ms)
+        return self.until_ms
+
+    def _is_caught_up(self, leader: Leader, log: RaftLog) -> bool:
+        follower = leader.follower(self.to)
+        return follower is not None and follower.match_index == log.last_index
+
+
+def unfit(follower: Follower, voters: Iterable[str], heard_after_ms: int) -> str:
+    """Why a follower can't be handed the leadership, or ''.
+
+    heard_after_ms   whoever was not heard since counts as gone
+    """
+    speech, peer = follower.speech, follower.peer
+    if peer not in voters or not speech.counts:
+        return f"{peer} is a learner, not a voter"
+    if not speech.transfer:
+        return f"{peer} is of another implementation, or of a version that takes no leadership over"
+    if follower.heard_ms < heard_after_ms:
+        return f"{peer} is not heard"
+    if follower.state is State.SNAPSHOT:
+        return f"{peer} is still being sent a snapshot"
+    return ""
