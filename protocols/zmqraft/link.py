@@ -15,6 +15,7 @@ from ..raft.messages import (
     Batch,
     Message,
     RequestVote,
+    TimeoutNow,
     Vote,
 )
 from .extensions import (
@@ -41,11 +42,20 @@ from .peer_codec import (
     encode_request_vote,
     encode_vote,
 )
+from .transfer import (
+    FEATURE_TRANSFER,
+    decode_timeout_now,
+    decode_transfer_vote,
+    encode_timeout_now,
+    encode_transfer_vote,
+)
 from .values import (
     APPEND_ENTRIES,
     APPEND_PACKED,
     PRE_VOTE,
     REQUEST_VOTE,
+    TIMEOUT_NOW,
+    TRANSFER_VOTE,
     decode_message_id,
     encode_uint,
     next_message_id,
@@ -72,6 +82,8 @@ class Kind(IntEnum):
     APPEND = 2
     PACKED_APPEND = 3
     HELLO = 4
+    TRANSFER_VOTE = 5
+    TIMEOUT_NOW = 6  # It has no answer.
 
 
 class Pending(NamedTuple):
@@ -125,10 +137,16 @@ class PeerLink:
         message_id = self._remember(Pending(Kind.HELLO, int(about_us.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
 
-    def request(self, message: RequestVote | AppendEntries) -> None:
+    def request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
         """Sends one request in the form that the peer understands."""
         if isinstance(message, AppendEntries):
             self._append(message)
+        elif isinstance(message, TimeoutNow):
+            message_id = self._message_id = next_message_id(self._message_id)
+            self._send(encode_timeout_now(message_id, self._cluster, message))
+        elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
+            message_id = self._remember(Pending(Kind.TRANSFER_VOTE, message.term, 0))
+            self._send(encode_transfer_vote(message_id, self._cluster, message))
         elif not message.pre_vote:
             message_id = self._text_id(message, Pending(Kind.VOTE, message.term, 0))
             self._send(encode_request_vote(message_id, self._cluster, message))
@@ -180,7 +198,7 @@ class PeerLink:
         if self._repeat is not None and self._repeat[0] == message_id:
             self._repeat = None
         match pending.kind:
-            case Kind.VOTE:
+            case Kind.VOTE | Kind.TRANSFER_VOTE:
                 return decode_vote(frames)[1]
             case Kind.PRE_VOTE:
                 return decode_vote(frames)[1]._replace(pre_vote=True)
@@ -195,6 +213,8 @@ class PeerLink:
                     # peer has committed, by which it would stop; where both logs meet can't.
                     return answer._replace(conflict_index=pending.prev_index)
                 return answer
+            case Kind.TIMEOUT_NOW:
+                return None  # It has no answer, so nothing waits for one.
             case Kind.HELLO:
                 hello = decode_hello_answer(frames)[1]
                 self.astray = hello.peer != self.peer
@@ -233,13 +253,14 @@ class PeerRequests:
         send: Send,
         unheard: frozenset[str] = frozenset(),
     ) -> tuple[str, Message, Origin] | None:
-        """Decodes a RequestVote or AppendEntries in any form; unheard are no members here.
+        """Decodes a RequestVote or AppendEntries in any form, or a TimeoutNow; unheard are no
+        members here.
 
         Returns (sender, message, origin), or None for a repeat or a stranger.
         Raises RemoteProtocolError.
         """
         kind = frames[1]
-        message: RequestVote | AppendEntries
+        message: RequestVote | AppendEntries | TimeoutNow
         if kind == APPEND_PACKED:
             form = Kind.PACKED_APPEND
             _, message, blocks = decode_append_packed(frames, self._cluster)
@@ -256,9 +277,15 @@ class PeerRequests:
         elif kind == PRE_VOTE:
             form = Kind.PRE_VOTE
             _, message = decode_pre_vote(frames, self._cluster)
+        elif kind == TRANSFER_VOTE:
+            form = Kind.TRANSFER_VOTE
+            _, message = decode_transfer_vote(frames, self._cluster)
+        elif kind == TIMEOUT_NOW:
+            form = Kind.TIMEOUT_NOW
+            _, message = decode_timeout_now(frames, self._cluster)
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
-        sender = message.leader if isinstance(message, AppendEntries) else message.candidate
+        sender = message.candidate if isinstance(message, RequestVote) else message.leader
         if sender not in self._members or sender in unheard:
             self.strangers += 1
             return None

@@ -24,6 +24,7 @@ from ..raft.messages import (
     Job,
     Read,
     RequestVote,
+    TimeoutNow,
 )
 from ..record import (
     RECORD_BYTES_MAX,
@@ -70,6 +71,7 @@ from .peer_codec import Dialect
 from .prune import PruneMarks
 from .reads import FEATURE_READS, PeerReads
 from .streams import Asker, EntryStreams
+from .transfer import FEATURE_TRANSFER, Transfers
 from .values import (
     APPEND_ENTRIES,
     APPEND_PACKED,
@@ -77,11 +79,23 @@ from .values import (
     HELLO,
     PRE_VOTE,
     REQUEST_VOTE,
+    TIMEOUT_NOW,
+    TRANSFER,
+    TRANSFER_VOTE,
     encode_json,
 )
 
-FEATURES = (FEATURE_PACK, FEATURE_APPEND, FEATURE_PRE_VOTE, FEATURE_READS, FEATURE_ENTRIES)
-PEER_REQUESTS = frozenset((REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE))
+FEATURES = (
+    FEATURE_PACK,
+    FEATURE_APPEND,
+    FEATURE_PRE_VOTE,
+    FEATURE_READS,
+    FEATURE_ENTRIES,
+    FEATURE_TRANSFER,
+)
+PEER_REQUESTS = frozenset(
+    (REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE, TRANSFER_VOTE, TIMEOUT_NOW)
+)
 CHECKPOINT_DATA = b"\xc0"
 HELLO_REPEAT_MS = 100
 READERS_A_WAKE = 8  # Readers served in one wake, and ...
@@ -223,6 +237,7 @@ class Peer:
         self.requests = PeerRequests(self.cluster, frozenset(others), entries, self._dialect)
         self.updates = self._new_updates()
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
+        self.transfers = Transfers(self.core, self.cluster)
         self.streams = EntryStreams(self._read)
         self._marks = recovered.marks or PruneMarks()
         self._readers: deque[_Reading] = deque()  # Who waits for a turn.
@@ -305,7 +320,7 @@ class Peer:
         self._now_ms, self._unix_s = now_ms, unix_s
         core = self.core
         view = View(
-            leader=core.role is Role.LEADER and self.writable,
+            leader=self._takes_updates(),
             refusal=self._refusal,
             next_index=core.log.last_index + 1,
             commit_index=core.commit_index,
@@ -320,6 +335,10 @@ class Peer:
             others = self.reads.take(arena, others, self._refusal, now_ms)
         for number in others:
             self._on_request(arena.message(number), self.clients_out)
+
+    def _takes_updates(self) -> bool:
+        """While the leadership is on its way to another one, its clients are sent there."""
+        return self._is_leader() and self.writable and self.core.transferring is None
 
     def _propose(self) -> None:
         core = self.core
@@ -399,6 +418,8 @@ class Peer:
             elif kind == ENTRIES_PACKED:
                 asker = Asker(out, routing_id)
                 self._on_entries_request(asker, decode_entries_packed(request, self.cluster))
+            elif kind == TRANSFER:
+                self.transfers.on_request(routing_id, request, out.add, self._now_ms)
             else:
                 self._on_client_request(routing_id, request, out)
         except RemoteProtocolError:
@@ -443,7 +464,7 @@ class Peer:
         match message:
             case RequestConfig():
                 members = tuple(self.setup.urls.items())
-                config = ConfigAnswer(self._is_leader(), core.leader, members)
+                config = ConfigAnswer(self._takes_updates(), core.leader, members)
                 answer = encode_config_answer(message.reqid, config)
             case RequestLogInfo():
                 info = self._log_info()
@@ -553,6 +574,7 @@ class Peer:
             # Of two hellos on two connections the older one may come last: once a voter, always.
             counts=self._voters.get(peer) == hello.incarnation,
             last_index=hello.last_index,
+            transfer=FEATURE_TRANSFER in link.features,
         )
         if self.franchise.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
             self._become_voter()
@@ -568,8 +590,8 @@ class Peer:
         deadline = core.deadline_ms
         if self._hello_wanted:
             deadline = min(deadline, self._hello_due_ms)
-        commit_ms = self._commits.deadline_ms(self._told_index, self._now_ms)
-        for due_ms in (commit_ms, self.updates.deadline_ms, self.reads.deadline_ms):
+        deadlines = (self.updates.deadline_ms, self.reads.deadline_ms, self.transfers.deadline_ms)
+        for due_ms in (self._commits.deadline_ms(self._told_index, self._now_ms), *deadlines):
             if due_ms is not None:
                 deadline = min(deadline, due_ms)
         return deadline
@@ -603,9 +625,10 @@ class Peer:
     def _note_role(self) -> None:
         """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
         core = self.core
-        if core.leader != self._refusal_leader:
-            self._refusal_leader = core.leader
-            self._refusal = encode_json(core.leader)
+        leader = core.transferring or core.leader
+        if leader != self._refusal_leader:
+            self._refusal_leader = leader
+            self._refusal = encode_json(leader)
         if core.role is Role.LEADER:
             self.leading = True
         elif self.leading or self.updates.waiting or self.reads.waiting or self._readers:
@@ -665,7 +688,7 @@ class Peer:
             self._answer(envelope)
         else:
             message = envelope.message
-            assert isinstance(message, RequestVote | AppendEntries)
+            assert isinstance(message, RequestVote | AppendEntries | TimeoutNow)
             self.links[envelope.to].request(message)
 
     def _answer(self, envelope: Envelope) -> None:
@@ -696,6 +719,7 @@ class Peer:
         if remind_ms is not None and now_ms >= remind_ms:
             self.updates.remind(now_ms, self.clients_out)
         self.reads.remind(now_ms)
+        self.transfers.turn(now_ms)
         if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
             self._forget_due_ms = now_ms + FORGET_EVERY_MS
             self._forget()

@@ -42,6 +42,9 @@ APPEND_PACKED = b"\x6b\x2b"
 PRE_VOTE = b"\x6b\x3f"
 READ_INDEX = b"\x6b\x52"
 ENTRIES_PACKED = b"\x6b\x3c"
+TIMEOUT_NOW = b"\x6b\x54"
+TRANSFER = b"\x6b\x4c"
+TRANSFER_VOTE = b"\x6b\x56"
 
 
 def expect(frames: Sequence[bytes], name: str, count_min: int, count_max: int) -> None:

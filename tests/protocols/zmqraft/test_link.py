@@ -9,6 +9,7 @@ from kelek.protocols.raft.messages import (
     Batch,
     Message,
     RequestVote,
+    TimeoutNow,
     Vote,
 )
 from kelek.protocols.record import (
@@ -21,7 +22,15 @@ from kelek.protocols.record import (
 from kelek.protocols.zmqraft.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
 from kelek.protocols.zmqraft.link import Entries, Origin, PeerLink, PeerRequests
 from kelek.protocols.zmqraft.peer_codec import Dialect
-from kelek.protocols.zmqraft.values import APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE, REQUEST_VOTE
+from kelek.protocols.zmqraft.transfer import FEATURE_TRANSFER
+from kelek.protocols.zmqraft.values import (
+    APPEND_ENTRIES,
+    APPEND_PACKED,
+    PRE_VOTE,
+    REQUEST_VOTE,
+    TIMEOUT_NOW,
+    TRANSFER_VOTE,
+)
 
 CLUSTER = b"ring"
 ENTRIES = Entries(
@@ -166,6 +175,23 @@ def test_pre_votes_go_only_to_peers_that_know_them() -> None:
     assert wire.answered() == Vote(5, True, pre_vote=True)
 
 
+def test_a_transfer_goes_to_peers_that_know_it() -> None:
+    ask, word = RequestVote(5, "n1", 7, 3, transfer=True), TimeoutNow(4, "n1")
+    wire = Wire((FEATURE_TRANSFER,))
+    wire.link.request(ask)
+    assert wire.out[0][1] == TRANSFER_VOTE
+    _, message, origin = wire.received()
+    assert message == ask
+    wire.requests.answer(origin, Vote(5, True))
+    assert wire.answered() == Vote(5, True)
+    wire.link.request(word)
+    sender, message, _ = wire.received()
+    assert (sender, message) == ("n1", word)
+    other = Wire()
+    other.link.request(ask)
+    assert other.out[0][1] == REQUEST_VOTE, "a foreign peer is asked in its own words"
+
+
 def test_hello_is_answered_by_hello() -> None:
     wire = Wire(None)
     wire.link.hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
@@ -186,7 +212,10 @@ def test_strangers_and_foreign_clusters_are_dropped() -> None:
         wire.receive()
 
 
-@pytest.mark.parametrize("kind", [REQUEST_VOTE, PRE_VOTE, APPEND_ENTRIES, APPEND_PACKED, b"?!"])
+KINDS = (REQUEST_VOTE, PRE_VOTE, APPEND_ENTRIES, APPEND_PACKED, TRANSFER_VOTE, TIMEOUT_NOW, b"?!")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_junk_is_a_remote_error(kind: bytes) -> None:
     wire = Wire()
     for junk in ([], [b""], [CLUSTER, b"n1"], [CLUSTER, b"n1", b"\1", b"\1", b"", b"\1", b"x" * 9]):
