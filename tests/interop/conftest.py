@@ -48,12 +48,14 @@ class Cluster:
         self.folder = folder
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
+        self.broadcast_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.path = folder / "topology.yaml"
         nodes = ""
         for name, dialect in dialects.items():
             nodes += f"  {name}: {{url: '{self.urls[name]}'"
             if dialect == "kelek":
-                nodes += f", peer_url: '{self.peer_urls[name]}'}}\n"
+                nodes += f", peer_url: '{self.peer_urls[name]}'"
+                nodes += f", broadcast_url: '{self.broadcast_urls[name]}'}}\n"
             else:
                 nodes += f", dialect: {dialect}}}\n"
         self.path.write_text(

@@ -245,3 +245,16 @@ def node_client(folder: Path, urls: list[str], ident: str = "interop") -> Iterat
         yield client
     finally:
         client.process.stop()
+
+
+@contextmanager
+def node_subscriber(
+    folder: Path, urls: list[str], ident: str = "interop", last_index: int = 0
+) -> Iterator[NodeProcess]:
+    """The package's subscriber: each line that it writes is an entry."""
+    options = json.dumps({"urls": urls, "secret": ident, "lastIndex": last_index})
+    process = NodeProcess(folder, str(SCRIPTS / "subscriber.js"), options)
+    try:
+        yield process
+    finally:
+        process.stop()

@@ -1,16 +1,19 @@
 """The npm package's own client against a cluster of ours."""
 
+import base64
+import json
 import os
 import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kelek.tests.interop.conftest import Cluster, new_folder
-from kelek.tests.interop.node_package import NodeClient, node_client
+from kelek.tests.interop.node_package import NodeClient, NodeProcess, node_client, node_subscriber
 
 DEADLINE_S = 60.0
 KILLS = 3
@@ -81,6 +84,38 @@ def test_nothing_is_lost_or_doubled_through_three_leader_kills(node_home: Path) 
     finally:
         cluster.stop()
         shutil.rmtree(folder)
+
+
+def test_its_subscriber_gets_every_entry_once_and_in_order(node_home: Path) -> None:
+    """Those written before it came, those broadcast, and those around a leader's death."""
+    folder = new_folder()
+    cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
+    try:
+        with node_client(node_home, list(cluster.urls.values())) as client:
+            indexes: dict[bytes, int] = {}
+            _load(client, cluster, indexes, 0, kills=False)
+            with node_subscriber(node_home, list(cluster.urls.values())) as subscriber:
+                _read(subscriber, max(indexes.values()))
+                last_index = client.update(b"broadcast")
+                [*_, entry] = _read(subscriber, last_index, last_index)
+                assert entry["data"] == b"broadcast"
+                _load(client, cluster, indexes, 1)
+                found = _read(subscriber, max(indexes.values()), last_index + 1)
+        told = {entry["data"] for entry in found if entry["kind"] == 0}
+        assert told == {name for name, index in indexes.items() if index > last_index}
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder)
+
+
+def _read(subscriber: NodeProcess, last_index: int, first_index: int = 1) -> list[dict[str, Any]]:
+    """The entries from first to last, which come in their order and without a gap."""
+    found = []
+    for index in range(first_index, last_index + 1):
+        entry = json.loads(subscriber.line())
+        assert entry.get("index") == index, entry
+        found.append({**entry, "data": base64.b64decode(entry["data"])})
+    return found
 
 
 def _load(
