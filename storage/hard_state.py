@@ -18,6 +18,7 @@ from .segment import (
     Identity,
     check_identity,
     encode_identity,
+    read_identity,
 )
 
 PATH = "hard_state"
@@ -109,6 +110,28 @@ class HardStateFile:
 
 
 _NOTHING = _Slot(0, HardState(), False, False)
+
+
+def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int]]:
+    """What the file of a peer says, read beside whoever writes it, and the offsets of damaged
+    slots; (None, []): there is no file. StorageError: damaged or foreign as a whole."""
+    file = disk.open(PATH)
+    if file is None:
+        return None, []
+    try:
+        check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+        data = file.load()
+    finally:
+        file.close()
+    slots = {number * SEGMENT_START: _read(data, number) for number in (1, 2)}
+    sound = [slot for slot in slots.values() if isinstance(slot, _Slot)]
+    newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
+    return newest.state, [offset for offset, slot in slots.items() if slot is False]
+
+
+def read_owner(data: bytes, place: str) -> Identity:
+    """Whose file begins with data. StorageError: damaged, or of another version."""
+    return read_identity(MAGIC_FILE, 0, data, place)[1]
 
 
 def _read(file: memoryview, number: int) -> _Slot | bool | None:

@@ -75,6 +75,19 @@ def check_identity(
     magic: int, identity: Identity, fields_size: int, data: bytes, place: str
 ) -> bytes:
     """The fields of such a block. StorageError: damaged, of another version, cluster or peer."""
+    fields, found = read_identity(magic, fields_size, data, place)
+    for what, expected, name in zip(("cluster", "peer"), identity, found, strict=True):
+        if expected != name:
+            raise StorageError(
+                place,
+                f"it belongs to {what} {name!r}, not to {expected!r}",
+                "give each peer a data directory of its own",
+            )
+    return fields
+
+
+def read_identity(magic: int, fields_size: int, data: bytes, place: str) -> tuple[bytes, Identity]:
+    """The fields of such a block, whosever it is. StorageError: damaged, of another version."""
     if len(data) < SEGMENT_START:
         raise StorageError(
             place, f"its first block has {len(data)} of {SEGMENT_START} bytes", RESTORE
@@ -103,14 +116,7 @@ def check_identity(
     for _ in range(2):
         names.append(data[at + 1 : at + 1 + data[at]].decode("utf-8", "replace"))
         at += 1 + data[at]
-    for what, expected, name in zip(("cluster", "peer"), identity, names, strict=True):
-        if expected != name:
-            raise StorageError(
-                place,
-                f"it belongs to {what} {name!r}, not to {expected!r}",
-                "give each peer a data directory of its own",
-            )
-    return data[8 : 8 + fields_size]
+    return data[8 : 8 + fields_size], Identity(*names)
 
 
 RESTORE = "restore this node from its peers"
@@ -127,6 +133,11 @@ def decode_header(data: bytes, identity: Identity, place: str) -> SegmentHeader:
     fields = check_identity(MAGIC_SEGMENT, identity, _FIELDS.size, data, place)
     size, sequence, first_index, number = _FIELDS.unpack(fields)
     return SegmentHeader(size, sequence, first_index, number & ~BEGINS, number >= BEGINS)
+
+
+def read_owner(data: bytes, place: str) -> Identity:
+    """Whose segment begins with data. StorageError: damaged, or of another version."""
+    return read_identity(MAGIC_SEGMENT, _FIELDS.size, data, place)[1]
 
 
 def encode_clean(mark: CleanMark) -> bytes:

@@ -151,7 +151,9 @@ class SnapshotFile:
         self._file.close()
 
 
-def _open(files: Files, path: str, identity: Identity) -> SnapshotFile | None:
+def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | None:
+    """Opens a snapshot by its path; None: it is not there. StorageError: header or configuration
+    are damaged or foreign."""
     file = files.open(path)
     if file is None:
         return None
@@ -166,7 +168,7 @@ def _open(files: Files, path: str, identity: Identity) -> SnapshotFile | None:
 
 def open_snapshot(files: Files, identity: Identity, info: SnapshotInfo) -> SnapshotFile | None:
     """Opens what newest() has told of; None: a newer one has replaced it."""
-    return _open(files, info.path, identity)
+    return open_path(files, info.path, identity)
 
 
 def paths(files: Files) -> list[str]:
@@ -193,7 +195,7 @@ def _survey(
     damaged = {}
     for path in paths(files):
         try:
-            snapshot = _open(files, path, identity)
+            snapshot = open_path(files, path, identity)
         except StorageError as error:
             damaged[path] = error
             continue
