@@ -431,3 +431,81 @@ def _resume(snapshots: Snapshots, info: SnapshotInfo, data: bytes) -> None:
             continue
         return
     raise AssertionError("it never arrives")
+
+
+class Twin:
+    """The same steps on the real disk and in memory."""
+
+    def __init__(self, random: Random, root: Path) -> None:
+        self.random = random
+        self.places: list[Callable[[], Files]] = [lambda: Disk(root), MemoryDisk().process]
+        self.owners = [Snapshots.open(place(), ME) for place in self.places]
+        self.index = 0
+
+    def make(self) -> list[object]:
+        self.index += self.random.randint(0, 2)
+        state, ending = (
+            self.random.randbytes(self.random.choice((0, 9, 9000))),
+            self.random.random(),
+        )
+        told: list[object] = []
+        for owner in self.owners:
+            writer = owner.create(self.index, 1, CONFIGURATION, state[:5])
+            writer.write(state)
+            if ending < 0.8:
+                told.append(writer.finish())
+            elif ending < 0.9:
+                writer.abort()
+        return told
+
+    def receive(self) -> list[object]:
+        """Sometimes damaged, sometimes of nobody we know, sometimes not to its end."""
+        source = MemoryDisk().process()
+        name = self.index + self.random.randint(0, 3), 1
+        data = bytearray(container(source, make(Snapshots.open(source, OTHER), name[0])))
+        if self.random.random() < 0.4:
+            data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+        end = len(data) if self.random.random() < 0.7 else self.random.randrange(len(data))
+        configuration = self.random.choice((None, CONFIGURATION))
+        term, told = self.random.choice((name[0] // 10, 9)), list[object]()
+        for owner in self.owners:
+            incoming = owner.receive(name[0], term, len(data))
+            told.append(incoming.offset)
+            incoming.write(incoming.offset, data[incoming.offset : max(end, incoming.offset)])
+            if incoming.offset < len(data):
+                told.append(incoming.offset)
+                incoming.close()
+                continue
+            try:
+                told.append(incoming.finish(configuration))
+            except StorageError as error:
+                told.append(error.problem)
+        if any(isinstance(one, SnapshotInfo) for one in told):
+            self.index = name[0]
+        return told
+
+    def reopen(self) -> list[object]:
+        for owner in self.owners:
+            owner.close()
+        self.owners = [Snapshots.open(place(), ME) for place in self.places]
+        return []
+
+    def look(self) -> list[object]:
+        told: list[object] = []
+        for place in self.places:
+            files = place()
+            found = newest(files, ME)
+            told.append((names(files), found, found and container(files, found)))
+        return told
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_disk_and_its_twin_tell_the_same(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    twin = Twin(random, tmp_path)
+    for _ in range(60):
+        for step in (random.choice((twin.make, twin.receive, twin.reopen)), twin.look):
+            told = step()
+            assert told[: len(told) // 2] == told[len(told) // 2 :]
+    for owner in twin.owners:
+        owner.close()

@@ -1,0 +1,70 @@
+"""A log with snapshots on a real disk, killed at random points: all of it is sound and complete."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from kelek.storage.disk import Disk
+from kelek.storage.snapshot import newest, open_snapshot
+from kelek.storage.verify import entries, verify
+
+DRILL = Path(__file__).with_name("snapshot_drill.py")
+DEADLINE_S = 60
+
+
+def _drill() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("snapshot_drill", DRILL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+drill = _drill()
+
+
+def check(directory: Path, acked: int) -> None:
+    """What was acknowledged is in the snapshot or in the log behind it, and nothing else is."""
+    disk = Disk(directory)
+    report = verify(disk)
+    assert report.findings == []
+    info, base = newest(disk, drill.ME), 0
+    if info is not None:
+        base = info.index
+        snapshot = open_snapshot(disk, drill.ME, info)
+        assert snapshot is not None
+        assert b"".join(snapshot.state()) == drill.state(base)
+        snapshot.close()
+    assert max(base, report.last_index) >= acked
+    assert report.first_index <= base + 1
+    for entry in entries(disk, drill.ME, base + 1):
+        assert entry[2:] == drill.record(entry.index)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_points(tmp_path: Path, seed: int) -> None:
+    random, acked = Random(seed), 0
+    for epoch in range(1, 11):
+        process = subprocess.Popen(
+            [sys.executable, str(DRILL), str(tmp_path), str(epoch + 100 * seed)],
+            stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        assert process.stdout is not None
+        held = int(process.stdout.readline())
+        assert held >= acked
+        for _ in range(random.choice((0, 1, 5, 40, 100))):
+            held = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate(timeout=DEADLINE_S)
+        lines = [line for line in rest.split("\n")[:-1] if line]
+        acked = int(lines[-1]) if lines else held
+        check(tmp_path, acked)
