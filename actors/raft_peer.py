@@ -18,6 +18,7 @@ from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
 from ..protocols.zmqraft.prune import PruneMarks
+from ..protocols.zmqraft.roster import Roster
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
@@ -116,7 +117,10 @@ class RaftPeer(Actor):
         runs: list[tuple[int, int]] = []
         last_index = 0
         marks = PruneMarks()
+        setup = self._peer_setup()
+        roster = Roster(setup.urls, setup.peer_urls)
         for batch in self._reader.scan():
+            roster.recover(batch)
             if not runs or runs[-1][1] != batch.term:
                 runs.append((batch.first_index, batch.term))
             last_index = batch.last_index
@@ -132,26 +136,37 @@ class RaftPeer(Actor):
             voter=stored.voter,
             withheld=stored.withheld,
             marks=marks,
+            roster=roster,
         )
-        peer = Peer(self._peer_setup(), recovered, reqids, self._reader, now_ms, SystemRandom())
+        peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
-        self._links = {}
-        for name, member in self.options["members"].items():
-            if name != self.setup.node:
-                url = member["peer_url"] or member["url"]
-                hwm = 2 * peer.setup.append_inflight_max + 8
-                link = self.socket(
-                    zmq.DEALER,
-                    SocketOptions(
-                        connect=(url,), immediate=True, hwm=hwm, reconnect_ms=RECONNECT_MS
-                    ),
-                )
-                self._links[name] = link
-                self.listen(link, partial(self._on_answers, name))
+        self._links: dict[str, zmq.Socket[bytes]] = {}
+        self._places: dict[str, str] = {}  # Where each link goes.
+        self._follow_links(peer)
         self.listen(self._peers, self._on_peers)
         self.listen(self._clients, self._on_clients)
         self.log("recovered", last_index=last_index, reqids=len(reqids), vote=peer.franchise.state)
         self.ready()
+
+    def _follow_links(self, peer: Peer) -> None:
+        """Opens and closes sockets until there is one to each peer that we have to do with."""
+        places = peer.links.places
+        for name in [name for name, url in self._places.items() if places.get(name) != url]:
+            if name in self._links:
+                self.close(self._links.pop(name))
+        hwm = 2 * peer.setup.append_inflight_max + 8
+        for name, url in places.items():
+            if name not in self._links:
+                options = SocketOptions(
+                    connect=(url,), immediate=True, hwm=hwm, reconnect_ms=RECONNECT_MS
+                )
+                try:
+                    link = self._links[name] = self.socket(zmq.DEALER, options)
+                except zmq.ZMQError as error:  # The configuration may say anything.
+                    self.log_rarely("unreachable", peer=name, url=url, error=error)
+                    continue
+                self.listen(link, partial(self._on_answers, name))
+        self._places = places
 
     def _peer_setup(self) -> PeerSetup:
         options = self.options
@@ -159,9 +174,11 @@ class RaftPeer(Actor):
             cluster=self.setup.cluster,
             peer_id=self.setup.node,
             urls={name: member["url"] for name, member in options["members"].items()},
-            insiders=frozenset(
-                name for name, member in options["members"].items() if member["peer_url"]
-            ),
+            peer_urls={
+                name: member["peer_url"]
+                for name, member in options["members"].items()
+                if member["peer_url"]
+            },
             text_peers=frozenset(
                 name for name, member in options["members"].items() if member["dialect"] == "text"
             ),
@@ -231,8 +248,13 @@ class RaftPeer(Actor):
         if wake.hard_state is not None:
             self._save(peer, *wake.hard_state)
         self._log_role(peer)
+        if peer.links.places is not self._places:
+            self._follow_links(peer)
         for name, frames in peer.links_out.items():
-            self.send_batch(self._links[name], frames)
+            if name in self._links:
+                self.send_batch(self._links[name], frames)
+            else:
+                frames.clear()
         self._write_log(peer, wake.job)
         self.send_batch(self._peers, peer.peers_out)
         self.send_batch(self._clients, peer.clients_out)

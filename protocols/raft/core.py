@@ -580,6 +580,11 @@ class Raft:
             self._leading.configure(self._configuration, self._peers, self._now_ms)
             self._commit_due = True
 
+    def begin_with(self, configuration: Configuration) -> None:
+        """What the group began with was told: until now a guess stood in for it."""
+        self.log.configurations.replace_base(configuration)
+        self._configure()
+
     def add_learner(self, peer: str) -> None:
         """Sends it the log from now on, as long as we lead; no majority is counted with it."""
         if self._leading is not None and peer not in self._peers:

@@ -6,7 +6,6 @@ entry goes (Raft, section 6; dissertation, section 4.3).
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -31,7 +30,7 @@ class Configurations:
     The first one is that of the log's base: what compaction has left, or what the group began with.
     """
 
-    __slots__ = ("_indexes", "_values")
+    __slots__ = ("_entries", "_indexes", "_values")
 
     def __init__(
         self,
@@ -39,12 +38,11 @@ class Configurations:
         entries: Iterable[tuple[int, Configuration]] = (),
         base_index: int = 0,
     ) -> None:
-        self._indexes = [base_index]
+        self._indexes = [base_index]  # Where they come into force: the base, then entries.
+        self._entries = [base_index]  # Where they were said, of the base perhaps below it.
         self._values = [base]
         for index, configuration in entries:
-            self._indexes.append(index)
-            self._values.append(configuration)
-        assert all(a < b for a, b in pairwise(self._indexes)), "configurations go back"
+            self.append(index, configuration)
 
     @property
     def last(self) -> Configuration:
@@ -53,35 +51,49 @@ class Configurations:
 
     @property
     def last_index(self) -> int:
-        """The index of the entry that put it in force; the base's when it is not from an entry."""
-        return self._indexes[-1]
+        """The index of the entry that put it in force, or of the base that began with it."""
+        return self._entries[-1]
+
+    @property
+    def first_index(self) -> int:
+        """The log's base."""
+        return self._indexes[0]
 
     def at(self, index: int) -> Configuration:
         """The one that was in force at an index, which is not below the base."""
         assert index >= self._indexes[0], "a configuration below the base"
         return self._values[bisect_right(self._indexes, index) - 1]
 
+    def entry_at(self, index: int) -> int:
+        """The index of the entry that had put it in force."""
+        assert index >= self._indexes[0], "a configuration below the base"
+        return self._entries[bisect_right(self._indexes, index) - 1]
+
     def append(self, index: int, configuration: Configuration) -> None:
         """An entry at index puts it in force."""
         assert index > self._indexes[-1], "a configuration goes back"
         self._indexes.append(index)
+        self._entries.append(index)
         self._values.append(configuration)
+
+    def replace_base(self, configuration: Configuration) -> None:
+        """What the group began with turns out to be something else."""
+        self._values[0] = configuration
 
     def truncate(self, index: int) -> None:
         """Entries from index on are gone, and what they said with them."""
         assert index > self._indexes[0], "the base is not an entry"
         keep = bisect_left(self._indexes, index)
-        del self._indexes[keep:]
-        del self._values[keep:]
+        del self._indexes[keep:], self._entries[keep:], self._values[keep:]
 
     def compact(self, index: int) -> None:
         """The log has a new base: what was in force there is the first one from now on."""
-        base = self.at(index)
-        keep = bisect_right(self._indexes, index)
-        self._indexes[:keep] = [index]
-        self._values[:keep] = [base]
+        keep = bisect_right(self._indexes, index) - 1
+        assert keep >= 0, "compacts below the base"
+        del self._indexes[:keep], self._entries[:keep], self._values[:keep]
+        self._indexes[0] = index
 
     def reset(self, index: int, configuration: Configuration) -> None:
         """The log begins anew behind index, with this one in force."""
-        self._indexes = [index]
+        self._indexes, self._entries = [index], [index]
         self._values = [configuration]

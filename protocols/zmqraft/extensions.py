@@ -29,7 +29,9 @@ from .values import (
     PRE_VOTE,
     UINT_MAX,
     UPDATE_PACK,
+    URL_BYTES_MAX,
     check_peer_id,
+    check_voters,
     decode_bool,
     decode_count,
     decode_id,
@@ -51,6 +53,7 @@ FEATURE_PACK = "pack"
 FEATURE_APPEND = "append"
 FEATURE_PRE_VOTE = "prevote"
 FEATURE_ENTRIES = "entries"
+FEATURE_MEMBERS = "members"
 
 BLOCKS_MAX = 256  # In one packed AppendEntries.
 ENTRIES_BLOCKS_MAX = 1024  # In one packed answer to RequestEntries.
@@ -80,6 +83,9 @@ class Hello(NamedTuple):
     voter: bool = True  # False: it has still to catch up, its acknowledgements don't count.
     # The members and their incarnations that it saw empty together: the cluster's first start.
     witnessed: tuple[tuple[str, int], ...] = ()
+    peer_url: str = ""  # Its door for peers.
+    # Whom the cluster began with, while its log begins there, too.
+    members: tuple[tuple[str, str], ...] | None = None
 
 
 def _hello_map(hello: Hello) -> dict[str, object]:
@@ -91,6 +97,8 @@ def _hello_map(hello: Hello) -> dict[str, object]:
         "last_index": hello.last_index,
         "voter": hello.voter,
         "witnessed": dict(hello.witnessed),
+        "peer_url": hello.peer_url,
+        "members": hello.members and [list(member) for member in hello.members],
     }
 
 
@@ -107,7 +115,7 @@ def decode_hello(frames: Sequence[bytes], cluster: bytes) -> tuple[bytes, Hello]
              3 bytes   cluster ident
              4 string  PEER ID of the one who speaks, empty for a client
              5 json    map: version, features, incarnation, empty, last_index,
-                       voter, witnessed; others are ignored
+                       voter, witnessed, peer_url, members; others are ignored
 
     Returns (id, hello).
     Raises RemoteProtocolError on a wrong frame count or type, a foreign cluster ident, or a map
@@ -157,7 +165,15 @@ def _decode_hello_map(frame: bytes, peer: str | None) -> Hello:
         _number(value, "last_index"),
         value.get("voter") is not False,
         _witnessed(value.get("witnessed", {})),
+        _peer_url(value.get("peer_url", "")),
+        None if value.get("members") is None else check_voters(value["members"]),
     )
+
+
+def _peer_url(value: object) -> str:
+    if not isinstance(value, str) or len(value.encode()) > URL_BYTES_MAX:
+        raise RemoteProtocolError("a hello's peer_url is a string")
+    return value
 
 
 def _witnessed(value: object) -> tuple[tuple[str, int], ...]:

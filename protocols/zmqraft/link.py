@@ -18,6 +18,7 @@ from ..raft.messages import (
     TimeoutNow,
     Vote,
 )
+from .client_codec import LogInfo, decode_log_info_answer
 from .extensions import (
     FEATURE_APPEND,
     FEATURE_PRE_VOTE,
@@ -53,6 +54,7 @@ from .values import (
     APPEND_ENTRIES,
     APPEND_PACKED,
     PRE_VOTE,
+    REQUEST_LOG_INFO,
     REQUEST_VOTE,
     TIMEOUT_NOW,
     TRANSFER_VOTE,
@@ -84,6 +86,7 @@ class Kind(IntEnum):
     HELLO = 4
     TRANSFER_VOTE = 5
     TIMEOUT_NOW = 6  # It has no answer.
+    LOG_INFO = 7
 
 
 class Pending(NamedTuple):
@@ -137,6 +140,11 @@ class PeerLink:
         message_id = self._remember(Pending(Kind.HELLO, int(about_us.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
 
+    def ask_log_info(self) -> None:
+        """Asks what its log is, as any client may: whoever knows the text answers."""
+        message_id = encode_uint(self._remember(Pending(Kind.LOG_INFO, 0, 0)))
+        self._send([message_id, REQUEST_LOG_INFO, self._cluster])
+
     def request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
         """Sends one request in the form that the peer understands."""
         if isinstance(message, AppendEntries):
@@ -185,7 +193,7 @@ class PeerLink:
             del self._pending[next(iter(self._pending))]
         return self._message_id
 
-    def on_answer(self, frames: list[bytes]) -> Message | Hello | None:
+    def on_answer(self, frames: list[bytes]) -> Message | Hello | LogInfo | None:
         """Decodes an answer; None when nothing waits for it. Raises RemoteProtocolError.
 
         Whoever said in its hello that it is another peer is not listened to: it would acknowledge
@@ -215,6 +223,8 @@ class PeerLink:
                 return answer
             case Kind.TIMEOUT_NOW:
                 return None  # It has no answer, so nothing waits for one.
+            case Kind.LOG_INFO:
+                return decode_log_info_answer(frames)[1]
             case Kind.HELLO:
                 hello = decode_hello_answer(frames)[1]
                 self.astray = hello.peer != self.peer
@@ -239,7 +249,7 @@ class PeerRequests:
         dialect: Callable[[str], Dialect] = lambda peer: "text",
     ) -> None:
         self._cluster = cluster
-        self._members = members
+        self.members = members  # Who is heard.
         self._entries = entries
         self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
         # The last text request of each peer and its answer: None while it is in work.
@@ -268,7 +278,7 @@ class PeerRequests:
         elif kind == APPEND_ENTRIES:
             form = Kind.APPEND
             _, message, entries = decode_append_entries(frames, self._cluster)
-            if entries and message.leader in self._members - unheard:
+            if entries and message.leader in self.members - unheard:
                 batches = self._entries.frame(message.prev_index + 1, entries)
                 message = message._replace(batches=tuple(batches))
         elif kind == REQUEST_VOTE:
@@ -286,7 +296,7 @@ class PeerRequests:
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
         sender = message.candidate if isinstance(message, RequestVote) else message.leader
-        if sender not in self._members or sender in unheard:
+        if sender not in self.members or sender in unheard:
             self.strangers += 1
             return None
         if form in (Kind.VOTE, Kind.APPEND) and self._is_repeat(sender, routing_id, frames, send):

@@ -14,7 +14,6 @@ from ...native.updates import Reqids, Updates, View
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role, Setup
 from ..raft.log import RaftLog
-from ..raft.membership import Configuration
 from ..raft.messages import (
     KIND_CHECKPOINT,
     AppendEntries,
@@ -53,10 +52,11 @@ from .client_codec import (
     encode_state_url_answer,
 )
 from .commits import Commit, Commits
-from .config_codec import batch_configuration, check_configs
+from .config_codec import check_configs, decode_config_update
 from .extensions import (
     FEATURE_APPEND,
     FEATURE_ENTRIES,
+    FEATURE_MEMBERS,
     FEATURE_PACK,
     FEATURE_PRE_VOTE,
     Hello,
@@ -66,15 +66,19 @@ from .extensions import (
     encode_hello_answer,
 )
 from .franchise import Franchise
-from .link import Entries, Origin, PeerLink, PeerRequests
+from .link import Entries, Origin, PeerRequests
+from .links import Links
+from .members import MemberChanges, Reply
 from .peer_codec import Dialect
 from .prune import PruneMarks
 from .reads import FEATURE_READS, PeerReads
+from .roster import Roster
 from .streams import Asker, EntryStreams
 from .transfer import FEATURE_TRANSFER, Transfers
 from .values import (
     APPEND_ENTRIES,
     APPEND_PACKED,
+    CONFIG_UPDATE,
     ENTRIES_PACKED,
     HELLO,
     PRE_VOTE,
@@ -92,12 +96,12 @@ FEATURES = (
     FEATURE_READS,
     FEATURE_ENTRIES,
     FEATURE_TRANSFER,
+    FEATURE_MEMBERS,
 )
 PEER_REQUESTS = frozenset(
     (REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE, TRANSFER_VOTE, TIMEOUT_NOW)
 )
 CHECKPOINT_DATA = b"\xc0"
-HELLO_REPEAT_MS = 100
 READERS_A_WAKE = 8  # Readers served in one wake, and ...
 READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: heartbeats can't wait.
 READERS_MAX = 8000  # Readers that wait for their turn.
@@ -112,7 +116,7 @@ class PeerSetup(NamedTuple):
     cluster: str
     peer_id: str
     urls: Mapping[str, str]  # Each member's ROUTER url, our own included.
-    insiders: frozenset[str] = frozenset()  # Members that come in at `peer_url`, and only there.
+    peer_urls: Mapping[str, str] = {}  # Of those who come in at a door of their own: only there.
     text_peers: frozenset[str] = frozenset()  # Members that speak as the text does, not as node.
     version: str = ""
     election_timeout_ms_min: int = 200
@@ -142,6 +146,7 @@ class Recovered(NamedTuple):
     voter: bool
     withheld: bool
     marks: PruneMarks | None = None  # Of what the table of request ids was made of.
+    roster: Roster | None = None  # What the log says of the members; None: nothing.
 
 
 class Wake(NamedTuple):
@@ -218,34 +223,29 @@ class Peer:
         self._reader = reader
         self._epoch = recovered.epoch
         log = recovered.log
-        log.configurations.reset(log.base_index, Configuration(tuple(setup.urls)))
+        self.roster = recovered.roster or Roster(setup.urls, setup.peer_urls)
+        log.configurations = self.roster.history
         self.core = Raft(self._core_setup(), recovered.hard_state, log, now_ms, random)
         self.incarnation = random.getrandbits(48)
         self.franchise = self._enfranchise(recovered)
         self.core.may_vote = self.franchise.may_vote
         self._voter_saved = recovered.voter
 
-        others = [peer for peer in setup.urls if peer != setup.peer_id]
         self.clients_out = native.Frames()
         self.peers_out = native.Frames()
-        self.links_out = {peer: native.Frames() for peer in others}
         entries = Entries(_expand, _frame, _check)
-        self.links = {
-            peer: PeerLink(self.cluster, peer, out.add, entries)
-            for peer, out in self.links_out.items()
-        }
-        self.requests = PeerRequests(self.cluster, frozenset(others), entries, self._dialect)
+        self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
+        self.links = Links(self.cluster, self.core, self.roster, entries)
+        self.links.follow(self.members.guests)
+        self.requests = PeerRequests(self.cluster, frozenset(), entries, self._dialect)
+        self._configuration = self.core.configuration
+        self._note_members()
         self.updates = self._new_updates()
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.transfers = Transfers(self.core, self.cluster)
         self.streams = EntryStreams(self._read)
         self._marks = recovered.marks or PruneMarks()
         self._readers: deque[_Reading] = deque()  # Who waits for a turn.
-        self._incarnations: dict[str, int] = {}
-        self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
-        self._hello_due_ms = now_ms
-        self._hello_wanted = set(others)
-
         self.last_applied = 0
         self.leading = False
         self._written = recovered.log.last_index  # The last index given to the log writer.
@@ -275,7 +275,13 @@ class Peer:
             known_term if recovered.withheld else None,
             setup.bootstrap,
         )
+        self.roster.settled = self.roster.settled or franchise.voter
         return franchise
+
+    @property
+    def links_out(self) -> dict[str, native.Frames]:
+        """What is to be sent on each link."""
+        return self.links.out
 
     def _new_updates(self) -> Updates:
         setup = self.setup
@@ -290,7 +296,7 @@ class Peer:
 
     def _dialect(self, peer: str) -> Dialect:
         """Whoever is known neither to speak the text's form nor ours is of the npm package."""
-        link = self.links.get(peer)
+        link = self.links.by_peer.get(peer)
         is_ours = link is not None and link.features is not None
         return "text" if is_ours or peer in self.setup.text_peers else "node"
 
@@ -310,7 +316,7 @@ class Peer:
             cut=cut_block,
             trim=_trim,
             term_entry=term_entry,
-            configuration=batch_configuration,
+            configuration=self.roster.note,
         )
 
     # ---- what arrives ----
@@ -357,7 +363,9 @@ class Peer:
     def on_answers(self, peer: str, arena: native.Arena, now_ms: int) -> None:
         """Takes the answers of one peer to our requests."""
         self._now_ms = now_ms
-        link = self.links[peer]
+        link = self.links.by_peer.get(peer)
+        if link is None:
+            return  # Nobody of ours any more.
         for frames in arena.messages():
             try:
                 message = link.on_answer(frames)
@@ -366,20 +374,23 @@ class Peer:
                 if isinstance(message, Hello):
                     # By an answer alone, as it shows who is there, and to what we are now.
                     if link.told_voter or not self.franchise.voter:
-                        self._hello_wanted.discard(peer)
+                        self.links.wanted.discard(peer)
                     self._on_hello(peer, message)
+                    self.members.on_guest(peer, now_ms)
+                    self.links.on_place(peer, message.peer_url, self.members.guests)
+                elif isinstance(message, LogInfo):
+                    self.members.on_guest(peer, now_ms, message)
                 else:
                     self.core.step(peer, message, now_ms)
             except RemoteProtocolError:
                 self.malformed += 1
             if link.astray:
-                self._hello_wanted.add(peer)
+                self.links.wanted.add(peer)
 
     def on_lost(self, peer: str) -> None:
         """The connection to a peer was lost: its answers will not come."""
-        self.links[peer].reset()
-        self.core.on_unreachable(peer)
-        self._hello_wanted.add(peer)
+        if peer in self.links.by_peer:
+            self.links.lost(peer)
 
     def on_written(self, seq: int, now_ms: int) -> None:
         """The log writer has made everything up to seq durable."""
@@ -420,6 +431,10 @@ class Peer:
                 self._on_entries_request(asker, decode_entries_packed(request, self.cluster))
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
+            elif kind == CONFIG_UPDATE:
+                update = decode_config_update(request, self.cluster)
+                reply = Reply(out, routing_id)
+                self.members.on_request(update, reply, self._now_ms, self._unix_s)
             else:
                 self._on_client_request(routing_id, request, out)
         except RemoteProtocolError:
@@ -437,7 +452,7 @@ class Peer:
     def _unheard(self, out: native.Frames) -> frozenset[str]:
         """Who is not believed to be a member at the door whose answers go to out: at the clients'
         door anybody may use the name of one who has a better way in."""
-        return self.setup.insiders if out is self.clients_out else _NOBODY
+        return self.roster.insiders if out is self.clients_out else _NOBODY
 
     def _hear_leader(self, message: AppendEntries) -> None:
         if self.franchise.may_vote:
@@ -445,6 +460,10 @@ class Peer:
         core = self.core
         # As far as our log is known to be the leader's: an older one may hold as many entries.
         agreed_index = min(core.durable_index, core.commit_index)
+        # And only when we know who the voters are. Leaders of another make do not tell, nor did
+        # versions before there were changes: those are as the topology says.
+        if not self.roster.settled and message.leader in self.roster.insiders:
+            agreed_index = 0
         commit_index = message.commit_index
         withheld = self.franchise.withheld
         if self.franchise.on_leader(message.term, commit_index, agreed_index, self._now_ms):
@@ -453,8 +472,9 @@ class Peer:
             core.spend_vote()  # The forgotten one may have been of this very term.
 
     def _become_voter(self) -> None:
+        self.roster.settled = True
         self.core.may_vote = self.writable
-        self._hello_wanted.update(self.links)  # Others must count us from now on.
+        self.links.wanted.update(self.links.by_peer)  # Others must count us from now on.
 
     def _on_client_request(
         self, routing_id: bytes, request: list[bytes], out: native.Frames
@@ -463,7 +483,7 @@ class Peer:
         core = self.core
         match message:
             case RequestConfig():
-                members = tuple(self.setup.urls.items())
+                members = self.roster.members
                 config = ConfigAnswer(self._takes_updates(), core.leader, members)
                 answer = encode_config_answer(message.reqid, config)
             case RequestLogInfo():
@@ -544,6 +564,8 @@ class Peer:
             voter=self.franchise.voter,
             witnessed=self.franchise.witnessed,
             last_index=self.core.log.last_index,
+            peer_url=self.setup.peer_urls.get(self.setup.peer_id, ""),
+            members=self.roster.first,
         )
 
     def _on_hello_request(
@@ -552,30 +574,21 @@ class Peer:
         message_id, hello = decode_hello(request, self.cluster)
         if hello.peer in self._unheard(out):
             self.requests.strangers += 1
-        elif hello.peer in self.links:
-            known = self._incarnations.get(hello.peer, hello.incarnation)
-            if known != hello.incarnation:
-                self.on_lost(hello.peer)
+        elif hello.peer in self.links.by_peer:
             self._on_hello(hello.peer, hello)
+        elif hello.peer and out is self.peers_out:
+            self.roster.meet(hello.peer)
+            self._note_members()
         # Only now: what it told may have made us a voter.
         out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
-        self._incarnations[peer] = hello.incarnation
-        if hello.voter:
-            self._voters[peer] = hello.incarnation
-        link = self.links[peer]
-        link.features = frozenset(hello.features)
-        window = self.setup.append_inflight_max if link.packs else 1
-        self.core.on_speaks(
-            peer,
-            window,
-            pre_vote=FEATURE_PRE_VOTE in link.features,
-            # Of two hellos on two connections the older one may come last: once a voter, always.
-            counts=self._voters.get(peer) == hello.incarnation,
-            last_index=hello.last_index,
-            transfer=FEATURE_TRANSFER in link.features,
-        )
+        self.links.on_hello(peer, hello, self.setup.append_inflight_max)
+        if hello.voter and not self.roster.settled:
+            if hello.members is not None:
+                self.core.begin_with(self.roster.settle(hello.members))
+            elif FEATURE_MEMBERS not in hello.features:
+                self.roster.settled = True  # Of a version whose members the topology names.
         if self.franchise.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
             self._become_voter()
 
@@ -588,10 +601,14 @@ class Peer:
         if self._readers:
             return self._now_ms
         deadline = core.deadline_ms
-        if self._hello_wanted:
-            deadline = min(deadline, self._hello_due_ms)
-        deadlines = (self.updates.deadline_ms, self.reads.deadline_ms, self.transfers.deadline_ms)
-        for due_ms in (self._commits.deadline_ms(self._told_index, self._now_ms), *deadlines):
+        for due_ms in (
+            self.updates.deadline_ms,
+            self.reads.deadline_ms,
+            self.transfers.deadline_ms,
+            self._commits.deadline_ms(self._told_index, self._now_ms),
+            self.links.deadline_ms(self.members.guests),
+            self.members.deadline_ms(self._now_ms),
+        ):
             if due_ms is not None:
                 deadline = min(deadline, due_ms)
         return deadline
@@ -601,6 +618,11 @@ class Peer:
         self._now_ms = now_ms
         core = self.core
         core.tick(now_ms)
+        self.members.step(now_ms)
+        self.links.follow(self.members.guests)
+        if core.configuration is not self._configuration:
+            self._configuration = core.configuration
+            self._note_members()
         ready = core.ready()
         self._note_role()
         job = self._job(ready.batches, ready.messages_after)
@@ -621,6 +643,10 @@ class Peer:
             self._voter_saved = self.franchise.voter
             saved = (hard_state, self.franchise.voter)
         return Wake(saved, job, self._commit(now_ms))
+
+    def _note_members(self) -> None:
+        """Whose requests are taken in follows the configuration."""
+        self.requests.members = self.roster.heard - {self.setup.peer_id}
 
     def _note_role(self) -> None:
         """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
@@ -689,7 +715,9 @@ class Peer:
         else:
             message = envelope.message
             assert isinstance(message, RequestVote | AppendEntries | TimeoutNow)
-            self.links[envelope.to].request(message)
+            link = self.links.by_peer.get(envelope.to)
+            if link is not None:  # It may have left since.
+                link.request(message)
 
     def _answer(self, envelope: Envelope) -> None:
         assert isinstance(envelope.context, Origin)
@@ -710,11 +738,9 @@ class Peer:
             self._dispatch(envelope)
 
     def _timers(self, now_ms: int) -> None:
-        if self._hello_wanted and now_ms >= self._hello_due_ms:
-            self._hello_due_ms = now_ms + HELLO_REPEAT_MS
-            about_us = self._about_us()
-            for peer in self._hello_wanted:
-                self.links[peer].hello(about_us)
+        hello_ms = self.links.deadline_ms(self.members.guests)
+        if hello_ms is not None and now_ms >= hello_ms:
+            self.links.say(self._about_us(), self.members.guests, now_ms)
         remind_ms = self.updates.deadline_ms
         if remind_ms is not None and now_ms >= remind_ms:
             self.updates.remind(now_ms, self.clients_out)
@@ -758,6 +784,9 @@ class Peer:
             "strangers": self.requests.strangers,
             "readers_refused": self.streams.refused,
             "writable": self.writable,
+            "members": dict(self.roster.members),
+            "drift": self.roster.drift,
+            "change": self.members.status,
             **self.updates.counters(),
             **self.reads.counters(),
         }

@@ -4,6 +4,7 @@ Everything read is checked against a limit before memory is spent on it. Whateve
 RemoteProtocolError, nothing else does (docs/protocols/zmq-raft.md, "Types").
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +21,13 @@ ID_BYTES_MAX = REQID_BYTES  # Node clients may use shorter ids for everything th
 PEER_ID_BYTES_MAX = 255
 IDENT_BYTES_MAX = 255
 URL_BYTES_MAX = 1024
+PORT_MAX = 65535
 JSON_BYTES_MAX = 64 << 10
 JSON_ITEMS_MAX = 256
 
 NULL = b"\xc0"
+
+_URL = re.compile(r"tcp://(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})|ipc://\S{1,100}", re.ASCII)
 
 REQUEST_VOTE = b"\x3f"
 APPEND_ENTRIES = b"\x2b"
@@ -195,11 +199,27 @@ def decode_members(frame: bytes) -> tuple[tuple[str, str], ...]:
     return check_members(decode_json(frame))
 
 
+def is_url(url: str) -> bool:
+    """Whether a socket can be connected to it."""
+    match = _URL.fullmatch(url)
+    return match is not None and 0 < int(match[1] or 1) <= PORT_MAX
+
+
 def check_members(value: object) -> tuple[tuple[str, str], ...]:
     """Pairs of PEER ID and url inside json."""
     if not isinstance(value, list):
         raise RemoteProtocolError("a cluster config is an array")
     return tuple(_check_member(member) for member in value)
+
+
+def check_voters(value: object) -> tuple[tuple[str, str], ...]:
+    """The same of a configuration: somebody is in it, and nobody twice."""
+    members = check_members(value)
+    if not members:
+        raise RemoteProtocolError("a configuration of nobody")
+    if len({peer for peer, _ in members}) < len(members):
+        raise RemoteProtocolError("a configuration names a PEER ID twice")
+    return members
 
 
 def _check_member(member: object) -> tuple[str, str]:

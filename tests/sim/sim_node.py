@@ -15,6 +15,7 @@ from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from kelek.protocols.zmqraft.roster import Roster
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log
@@ -51,7 +52,10 @@ class PeerProcess(Process):
         reqids = Reqids(b"sixteen bytes...")
         runs: list[tuple[int, int]] = []
         last_index = 0
+        setup = self.node.setup
+        roster = Roster(setup.urls, setup.peer_urls)
         for batch in self.reader.scan():
+            roster.recover(batch)
             if not runs or runs[-1][1] != batch.term:
                 runs.append((batch.first_index, batch.term))
             last_index = batch.last_index
@@ -63,12 +67,12 @@ class PeerProcess(Process):
             hard_state=stored.state,
             voter=stored.voter,
             withheld=stored.withheld,
+            roster=roster,
         )
         random = Random(self.world.random.getrandbits(64))
         now_ms = self.world.now_ms
-        self.peer = Peer(self.node.setup, recovered, reqids, self.reader, now_ms, random)
+        self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
         self.node.checker.on_started(self.node.name, self.peer.core)
-        self.links = {name: Link(self, other) for name, other in self.node.others.items()}
         self.world.note(self.name, "begins at", last_index, "term", self.peer.core.term)
 
     def on_wake(self) -> None:
@@ -126,7 +130,11 @@ class PeerProcess(Process):
         if wake.hard_state is not None:
             self.hard_state.withheld = peer.franchise.withheld
             self.hard_state.save(*wake.hard_state)
+        for name in [name for name in self.links if name not in peer.links_out]:
+            self.links.pop(name).close()
         for name, frames in peer.links_out.items():
+            if name not in self.links:
+                self.links[name] = Link(self, node.others[name])
             for message in take(frames):
                 self.links[name].send(message)
         if wake.job is not None:
@@ -158,12 +166,13 @@ class Link:
         self.process = process
         self.target = target
         self.connection: Connection | None = None
+        self.closed = False
         self._connect()
 
     def _connect(self) -> None:
         """Connects when the other side listens, else tries again."""
         process, target = self.process, self.target
-        if not process.alive or self.connection is not None:
+        if not process.alive or self.closed or self.connection is not None:
             return
         if target.peer_door.is_open():
             network = process.node.network
@@ -174,6 +183,12 @@ class Link:
     def _connect_later(self, delay_us_max: int) -> None:
         world = self.process.world
         world.after(world.between(100, delay_us_max), self._connect)
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+        self.closed = True
+        if self.connection is not None:
+            self.connection.close()
 
     def send(self, frames: Frames) -> None:
         """Dropped when there is no connection (ZMQ_IMMEDIATE)."""
@@ -324,7 +339,7 @@ class Node:
             cluster=CLUSTER,
             peer_id=name,
             urls={other: f"sim://{other}" for other in names},
-            insiders=frozenset(names),
+            peer_urls={other: f"sim://{other}/peers" for other in names},
             **options,
         )
         self.others: dict[str, Node] = {}

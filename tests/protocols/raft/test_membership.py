@@ -126,6 +126,7 @@ def test_the_history_tells_what_was_in_force_and_forgets_with_the_log() -> None:
     history.append(7, DEF)
     history.compact(6)
     assert (history.at(6), history.last, history.last_index) == (JOINT, DEF, 7)
+    assert (history.first_index, history.entry_at(6), history.entry_at(8)) == (6, 4, 7)
     with pytest.raises(AssertionError):
         history.at(5)
     history.compact(7)

@@ -19,6 +19,7 @@ from kelek.protocols.record import (
     check_block,
     encode_block,
 )
+from kelek.protocols.zmqraft.client_codec import LogInfo
 from kelek.protocols.zmqraft.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
 from kelek.protocols.zmqraft.link import Entries, Origin, PeerLink, PeerRequests
 from kelek.protocols.zmqraft.peer_codec import Dialect
@@ -63,7 +64,7 @@ class Wire:
         assert received is not None
         return received
 
-    def answered(self) -> Message | Hello | None:
+    def answered(self) -> Message | Hello | LogInfo | None:
         routing_id, *frames = self.back[-1]
         assert routing_id == b"\0rid"
         return self.link.on_answer(frames)

@@ -1,0 +1,110 @@
+"""Our links to the peers that we have to do with: they follow the configuration, and say hello.
+
+It holds no socket: whoever owns those looks at `places`, and sends what lies in `out`.
+"""
+
+from collections.abc import Mapping
+
+from ... import native
+from ..raft.core import Raft
+from .extensions import FEATURE_PRE_VOTE, Hello
+from .link import Entries, PeerLink
+from .members import Guest
+from .roster import Roster
+from .transfer import FEATURE_TRANSFER
+
+HELLO_REPEAT_MS = 100
+GUEST_REPEAT_MS = 5  # A client waits for the change, and what is sent while we connect is lost.
+
+
+class Links:
+    """One link to each peer that the core serves, and to each guest."""
+
+    def __init__(self, cluster: bytes, core: Raft, roster: Roster, entries: Entries) -> None:
+        self._cluster = cluster
+        self._core = core
+        self._roster = roster
+        self._entries = entries
+        self.by_peer: dict[str, PeerLink] = {}
+        self.out: dict[str, native.Frames] = {}
+        self.places: dict[str, str] = {}  # Where each one goes: another object when one changes.
+        self.wanted: set[str] = set()  # Who has to hear a hello.
+        self._due_ms = 0
+        self._incarnations: dict[str, int] = {}
+        self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
+
+    def follow(self, guests: Mapping[str, Guest]) -> None:
+        """Links to exactly those whom the core serves, and to the guests."""
+        peers = self._core.peers
+        wanted = peers | guests.keys() if guests else peers
+        if wanted == self.by_peer.keys():
+            return
+        for peer in sorted(self.by_peer.keys() - wanted):
+            self._drop(peer)
+        for peer in sorted(wanted - self.by_peer.keys()):
+            out = self.out[peer] = native.Frames()
+            self.by_peer[peer] = PeerLink(self._cluster, peer, out.add, self._entries)
+            self.wanted.add(peer)
+            self._due_ms = 0
+        self._place(guests)
+
+    def _drop(self, peer: str) -> None:
+        del self.by_peer[peer], self.out[peer]
+        self.wanted.discard(peer)
+        self._incarnations.pop(peer, None)
+        self._voters.pop(peer, None)
+        self._roster.forget_peer_url(peer)
+        self._core.forget(peer)
+
+    def _place(self, guests: Mapping[str, Guest]) -> None:
+        urls = {peer: guest.url for peer, guest in guests.items()}
+        self.places = {peer: self._roster.url_of(peer, urls.get(peer, "")) for peer in self.by_peer}
+
+    def lost(self, peer: str) -> None:
+        """The connection was lost: its answers will not come."""
+        self.by_peer[peer].reset()
+        self._core.on_unreachable(peer)
+        self.wanted.add(peer)
+
+    # Hellos.
+
+    def on_hello(self, peer: str, hello: Hello, inflight_max: int) -> None:
+        """A peer of ours said what it is; a window of inflight_max messages is used if it can."""
+        known = self._incarnations.get(peer, hello.incarnation)
+        if known != hello.incarnation:
+            self.lost(peer)
+        self._incarnations[peer] = hello.incarnation
+        if hello.voter:
+            self._voters[peer] = hello.incarnation
+        link = self.by_peer[peer]
+        link.features = frozenset(hello.features)
+        self._core.on_speaks(
+            peer,
+            inflight_max if link.packs else 1,
+            pre_vote=FEATURE_PRE_VOTE in link.features,
+            # Of two hellos on two connections the older one may come last: once a voter, always.
+            counts=self._voters.get(peer) == hello.incarnation,
+            last_index=hello.last_index,
+            transfer=FEATURE_TRANSFER in link.features,
+        )
+
+    def on_place(self, peer: str, url: str, guests: Mapping[str, Guest]) -> None:
+        """It says where its door for peers is: from now on we go there."""
+        if self._roster.on_peer_url(peer, url):
+            self.by_peer[peer].reset()
+            self.wanted.add(peer)
+            self._due_ms = 0
+            self._place(guests)
+
+    def say(self, about_us: Hello, guests: Mapping[str, Guest], now_ms: int) -> None:
+        """Says hello to everybody who has to hear it; asks guests of another make for their log."""
+        self._due_ms = now_ms + (GUEST_REPEAT_MS if guests else HELLO_REPEAT_MS)
+        for peer in self.wanted:
+            self.by_peer[peer].hello(about_us)
+        for peer, guest in guests.items():
+            if not guest.is_ours:
+                self.by_peer[peer].ask_log_info()
+
+    def deadline_ms(self, guests: Mapping[str, Guest]) -> int | None:
+        """When say() comes next; None: nobody has to hear anything."""
+        return self._due_ms if self.wanted or guests else None
