@@ -23,10 +23,10 @@ from .segment import (
 
 FOLDER = "snapshots"
 LOCK = f"{FOLDER}/lock"
-STATE_PATH = f"{FOLDER}/state.new"  # Where a state machine writes what becomes a snapshot's state.
 MAGIC = 0x534B4C4B  # "KLKS"
 CONFIGURATION_BYTES_MAX = 1 << 20
 PIECE_BYTES = 1 << 20  # Read, checked and copied at a time.
+LISTINGS_MAX = 8  # How often the writer may overtake one look.
 SYNC_BYTES = 8 << 20  # Written at most before a sync: so the last one is short.
 
 _FIELDS = Struct("<QQQQQIIIQ")  # index, term, three sizes, three checksums, when it was made
@@ -192,17 +192,25 @@ def _survey(
     files: Files, identity: Identity
 ) -> tuple[SnapshotInfo | None, dict[str, StorageError]]:
     """The newest sound one, and by their paths those that are newer but damaged."""
-    damaged = {}
-    for path in paths(files):
-        try:
-            snapshot = open_path(files, path, identity)
-        except StorageError as error:
-            damaged[path] = error
-            continue
-        if snapshot is not None:
-            snapshot.close()
-            return snapshot.info, damaged
-    return None, damaged
+    for _ in range(LISTINGS_MAX):
+        damaged: dict[str, StorageError] = {}
+        found = None
+        for path in paths(files):
+            try:
+                found = open_path(files, path, identity)
+            except StorageError as error:
+                damaged[path] = error
+                continue
+            break
+        else:
+            return None, damaged
+        if found is not None:
+            found.close()
+            return found.info, damaged
+        # The writer has removed it, so there is a newer one: look again.
+    raise StorageError(
+        files.place(FOLDER), "it changes all the time", "leave this directory to its owner"
+    )
 
 
 # ---- writing: one process ----

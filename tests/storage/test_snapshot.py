@@ -11,12 +11,11 @@ import pytest
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.files import Files
-from kelek.storage.memory import Killed, MemoryDisk
+from kelek.storage.memory import Killed, MemoryDisk, MemoryFile
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import (
     FOLDER,
     PIECE_BYTES,
-    STATE_PATH,
     SYNC_BYTES,
     SnapshotFile,
     SnapshotInfo,
@@ -27,6 +26,7 @@ from kelek.storage.snapshot import (
 
 ME = Identity("demo", "n1")
 OTHER = Identity("demo", "n2")
+STATE_PATH = f"{FOLDER}/1.state.new"
 CONFIGURATION = b"\x91\x92\xa2n1\xa1u"
 
 
@@ -431,6 +431,30 @@ def _resume(snapshots: Snapshots, info: SnapshotInfo, data: bytes) -> None:
             continue
         return
     raise AssertionError("it never arrives")
+
+
+def test_a_look_that_the_writer_overtakes_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    snapshots = Snapshots.open(disk.process(), ME)
+    make(snapshots, 10)
+    files = disk.process()
+    opens, turns = files.open, iter(range(20, 1000, 10))
+
+    def overtaken(path: str, io: str = "read") -> MemoryFile | None:
+        index = next(turns)
+        if index <= last_index:
+            make(snapshots, index)
+        return opens(path, io)
+
+    monkeypatch.setattr(files, "open", overtaken)
+    last_index = 50
+    found = newest(files, ME)
+    assert found is not None
+    assert found.index == 50
+    last_index = 1000
+    with pytest.raises(StorageError, match="changes all the time"):
+        newest(files, ME)
+    snapshots.close()
 
 
 class Twin:
