@@ -28,6 +28,7 @@ from ..native.poller import Poller
 from ..storage.errors import StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken
+from .tracing import allow_tracer
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -553,6 +554,7 @@ class Actor(Loop):
         os.set_blocking(self._stop_fd, False)
         if not self._threaded:
             raise_open_files()
+            allow_tracer(os.getppid())
             self._open_signals((*STOP_SIGNALS, signal.SIGIO))
             self._open_stop_signal()
         self.watch(self._stop_fd, self._on_stop_fd)

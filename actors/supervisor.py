@@ -30,7 +30,9 @@ from .actor import (
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
 from .errors import OperatorError
 from .plan import ActorPlan, NodePlan, UnitPlan
+from .profiles import Profiles, decode_wish
 from .run_dir import RunDir, sweep
+from .tracing import allow_tracer
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
 HEALTH_MS = 5000  # So long without a failure, and the backoff begins anew.
@@ -81,6 +83,7 @@ class Unit:
         self.was_ready = False
         self.ready_ms: int | None = None
         self.restart_ms: int | None = None
+        self.asked_ms: int | None = None  # Somebody asked for a restart: it is being stopped.
         self.given_up = ""
 
     @property
@@ -96,8 +99,13 @@ class Supervisor(Loop):
     """The parent of all actors of the nodes that it runs.
 
     control   ROUTER   [id, ready] [id, status, msgpack map]   from each actor
-                       [id, ask-status] -> [msgpack list of maps]   from `supervisor status`
-                       [id, ask-stop] -> [ok]   from `supervisor stop`
+                       [id, ask-status] -> [list of maps]   from `supervisor status`
+                       [id, ask-stop] -> ['']   from `supervisor stop`
+                       [id, ask-restart, [node, unit]] -> ['' or why not]   `supervisor restart`
+                       [id, ask-profile, profiles.Wish] -> [path, reason]   `supervisor profile`,
+                                                          once py-spy has ended
+
+    All that is asked and answered is msgpack.
     """
 
     def __init__(self, nodes: Sequence[NodePlan], options: StartOptions) -> None:
@@ -113,6 +121,7 @@ class Supervisor(Loop):
         self._stop_begun_ms = 0
         self._stop_rank = -1
         self._complete = False  # Every unit has been ready: from now on a failure is not ours.
+        self._profiles = Profiles()
         self._pipes_dir = "inproc://kelek" if options.one_process else str(options.run_dir)
 
     # ---- Start ----
@@ -121,6 +130,8 @@ class Supervisor(Loop):
         """Runs until it is stopped; returns the exit code. Raises OperatorError at the start."""
         try:
             self._acquire()
+            if self.options.one_process:
+                allow_tracer(os.getpid())
             self._open_signals((*STOP_SIGNALS, signal.SIGCHLD))
             for unit in self.units:
                 self._start_unit(unit)
@@ -161,7 +172,7 @@ class Supervisor(Loop):
 
     def _start_unit(self, unit: Unit) -> None:
         unit.epoch = max(time.time_ns(), unit.epoch + 1)
-        unit.failed, unit.restart_ms, unit.ready_ms = False, None, None
+        unit.failed, unit.restart_ms, unit.ready_ms, unit.asked_ms = False, None, None, None
         for member in unit.members:
             member.child = self._spawn(unit, member)
             member.state = "starting"
@@ -212,6 +223,7 @@ class Supervisor(Loop):
     def on_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._reap()
+            self._answer_profiles()
         elif not self.stopping:
             self.event("stopping", reason=signal.Signals(number).name)
             self.ask_stop()
@@ -231,9 +243,15 @@ class Supervisor(Loop):
             if kind == b"ask-status":
                 self.send(self._control, [routing_id, msgpack.packb(self.report())])
             elif kind == b"ask-stop":
-                self.send(self._control, [routing_id, b"ok"])
+                self.send(self._control, [routing_id, msgpack.packb("")])
                 self.event("stopping", reason="asked")
                 self.ask_stop()
+            elif kind == b"ask-restart":
+                self.send(self._control, [routing_id, msgpack.packb(self._on_restart_asked(rest))])
+            elif kind == b"ask-profile":
+                reason = self._on_profile_asked(routing_id, rest)
+                if reason:
+                    self.send(self._control, [routing_id, msgpack.packb(["", reason])])
             else:
                 self._on_actor(routing_id, kind, rest, now_ms)
 
@@ -267,6 +285,57 @@ class Supervisor(Loop):
             elapsed_ms = now_ms - self._begun_ms
             self.event("all-ready", nodes=len(self.nodes), actors=count, ms=elapsed_ms)
 
+    # ---- What is asked about one unit or process ----
+
+    def _on_restart_asked(self, rest: list[bytes]) -> str:
+        """Begins to restart a unit; returns '' or why not. One that was given up gets new tries."""
+        node, name = msgpack.unpackb(rest[0])
+        for unit in self.units:
+            if (unit.node.name, unit.plan.name) == (node, name) and not self.stopping:
+                now_ms = monotonic_ms()
+                unit.failures, unit.given_up = 0, ""
+                self.event("restarting", node=node, unit=name, reason="asked")
+                if unit.children:
+                    unit.asked_ms = now_ms
+                    self._go_on_restarting(unit, now_ms)
+                else:
+                    unit.restart_ms = now_ms
+                return ""
+        return f"nothing is called {name} in node {node} here"
+
+    def _go_on_restarting(self, unit: Unit, now_ms: int) -> None:
+        """Stops a unit as all are stopped: by rank, and at last by SIGKILL."""
+        assert unit.asked_ms is not None
+        running = [member for member in unit.members if member.child is not None]
+        lowest = min((member.plan.stop_rank for member in running), default=0)
+        for member in running:
+            assert member.child is not None
+            if now_ms - unit.asked_ms >= STOP_KILL_MS:
+                member.child.kill()
+            elif member.plan.stop_rank == lowest and member.state != "stopping":
+                member.state = "stopping"
+                member.child.ask_stop()
+
+    def _on_profile_asked(self, asker: bytes, rest: list[bytes]) -> str:
+        """Starts py-spy; returns '' or why not."""
+        wish = decode_wish(msgpack.unpackb(rest[0]))
+        if wish is None:
+            return "that is no profile to be made; is the command of the same version?"
+        for unit in self.units:
+            for member in unit.members:
+                if (unit.node.name, member.plan.role) != (wish.node, wish.role):
+                    continue
+                if member.child is None:
+                    return f"{wish.node}/{wish.role} does not run now; try again when it does"
+                folder = self.run_dirs[wish.node].path
+                return self._profiles.start(wish, member.child.pid, folder, asker)
+        return f"nothing is called {wish.role} in node {wish.node} here"
+
+    def _answer_profiles(self) -> None:
+        for profile, reason in self._profiles.finished():
+            path = "" if reason else str(profile.path)
+            self.send(self._control, [profile.asker, msgpack.packb([path, reason])])
+
     # ---- Ends and restarts ----
 
     def _reap(self) -> None:
@@ -285,7 +354,7 @@ class Supervisor(Loop):
         member.child = None
         member.state = "exited"
         member.status = {}
-        expected = self.stopping or unit.failed
+        expected = self.stopping or unit.failed or unit.asked_ms is not None
         role = member.plan.role
         words: dict[str, object] = {"node": unit.node.name, "role": role, "pid": child.pid}
         self.event("exited", **words, **_cause(code))
@@ -294,10 +363,14 @@ class Supervisor(Loop):
             unit.failed = True
             unit.fault_code = code
             unit.fault = child.tail[-1] if child.tail else f"{role} ended"
-        for other in unit.children:
-            if not self.stopping:
+        if self.stopping:
+            return
+        if unit.asked_ms is not None:
+            self._go_on_restarting(unit, monotonic_ms())
+        else:
+            for other in unit.children:
                 other.kill()
-        if not unit.children and not self.stopping:
+        if not unit.children:
             self._on_unit_down(unit)
 
     def _show_tail(self, member: Member, child: Child, words: dict[str, object]) -> None:
@@ -310,6 +383,9 @@ class Supervisor(Loop):
     def _on_unit_down(self, unit: Unit) -> None:
         """Decides whether a unit that has ended starts again, and when."""
         now_ms = monotonic_ms()
+        if unit.asked_ms is not None:
+            unit.restart_ms = now_ms
+            return
         if unit.ready_ms is not None and now_ms - unit.ready_ms >= HEALTH_MS:
             unit.failures = 0
         unit.failures += 1
@@ -346,11 +422,16 @@ class Supervisor(Loop):
             if unit.restart_ms is not None and now_ms >= unit.restart_ms:
                 unit.restarts += 1
                 self._start_unit(unit)
+            elif unit.asked_ms is not None:
+                self._go_on_restarting(unit, now_ms)
 
     def deadline_ms(self) -> int | None:
         if self.stopping:
             return monotonic_ms() + 50
-        return min((unit.restart_ms for unit in self.units if unit.restart_ms), default=None)
+        restarts = [unit.restart_ms for unit in self.units if unit.restart_ms]
+        asked = [unit.asked_ms for unit in self.units if unit.asked_ms is not None]
+        kills = [max(asked_ms + STOP_KILL_MS, monotonic_ms() + 50) for asked_ms in asked]
+        return min(restarts + kills, default=None)
 
     # ---- Stop ----
 
@@ -379,6 +460,7 @@ class Supervisor(Loop):
         self._stop_rank = max(self._stop_rank, rank)
 
     def _end(self) -> None:
+        self._profiles.end()
         left = [child for unit in self.units for child in unit.children]
         for child in left:
             child.kill()
@@ -419,6 +501,7 @@ class Supervisor(Loop):
         uptime_ms = now_ms - member.started_ms if member.child else 0
         row = {
             "node": unit.node.name,
+            "unit": unit.plan.name,
             "role": member.plan.role,
             "name": member.plan.name,
             "pid": member.child.pid if member.child else None,

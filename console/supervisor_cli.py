@@ -17,19 +17,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import click
 
 from .. import __version__
 from . import endings
+from .asking import (
+    EXIT_NOTHING,
+    EXIT_WRONG,
+    ask,
+    fail,
+    holds,
+    load,
+    own_nodes,
+    path_of,
+    rows_of,
+    running_nodes,
+)
 
-EXIT_WRONG = 1
-EXIT_SETUP = 2
-EXIT_NOTHING = 3
 DETACH_S = 60.0
 STOP_S = 10.0
-ASK_MS = 1000
 FOLLOW_S = 0.2
 COLUMNS = {
     "node": "NODE",
@@ -65,15 +73,10 @@ def _command(function: Callable[P, int]) -> Callable[P, None]:
         try:
             code = function(*args, **kwargs)
         except OperatorError as error:
-            _fail(str(error))
+            fail(str(error))
         sys.exit(code)
 
     return run
-
-
-def _fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
-    click.echo(f"supervisor: {line}", err=True)
-    sys.exit(code)
 
 
 @click.group(
@@ -106,8 +109,8 @@ def start(
     from ..actors import plan as plans
     from ..actors.supervisor import StartOptions, Supervisor
 
-    found = _load(topology)
-    names = _own_nodes(found, nodes)
+    found = load(topology)
+    names = own_nodes(found, nodes)
     if detach:
         return _detach(found.path, names, one_process, bootstrap)
     node_plans = [plans.node_plan(found, name, one_process) for name in names]
@@ -123,9 +126,9 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
     """Stops the nodes that run here: they finish what is open and end within 5 s."""
     from ..actors import run_dir
 
-    path = _path(topology)
+    path = path_of(topology)
     base = run_dir.of_topology(path)
-    running = _running(path, nodes)
+    running = running_nodes(path, nodes)
     if not running:
         click.echo("nothing-runs")
         return 0
@@ -140,17 +143,17 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
             if it.get("pid") == found.get("pid")
         }
         if together != all_of_it:
-            _fail(
+            fail(
                 f"--node {name}: one supervisor ({found.get('pid')}) runs "
                 f"{', '.join(sorted(all_of_it))}; stop them together"
             )
-        _ask(base, name, b"ask-stop", found)
+        ask(base, name, b"ask-stop", found)
         stopped |= together
     until = time.monotonic() + STOP_S
-    while left := [name for name in stopped if _holds(base / name, running[name])]:
+    while left := [name for name in stopped if holds(base / name, running[name])]:
         if time.monotonic() > until:
             pid = running[left[0]].get("pid")
-            _fail(f"{', '.join(left)}: still ends after {STOP_S:.0f} s; kill -9 {pid}", EXIT_WRONG)
+            fail(f"{', '.join(left)}: still ends after {STOP_S:.0f} s; kill -9 {pid}", EXIT_WRONG)
         time.sleep(0.02)
     click.echo(f"stopped nodes={','.join(sorted(stopped))}")
     return 0
@@ -163,19 +166,8 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
 @_command
 def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
     """Shows every process that runs here. Exit code 0: all ready; 1: not; 3: nothing runs."""
-    from ..actors import run_dir
-
-    path = _path(topology)
-    base = run_dir.of_topology(path)
-    rows: list[dict[str, Any]] = []
-    asked: set[int] = set()
-    for name, found in _running(path, nodes).items():
-        pid = found.get("pid", 0)
-        if pid not in asked:
-            asked.add(pid)
-            rows += _ask(base, name, b"ask-status", found)
-    if nodes:
-        rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
+    path = path_of(topology)
+    rows = rows_of(path, nodes)
     if output == "json":
         click.echo(json.dumps({"topology": path, "processes": rows}, indent=2))
     elif rows:
@@ -190,6 +182,40 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
 
 
 @main.command()
+@click.argument("words", metavar="[TOPOLOGY] [NODE[/ROLE]]...", nargs=-1)
+@output_option
+@_command
+def restart(words: tuple[str, ...], output: str) -> int:
+    """Restarts nodes, or units of processes, one after the other; all that run when none is named.
+
+    Processes that depend on each other restart together: raft_peer with its log_writer. Each unit
+    is waited for until it is ready and, if it knew a leader before, knows one again; the leader's
+    node comes last. What was given up gets new tries.
+    """
+    from . import process_commands
+
+    return process_commands.restart(words, output)
+
+
+@main.command()
+@click.argument("words", metavar="[TOPOLOGY] NODE/ROLE", nargs=-1, required=True)
+@click.option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True,
+              help="How long to sample.")  # fmt: skip
+@click.option("--native", is_flag=True, help="Also what runs in C: csrc, libzmq.")
+@click.option("-o", "--output", "file", metavar="FILE", type=click.Path(),
+              help="A flame graph (.svg; NODE-ROLE.svg) or for speedscope (.json).")  # fmt: skip
+@_command
+def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None) -> int:
+    """Shows where a process that runs spends its time.
+
+    It is sampled by py-spy: pip install 'kelek[profile]'.
+    """
+    from . import process_commands
+
+    return process_commands.profile(process_commands.Sampling(words, seconds, native, file))
+
+
+@main.command()
 @topology_argument
 @node_option
 @click.option("--role", "roles", multiple=True, help="Only this role; repeatable.")
@@ -200,16 +226,16 @@ def logs(
     topology: str | None, nodes: tuple[str, ...], roles: tuple[str, ...], lines: int, follow: bool
 ) -> int:
     """Shows the logs of the actors, merged by time."""
-    found = _load(topology)
+    found = load(topology)
     paths = {
         path: f"{name}/{path.stem}"
-        for name in _own_nodes(found, nodes)
+        for name in own_nodes(found, nodes)
         for path in sorted((found.data_dir / name / "logs").glob("*.log"))
         if not roles or path.stem in roles
     }
     if not paths:
         of = f" of {', '.join(roles)}" if roles else ""
-        _fail(f"{found.data_dir}: no logs{of}; nothing of it ran here yet", EXIT_NOTHING)
+        fail(f"{found.data_dir}: no logs{of}; nothing of it ran here yet", EXIT_NOTHING)
     tails = {path: _tail(path, lines) for path in paths}
     merged = sorted(
         (stamp, paths[path], number, line)
@@ -233,7 +259,7 @@ def check(topology: str | None, output: str) -> int:
     """Checks a topology and says what it would run, without starting anything."""
     from ..actors import plan as plans
 
-    found = _load(topology)
+    found = load(topology)
     rows = [
         {"node": name, "unit": unit.name, "role": actor.role, "data_dir": actor.data_dir}
         for name in found.own_nodes
@@ -253,78 +279,6 @@ def check(topology: str | None, output: str) -> int:
         url = found.nodes[row["node"]].url
         click.echo(f"  {row['node']:<8} {row['role']:<16} {row['data_dir']:<32} {url}")
     return 0
-
-
-def _path(topology: str | None) -> str:
-    """The topology that is meant; a given one must be there."""
-    from ..actors import run_dir
-    from ..actors.errors import OperatorError
-
-    path = topology or run_dir.default_path()
-    if not Path(path).exists():
-        raise OperatorError(path, "there is no such file", "give the topology's path")
-    if Path(path).is_dir():
-        raise OperatorError(path, "is a directory", "give the path of the file in it")
-    return path
-
-
-def _load(topology: str | None) -> Any:
-    from ..actors import topology as topologies
-
-    return topologies.load(_path(topology))
-
-
-def _own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
-    """The nodes asked for, in the topology's order; all of ours when none is named."""
-    from ..actors.errors import OperatorError
-    from ..actors.schema import did_you_mean
-
-    own: list[str] = found.own_nodes
-    for name in nodes:
-        if name not in own:
-            raise OperatorError("--node", f"unknown node '{name}'", did_you_mean(name, own))
-    return [name for name in own if not nodes or name in nodes]
-
-
-def _running(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """What runs of a topology; the file itself is only read for a node that does not run."""
-    from ..actors import run_dir
-
-    running = run_dir.running(run_dir.of_topology(path))
-    if not {*nodes} <= running.keys():
-        _own_nodes(_load(path), nodes)
-    return {name: found for name, found in running.items() if not nodes or name in nodes}
-
-
-def _holds(path: Path, found: dict[str, Any]) -> bool:
-    """Whether a node still runs: its lock is held, or its supervisor has not quite ended."""
-    from ..actors import run_dir
-
-    return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
-
-
-def _ask(base: Path, node: str, question: bytes, found: dict[str, Any]) -> Any:
-    """One question to the supervisor that runs a node, over its control socket."""
-    import msgpack
-    import zmq
-
-    from ..actors import pipes
-
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, ASK_MS)
-        socket.connect(pipes.endpoint(str(base), node, "supervisor", "control"))
-        socket.send(question)
-        try:
-            answer = socket.recv()
-        except zmq.Again:
-            pid = found.get("pid")
-            _fail(
-                f"node {node}: its supervisor ({pid}) does not answer; it may hang or just end: "
-                f"try again, or kill -9 {pid}",
-                EXIT_WRONG,
-            )
-        return answer if question == b"ask-stop" else msgpack.unpackb(answer)
 
 
 def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> int:
@@ -351,7 +305,7 @@ def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> 
 
 
 def _on_detach_alarm(number: int, frame: object) -> None:
-    _fail(
+    fail(
         f"not ready within {DETACH_S:.0f} s; it goes on: see `supervisor status` and "
         "`supervisor logs`",
         EXIT_WRONG,

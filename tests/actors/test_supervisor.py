@@ -314,3 +314,47 @@ def test_a_node_of_threads_restarts_among_the_others(ipc_dir: Path, tmp_path: Pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert "restarting node=n2 unit=node restarts=1 in_ms=0" in done.stdout
     assert done.stderr == ""
+
+
+def ask_restart(run_dir: str, unit: str, node: str = "n1") -> str:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        socket.connect(f"ipc://{run_dir}/{node}/supervisor.control")
+        socket.send_multipart([b"ask-restart", msgpack.packb([node, unit])])
+        answer: str = msgpack.unpackb(socket.recv())
+        return answer
+
+
+def test_an_asked_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
+    running = start()
+    running.wait_event("all-ready")
+    before = running.pids("writer", "peer", "machine")
+    unit = ask_status(running.told["run_dir"])[1]["unit"]
+    assert ask_restart(running.told["run_dir"], unit) == ""
+    running.wait_ready("writer", "peer")
+    ended = [event["role"] for event in running.events if event["event"] == "exited"]
+    assert ended == ["peer", "writer"]
+    assert {event.get("signal") for event in running.events if event["event"] == "exited"} == {None}
+    after = running.pids("writer", "peer", "machine")
+    assert (after[0] != before[0], after[1] != before[1], after[2]) == (True, True, before[2])
+    assert not [event for event in running.events if event["event"] == "log-tail"]
+    assert "nobody" in ask_restart(running.told["run_dir"], "nobody")
+
+
+def test_a_unit_that_does_not_end_is_killed_when_a_restart_is_asked(start: Start) -> None:
+    running = start(options={"fault": {"machine": "can't be ended"}})
+    running.wait_event("all-ready")
+    [pid] = running.pids("machine")
+    assert ask_restart(running.told["run_dir"], "machine") == ""
+    assert running.wait_event("exited", role="machine")["signal"] == "SIGKILL"
+    running.wait_event("ready", role="machine")
+    assert running.pids("machine") != [pid]
+
+
+def test_a_unit_that_was_given_up_gets_new_tries_when_asked(start: Start) -> None:
+    running = start(options={"fault": {"machine": "broken"}}, backoff_ms=[0, 0])
+    for _ in range(2):
+        running.wait_event("gave-up", unit="machine")
+        assert ask_restart(running.told["run_dir"], "machine") == ""
+        running.wait_event("started", role="machine")

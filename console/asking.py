@@ -1,0 +1,129 @@
+"""How the command `supervisor` reaches those that run: which topology is meant, and who is asked.
+
+Nothing heavy is imported before it is needed.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+EXIT_WRONG = 1
+EXIT_SETUP = 2
+EXIT_NOTHING = 3
+ASK_S = 1.0
+BEAT_MS = 200
+
+
+def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
+    click.echo(f"supervisor: {line}", err=True)
+    sys.exit(code)
+
+
+def path_of(topology: str | None) -> str:
+    """The topology that is meant; a given one must be there."""
+    from ..actors import run_dir
+    from ..actors.errors import OperatorError
+
+    path = topology or run_dir.default_path()
+    if not Path(path).exists():
+        raise OperatorError(path, "there is no such file", "give the topology's path")
+    if Path(path).is_dir():
+        raise OperatorError(path, "is a directory", "give the path of the file in it")
+    return path
+
+
+def load(topology: str | None) -> Any:
+    from ..actors import topology as topologies
+
+    return topologies.load(path_of(topology))
+
+
+def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
+    """The nodes asked for, in the topology's order; all of ours when none is named."""
+    from ..actors.errors import OperatorError
+    from ..actors.schema import did_you_mean
+
+    own: list[str] = found.own_nodes
+    for name in nodes:
+        if name not in own:
+            raise OperatorError("--node", f"unknown node '{name}'", did_you_mean(name, own))
+    return [name for name in own if not nodes or name in nodes]
+
+
+def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """What runs of a topology; the file itself is only read for a node that does not run."""
+    from ..actors import run_dir
+
+    running = run_dir.running(run_dir.of_topology(path))
+    if not {*nodes} <= running.keys():
+        own_nodes(load(path), nodes)
+    return {name: found for name, found in running.items() if not nodes or name in nodes}
+
+
+def holds(path: Path, found: dict[str, Any]) -> bool:
+    """Whether a node still runs: its lock is held, or its supervisor has not quite ended."""
+    from ..actors import run_dir
+
+    return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
+
+
+def ask(
+    base: Path,
+    node: str,
+    question: bytes,
+    found: dict[str, Any],
+    *rest: Any,
+    wait_s: float = ASK_S,
+    beat: Callable[[float], object] = lambda elapsed_s: None,
+) -> Any:
+    """One question to the supervisor that runs a node, over its control socket.
+
+    rest   what belongs to it, each as msgpack
+    beat   called now and then while it is waited for
+    """
+    import msgpack
+    import zmq
+
+    from ..actors import pipes
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(pipes.endpoint(str(base), node, "supervisor", "control"))
+        socket.send_multipart([question, *map(msgpack.packb, rest)])
+        begun = time.monotonic()
+        while not socket.poll(BEAT_MS):
+            beat(time.monotonic() - begun)
+            if time.monotonic() - begun > wait_s:
+                pid = found.get("pid")
+                fail(
+                    f"node {node}: its supervisor ({pid}) does not answer; it may hang or just "
+                    f"end: try again, or kill -9 {pid}",
+                    EXIT_WRONG,
+                )
+        return msgpack.unpackb(socket.recv())
+
+
+def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """What all supervisors of a topology on this machine tell of these nodes (none: of all)."""
+    from ..actors import run_dir
+
+    base = run_dir.of_topology(path)
+    rows: list[dict[str, Any]] = []
+    asked: set[int] = set()
+    for name, found in running_nodes(path, nodes).items():
+        pid = found.get("pid", 0)
+        if pid not in asked:
+            asked.add(pid)
+            rows += ask(base, name, b"ask-status", found)
+    if nodes:
+        rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
+    # Each supervisor knows how far its own nodes have committed; the newest of all counts.
+    commit_index = max((row.get("commit_index") or 0 for row in rows), default=0)
+    for row in rows:
+        if row.get("applied_index") is not None and "lag" in row:
+            row["lag"] = max(0, commit_index - row["applied_index"])
+    return rows
