@@ -31,5 +31,18 @@ class UpdateRefused(LogError):
         self.committed = committed  # Of this call: how many updates before it were committed.
 
 
+class MembersRefused(LogError):
+    """The cluster does not take these members."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"the members stay as they are: {message}")
+        self.name = name  # Empty, Unchanged, Doubled, Malformed, Unreachable, QuorumLost, ...
+        self.message = message
+
+
+class MembersBusy(LogError):
+    """Another change of the members is in work."""
+
+
 class UpdateExpired(UpdateRefused):
     """Its request id is older than the cluster remembers, or this clock is far off."""

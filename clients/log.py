@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -32,9 +32,11 @@ from ..protocols.zmqraft.client_codec import (
     RequestConfig,
     RequestLogInfo,
 )
+from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
 from ..protocols.zmqraft.entry import Entry
 from .errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateRefused, UpdateTooLarge
 from .links import Links, monotonic_ms
+from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 from .reqids import new_reqid, new_reqids
 
 PACK_UPDATES = 1024
@@ -261,13 +263,41 @@ class Log:
         assert isinstance(answer, ConfigAnswer)
         return answer
 
+    def members(self) -> dict[str, str]:
+        """PEER ID -> url of each member; of both sets while a change is in work."""
+        return members_of(self.config())
+
+    def set_members(self, members: Mapping[str, str]) -> int:
+        """Makes these all members of the cluster, PEER ID -> url; returns the change's LOG INDEX.
+
+        It is done when the call returns: new members have caught up, removed ones count no more.
+        That may take long: timeout_ms is time without a word of the leader's. Raises
+        MembersRefused with the reason, MembersBusy, NoLeader, LogTimeout; after the last two the
+        change may still happen.
+        """
+        ask = self._client.ask(ask_members(members))
+        try:
+            while not ask.done:
+                self._wait(news_of(ask))
+        finally:
+            self._client.drop_ask(ask)
+        return index_of(ask.answer)
+
+    def add_member(self, peer_id: str, url: str) -> int:
+        """Takes one more peer in, which must be running; as set_members()."""
+        return self.set_members(with_member(self.members(), peer_id, url))
+
+    def remove_member(self, peer_id: str) -> int:
+        """Leaves one peer out from now on; as set_members()."""
+        return self.set_members(without_member(self.members(), peer_id))
+
     def broadcast_url(self) -> str | None:
         """Where the leader's state machine broadcasts, if it does."""
         answer = self._ask(Ask(RequestBroadcastStateUrl(new_reqid())))
         assert answer is None or isinstance(answer, str)
         return answer
 
-    def _ask(self, ask: Ask) -> ConfigAnswer | LogInfo | str | None:
+    def _ask(self, ask: Ask) -> ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None:
         self._client.ask(ask)
         try:
             self._wait(lambda: ask.done)

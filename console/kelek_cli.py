@@ -37,7 +37,7 @@ def main() -> None:
 
 @main.group()
 def log() -> None:
-    """The replicated log: put, load, tail, info, bench."""
+    """The replicated log: put, load, tail, info, members, bench."""
 
 
 def cluster_options(command: F) -> F:
@@ -81,6 +81,20 @@ def output_option(command: F) -> F:
         show_default=True,
         help="json: one object, or one a line.",
     )(command)
+
+
+def complete_members(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Names of the topology's nodes, for the shell's completion: nobody is asked."""
+    from . import log_commands
+
+    try:
+        given = {"topology": None, "cluster": None, **context.params, "urls": ()}
+        place = log_commands.find_place(given)
+    except endings.Ending:
+        return []
+    return [name for name in place.urls if name.startswith(incomplete)]
 
 
 @log.command()
@@ -127,6 +141,51 @@ def info(output: str, **where: Any) -> None:
     from . import log_commands
 
     log_commands.info(output, where)
+
+
+@log.group()
+def members() -> None:
+    """The cluster's members: list, add, remove."""
+
+
+@members.command("list")
+@cluster_options
+@output_option
+@endings.spoken
+def members_list(output: str, **where: Any) -> None:
+    """Prints each member's name and url, and who leads."""
+    from . import member_commands
+
+    member_commands.show(output, where)
+
+
+@members.command("add")
+@cluster_options
+@output_option
+@click.argument("name", metavar="ID")
+@click.argument("new_url", metavar="URL")
+@endings.spoken
+def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
+    """Takes the node ID in, whose clients' address is URL.
+
+    Its supervisor must be running, with a topology that names it and the members. The command ends
+    when the node has caught up and counts.
+    """
+    from . import member_commands
+
+    member_commands.add(name, new_url, output, where)
+
+
+@members.command("remove")
+@cluster_options
+@output_option
+@click.argument("name", metavar="ID", shell_complete=complete_members)
+@endings.spoken
+def members_remove(name: str, output: str, **where: Any) -> None:
+    """Leaves the node ID out from now on; its supervisor may then be stopped."""
+    from . import member_commands
+
+    member_commands.remove(name, output, where)
 
 
 @log.command()

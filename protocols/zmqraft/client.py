@@ -218,8 +218,9 @@ class Client:
                 self._follow(peer)
         elif reqid in self._asks:
             ask = self._asks[reqid]
-            if ask.on_answer(frames):
-                self.drop_ask(ask)
+            if ask.on_answer(frames, now_ms):
+                if ask.done:
+                    self.drop_ask(ask)
             elif peer.url == self.leader:
                 self._search(now_ms)
         elif reqid in self._streams and len(frames) > 1:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..errors import RemoteProtocolError
 from ..raft.messages import Batch
 from ..record import RECORD_BYTES_MAX
+from .config_codec import ConfigUpdate
 from .peer_codec import check_entries
 from .values import (
     CONFIG_UPDATE,
@@ -75,7 +76,12 @@ class RequestEntries(NamedTuple):
 
 
 ClientRequest = (
-    RequestConfig | RequestLogInfo | RequestBroadcastStateUrl | RequestUpdate | RequestEntries
+    RequestConfig
+    | RequestLogInfo
+    | RequestBroadcastStateUrl
+    | RequestUpdate
+    | RequestEntries
+    | ConfigUpdate
 )
 
 # Type: (frames of the text form, fewest, most), fewest frames of the node form.
@@ -128,6 +134,8 @@ def encode_client_request(
             return [reqid, REQUEST_UPDATE, *ident, data]
         case RequestEntries():
             return _encode_request_entries(request, ident)
+        case ConfigUpdate(reqid, payload):  # It exists in node's form only.
+            return [reqid, CONFIG_UPDATE, cluster, payload]
 
 
 def _encode_request_entries(request: RequestEntries, ident: list[bytes]) -> list[bytes]:

@@ -22,7 +22,6 @@ from .values import (
     decode_reqid,
     decode_uint,
     encode_json,
-    encode_members,
     encode_uint,
     expect,
 )
@@ -101,11 +100,6 @@ class ConfigUpdate(NamedTuple):
 
     reqid: bytes
     payload: bytes  # msgpack [[PEER ID, url], ...], not looked at.
-
-
-def encode_config_update(reqid: bytes, cluster: bytes, members: Members) -> list[bytes]:
-    """Encodes a ConfigUpdate; the frames are under decode_config_update."""
-    return [reqid, CONFIG_UPDATE, cluster, encode_members(members)]
 
 
 def decode_config_update(frames: Sequence[bytes], cluster: bytes) -> ConfigUpdate:

@@ -125,16 +125,18 @@ class MemberChanges:
             answer = self._take(request, reply, now_ms)
         except Refusal as refusal:
             answer = refusal.answer
-        _send(reply, request.reqid, answer)
+        if answer is not None:
+            _send(reply, request.reqid, answer)
 
-    def _take(self, request: ConfigUpdate, reply: Reply, now_ms: int) -> ConfigUpdateAnswer:
+    def _take(self, request: ConfigUpdate, reply: Reply, now_ms: int) -> ConfigUpdateAnswer | None:
         core, change, reqid = self._core, self._change, request.reqid
         if core.role is not Role.LEADER:
             return ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=core.leader)
         known = self._reqids.find(reqid)
         if change is not None and (change.reqid == reqid or known == change.index):
             change.reqid = reqid
-            change.replies.append(reply)
+            if reply not in change.replies:
+                change.replies.append(reply)
             return ConfigUpdateAnswer(ConfigStatus.TAKEN)
         if known is not None:
             last_index = self._roster.history.last_index
@@ -144,8 +146,10 @@ class MemberChanges:
         oldest_s = max(self._unix_s - self._ttl_s, self._reqids.forgotten_s)
         if reqid_seconds(reqid) <= oldest_s or age_s < -EARLY_S_MAX:
             return ConfigUpdateAnswer(ConfigStatus.EXPIRED)
-        if change is not None or self._is_busy():
+        if change is not None or core.configuration.old:
             return ConfigUpdateAnswer(ConfigStatus.BUSY)
+        if not self._is_settled():
+            return None  # It comes again.
         new = self._check(request.payload)
         self._check_quorum(new, now_ms)
         self._change = change = Change(reqid, new, Stage.CONNECT, now_ms)
@@ -154,14 +158,13 @@ class MemberChanges:
         self.guests = {peer: Guest(url, now_ms) for peer, url in new if peer not in members}
         return ConfigUpdateAnswer(ConfigStatus.TAKEN)
 
-    def _is_busy(self) -> bool:
-        """Whether what was said last of the members is not yet settled in our own term."""
+    def _is_settled(self) -> bool:
+        """Whether we know for sure who the members are, and lead for some time to come."""
         core = self._core
         return (
-            core.transferring is not None
-            or bool(core.configuration.old)
-            or self._roster.history.last_index > core.commit_index
-            or core.log.term_at(core.commit_index) != core.term
+            core.transferring is None
+            and core.commit_index >= self._roster.history.last_index
+            and core.log.term_at(core.commit_index) == core.term
         )
 
     def _check(self, payload: bytes) -> Members:

@@ -23,6 +23,12 @@ from .client_codec import (
     decode_log_info_answer,
     decode_state_url_answer,
 )
+from .config_codec import (
+    ConfigStatus,
+    ConfigUpdate,
+    ConfigUpdateAnswer,
+    decode_config_update_answer,
+)
 from .entry import Entry, block_log_entries, decode_entries
 
 PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
@@ -31,23 +37,24 @@ PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a 
 class Ask:
     """A question with one answer, for the leader or for the peer at url."""
 
-    __slots__ = ("answer", "done", "request", "sent_ms", "tries", "url")
+    __slots__ = ("answer", "done", "request", "sent_ms", "taken", "tries", "url")
 
     def __init__(
         self,
-        request: RequestConfig | RequestLogInfo | RequestBroadcastStateUrl,
+        request: RequestConfig | RequestLogInfo | RequestBroadcastStateUrl | ConfigUpdate,
         url: str | None = None,
     ) -> None:
         self.request = request
         self.url = url
         self.sent_ms: int | None = None
         self.tries = 0  # Answers that a leader would not give.
+        self.taken = 0  # Times that a leader said that it works on it.
         self.done = False
-        self.answer: ConfigAnswer | LogInfo | str | None = None
+        self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None = None
 
-    def on_answer(self, frames: Sequence[bytes]) -> bool:
+    def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
         """Takes the answer in; False: it is not a leader's, so the leader must be looked for."""
-        answer: ConfigAnswer | LogInfo | str | None
+        answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None
         match self.request:
             case RequestConfig():
                 answer = decode_config_answer(frames)[1]
@@ -58,6 +65,13 @@ class Ask:
             case RequestBroadcastStateUrl():
                 answer = decode_state_url_answer(frames)[1]
                 leads = answer is not None or self.tries > 0
+            case ConfigUpdate():
+                answer = decode_config_update_answer(frames)[1]
+                if answer.status is ConfigStatus.TAKEN and answer.log_index is None:
+                    self.taken += 1
+                    self.sent_ms = now_ms  # It will be heard of again.
+                    return True
+                leads = answer.status is not ConfigStatus.NOT_LEADER
         if self.url is None and not leads:
             self.tries += 1
             self.sent_ms = None

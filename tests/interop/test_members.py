@@ -1,5 +1,6 @@
 """Members that come and go while the cluster works: real processes, raw ConfigUpdates."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,14 +10,17 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner, Result
 
 from kelek import Log
+from kelek.clients.errors import MembersRefused
+from kelek.console.kelek_cli import main
 from kelek.protocols.zmqraft.config_codec import (
     ConfigStatus,
     ConfigUpdateAnswer,
     decode_config_update_answer,
-    encode_config_update,
 )
+from kelek.protocols.zmqraft.values import encode_members
 from kelek.tests.interop.conftest import COMMAND, STOP_S, Cluster, free_port, new_folder
 from kelek.tests.interop.plain import DEADLINE_S, Dealer, reqid
 
@@ -74,7 +78,7 @@ def change(cluster: Cluster, members: dict[str, str]) -> ConfigUpdateAnswer:
     with cluster.client() as client:
         while time.monotonic() < until:
             for peer in client.peers.values():
-                peer.send(*encode_config_update(request, IDENT, tuple(members.items())))
+                peer.send(request, b"&", IDENT, encode_members(tuple(members.items())))
                 answer = last_word(peer)
                 if answer.status not in (ConfigStatus.NOT_LEADER, ConfigStatus.BUSY):
                     return answer
@@ -112,6 +116,40 @@ def test_a_fourth_node_joins_under_load_and_leaves_again(alone: Cluster) -> None
         joiner.stop()
 
 
+def test_members_from_a_shell_and_a_program(alone: Cluster) -> None:
+    joiner = Joiner(alone, "n4")
+    try:
+        joiner.wait_ready()
+        joined = shell(alone, "add", "n4", joiner.url)
+        assert joined.exit_code == 0, joined.output
+        assert json.loads(joined.stdout)["index"] > 0
+        with Log(joiner.url, "interop") as log:  # It knows the others.
+            assert log.members() == {**alone.urls, "n4": joiner.url}
+            with pytest.raises(MembersRefused, match="n4 is a member already"):
+                log.add_member("n4", "tcp://127.0.0.1:1")
+            with pytest.raises(MembersRefused, match="nobody is no member"):
+                log.remove_member("nobody")
+            listed = json.loads(shell(alone, "list").stdout)
+            assert listed == {"leader": log.config().leader, "members": log.members()}
+        again = shell(alone, "add", "n4", joiner.url)
+        assert (again.exit_code, again.stdout) == (1, "")
+        assert "n4 at" in again.stderr
+        assert "is a member already" in again.stderr
+        gone = shell(alone, "remove", "n4")
+        assert gone.exit_code == 0, gone.output
+        with alone.client() as client:
+            assert json.loads(shell(alone, "list").stdout)["members"] == alone.urls
+            client.update(b"and goes on")
+    finally:
+        joiner.stop()
+
+
+def shell(cluster: Cluster, *words: str) -> Result:
+    """kelek log members ... -o json"""
+    options = ["-t", str(cluster.path), "-o", "json"]
+    return CliRunner().invoke(main, ["log", "members", *words, *options], prog_name="kelek")
+
+
 def test_the_leader_leaves_and_another_one_leads(alone: Cluster) -> None:
     with Log(list(alone.urls.values()), "interop") as log:
         log.update(b"before")
@@ -136,7 +174,7 @@ def test_refused_with_the_reason(
 ) -> None:
     with cluster.client() as client:
         leader = client.find_leader()
-        leader.send(*encode_config_update(reqid(), IDENT, tuple(members)))
+        leader.send(reqid(), b"&", IDENT, encode_members(members))
         answer = last_word(leader)
         assert (answer.status, answer.name) == (ConfigStatus.ERROR, name)
 

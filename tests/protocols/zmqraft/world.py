@@ -9,6 +9,7 @@ from kelek.protocols.zmqraft import client_codec as codec
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft.client import Client, ClientSetup, Connect, Disconnect, Send
 from kelek.protocols.zmqraft.client_codec import UpdateStatus
+from kelek.protocols.zmqraft.config_codec import ConfigUpdate
 from kelek.protocols.zmqraft.entry import encode_entry
 from kelek.protocols.zmqraft.values import HELLO, READ_INDEX, UPDATE_PACK, encode_json
 
@@ -82,6 +83,8 @@ class Peer:
                 return [codec.encode_update_answer(reqid, self._on_update(frames, request))]
             case codec.RequestEntries():
                 return self._on_entries(request)
+            case ConfigUpdate():
+                raise AssertionError("the members of this world are fixed")
 
     @property
     def leader(self) -> str | None:
