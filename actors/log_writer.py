@@ -16,11 +16,13 @@ from ..storage.disk import Disk
 from ..storage.errors import StorageFull
 from ..storage.log import Log
 from ..storage.segment import Identity
+from ..storage.snapshot import newest
 from ..storage.writer import Writer
 from .actor import Actor, ActorSetup, SocketOptions, main
 from .errors import UnitBroken
 
-JOB = struct.Struct("<QQQQ")  # epoch, seq, previous index, previous term
+JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
+JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index", without an answer.
 ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
 STATE_OK, STATE_FULL = 0, 1
 FULL_RETRY_MS = 500
@@ -45,9 +47,12 @@ class GroupCommit:
 
     def __init__(self, setup: ActorSetup) -> None:
         self.epoch = setup.epoch
+        disk, identity = Disk(setup.data_dir), Identity(setup.cluster, setup.node)
+        snapshot = newest(disk, identity)
         self.log = Log.open(
-            Disk(setup.data_dir),
-            Identity(setup.cluster, setup.node),
+            disk,
+            identity,
+            base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
             epoch=setup.epoch,
             segment_bytes=setup.options["segment_bytes"],
             segment_io=setup.options["segment_io"],
@@ -73,6 +78,10 @@ class GroupCommit:
             self._writer.take(job)
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
+
+    def compact(self, index: int) -> None:
+        """Whole segments up to index are not needed any more: they go in work()."""
+        self.log.compact(index)
 
     def commit(self, now_ms: int) -> Ack | None:
         """Writes and syncs what was taken. Returns the acknowledgement, if there is one to give;
@@ -125,8 +134,8 @@ class GroupCommit:
 class LogWriter(Actor):
     """Group commit: everything taken in during one wake shares one fdatasync.
 
-    jobs   PULL   [epoch, seq, previous index and term][block]...   from the raft peer
-    acks   PUSH   [epoch, seq, state]                               to the raft peer
+    jobs   PULL   [kind, epoch, seq, previous index and term][block]...   from the raft peer
+    acks   PUSH   [epoch, seq, state]                                     to the raft peer
 
     The first acknowledgement, with seq 0, says that the log is recovered and may be read. State 1
     says that the disk is full: nothing is acknowledged until there is room again.
@@ -148,8 +157,11 @@ class LogWriter(Actor):
         self.ready()
 
     def _on_jobs(self, arena: Arena) -> None:
-        for (epoch, seq, prev_index, prev_term), blocks in self.unpacked(arena, JOB, "jobs"):
-            self._commits.take(Job(epoch, seq, prev_index, prev_term, blocks))
+        for (kind, epoch, seq, index, term), blocks in self.unpacked(arena, JOB, "jobs"):
+            if kind != JOB_COMPACT:
+                self._commits.take(Job(epoch, seq, index, term, blocks, kind == JOB_RESET))
+            elif epoch == self.setup.epoch:
+                self._commits.compact(index)
 
     def on_wake(self, now_ms: int) -> None:
         ack = self._commits.commit(now_ms)

@@ -48,12 +48,14 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
     if topology.log["writer"] == "process":
         peer.insert(0, _actor("log_writer", raft_dir, 1))
     state_machine = [_actor("state_machine", raft_dir, 1)]
+    snapshot_sender = [_actor("snapshot_sender", raft_dir, 1)]
     units: tuple[UnitPlan, ...]
     if one_process:
-        units = (UnitPlan(node, "node", (*peer, *state_machine)),)
+        units = (UnitPlan(node, "node", (*peer, *snapshot_sender, *state_machine)),)
     else:
         units = (
             UnitPlan(node, "raft", tuple(peer)),
+            UnitPlan(node, "snapshot_sender", tuple(snapshot_sender)),
             UnitPlan(node, "state_machine", tuple(state_machine)),
         )
     return NodePlan(

@@ -5,6 +5,7 @@ It never applies an entry (state_machine does), and writes the log only when the
 """
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from random import SystemRandom
 
@@ -13,22 +14,44 @@ import zmq
 from .. import __version__
 from ..native import Arena
 from ..native.updates import Reqids
-from ..protocols.raft.log import RaftLog
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
-from ..protocols.zmqraft.prune import PruneMarks
-from ..protocols.zmqraft.roster import Roster
+from ..protocols.zmqraft.snapshot_orders import (
+    Begun,
+    EntriesRead,
+    Installed,
+    Made,
+    PieceRead,
+    Received,
+    Result,
+    Snapshot,
+    decode_work,
+    encode_work,
+)
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
+from ..storage.start import Home, Known, reqids_of, start
 from .actor import RECONNECT_MS, Actor, SocketOptions, main, monotonic_ms
-from .log_writer import ACK, JOB, JOBS_HWM, STATE_FULL, Ack, GroupCommit
+from .log_writer import (
+    ACK,
+    JOB,
+    JOB_APPEND,
+    JOB_COMPACT,
+    JOB_RESET,
+    JOBS_HWM,
+    STATE_FULL,
+    Ack,
+    GroupCommit,
+)
 from .machines import broadcast_url
+from .snapshot_sender import ORDERS_HWM, keep
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
+RESULTS = (EntriesRead, PieceRead, Made, Received, Installed, Begun)
 LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
 PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
     "election_timeout_ms_min",
@@ -45,6 +68,9 @@ PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
     "inflight_bytes_max",
     "pre_vote",
     "check_quorum",
+    "snapshot_entries",
+    "snapshot_bytes",
+    "snapshot_behind",
 )
 
 
@@ -58,6 +84,8 @@ class RaftPeer(Actor):
     acks      PULL     [epoch, seq, state]                        from it
     commits   XPUB     [commit index, its term, term led or 0]    to whoever applies
     applied   PULL     [applied index, flushed index, urgent]     from the state machine
+    orders    PUSH     snapshot_orders.encode_work()              to the snapshot_sender
+    results   PULL     the same                                   from it
     """
 
     role = "raft_peer"
@@ -66,6 +94,7 @@ class RaftPeer(Actor):
         identity = Identity(self.setup.cluster, self.setup.node)
         disk = Disk(self.setup.data_dir)
         self._hard_state = HardStateFile.open(disk, identity)
+        self._home = Home(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
         self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
@@ -97,6 +126,16 @@ class RaftPeer(Actor):
         self.listen(self._commits, self._on_subscribed)
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
+        self._orders = self.socket(
+            zmq.PUSH,
+            pipe(
+                connect=(self.endpoint("snapshot_sender", "orders"),),
+                hwm=ORDERS_HWM,
+                immediate=True,
+            ),
+        )
+        results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
+        self.listen(results, self._on_results)
         self._own: GroupCommit | None = None  # The log, when no log_writer has it.
         if options["writer"] != "process":
             self._own = GroupCommit(self.setup)
@@ -112,40 +151,36 @@ class RaftPeer(Actor):
     # ---- the log is recovered: the peer begins ----
 
     def _begin(self, now_ms: int) -> None:
-        """Reads the log once: the terms for the core, the request ids for the intake."""
-        reqids, reqids_max = Reqids(), self.options["reqids_max"]
-        runs: list[tuple[int, int]] = []
-        last_index = 0
-        marks = PruneMarks()
-        setup = self._peer_setup()
-        roster = Roster(setup.urls, setup.peer_urls)
-        for batch in self._reader.scan():
-            roster.recover(batch)
-            if not runs or runs[-1][1] != batch.term:
-                runs.append((batch.first_index, batch.term))
-            last_index = batch.last_index
-            reqids.add_block(batch.block)
-            marks.note(last_index, reqids.newest_s)
-            if len(reqids) > reqids_max:
-                reqids.bound(reqids_max)  # Which are left does not depend on when this is done.
-        stored = self._hard_state
+        """Reads snapshot and log once: the terms for the core, the request ids for the intake."""
+        reqids, stored, setup = Reqids(), self._hard_state, self._peer_setup()
+        known = Known(keep(self.options), setup.urls, setup.peer_urls)
+        found = start(self._home, self._reader, reqids, known)
         recovered = Recovered(
             epoch=self.setup.epoch,
-            log=RaftLog(0, 0, runs, last_index),
+            log=found.log,
             hard_state=stored.state,
             voter=stored.voter,
             withheld=stored.withheld,
-            marks=marks,
-            roster=roster,
+            marks=found.marks,
+            roster=found.roster,
+            snapshot=found.snapshot,
+            reset=found.reset,
         )
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
+        peer.jobs.given_bytes = found.behind_bytes
         self._links: dict[str, zmq.Socket[bytes]] = {}
         self._places: dict[str, str] = {}  # Where each link goes.
         self._follow_links(peer)
         self.listen(self._peers, self._on_peers)
         self.listen(self._clients, self._on_clients)
-        self.log("recovered", last_index=last_index, reqids=len(reqids), vote=peer.franchise.state)
+        self.log(
+            "recovered",
+            snapshot=found.snapshot.last_index,
+            last_index=found.log.last_index,
+            reqids=len(reqids),
+            vote=peer.franchise.state,
+        )
         self.ready()
 
     def _follow_links(self, peer: Peer) -> None:
@@ -233,6 +268,22 @@ class RaftPeer(Actor):
             for (applied, _, urgent), _ in self.unpacked(arena, APPLIED, "applied"):
                 self._peer.on_applied(applied, urgent != 0)
 
+    def _on_results(self, arena: Arena) -> None:
+        peer = self._peer
+        if peer is None:
+            return
+        results: list[Result] = []
+        for frames in arena.messages():
+            epoch, result = decode_work(frames)
+            assert isinstance(result, RESULTS)
+            if epoch == self.setup.epoch or isinstance(result, Begun):
+                results.append(result)
+        peer.on_results(results, self.now_ms, self._reqids_of)
+
+    def _reqids_of(self, snapshot: Snapshot) -> Iterable[bytes]:
+        """The table of request ids in the newest snapshot, which is this one or has replaced it."""
+        return reqids_of(self._home)
+
     def _on_subscribed(self, arena: Arena) -> None:
         """Who applies has come, or come back: it must not wait for the next commit."""
         if self._commit is not None:
@@ -258,6 +309,10 @@ class RaftPeer(Actor):
         self._write_log(peer, wake.job)
         self.send_batch(self._peers, peer.peers_out)
         self.send_batch(self._clients, peer.clients_out)
+        for order in wake.orders:
+            self.send(self._orders, encode_work(self.setup.epoch, order))
+        if wake.compact is not None:
+            self._compact(wake.compact)
         if wake.commit is not None:
             self._commit = wake.commit
             self.send(self._commits, [COMMIT.pack(*wake.commit)])
@@ -293,8 +348,16 @@ class RaftPeer(Actor):
                 self._on_ack(peer, ack)
                 self._again = not self._links  # Alone, we need nobody's answer to commit.
         elif job is not None:
-            header = JOB.pack(job.epoch, job.seq, job.prev_index, job.prev_term)
+            kind = JOB_RESET if job.reset else JOB_APPEND
+            header = JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term)
             self._jobs.send([header, *job.blocks])
+
+    def _compact(self, index: int) -> None:
+        """Lets the log writer remove the segments that nobody needs any more."""
+        if self._own is not None:
+            self._own.compact(index)
+        else:
+            self._jobs.send([JOB.pack(JOB_COMPACT, self.setup.epoch, 0, index, 0)])
 
     def deadline_ms(self) -> int | None:
         if self._peer is None:

@@ -1,4 +1,7 @@
-"""Applies committed entries: it reads them from the segments, never from another process."""
+"""Applies committed entries: it reads them from the segments, never from another process.
+
+What the segments no longer hold comes from the newest snapshot, whose state it once wrote itself.
+"""
 
 import struct
 
@@ -7,10 +10,14 @@ import zmq
 from .. import native
 from ..native import Arena
 from ..storage.disk import Disk
+from ..storage.errors import StorageError
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
+from ..storage.snapshot import SnapshotFile, newest, open_snapshot
+from ..storage.snapshot_work import write_state
 from .actor import Actor, Socket, SocketOptions, main
 from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
+from .snapshot_sender import BARRIER, STATE
 
 COMMIT = struct.Struct("<QQQ")  # commit index, term of the entry there, term that we lead or 0
 APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
@@ -20,20 +27,39 @@ SUBSCRIPTION_BYTES_MAX = 1 << 10
 PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
 
 
+class StateBytes:
+    """A snapshot's state as a stream."""
+
+    def __init__(self, file: SnapshotFile) -> None:
+        self._file = file
+        self._offset = 0
+
+    def read(self, size: int) -> bytes:
+        """At most size bytes; none at the end."""
+        data = self._file.read_state(self._offset, size)
+        self._offset += len(data)
+        return data
+
+
 class StateMachine(Actor):
     """Keeps one state in step with the log.
 
     commits      SUB    [commit index, its term, term led]      from the raft peer
     applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
     broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
+    barriers     PULL   [index]                                 from the snapshot_sender
+    states       PUSH   [applied index, term of that entry]     to it: the state lies in a file
     """
 
     role = "state_machine"
 
     def on_start(self) -> None:
-        identity = Identity(self.setup.cluster, self.setup.node)
-        self._reader = LogReader(Disk(self.setup.data_dir), identity)
+        self._identity = Identity(self.setup.cluster, self.setup.node)
+        self._disk = Disk(self.setup.data_dir)
+        self._reader = LogReader(self._disk, self._identity)
         self._commit_index = self._commit_term = self._applied = self._term = 0
+        self._applied_term = 0
+        self._barrier: int | None = None  # From this index on our state is wanted.
         self._behind = False
         self._heard_ms = 0
         self._tick_due_ms: int | None = None
@@ -52,8 +78,17 @@ class StateMachine(Actor):
                 immediate=True,
             ),
         )
+        barriers = self.socket(
+            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "barriers"),))
+        )
+        self._states = self.socket(
+            zmq.PUSH,
+            SocketOptions(connect=(self.endpoint("snapshot_sender", "states"),), immediate=True),
+        )
         self._machine = self._make()
+        self._restore()
         self.listen(commits, self._on_commits)
+        self.listen(barriers, self._on_barriers)
         self.ready()
 
     def _make(self) -> Machine:
@@ -120,6 +155,8 @@ class StateMachine(Actor):
             self._term = 0
         self._machine.lead(self._term)
         self._apply()
+        if self._barrier is not None and self._applied >= self._barrier:
+            self._write_state()
         self._tick_due_ms = self._machine.tick(now_ms)
 
     def _apply(self) -> None:
@@ -129,12 +166,51 @@ class StateMachine(Actor):
         batches = self._reader.batches(
             self._applied + 1, self._commit_index, self._commit_term, READ_BYTES_MAX
         )
+        if not batches and self._applied < self._reader.base()[0]:
+            self._restore()  # A snapshot has come in the place of what we lack.
+            self._behind = self._applied >= self._reader.base()[0]
         for batch in batches:
             self._machine.apply(batch)
-            self._applied = batch.last_index
+            self._applied, self._applied_term = batch.last_index, batch.term
         if batches:
             self._tell_applied()
             self._behind = self._applied < self._commit_index
+
+    # ---- snapshots ----
+
+    def _on_barriers(self, arena: Arena) -> None:
+        for (index,), _ in self.unpacked(arena, BARRIER, "barriers"):
+            self._barrier = index
+
+    def _write_state(self) -> None:
+        """As of now, exactly; when the disk refuses it is asked for again."""
+        self._barrier = None
+        try:
+            write_state(self._disk, self._applied, self._machine.snapshot)
+        except StorageError as error:
+            self.log_rarely("state-not-written", reason=str(error))
+            return
+        self.send(self._states, [STATE.pack(self._applied, self._applied_term)])
+
+    def _restore(self) -> None:
+        """Takes the state from the newest snapshot, if that is ahead of us."""
+        info = newest(self._disk, self._identity)
+        if info is None or info.index <= self._applied:
+            return
+        file = open_snapshot(self._disk, self._identity, info)
+        if file is None:
+            return  # A newer one has replaced it: the next look finds that.
+        try:
+            file.check()
+            self._machine.restore(info.index, StateBytes(file).read)
+        except ValueError as error:  # From a peer of another kind: nobody here can read it.
+            self.log("state-not-understood", index=info.index, reason=str(error))
+            self._machine.restore(info.index, lambda size: b"")
+        finally:
+            file.close()
+        self._applied, self._applied_term = info.index, info.term
+        self.log("restored", index=info.index, state_size=info.state_size)
+        self._tell_applied()
 
     def deadline_ms(self) -> int | None:
         return 0 if self._behind else self._tick_due_ms

@@ -126,6 +126,9 @@ RAFT_KEYS = {
 
 LOG_KEYS = {
     "segment_bytes": size_key(64 * KIB, GIB, 16 * MIB),
+    "snapshot_entries": count_key(0, 1_000_000_000, 4_000_000),
+    "snapshot_bytes": size_key(0, 1024 * GIB, GIB),
+    "snapshot_behind": count_key(0, 1_000_000_000, 1_000_000),
     "segment_io": choice_key("pwrite", "mmap", default="pwrite"),
     "writer": choice_key("process", "thread", "inline", default="thread"),
 }

@@ -44,6 +44,8 @@ class Writer:
             count = _joined(self._jobs)
             first = self._jobs[0]
             blocks = [block for job in self._jobs[:count] for block in job.blocks]
+            if first.reset:
+                self.log.reset(first.prev_index, first.prev_term)
             self.log.append(first.prev_index, first.prev_term, blocks)
             del self._jobs[:count]
         if self.log.sync_begin():
@@ -66,7 +68,7 @@ def _joined(jobs: list[Job]) -> int:
     """How many of the jobs make one append: each begins exactly where the one before ends."""
     index, term = jobs[0].prev_index, jobs[0].prev_term
     for count, job in enumerate(jobs):
-        if (job.prev_index, job.prev_term) != (index, term):
+        if (job.prev_index, job.prev_term) != (index, term) or (job.reset and count):
             return count
         if job.blocks:
             _, _, first_index, term, entries, _ = BLOCK_HEADER.unpack_from(job.blocks[-1])

@@ -133,7 +133,8 @@ class Envelope(NamedTuple):
 class Job(NamedTuple):
     """Blocks for the log writer, behind entry prev_index and instead of what stood there.
 
-    Its acknowledgement is (epoch, seq). The epoch is new at each start of peer and writer.
+    With reset the log begins anew there first: a durable snapshot ends with that entry. Its
+    acknowledgement is (epoch, seq). The epoch is new at each start of peer and writer.
     """
 
     epoch: int
@@ -141,6 +142,7 @@ class Job(NamedTuple):
     prev_index: int
     prev_term: int
     blocks: list[bytes]
+    reset: bool = False
 
 
 class Read(NamedTuple):

@@ -13,8 +13,10 @@ from ..raft.messages import (
     AppendEntries,
     AppendResponse,
     Batch,
+    InstallSnapshot,
     Message,
     RequestVote,
+    SnapshotResponse,
     TimeoutNow,
     Vote,
 )
@@ -43,6 +45,17 @@ from .peer_codec import (
     encode_request_vote,
     encode_vote,
 )
+from .snapshot_codec import (
+    FEATURE_SNAPSHOT,
+    decode_install,
+    decode_install_answer,
+    decode_install_packed,
+    decode_install_packed_answer,
+    encode_install,
+    encode_install_answer,
+    encode_install_packed,
+    encode_install_packed_answer,
+)
 from .transfer import (
     FEATURE_TRANSFER,
     decode_timeout_now,
@@ -53,6 +66,8 @@ from .transfer import (
 from .values import (
     APPEND_ENTRIES,
     APPEND_PACKED,
+    INSTALL_PACKED,
+    INSTALL_SNAPSHOT,
     PRE_VOTE,
     REQUEST_LOG_INFO,
     REQUEST_VOTE,
@@ -87,14 +102,19 @@ class Kind(IntEnum):
     TRANSFER_VOTE = 5
     TIMEOUT_NOW = 6  # It has no answer.
     LOG_INFO = 7
+    SNAPSHOT = 8
+    PACKED_SNAPSHOT = 9
+
+
+TEXT_KINDS = (Kind.VOTE, Kind.APPEND, Kind.SNAPSHOT)
 
 
 class Pending(NamedTuple):
     """A request that waits for its answer: answers do not say what they answer."""
 
     kind: Kind
-    term: int  # Of a hello: whether we said that we may vote.
-    last_index: int
+    term: int  # Of a hello: whether we said that we may vote; of a snapshot: its size.
+    last_index: int  # Of a snapshot's chunk: where it ends.
     round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
     prev_index: int = 0
 
@@ -107,7 +127,8 @@ class Origin(NamedTuple):
     routing_id: bytes
     message_id: bytes
     kind: Kind
-    last_index: int  # Of an AppendEntries: what a plain "success" would confirm.
+    # Of an AppendEntries: what a plain "success" would confirm; of a snapshot's chunk: its end.
+    last_index: int
 
 
 class PeerLink:
@@ -123,17 +144,23 @@ class PeerLink:
         self._entries = entries
         self._message_id = 0
         self._pending: dict[int, Pending] = {}
-        self._repeat: tuple[int, Message] | None = None  # Text form: a repeat keeps its id.
+        # Text form: a repeat keeps its id; a chunk's, whatever heartbeats go between.
+        self._repeats: dict[bool, tuple[int, Message]] = {}
 
     @property
     def packs(self) -> bool:
         """Whether the peer takes AppendEntries with blocks, several in flight."""
         return self.features is not None and FEATURE_APPEND in self.features
 
+    @property
+    def installs(self) -> bool:
+        """Whether the peer takes snapshots as containers, in large chunks, several in flight."""
+        return self.features is not None and FEATURE_SNAPSHOT in self.features
+
     def reset(self) -> None:
         """The connection was lost: answers to what was sent will never come."""
         self._pending.clear()
-        self._repeat = None
+        self._repeats.clear()
 
     def hello(self, about_us: Hello) -> None:
         """Says who we are; the answer is a Hello of the peer."""
@@ -162,6 +189,16 @@ class PeerLink:
             message_id = self._remember(Pending(Kind.PRE_VOTE, message.term, 0))
             self._send(encode_pre_vote(message_id, self._cluster, message))
 
+    def install(self, message: InstallSnapshot, *, plain: bool) -> None:
+        """Sends a chunk of a snapshot: plain in the text's form."""
+        end = message.offset + len(message.chunk)
+        if plain:
+            message_id = self._text_id(message, Pending(Kind.SNAPSHOT, message.size, end))
+            self._send(encode_install(message_id, self._cluster, message))
+        else:
+            pending = Pending(Kind.PACKED_SNAPSHOT, message.size, end)
+            self._send(encode_install_packed(self._remember(pending), self._cluster, message))
+
     def _append(self, message: AppendEntries) -> None:
         last, round_ = _last_index(message), message.round
         if self.packs:
@@ -177,13 +214,15 @@ class PeerLink:
 
     def _text_id(self, message: Message, pending: Pending) -> int:
         """A repeat carries the id of the request that it repeats (text, "Peer")."""
-        if self._repeat is not None and self._repeat[1] == message:
+        is_chunk = pending.kind is Kind.SNAPSHOT
+        repeat = self._repeats.get(is_chunk)
+        if repeat is not None and repeat[1] == message:
             # The answer may be to the first sending: it keeps that one's round.
-            first = self._pending.get(self._repeat[0], pending._replace(round=0))
-            self._pending[self._repeat[0]] = first
-            return self._repeat[0]
+            first = self._pending.get(repeat[0], pending._replace(round=0))
+            self._pending[repeat[0]] = first
+            return repeat[0]
         message_id = self._remember(pending)
-        self._repeat = (message_id, message)
+        self._repeats[is_chunk] = (message_id, message)
         return message_id
 
     def _remember(self, pending: Pending) -> int:
@@ -203,8 +242,9 @@ class PeerLink:
         pending = self._pending.pop(message_id, None)
         if pending is None or (self.astray and pending.kind is not Kind.HELLO):
             return None
-        if self._repeat is not None and self._repeat[0] == message_id:
-            self._repeat = None
+        is_chunk = pending.kind is Kind.SNAPSHOT
+        if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
+            del self._repeats[is_chunk]
         match pending.kind:
             case Kind.VOTE | Kind.TRANSFER_VOTE:
                 return decode_vote(frames)[1]
@@ -225,6 +265,14 @@ class PeerLink:
                 return None  # It has no answer, so nothing waits for one.
             case Kind.LOG_INFO:
                 return decode_log_info_answer(frames)[1]
+            case Kind.PACKED_SNAPSHOT:
+                return decode_install_packed_answer(frames)[1]
+            case Kind.SNAPSHOT:
+                taken = decode_install_answer(frames)[1]
+                if taken.offset is None:
+                    done = pending.last_index == pending.term
+                    return taken._replace(offset=pending.last_index, done=done)
+                return taken
             case Kind.HELLO:
                 hello = decode_hello_answer(frames)[1]
                 self.astray = hello.peer != self.peer
@@ -252,8 +300,9 @@ class PeerRequests:
         self.members = members  # Who is heard.
         self._entries = entries
         self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
-        # The last text request of each peer and its answer: None while it is in work.
-        self._last: dict[str, tuple[bytes, bytes, list[bytes] | None]] = {}
+        # The last text request of each peer (and its last chunk) and the answer: None while it is
+        # in work.
+        self._last: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
         self.strangers = 0
 
     def decode(
@@ -263,14 +312,14 @@ class PeerRequests:
         send: Send,
         unheard: frozenset[str] = frozenset(),
     ) -> tuple[str, Message, Origin] | None:
-        """Decodes a RequestVote or AppendEntries in any form, or a TimeoutNow; unheard are no
-        members here.
+        """Decodes a request of a peer in any form, or a TimeoutNow; unheard are no members here.
 
         Returns (sender, message, origin), or None for a repeat or a stranger.
         Raises RemoteProtocolError.
         """
         kind = frames[1]
-        message: RequestVote | AppendEntries | TimeoutNow
+        message: RequestVote | AppendEntries | InstallSnapshot | TimeoutNow
+        last_index = 0
         if kind == APPEND_PACKED:
             form = Kind.PACKED_APPEND
             _, message, blocks = decode_append_packed(frames, self._cluster)
@@ -293,25 +342,37 @@ class PeerRequests:
         elif kind == TIMEOUT_NOW:
             form = Kind.TIMEOUT_NOW
             _, message = decode_timeout_now(frames, self._cluster)
+        elif kind == INSTALL_PACKED:
+            form = Kind.PACKED_SNAPSHOT
+            _, message = decode_install_packed(frames, self._cluster)
+        elif kind == INSTALL_SNAPSHOT:
+            form = Kind.SNAPSHOT
+            _, message = decode_install(frames, self._cluster)
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
         sender = message.candidate if isinstance(message, RequestVote) else message.leader
         if sender not in self.members or sender in unheard:
             self.strangers += 1
             return None
-        if form in (Kind.VOTE, Kind.APPEND) and self._is_repeat(sender, routing_id, frames, send):
+        about = sender, form is Kind.SNAPSHOT
+        if form in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
             return None
-        last_index = _last_index(message) if isinstance(message, AppendEntries) else 0
+        if isinstance(message, AppendEntries):
+            last_index = _last_index(message)
+        elif isinstance(message, InstallSnapshot):
+            last_index = message.offset + len(message.chunk)
         return sender, message, Origin(send, sender, routing_id, frames[0], form, last_index)
 
-    def _is_repeat(self, sender: str, routing_id: bytes, frames: list[bytes], send: Send) -> bool:
+    def _is_repeat(
+        self, about: tuple[str, bool], routing_id: bytes, frames: list[bytes], send: Send
+    ) -> bool:
         """A repeat gets the same answer, or nothing while the first is in work."""
-        last = self._last.get(sender)
+        last = self._last.get(about)
         if last is not None and last[0] == routing_id and last[1] == frames[0]:
             if last[2] is not None:
                 send(last[2])
             return True
-        self._last[sender] = (routing_id, frames[0], None)
+        self._last[about] = (routing_id, frames[0], None)
         return False
 
     def answer(self, origin: Origin, message: Message) -> None:
@@ -319,6 +380,11 @@ class PeerRequests:
         message_id = decode_message_id(origin.message_id)
         if isinstance(message, Vote):
             frames = encode_vote(message_id, message)
+        elif isinstance(message, SnapshotResponse):
+            if origin.kind is Kind.PACKED_SNAPSHOT:
+                frames = encode_install_packed_answer(message_id, message)
+            else:
+                frames = encode_install_answer(message_id, message, origin.last_index)
         else:
             assert isinstance(message, AppendResponse)
             if origin.kind is Kind.PACKED_APPEND:
@@ -331,7 +397,8 @@ class PeerRequests:
                     )
                 frames = encode_append_response(message_id, message, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
-        last = self._last.get(origin.peer)
+        about = origin.peer, origin.kind is Kind.SNAPSHOT
+        last = self._last.get(about)
         if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:
-            self._last[origin.peer] = (last[0], last[1], frames)
+            self._last[about] = (last[0], last[1], frames)
         origin.send(frames)

@@ -5,7 +5,7 @@ door, call wake() once, and do what it returns in that order.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -15,26 +15,21 @@ from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role, Setup
 from ..raft.log import RaftLog
 from ..raft.messages import (
-    KIND_CHECKPOINT,
     AppendEntries,
     Batch,
     Envelope,
     HardState,
+    InstallSnapshot,
     Job,
-    Read,
     RequestVote,
+    SnapshotResponse,
     TimeoutNow,
 )
 from ..record import (
     RECORD_BYTES_MAX,
-    Record,
-    block_entries,
-    block_from_entries,
-    check_block,
     cut_block,
-    encode_block,
-    slice_block,
 )
+from .batches import check, expand, frame, term_entry, trim
 from .client_codec import (
     ConfigAnswer,
     EntriesAnswer,
@@ -52,7 +47,7 @@ from .client_codec import (
     encode_state_url_answer,
 )
 from .commits import Commit, Commits
-from .config_codec import check_configs, decode_config_update
+from .config_codec import decode_config_update
 from .extensions import (
     FEATURE_APPEND,
     FEATURE_ENTRIES,
@@ -66,6 +61,7 @@ from .extensions import (
     encode_hello_answer,
 )
 from .franchise import Franchise
+from .jobs import Jobs
 from .link import Entries, Origin, PeerRequests
 from .links import Links
 from .members import MemberChanges, Reply
@@ -73,6 +69,9 @@ from .peer_codec import Dialect
 from .prune import PruneMarks
 from .reads import FEATURE_READS, PeerReads
 from .roster import Roster
+from .snapshot_codec import FEATURE_SNAPSHOT
+from .snapshot_orders import Order, Result, Snapshot
+from .snapshots import Place, SnapshotDesk, SnapshotSetup
 from .streams import Asker, EntryStreams
 from .transfer import FEATURE_TRANSFER, Transfers
 from .values import (
@@ -81,6 +80,9 @@ from .values import (
     CONFIG_UPDATE,
     ENTRIES_PACKED,
     HELLO,
+    INSTALL_PACKED,
+    INSTALL_SNAPSHOT,
+    MAKE_SNAPSHOT,
     PRE_VOTE,
     REQUEST_VOTE,
     TIMEOUT_NOW,
@@ -95,13 +97,22 @@ FEATURES = (
     FEATURE_PRE_VOTE,
     FEATURE_READS,
     FEATURE_ENTRIES,
+    FEATURE_SNAPSHOT,
     FEATURE_TRANSFER,
     FEATURE_MEMBERS,
 )
 PEER_REQUESTS = frozenset(
-    (REQUEST_VOTE, APPEND_ENTRIES, APPEND_PACKED, PRE_VOTE, TRANSFER_VOTE, TIMEOUT_NOW)
+    (
+        REQUEST_VOTE,
+        APPEND_ENTRIES,
+        APPEND_PACKED,
+        PRE_VOTE,
+        TRANSFER_VOTE,
+        TIMEOUT_NOW,
+        INSTALL_SNAPSHOT,
+        INSTALL_PACKED,
+    )
 )
-CHECKPOINT_DATA = b"\xc0"
 READERS_A_WAKE = 8  # Readers served in one wake, and ...
 READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: heartbeats can't wait.
 READERS_MAX = 8000  # Readers that wait for their turn.
@@ -135,6 +146,9 @@ class PeerSetup(NamedTuple):
     check_quorum: bool = True
     bootstrap: bool = False
     broadcast_url: str = ""  # Where our state machine broadcasts, if it does.
+    snapshot_entries: int = 0  # Behind the last snapshot the next one is made; 0: never for this.
+    snapshot_bytes: int = 0
+    snapshot_behind: int = 1_000_000  # Entries kept for followers that lack them, at most.
 
 
 class Recovered(NamedTuple):
@@ -145,6 +159,8 @@ class Recovered(NamedTuple):
     hard_state: HardState
     voter: bool
     withheld: bool
+    snapshot: Snapshot = Snapshot()
+    reset: bool = False  # The files of the log do not hold the snapshot's last entry.
     marks: PruneMarks | None = None  # Of what the table of request ids was made of.
     roster: Roster | None = None  # What the log says of the members; None: nothing.
 
@@ -155,15 +171,8 @@ class Wake(NamedTuple):
     hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
     job: Job | None
     commit: Commit | None  # Publish.
-
-
-class _Waiting(NamedTuple):
-    """What a job's acknowledgement sets free."""
-
-    seq: int
-    last_index: int
-    last_term: int
-    answers: list[Envelope]
+    orders: list[Order]  # For snapshot_sender; one that gets lost is given again.
+    compact: int | None  # Up to here the log writer may remove whole segments.
 
 
 class _Reading(NamedTuple):
@@ -184,27 +193,6 @@ class Reader(Protocol):
         """Forgets what it knows of the files: the log was replaced from somewhere on."""
 
 
-def term_entry(first_index: int, term: int) -> Batch:
-    """The entry with which a leader of this wire starts its term: a checkpoint."""
-    return encode_block(first_index, term, [Record(KIND_CHECKPOINT, None, CHECKPOINT_DATA)])
-
-
-def _expand(batch: Batch) -> list[bytes]:
-    return block_entries(batch, batch.first_index, batch.last_index)
-
-
-def _frame(first_index: int, frames: list[bytes]) -> list[Batch]:
-    return check_configs(block_from_entries(first_index, frames))
-
-
-def _check(block: bytes) -> Batch:
-    return check_configs([check_block(block)])[0]
-
-
-def _trim(batch: Batch, last_index: int) -> Batch:
-    return slice_block(batch, batch.first_index, last_index)
-
-
 class Peer:
     """One member of a ZMQ RAFT cluster."""
 
@@ -221,11 +209,11 @@ class Peer:
         self.cluster = setup.cluster.encode()
         self.reqids = reqids
         self._reader = reader
-        self._epoch = recovered.epoch
         log = recovered.log
         self.roster = recovered.roster or Roster(setup.urls, setup.peer_urls)
         log.configurations = self.roster.history
         self.core = Raft(self._core_setup(), recovered.hard_state, log, now_ms, random)
+        self._install(recovered.snapshot)  # What it holds is committed.
         self.incarnation = random.getrandbits(48)
         self.franchise = self._enfranchise(recovered)
         self.core.may_vote = self.franchise.may_vote
@@ -233,25 +221,33 @@ class Peer:
 
         self.clients_out = native.Frames()
         self.peers_out = native.Frames()
-        entries = Entries(_expand, _frame, _check)
+        entries = Entries(expand, frame, check)
         self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
         self.links = Links(self.cluster, self.core, self.roster, entries)
         self.links.follow(self.members.guests)
         self.requests = PeerRequests(self.cluster, frozenset(), entries, self._dialect)
         self._configuration = self.core.configuration
         self._note_members()
+        self._marks = recovered.marks or PruneMarks()
+        self.jobs = Jobs(self.core, reqids, self._marks, recovered.epoch, reader.close)
+        self.jobs.reset = recovered.reset
+        self.snapshots = SnapshotDesk(
+            Place(self.core, self.links, self.requests, self.roster),
+            SnapshotSetup(
+                setup.snapshot_entries,
+                setup.snapshot_bytes,
+                setup.snapshot_behind,
+                setup.append_timeout_ms,
+            ),
+            recovered.snapshot,
+        )
         self.updates = self._new_updates()
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.transfers = Transfers(self.core, self.cluster)
         self.streams = EntryStreams(self._read)
-        self._marks = recovered.marks or PruneMarks()
         self._readers: deque[_Reading] = deque()  # Who waits for a turn.
         self.last_applied = 0
         self.leading = False
-        self._written = recovered.log.last_index  # The last index given to the log writer.
-        self._seq = 0
-        self._waiting: deque[_Waiting] = deque()
-        self._intake: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
         self._commits = Commits(now_ms)
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
         self._refusal_leader: str | None = None
@@ -314,7 +310,7 @@ class Peer:
             append_bytes_max=setup.append_bytes_max,
             inflight_max=setup.append_inflight_max,
             cut=cut_block,
-            trim=_trim,
+            trim=trim,
             term_entry=term_entry,
             configuration=self.roster.note,
         )
@@ -351,8 +347,7 @@ class Peer:
         while taken := self.updates.block(core.log.last_index + 1, core.term):
             block, count = taken
             first_index = core.log.last_index + 1
-            self._intake[first_index] = block
-            core.propose(Batch(first_index, count, core.term, block))
+            self.jobs.propose(Batch(first_index, count, core.term, block))
 
     def on_peers(self, arena: native.Arena, now_ms: int) -> None:
         """Takes what came in at `peer_url`."""
@@ -382,6 +377,8 @@ class Peer:
                     self.members.on_guest(peer, now_ms, message)
                 else:
                     self.core.step(peer, message, now_ms)
+                    if isinstance(message, SnapshotResponse):
+                        self.snapshots.on_answer(peer, message, now_ms)
             except RemoteProtocolError:
                 self.malformed += 1
             if link.astray:
@@ -391,22 +388,40 @@ class Peer:
         """The connection to a peer was lost: its answers will not come."""
         if peer in self.links.by_peer:
             self.links.lost(peer)
+            self.snapshots.on_lost(peer)
 
     def on_written(self, seq: int, now_ms: int) -> None:
         """The log writer has made everything up to seq durable."""
         self._now_ms = now_ms
-        while self._waiting and self._waiting[0].seq <= seq:
-            done = self._waiting.popleft()
-            self.core.on_durable(done.last_index, done.last_term)
-            for envelope in done.answers:
-                if envelope.message.term == self.core.term:
-                    self._answer(envelope)
+        for envelope in self.jobs.on_written(seq):
+            self._answer(envelope)
 
     def on_applied(self, index: int, urgent: bool = False) -> None:
         """The state machine beside us has applied everything up to index; urgent: it has
         subscribers, who wait for each commit."""
         self.last_applied = max(self.last_applied, min(index, self._commits.index))
         self._commits.urgent = urgent
+
+    def on_results(
+        self,
+        results: Iterable[Result],
+        now_ms: int,
+        reqids_of: Callable[[Snapshot], Iterable[bytes]],
+    ) -> None:
+        """Takes in what snapshot_sender has done; reqids_of reads a snapshot's table of ids."""
+        self._now_ms = now_ms
+        for result in results:
+            snapshot = self.snapshots.on_result(result, now_ms)
+            if snapshot is not None and self._install(snapshot):
+                self.franchise.on_entries()
+                self.jobs.begin_behind(snapshot.last_index, reqids_of(snapshot))
+
+    def _install(self, snapshot: Snapshot) -> bool:
+        core, (index, term, *_) = self.core, snapshot
+        configuration = core.configuration
+        if index > core.commit_index and core.log.term_at(index) != term:
+            configuration = self.roster.install(index, snapshot.configuration)
+        return core.install(index, term, configuration)
 
     def on_writable(self, writable: bool, now_ms: int) -> None:
         """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""
@@ -435,6 +450,8 @@ class Peer:
                 update = decode_config_update(request, self.cluster)
                 reply = Reply(out, routing_id)
                 self.members.on_request(update, reply, self._now_ms, self._unix_s)
+            elif kind == MAKE_SNAPSHOT:
+                self.snapshots.on_make_request(request, self.cluster, Reply(out, routing_id))
             else:
                 self._on_client_request(routing_id, request, out)
         except RemoteProtocolError:
@@ -448,6 +465,8 @@ class Peer:
         self.core.step(sender, message, self._now_ms, origin)
         if isinstance(message, AppendEntries) and message.term == self.core.term:
             self._hear_leader(message)
+        elif isinstance(message, InstallSnapshot):
+            self.snapshots.on_chunk(message, origin)
 
     def _unheard(self, out: native.Frames) -> frozenset[str]:
         """Who is not believed to be a member at the door whose answers go to out: at the clients'
@@ -543,6 +562,7 @@ class Peer:
             applied_index=self.last_applied,
             commit_index=core.commit_index,
             last_index=core.log.last_index,
+            snapshot_bytes=self.snapshots.newest.state_size,
         )
 
     def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
@@ -584,6 +604,7 @@ class Peer:
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self.links.on_hello(peer, hello, self.setup.append_inflight_max)
+        self.snapshots.on_hello(peer, self._now_ms)
         if hello.voter and not self.roster.settled:
             if hello.members is not None:
                 self.core.begin_with(self.roster.settle(hello.members))
@@ -608,6 +629,7 @@ class Peer:
             self._commits.deadline_ms(self._told_index, self._now_ms),
             self.links.deadline_ms(self.members.guests),
             self.members.deadline_ms(self._now_ms),
+            self.snapshots.deadline_ms,
         ):
             if due_ms is not None:
                 deadline = min(deadline, due_ms)
@@ -628,8 +650,10 @@ class Peer:
         job = self._job(ready.batches, ready.messages_after)
         for envelope in ready.messages:
             self._dispatch(envelope)
-        if ready.reads:
-            self._catch_up(ready.reads)
+        for read in ready.reads:
+            self.snapshots.read(read)
+        for follower in ready.snapshots:
+            self.snapshots.send(follower, now_ms)
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
@@ -642,7 +666,11 @@ class Peer:
         if hard_state is not None:
             self._voter_saved = self.franchise.voter
             saved = (hard_state, self.franchise.voter)
-        return Wake(saved, job, self._commit(now_ms))
+        desk = self.snapshots
+        orders = desk.wake(self.last_applied, self.jobs.given_bytes, now_ms)
+        return Wake(
+            saved, job, self._commit(now_ms), orders, desk.compact(self.last_applied, now_ms)
+        )
 
     def _note_members(self) -> None:
         """Whose requests are taken in follows the configuration."""
@@ -657,7 +685,9 @@ class Peer:
             self._refusal = encode_json(leader)
         if core.role is Role.LEADER:
             self.leading = True
-        elif self.leading or self.updates.waiting or self.reads.waiting or self._readers:
+            return
+        self.snapshots.on_step_down()
+        if self.leading or self.updates.waiting or self.reads.waiting or self._readers:
             # Also when all of a leadership has happened since the last wake.
             self.leading = False
             self.updates.refuse(self._refusal, self.clients_out)
@@ -668,46 +698,13 @@ class Peer:
             self._readers.clear()
 
     def _job(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
-        if not batches:
-            if answers and self._waiting:
-                self._waiting[-1].answers.extend(answers)
-                return None
+        if batches:
+            self.franchise.on_entries()
+        job = self.jobs.make(batches, answers)
+        if job is None:
             for envelope in answers:
                 self._answer(envelope)
-            return None
-        self.franchise.on_entries()
-        first, last = batches[0], batches[-1]
-        self._note_reqids(batches)
-        self._written = last.last_index
-        self._seq += 1
-        self._waiting.append(_Waiting(self._seq, last.last_index, last.term, answers))
-        prev_index = first.first_index - 1
-        prev_term = self.core.log.term_at(prev_index)
-        assert prev_term is not None, "a batch follows what the log holds"
-        return Job(self._epoch, self._seq, prev_index, prev_term, [b.block for b in batches])
-
-    def _note_reqids(self, batches: list[Batch]) -> None:
-        """Keeps the table in step with the log.
-
-        Updates of our own are in it since their intake. When a new leader has replaced some of them
-        before they were handed out, they are missing here, and no longer known.
-        """
-        intake, self._intake = self._intake, {}
-        own = sum(intake.get(batch.first_index) is batch.block for batch in batches)
-        first_index = batches[0].first_index
-        if first_index <= self._written or own < len(intake):
-            self._truncate(first_index - 1)
-            intake.clear()
-        for batch in batches:
-            if intake.get(batch.first_index) is not batch.block:
-                self.reqids.add_block(batch.block)
-        self._marks.note(batches[-1].last_index, self.reqids.newest_s)
-
-    def _truncate(self, last_index: int) -> None:
-        """A new leader replaced what follows last_index: table and reader forget it too."""
-        self._reader.close()
-        self.reqids.truncate(last_index)
-        self._marks.truncate(last_index)
+        return job
 
     def _dispatch(self, envelope: Envelope) -> None:
         if isinstance(envelope.context, Origin):
@@ -722,20 +719,6 @@ class Peer:
     def _answer(self, envelope: Envelope) -> None:
         assert isinstance(envelope.context, Origin)
         self.requests.answer(envelope.context, envelope.message)
-
-    def _catch_up(self, reads: list[Read]) -> None:
-        """Reads old entries for lagging followers; issue of a closed log, never of the hot path."""
-        last_index = self.core.durable_index
-        last_term = self.core.log.term_at(last_index)
-        for read in reads:
-            batches: list[Batch] = []
-            if last_term is not None and read.first_index <= last_index:
-                batches = self._reader.batches(
-                    read.first_index, last_index, last_term, read.bytes_max
-                )
-            self.core.on_read(read.to, read.first_index, batches)
-        for envelope in self.core.ready().messages:
-            self._dispatch(envelope)
 
     def _timers(self, now_ms: int) -> None:
         hello_ms = self.links.deadline_ms(self.members.guests)
@@ -787,6 +770,7 @@ class Peer:
             "members": dict(self.roster.members),
             "drift": self.roster.drift,
             "change": self.members.status,
+            **self.snapshots.status(),
             **self.updates.counters(),
             **self.reads.counters(),
         }

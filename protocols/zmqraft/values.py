@@ -49,6 +49,8 @@ ENTRIES_PACKED = b"\x6b\x3c"
 TIMEOUT_NOW = b"\x6b\x54"
 TRANSFER = b"\x6b\x4c"
 TRANSFER_VOTE = b"\x6b\x56"
+INSTALL_PACKED = b"\x6b\x24"
+MAKE_SNAPSHOT = b"\x6b\x73"
 
 
 def expect(frames: Sequence[bytes], name: str, count_min: int, count_max: int) -> None:

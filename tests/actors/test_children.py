@@ -43,7 +43,7 @@ def test_a_log_that_cant_be_written_is_counted(
     assert (tmp_path / "a.log").read_text() == "10\n"
 
 
-@pytest.mark.parametrize("role", ["raft_peer", "log_writer", "state_machine"])
+@pytest.mark.parametrize("role", ["raft_peer", "log_writer", "snapshot_sender", "state_machine"])
 def test_every_role_has_its_class(role: str) -> None:
     found = actor_class(f"kelek.actors.{role}")
     assert issubclass(found, Actor)

@@ -65,7 +65,10 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert found.raft["update_ttl_s"] == 7200
     assert found.raft["pre_vote"] is False
     assert found.raft["rpc_timeout_ms"] == 50, "a default"
-    assert found.log == {"segment_bytes": 1 << 20, "segment_io": "mmap", "writer": "inline"}
+    assert found.log["segment_bytes"] == 1 << 20
+    assert found.log["segment_io"] == "mmap"
+    assert found.log["writer"] == "inline"
+    assert found.log["snapshot_entries"] == 4_000_000, "a default"
     assert found.clients == {"timeout_ms": 2000, "election_grace_ms": 300}
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
@@ -106,10 +109,11 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
     units = plan.node_plan(found, "a", one_process=False).units
     assert [[actor.role for actor in unit.actors] for unit in units] == [
         ["log_writer", "raft_peer"],
+        ["snapshot_sender"],
         ["state_machine"],
     ]
     (unit,) = plan.node_plan(found, "a", one_process=True).units
-    assert len(unit.actors) == 3
+    assert len(unit.actors) == 4
     for own in ("thread", "inline"):
         found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
         assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1

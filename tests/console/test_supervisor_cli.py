@@ -21,7 +21,7 @@ import kelek
 
 DEADLINE_S = 30.0
 NODES = ("n1", "n2", "n3")
-ROLES = ("log_writer", "raft_peer", "state_machine")
+ROLES = ("log_writer", "raft_peer", "snapshot_sender", "state_machine")
 
 
 class Cli:
@@ -111,7 +111,7 @@ def has_leader(rows: list[dict[str, Any]]) -> bool:
 def test_a_life_of_three_nodes(cli: Cli) -> None:
     """Start, status, kill -9 of each role, of the supervisor, start again, logs, stop."""
     text = cli.start()
-    assert text.splitlines()[-1].startswith("all-ready nodes=3 actors=9 ms=")
+    assert text.splitlines()[-1].startswith("all-ready nodes=3 actors=12 ms=")
     rows = cli.wait_rows(has_leader)
     keys = {"node", "role", "pid", "state", "restarts", "uptime"}
     assert all(keys <= row.keys() for row in rows)

@@ -44,6 +44,7 @@ class Plant(NamedTuple):
 CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
 PEER = "protocols/zmqraft/peer.py"
+JOBS = "protocols/zmqraft/jobs.py"
 WRITER = "storage/writer.py"
 LOG = "storage/log.py"
 
@@ -140,7 +141,7 @@ PLANTS = (
     ),
     Plant(
         "request ids of replaced updates kept",
-        (Patch(PEER, "        self.reqids.truncate(last_index)\n", ""),),
+        (Patch(JOBS, "        self._reqids.truncate(last_index)\n", ""),),
         told="acknowledged|order of",
         first=48,
     ),

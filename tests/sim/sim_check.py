@@ -5,6 +5,7 @@ machine safety; and ours: term, vote and commit never go back, every acknowledge
 log exactly once, at its index, and the updates of one client stand in the order sent.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ class Checker:
         self.touched: dict[str, Raft] = {}
         self.committed = RaftLog()  # Only its runs are used.
         self.applied: list[Applied] = []
+        self._digests = [b""]  # Of the entries up to each index.
         self.reqids: dict[bytes, int] = {}
         self.acked: dict[bytes, int] = {}
         self.order: dict[bytes, int] = {}  # The last sequence number of each client, by log order.
@@ -124,35 +126,40 @@ class Checker:
         other = self.leaders.setdefault(raft.term, name)
         self._expect(other == name, name, "election safety: both lead", other, raft.term)
         runs, last_index = raft.log.runs, raft.log.last_index
+        led_runs = clipped(seen.led_runs, seen.led_last_index, raft.log)
         if seen.led_term != raft.term:
             self.world.counters["leaders"] += 1
             self.on_leader(name)
             committed = self.committed
-            for first_index, term in committed.runs:
+            for first_index, term in clipped(committed.runs, committed.last_index, raft.log):
                 has = raft.log.term_at(first_index) == term
                 self._expect(has, name, "leader completeness: lacks", first_index, term)
             has = raft.log.term_at(committed.last_index) == committed.last_term
             self._expect(has, name, "leader completeness: lacks", committed.last_index)
         else:
-            append_only = (
-                last_index >= seen.led_last_index and runs[: len(seen.led_runs)] == seen.led_runs
-            )
-            self._expect(append_only, name, "leader append-only", seen.led_runs, runs)
+            append_only = last_index >= seen.led_last_index and runs[: len(led_runs)] == led_runs
+            self._expect(append_only, name, "leader append-only", led_runs, runs)
         seen.led_term, seen.led_runs, seen.led_last_index = raft.term, runs, last_index
 
     def _commit(self, name: str, raft: Raft) -> None:
         """What is committed anywhere is committed everywhere: same index, same term."""
         committed, log = self.committed, raft.log
         common = min(raft.commit_index, committed.last_index)
-        for first_index, term in committed.runs:
+        for first_index, term in clipped(committed.runs, common, log):
             if first_index <= common:
                 same = log.term_at(first_index) == term
                 self._expect(same, name, "committed otherwise elsewhere", first_index, term)
         same = log.term_at(common) == committed.term_at(common)
         self._expect(same, name, "committed otherwise elsewhere", common)
         if raft.commit_index > committed.last_index:
-            runs = [run for run in log.runs if run[0] <= raft.commit_index]
-            self.committed = RaftLog(0, 0, runs, raft.commit_index)
+            last_index = committed.last_index
+            runs = [run for run in log.runs if last_index < run[0] <= raft.commit_index]
+            if not runs or runs[0][0] > last_index + 1:
+                first_term = log.term_at(last_index + 1)
+                assert first_term is not None, "only what was committed somewhere is compacted"
+                if first_term != committed.last_term or not last_index:
+                    runs.insert(0, (last_index + 1, first_term))
+            self.committed = RaftLog(0, 0, committed.runs + runs, raft.commit_index)
 
     def _check_matching(self, name: str, log: RaftLog) -> None:
         """Two logs with the same term at an index are equal up to there."""
@@ -162,11 +169,14 @@ class Checker:
                 continue
             other = other_raft.log
             index = min(log.last_index, other.last_index)
+            base_index = max(log.base_index, other.base_index)
             # The last index at which both have the same term: look at the ends of runs only.
-            while index > 0 and log.term_at(index) != other.term_at(index):
+            while index > base_index and log.term_at(index) != other.term_at(index):
                 index = max(log.term_first(index), other.term_first(index)) - 1
-            mine = [run for run in runs if run[0] <= index]
-            theirs = [run for run in other.runs if run[0] <= index]
+            if index <= base_index:
+                continue  # What lies below is committed, and compared there.
+            mine = [run for run in clipped(runs, index, other) if run[0] <= index]
+            theirs = [run for run in clipped(other.runs, index, log) if run[0] <= index]
             self._expect(mine == theirs, name, "log matching with", other_name, mine, theirs)
 
     # Rules about entries.
@@ -192,6 +202,22 @@ class Checker:
             self.order[client] = number
         self._check_acked(reqid)
 
+    def digest(self, index: int) -> bytes:
+        """What every state machine's state must be behind entry index."""
+        while len(self._digests) <= index:
+            entry = self.applied[len(self._digests) - 1]
+            before = self._digests[-1]
+            self._digests.append(hashlib.sha256(before + repr(entry).encode()).digest())
+        return self._digests[index]
+
+    def on_restored(self, name: str, index: int, state: bytes) -> None:
+        """A state machine has taken its state from a snapshot."""
+        self.world.counters["restored"] += 1
+        known = index <= len(self.applied)
+        self._expect(known, name, "restores what nobody has applied", index, len(self.applied))
+        same = state == self.digest(index)
+        self._expect(same, name, "state machine safety: another state at", index)
+
     def on_acked(self, reqid: bytes, index: int) -> None:
         """A client was told that its update is committed at an index."""
         self.acked[reqid] = index
@@ -213,6 +239,16 @@ class Checker:
     def _expect(self, holds: bool, *words: object) -> None:
         if not holds:
             raise Broken(" ".join(map(str, words)))
+
+
+def clipped(runs: Runs, last_index: int, log: RaftLog) -> Runs:
+    """The runs of what ends at last_index, as they are in a log that begins behind log's base."""
+    first_index = log.base_index + 1
+    kept = [run for run in runs if run[0] > first_index]
+    before = [run for run in runs if run[0] <= first_index]
+    if before and first_index <= last_index:
+        kept.insert(0, (first_index, before[-1][1]))
+    return kept
 
 
 def make_update(client: bytes, number: int, size: int) -> bytes:

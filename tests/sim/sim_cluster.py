@@ -4,10 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from traceback import format_tb
 
+from kelek import native
 from kelek.native import NativeError
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.zmqraft.client_codec import Form
+from kelek.protocols.zmqraft.members import Reply
+from kelek.protocols.zmqraft.snapshot_codec import encode_make_snapshot
 from kelek.storage.errors import StorageError
 from kelek.tests.sim.sim_check import Broken, Checker
 from kelek.tests.sim.sim_client import ClientProcess
@@ -50,6 +53,8 @@ class Cluster:
             "append_inflight_max": random.choice([1, 2, 4, 4]),
             # Some leaders have room for little: they drop what clients send beyond it.
             "inflight_max": 20 if seed % 7 in (0, 4) else 65_536,
+            "snapshot_entries": random.choice([0, 30, 200]),
+            "snapshot_behind": random.choice([0, 50, 1_000_000]),
         }
         self.nodes = {
             name: Node(name, names, self.network, self.checker, options) for name in names
@@ -84,6 +89,8 @@ class Cluster:
             (3, self._kill_writer),
             (3, self._restart_writer_alone),
             (2, self._kill_state_machine),
+            (3, self._kill_sender),
+            (5, self._snapshot),
             (3, self._sync_failure),
             (3, self._slow_disk),
             (4, self._pause),
@@ -133,7 +140,7 @@ class Cluster:
         for node in self.nodes.values():
             node.slow_until_us = 0
             node.disk.calm()
-            for process in (node.peer, node.writer, node.state_machine):
+            for process in (node.peer, node.writer, node.state_machine, node.sender):
                 if process is not None:
                     process.resume()
             if node.off:
@@ -400,9 +407,24 @@ class Cluster:
         self.world.fault("kill state machine", node.name)
         node.kill_state_machine()
 
+    def _kill_sender(self) -> None:
+        node = self._node()
+        self.world.fault("kill sender", node.name)
+        node.kill_sender()
+
+    def _snapshot(self) -> None:
+        """A client wants a snapshot now."""
+        node = self._node()
+        if node.peer is not None and node.peer.peer is not None:
+            self.world.fault("snapshot", node.name)
+            request = encode_make_snapshot(b"snapshot", b"sim")
+            node.peer.peer.snapshots.on_make_request(request, b"sim", Reply(native.Frames(), b""))
+            node.peer.wake_after(0)
+
     def _pause(self) -> None:
         node = self._node()
-        processes = [p for p in (node.peer, node.writer, node.state_machine) if p is not None]
+        all_of_it = (node.peer, node.writer, node.state_machine, node.sender)
+        processes = [process for process in all_of_it if process is not None]
         if processes:
             if self.world.chance(0.7):
                 processes = [self.world.random.choice(processes)]

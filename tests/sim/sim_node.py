@@ -11,20 +11,23 @@ from typing import Any
 from kelek import native
 from kelek.native.updates import Reqids
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
-from kelek.protocols.zmqraft.roster import Roster
+from kelek.protocols.zmqraft.snapshot_orders import Begun, decode_work, encode_work
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log
 from kelek.storage.reader import LogReader
 from kelek.storage.segment import Identity
+from kelek.storage.snapshot import newest
+from kelek.storage.snapshot_work import write_state
+from kelek.storage.start import Home, Known, reqids_of, start
 from kelek.storage.writer import Writer
 from kelek.tests.sim.sim_check import Applied, Checker
 from kelek.tests.sim.sim_disk import Halt, NodeDisk
 from kelek.tests.sim.sim_net import Connection, Frames, Network
+from kelek.tests.sim.sim_snapshot import KEEP, SenderProcess, restored
 from kelek.tests.sim.sim_world import US_PER_MS, Process
 
 CLUSTER = "sim"
@@ -50,30 +53,29 @@ class PeerProcess(Process):
     def begin(self) -> None:
         """The writer has recovered the log: reads it once and starts the peer."""
         reqids = Reqids(b"sixteen bytes...")
-        runs: list[tuple[int, int]] = []
-        last_index = 0
+        home = Home(self.files, self.node.identity)
         setup = self.node.setup
-        roster = Roster(setup.urls, setup.peer_urls)
-        for batch in self.reader.scan():
-            roster.recover(batch)
-            if not runs or runs[-1][1] != batch.term:
-                runs.append((batch.first_index, batch.term))
-            last_index = batch.last_index
-            reqids.add_block(batch.block)
+        options = {"cache_bytes_max": self.node.cache_bytes_max}
+        found = start(
+            home, self.reader, reqids, Known(KEEP, setup.urls, setup.peer_urls), **options
+        )
         stored = self.hard_state
         recovered = Recovered(
             epoch=self.epoch,
-            log=RaftLog(0, 0, runs, last_index, cache_bytes_max=self.node.cache_bytes_max),
+            log=found.log,
             hard_state=stored.state,
             voter=stored.voter,
             withheld=stored.withheld,
-            roster=roster,
+            roster=found.roster,
+            snapshot=found.snapshot,
+            reset=found.reset,
         )
         random = Random(self.world.random.getrandbits(64))
         now_ms = self.world.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
         self.node.checker.on_started(self.node.name, self.peer.core)
-        self.world.note(self.name, "begins at", last_index, "term", self.peer.core.term)
+        last_index, base_index = found.log.last_index, found.log.base_index
+        self.world.note(self.name, "begins at", base_index, last_index, self.peer.core.term)
 
     def on_wake(self) -> None:
         try:
@@ -98,6 +100,8 @@ class PeerProcess(Process):
                 peer.on_applied(item[1])
             elif item[0] == "lost":
                 peer.on_lost(item[1])
+            elif item[0] == "result":
+                self._take_result(peer, item[1])
             elif item[0] != "ack":
                 by_socket.setdefault(item[:-1], []).append(item[-1])
         for socket, messages in by_socket.items():
@@ -109,6 +113,13 @@ class PeerProcess(Process):
             else:
                 peer.on_clients(arena, now_ms, unix_s)
         self._act(peer, now_ms)
+
+    def _take_result(self, peer: Peer, frames: Frames) -> None:
+        epoch, result = decode_work(frames)
+        if epoch == self.epoch or isinstance(result, Begun):
+            home = Home(self.files, self.node.identity)
+            results: Any = [result]
+            peer.on_results(results, self.world.now_ms, lambda snapshot: reqids_of(home))
 
     def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
         for _, epoch, seq, full in acks:
@@ -142,6 +153,11 @@ class PeerProcess(Process):
         for frames in (peer.peers_out, peer.clients_out):
             for message in take(frames):
                 node.answer(message)
+        for order in wake.orders:
+            node.send_order(encode_work(self.epoch, order))
+        if wake.compact is not None:
+            self.world.counters["compacted"] += 1
+            node.send_compact(wake.compact)
         if wake.commit is not None:
             node.publish(wake.commit.index, wake.commit.term)
         node.checker.touch(node.name)
@@ -216,7 +232,14 @@ class WriterProcess(Process):
         self.node = node
         self.epoch = epoch
         self.files = node.disk.open_process(self)
-        self.log = Log.open(self.files, node.identity, segment_bytes=SEGMENT_BYTES, epoch=epoch)
+        snapshot = newest(self.files, node.identity)
+        self.log = Log.open(
+            self.files,
+            node.identity,
+            segment_bytes=SEGMENT_BYTES,
+            epoch=epoch,
+            base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
+        )
         self.writer = Writer(self.log, epoch)
         self._flush_us: int | None = None
         self.world.note(self.name, "recovered up to", self.log.last_index)
@@ -242,7 +265,10 @@ class WriterProcess(Process):
         if self.inbox:
             inbox, self.inbox = self.inbox, []
             for (job,) in inbox:
-                self.writer.take(job)
+                if isinstance(job, Job):
+                    self.writer.take(job)
+                else:
+                    self.log.compact(job)
             self._flush_later(self.node.sync_us())
         elif self.log.idle():
             self.wake_after(1000)
@@ -277,19 +303,42 @@ class StateMachineProcess(Process):
     def __init__(self, node: "Node") -> None:
         super().__init__(node.world, f"{node.name}.state_machine")
         self.node = node
-        self.reader = LogReader(node.disk.open_process(self), node.identity)
-        self.applied_index = 0
+        self.files = node.disk.open_process(self)
+        self.reader = LogReader(self.files, node.identity)
+        self.applied_index = self.applied_term = 0
         self.target: tuple[int, int] = (0, 0)
+        self.barrier: int | None = None
+        self._restore()
+
+    def _restore(self) -> None:
+        """From the newest snapshot, when it is ahead of us."""
+        found = newest(self.files, self.node.identity)
+        if found is None or found.index <= self.applied_index:
+            return
+        snapshot = restored(self.node, self.files)
+        if snapshot is not None:
+            self.applied_index, self.applied_term = snapshot[0], found.term
+            self.node.checker.on_restored(self.node.name, *snapshot)
 
     def on_wake(self) -> None:
         inbox, self.inbox = self.inbox, []
-        for index, term in inbox:
-            if index > self.target[0]:
-                self.target = (index, term)
+        for kind, *item in inbox:
+            if kind == "barrier":
+                self.barrier = item[0]
+            elif item[0] > self.target[0]:
+                self.target = (item[0], item[1])
+        self._apply_some()
+        if self.barrier is not None and self.applied_index >= self.barrier:
+            self._write_state()
+
+    def _apply_some(self) -> None:
         if self.applied_index >= self.target[0]:
             return
         first_index = self.applied_index + 1
-        for batch in self.reader.batches(first_index, *self.target, APPLY_BYTES_MAX):
+        batches = self.reader.batches(first_index, *self.target, APPLY_BYTES_MAX)
+        if not batches and first_index <= self.reader.base()[0]:
+            self._restore()
+        for batch in batches:
             self._apply(batch.block)
         if self.node.peer is not None:
             self.node.peer.post("applied", self.applied_index)
@@ -303,7 +352,16 @@ class StateMachineProcess(Process):
                 assert index == self.applied_index + 1
                 entry = Applied(batch.term, record.kind, record.reqid, record.data)
                 self.node.checker.on_applied(self.node.name, index, entry)
-                self.applied_index = index
+                self.applied_index, self.applied_term = index, batch.term
+
+    def _write_state(self) -> None:
+        self.barrier = None
+        state = self.node.checker.digest(self.applied_index)
+        try:
+            write_state(self.files, self.applied_index, lambda write: write(state))
+        except StorageFull:
+            return
+        self.node.send_state(self.applied_index, self.applied_term)
 
 
 class NodeDoor:
@@ -350,6 +408,7 @@ class Node:
         self.peer: PeerProcess | None = None
         self.writer: WriterProcess | None = None
         self.state_machine: StateMachineProcess | None = None
+        self.sender: SenderProcess | None = None
         self.skew_s = self.world.between(-20, 20)
         self.cache_bytes_max = self.world.random.choice([2_000, 20_000, 16 << 20])
         self.slow_until_us = 0
@@ -366,6 +425,7 @@ class Node:
         self.off = False
         self.start_unit()
         self.start_state_machine()
+        self.start_sender()
 
     def start_unit(self) -> None:
         """A new epoch: first the writer recovers, then the peer reads."""
@@ -395,7 +455,25 @@ class Node:
         if not self.off:
             self.state_machine = StateMachineProcess(self)
             if self._published is not None:  # A subscriber that comes late is told again.
-                self.state_machine.post(*self._published)
+                self.state_machine.post("commit", *self._published)
+
+    def start_sender(self) -> None:
+        if self.off or self.sender is not None:
+            return
+        try:
+            self.sender = SenderProcess(self)
+        except Halt as halt:
+            self.on_halt(halt)
+        except StorageError as error:
+            self.world.note(self.name, "the sender can't start:", error)
+            self.world.after(50 * US_PER_MS, self.start_sender)
+
+    def kill_sender(self) -> None:
+        if self.sender is not None:
+            self.sender.kill()
+            self.disk.close_process(self.sender)
+            self.sender = None
+            self.world.after(self.world.between(5, 300) * US_PER_MS, self.start_sender)
 
     def kill_unit(self) -> None:
         """Peer and writer end together, and are started together."""
@@ -446,6 +524,10 @@ class Node:
             self.state_machine.kill()
             self.disk.close_process(self.state_machine)
             self.state_machine = None
+        if self.sender is not None:
+            self.sender.kill()
+            self.disk.close_process(self.sender)
+            self.sender = None
         self.off = True
 
     def power_off(self) -> None:
@@ -491,7 +573,7 @@ class Node:
     def send_job(self, job: Job) -> None:
         self._pipe("jobs", self._job_arrives, job)
 
-    def _job_arrives(self, job: Job) -> None:
+    def _job_arrives(self, job: Job | int) -> None:
         if self.writer is not None and self.writer.alive:
             self.writer.post(job)
         else:
@@ -510,7 +592,34 @@ class Node:
 
     def _commit_arrives(self, index: int, term: int) -> None:
         if self.state_machine is not None:
-            self.state_machine.post(index, term)
+            self.state_machine.post("commit", index, term)
+
+    def send_compact(self, index: int) -> None:
+        self._pipe("jobs", self._job_arrives, index)
+
+    def send_order(self, frames: Frames) -> None:
+        self._pipe("orders", self._to_sender, "order", frames)
+
+    def send_state(self, index: int, term: int) -> None:
+        self._pipe("states", self._to_sender, "state", index, term)
+
+    def _to_sender(self, *item: Any) -> None:
+        if self.sender is not None:
+            self.sender.post(*item)
+
+    def send_result(self, frames: Frames) -> None:
+        self._pipe("results", self._result_arrives, frames)
+
+    def _result_arrives(self, frames: Frames) -> None:
+        if self.peer is not None:
+            self.peer.post("result", frames)
+
+    def send_barrier(self, index: int) -> None:
+        self._pipe("barriers", self._barrier_arrives, index)
+
+    def _barrier_arrives(self, index: int) -> None:
+        if self.state_machine is not None:
+            self.state_machine.post("barrier", index)
 
     def _pipe(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
         at_us = self.world.now_us + self.world.between(10, 120)

@@ -1,0 +1,176 @@
+"""Makes, sends and takes snapshots, and reads old entries: whatever reads much beside a peer.
+
+It never talks to another node: what it reads goes out through raft_peer.
+"""
+
+import os
+import struct
+import time
+from typing import Any
+
+import zmq
+
+from ..native import Arena
+from ..protocols.errors import LocalProtocolError
+from ..protocols.zmqraft.peer import FORGET_AFTER_TTL_S
+from ..protocols.zmqraft.snapshot_orders import (
+    Begun,
+    Made,
+    Make,
+    ReadEntries,
+    ReadPiece,
+    Receive,
+    Received,
+    Result,
+    decode_work,
+    encode_work,
+)
+from ..storage.disk import Disk
+from ..storage.segment import Identity
+from ..storage.snapshot_work import Keep, SnapshotWork
+from .actor import Actor, SocketOptions, main
+
+BARRIER = struct.Struct("<Q")  # The state machine's state is wanted at this index or a later one.
+STATE = struct.Struct("<QQ")  # It is written, as of the entry of this index and term.
+ORDERS_HWM = 64
+BARRIER_REPEAT_MS = 2000  # It may have been lost with a state machine that ended.
+ORDERS = (ReadEntries, ReadPiece, Make, Receive)
+
+
+def keep(options: dict[str, Any]) -> Keep:
+    """What is kept of the request ids, from the topology's options."""
+    return Keep(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
+
+
+class SnapshotSender(Actor):
+    """The snapshots of one node.
+
+    orders     PULL   snapshot_orders.encode_work()           from the raft peer
+    results    PUSH   the same                                to the raft peer
+    barriers   PUSH   [index]                                 to the state machine
+    states     PULL   [index, term of the entry there]        from the state machine
+    """
+
+    role = "snapshot_sender"
+
+    def on_start(self) -> None:
+        options = self.options
+        self._work = SnapshotWork(
+            Disk(self.setup.data_dir),
+            Identity(self.setup.cluster, self.setup.node),
+            keep(options),
+        )
+        for damaged in self._work.snapshots.damaged.values():
+            self.say(damaged)
+        self._peer_epoch = 0
+        self._barrier_due_ms: int | None = None
+        self._made_s = self._file_s()
+        self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
+        orders = self.socket(
+            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "orders"),), hwm=ORDERS_HWM)
+        )
+        states = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "states"),)))
+        results = self.socket(
+            zmq.PUSH,
+            SocketOptions(
+                connect=(self.endpoint("raft_peer", "results"),), hwm=ORDERS_HWM, immediate=True
+            ),
+        )
+        self._barriers = self.socket(
+            zmq.PUSH,
+            SocketOptions(connect=(self.endpoint("state_machine", "barriers"),), immediate=True),
+        )
+        self._results = self.pipe(results)
+        self._orders = orders
+        self.listen(orders, self._on_orders)
+        self.listen(states, self._on_states)
+        self._send(Begun(self._work.newest))
+        self.ready()
+
+    def _on_orders(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            try:
+                self._peer_epoch, order = decode_work(frames)
+            except LocalProtocolError:
+                self.log_rarely("malformed-dropped", pipe="orders")
+                continue
+            assert isinstance(order, ORDERS)
+            if isinstance(order, Make):
+                self.log("making", index=order.last_index)
+                self._barrier_due_ms = self.now_ms
+            result = self._work.take(order)
+            if result is not None:
+                self._send(result)
+                self._count(result)
+
+    def _count(self, result: Result) -> None:
+        name = type(result).__name__
+        if isinstance(result, Received) and result.offset == 0:
+            self.log_rarely("received-damaged", index=result.last_index)
+        if name == "Installed":
+            newest = self._work.newest
+            self._made_s = self._file_s()
+            self.log("installed", index=newest.last_index, size=newest.size)
+        key = {"EntriesRead": "entries_read", "PieceRead": "pieces_read"}.get(name, "received")
+        self._counts[key] += 1
+
+    def _on_states(self, arena: Arena) -> None:
+        for (index, term), _ in self.unpacked(arena, STATE, "states"):
+            self._work.on_state(index, term)
+
+    def _send(self, result: Result) -> None:
+        self._results.send(encode_work(self._peer_epoch, result))
+
+    def on_wake(self, now_ms: int) -> None:
+        wanted = self._work.wants_state
+        if wanted is not None and now_ms >= (self._barrier_due_ms or 0):
+            self._barrier_due_ms = now_ms + BARRIER_REPEAT_MS
+            self.send(self._barriers, [BARRIER.pack(wanted.last_index)])
+        if self._work.busy:
+            made = self._work.step()
+            if made is not None:
+                self._on_made(made)
+        if self._results.full:
+            self.pause(self._orders)
+        else:
+            self.resume(self._orders)
+
+    def _on_made(self, made: Made) -> None:
+        self._send(made)
+        if made.snapshot is None:
+            self.log("not-made", reason=made.problem)
+            return
+        self._counts["made"] += 1
+        self._made_s = self._file_s()
+        self.log("made", index=made.snapshot.last_index, size=made.snapshot.size)
+
+    def _file_s(self) -> float:
+        """When the newest snapshot came here (Unix time)."""
+        info = self._work.snapshots.newest
+        if info is None:
+            return 0.0
+        return os.stat(os.path.join(self.setup.data_dir, info.path)).st_mtime
+
+    def deadline_ms(self) -> int | None:
+        if self._work.busy:
+            return 0
+        return self._barrier_due_ms if self._work.wants_state is not None else None
+
+    def on_stop(self) -> None:
+        self._work.close()
+
+    def status(self) -> dict[str, object]:
+        newest = self._work.newest
+        if not newest.last_index:
+            return {"snapshot_index": 0, **self._counts}
+        return {
+            "snapshot_index": newest.last_index,
+            "snapshot_size": newest.size,
+            "snapshot_age_s": int(max(0.0, time.time() - self._made_s)),
+            "making": self._work.busy or self._work.wants_state is not None,
+            **self._counts,
+        }
+
+
+if __name__ == "__main__":
+    main(SnapshotSender)
