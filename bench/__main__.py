@@ -1,21 +1,29 @@
 """`python -m kelek.bench QUESTION`: one module a question, both sides measured in one call."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
-from kelek.bench import log, segment
+from kelek.bench import everything, log, members, question, segment
 
-QUESTIONS = {"log": log.main, "segment": segment.main}
+QUESTIONS = [members.QUESTION]  # With goals, beside `log`.
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "all": partial(everything.main, QUESTIONS),
+    "log": log.main,
+    "segment": segment.main,
+    **{one.name: partial(question.main, one) for one in QUESTIONS},
+}
 
 
 def main() -> int:
-    usage = f"usage: python -m kelek.bench {{{','.join(QUESTIONS)}}} ..."
+    usage = f"usage: python -m kelek.bench {{{','.join(COMMANDS)}}} ..."
     if sys.argv[1:] in (["-h"], ["--help"]):
         print(usage)
         return 0
-    if len(sys.argv) < 2 or sys.argv[1] not in QUESTIONS:
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
         print(usage, file=sys.stderr)
         return 2
-    return QUESTIONS[sys.argv[1]](sys.argv[2:])
+    return COMMANDS[sys.argv[1]](sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,14 +25,17 @@ IDENT = "bench"
 NODES = ("n1", "n2", "n3")
 ANSWER_MS_MAX = 300
 POLL_S = 0.02
+WATCH_S = 0.005  # Where the time of something is measured.
 LAST_WORDS = 20  # Lines of each log.
 REPOSITORY = Path(__file__).resolve().parent.parent
+START = [sys.executable, "-m", "kelek.console.supervisor_cli", "start"]
 
 
 class LogInfo(NamedTuple):
     """RequestLogInfo's answer, as far as it matters here."""
 
     leads: bool
+    first_index: int
     applied: int
     commit_index: int
     last_index: int
@@ -39,6 +43,11 @@ class LogInfo(NamedTuple):
 
 def uint(frame: bytes) -> int:
     return int.from_bytes(frame, "little")
+
+
+def node_line(name: str, url: str, peer_url: str, broadcast_url: str) -> str:
+    """A node in a topology."""
+    return f"  {name}: {{url: {url}, peer_url: {peer_url}, broadcast_url: {broadcast_url}}}"
 
 
 class Kelek:
@@ -53,13 +62,11 @@ class Kelek:
         self.settings = settings
         ports = iter(free_ports(3 * len(NODES)))
         self.urls = {name: f"tcp://127.0.0.1:{next(ports)}" for name in NODES}
-        nodes = [
-            f"  {name}: {{url: {self.urls[name]}, peer_url: tcp://127.0.0.1:{next(ports)}, "
-            f"broadcast_url: tcp://127.0.0.1:{next(ports)}}}"
-            for name in NODES
+        self.lines = [
+            node_line(name, url, f"tcp://127.0.0.1:{next(ports)}", f"tcp://127.0.0.1:{next(ports)}")
+            for name, url in self.urls.items()
         ]
-        self.text = "\n".join([f"cluster: {IDENT}", "data: data", "nodes:", *nodes, settings])
-        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.supervisors: dict[str, subprocess.Popen[bytes]] = {}
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
 
     @property
@@ -74,22 +81,32 @@ class Kelek:
     def start_fresh(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
-        self.topology.write_text(self.text)
+        self.write_topology(self.topology, self.lines)
         self.start()
 
+    def write_topology(self, path: Path, nodes: list[str]) -> None:
+        path.write_text(
+            "\n".join([f"cluster: {IDENT}", "data: data", "nodes:", *nodes, self.settings])
+        )
+
     def start(self) -> None:
-        command = [sys.executable, "-m", "kelek.console.supervisor_cli", "start"]
-        self.supervisor = spawn([*command, str(self.topology)], self.directory / "supervisor.log")
+        self._start("supervisor", [str(self.topology)])
+
+    def _start(self, name: str, arguments: list[str]) -> None:
+        command = [*START, *arguments]
+        self.supervisors[name] = spawn(command, self.directory / "supervisor.log")
 
     def stop(self) -> None:
-        """SIGKILL of the supervisor and of everything below it."""
-        if self.supervisor is None:
-            return
-        children = [pid for pids in self.pids().values() for pid in pids]
-        reap([self.supervisor], signal.SIGKILL)
+        """SIGKILL of each supervisor and of everything below it."""
+        for name in [*self.supervisors]:
+            self._stop(name)
+
+    def _stop(self, name: str) -> None:
+        supervisor = self.supervisors.pop(name)
+        children = children_of(supervisor.pid)
+        reap([supervisor], signal.SIGKILL)
         for pid in children:
             kill(pid)
-        self.supervisor = None
 
     def restart(self) -> float:
         """SIGKILL of everything and a new start; when it began (time.monotonic)."""
@@ -109,13 +126,13 @@ class Kelek:
         return killed
 
     def pids(self) -> dict[str, list[int]]:
-        """All actors as NODE/ROLE, and the supervisor."""
-        assert self.supervisor is not None
-        found: dict[str, list[int]] = {"supervisor": [self.supervisor.pid]}
-        for pid in children_of(self.supervisor.pid):
-            name = actor_name(pid)
-            if name:
-                found.setdefault(name, []).append(pid)
+        """All actors as NODE/ROLE, and the supervisors."""
+        found: dict[str, list[int]] = {}
+        for name, supervisor in self.supervisors.items():
+            found[name] = [supervisor.pid]
+            for pid in children_of(supervisor.pid):
+                if role := actor_name(pid):
+                    found.setdefault(role, []).append(pid)
         return found
 
     def node_pids(self, node: str) -> list[int]:
@@ -133,7 +150,7 @@ class Kelek:
         if len(frames) < 9:
             raise BenchError(f"{node} answers RequestLogInfo with {len(frames)} frames")
         leads = any(frames[1][:1]) and frames[1][:1] != b"\0"
-        return LogInfo(leads, uint(frames[5]), uint(frames[6]), uint(frames[7]))
+        return LogInfo(leads, *map(uint, frames[4:8]))
 
     def leader(self) -> str:
         """The node that leads, once all three answer and have applied what is committed."""
@@ -160,9 +177,62 @@ class Kelek:
         return "\n".join(parts)
 
     def _check_runs(self) -> None:
-        if self.supervisor is not None and self.supervisor.poll() is not None:
-            log = (self.directory / "supervisor.log").read_text().splitlines()
-            raise BenchError(f"the supervisor has ended: {log[-1] if log else 'no word'}")
+        for name, supervisor in self.supervisors.items():
+            if supervisor.poll() is not None:
+                log = (self.directory / "supervisor.log").read_text().splitlines()
+                raise BenchError(f"{name} has ended: {log[-1] if log else 'no word'}")
+
+
+class Apart(Kelek):
+    """The same with a supervisor for each node: one may stop, lose its data, or be a newcomer."""
+
+    name = "kelek, a supervisor each"
+
+    def __init__(self, directory: Path, settings: str = "") -> None:
+        super().__init__(directory, settings)
+        self.topologies = dict.fromkeys(NODES, self.topology)
+
+    def start(self) -> None:
+        for node in NODES:
+            self.start_node(node)
+
+    def start_newcomer(self, node: str) -> str:
+        """Starts a node whose topology names it and the members; they do not know of it.
+
+        Returns its url.
+        """
+        url, peer_url, broadcast_url = (f"tcp://127.0.0.1:{port}" for port in free_ports(3))
+        self.topologies[node] = self.directory / f"{node}.yaml"
+        line = node_line(node, url, peer_url, broadcast_url)
+        self.write_topology(self.topologies[node], [*self.lines, line])
+        self.urls[node] = url
+        self.start_node(node)
+        return url
+
+    def start_node(self, node: str) -> float:
+        """When it was started (time.monotonic)."""
+        started = time.monotonic()
+        self._start(node, [str(self.topologies[node]), "--node", node])
+        return started
+
+    def wipe(self, node: str) -> None:
+        """SIGKILL of a node, its supervisor included, and nothing is left of its data."""
+        self._stop(node)
+        data = self.directory / "data" / node
+        lost = data.rename(data.with_name(f"{node}-lost-{time.monotonic_ns()}"))
+        shutil.rmtree(lost, ignore_errors=True)  # What was killed may still be ending.
+
+    def wait(self, node: str, wanted: Callable[[LogInfo], bool], what: str) -> float:
+        """Asks a node until its log is as wanted; when that was (time.monotonic)."""
+        until = time.monotonic() + START_S_MAX
+        while time.monotonic() < until:
+            self._check_runs()
+            info = self.info(node)
+            now = time.monotonic()
+            if info is not None and wanted(info):
+                return now
+            time.sleep(WATCH_S)
+        raise BenchError(f"{node}: {what} not within {START_S_MAX:.0f} s: {info}")
 
 
 def kill(pid: int) -> None:

@@ -16,7 +16,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from kelek.bench.kelek_cluster import IDENT, NODES, Kelek
 from kelek.bench.loadgen import Generator, Load, finish
 from kelek.bench.machine import BenchError
 from kelek.bench.peers import Cluster, Etcd, EtcdAsyncio, Floor
+from kelek.bench.question import say
 
 PARTS = ("throughput", "failover", "restart", "memory")
 PACK = 16
@@ -74,11 +75,6 @@ class Plan(NamedTuple):
 
 FULL = Plan(PARTS, rounds=7, secs=2.0, kills=20, peer_kills=7, restarts=7)
 QUICK = Plan(PARTS, rounds=3, secs=1.0, kills=3, peer_kills=1, restarts=3)
-
-
-def say(text: str) -> None:
-    """Progress, on stderr: stdout is for the result."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 class Bench:
@@ -307,8 +303,9 @@ def find_shared() -> Path:
     return next((place for place in places if (place / "floor").is_dir()), Path("shared"))
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m kelek.bench log", description=__doc__)
+def parse(arguments: list[str], name: str, text: str | None) -> argparse.Namespace:
+    """The options of `log` and of `all`."""
+    parser = argparse.ArgumentParser(prog=f"python -m kelek.bench {name}", description=text)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     parser.add_argument("--rounds", type=int, help="rounds of the closed loops")
@@ -321,21 +318,34 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def plan_of(options: argparse.Namespace) -> Plan:
+    parts = tuple(part for part in PARTS if part in options.only.split(","))
+    plan = (QUICK if options.quick else FULL)._replace(parts=parts)
+    return plan._replace(rounds=options.rounds or plan.rounds, secs=options.secs or plan.secs)
+
+
+def show(
+    found: dict[str, Any], sections: Sequence[report.Section], options: argparse.Namespace
+) -> None:
+    """Prints what was measured, and writes the page when that is wished."""
+    if options.output == "json":
+        print(json.dumps({**found, "sections": [section.json() for section in sections]}))
+    else:
+        print(report.table(found, sections))
+    if options.results:
+        options.results.write_text(report.markdown(found, sections), encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
-    options = parse(arguments)
+    options = parse(arguments, "log", __doc__)
     if platform.system() != "Linux":
         print("bench: needs Linux (/proc)", file=sys.stderr)
         return 2
-    parts = tuple(part for part in PARTS if part in options.only.split(","))
-    plan = (QUICK if options.quick else FULL)._replace(parts=parts)
-    plan = plan._replace(rounds=options.rounds or plan.rounds, secs=options.secs or plan.secs)
     with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
         try:
-            found = Bench(Path(directory), options.shared, plan).run()
+            found = Bench(Path(directory), options.shared, plan_of(options)).run()
         except BenchError as error:
             print(f"bench: {error}", file=sys.stderr)
             return 2
-    print(json.dumps(found) if options.output == "json" else report.table(found))
-    if options.results:
-        options.results.write_text(report.markdown(found), encoding="utf-8")
+    show(found, [], options)
     return 0

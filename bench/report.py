@@ -1,6 +1,7 @@
-"""Turns what bench/log.py has measured into figures, a table and the page bench/RESULTS.md."""
+"""Turns what was measured into figures, a table and the page bench/RESULTS.md."""
 
 import statistics
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 Rounds = list[dict[str, Any]]
@@ -24,11 +25,27 @@ class Figure(NamedTuple):
     def met(self) -> bool:
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
+    def json(self) -> dict[str, Any]:
+        return {**self._asdict(), "met": self.met}
+
     def cells(self) -> list[str]:
         sign = ">=" if self.at_least else "<="
         spread = f"{number(self.low)}-{number(self.high)}"
         verdict = "met" if self.met else "missed"
         return [self.name, number(self.value), spread, self.unit, f"{sign} {self.goal:g}", verdict]
+
+
+class Section(NamedTuple):
+    """What one question beside `log` adds to the page."""
+
+    title: str
+    figures: list[Figure]
+    rows: list[list[str]]  # A table; the first line is its head.
+    note: str
+
+    def json(self) -> dict[str, Any]:
+        figures = [figure.json() for figure in self.figures]
+        return {**self._asdict(), "figures": figures}
 
 
 def number(value: float) -> str:
@@ -49,7 +66,7 @@ def summed_up(name: str, values: list[float], unit: str, goal: float, up: bool =
 
 def figures(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The numbers that have goals, as far as they were measured."""
-    return [{**figure._asdict(), "met": figure.met} for figure in goals(found)]
+    return [figure.json() for figure in goals(found)]
 
 
 def goals(found: dict[str, Any]) -> list[Figure]:
@@ -82,9 +99,9 @@ def goals(found: dict[str, Any]) -> list[Figure]:
     return result
 
 
-def rows_of_goals(found: dict[str, Any]) -> list[list[str]]:
+def rows_of_figures(figures: Iterable[Figure]) -> list[list[str]]:
     head = ["figure", "median", "spread", "unit", "goal", "verdict"]
-    return [head, *(figure.cells() for figure in goals(found))]
+    return [head, *(figure.cells() for figure in figures)]
 
 
 def rows_of_loops(found: dict[str, Any]) -> list[list[str]]:
@@ -183,12 +200,16 @@ def conditions(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: dict[str, Any], sections: Sequence[Section] = ()) -> str:
     """Everything on one page of text."""
     parts = ["\n".join(conditions(found))]
-    for rows in (rows_of_loops(found), rows_of_goals(found), rows_of_others(found)):
+    asked = [figure for section in sections for figure in section.figures]
+    goals_rows = rows_of_figures([*goals(found), *asked])
+    for rows in (rows_of_loops(found), goals_rows, rows_of_others(found)):
         if len(rows) > 1:
             parts.append(aligned(rows))
+    for section in sections:
+        parts.append(f"{section.title}. {section.note}\n\n{aligned(section.rows)}")
     return "\n\n".join(parts)
 
 
@@ -200,9 +221,9 @@ def markdown_table(rows: list[list[str]]) -> str:
 
 HEAD = """# The replicated log, measured
 
-Written by `python -m kelek.bench log --results bench/RESULTS.md`; what is held equal, and what is
-not, stands at the head of `bench/log.py`. Absolute figures drift with the machine and its load:
-compare within one call.
+Written by `python -m kelek.bench {questions} --results bench/RESULTS.md`; what is held equal, and
+what is not, stands at the head of `bench/log.py` and of the module of each question. Absolute
+figures drift with the machine and its load: compare within one call.
 """
 NOTES = """
 - "kelek" is driven in the text form of RequestUpdate, exactly as the floor is; "kelek, packs" is
@@ -223,13 +244,21 @@ NOTES = """
 """
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(found: dict[str, Any], sections: Sequence[Section] = ()) -> str:
     """bench/RESULTS.md."""
-    parts = [HEAD, "\n".join(f"- {line}" for line in conditions(found))]
-    titles = ("Goals", "Closed loops", "CPU by process", "Beside it")
-    pages = (rows_of_goals, rows_of_loops, rows_of_cpu, rows_of_others)
-    for title, page in zip(titles, pages, strict=True):
-        rows = page(found)
+    head = HEAD.format(questions="all" if sections else "log")
+    parts = [head, "\n".join(f"- {line}" for line in conditions(found))]
+    asked = [figure for section in sections for figure in section.figures]
+    pages = {
+        "Goals": rows_of_figures([*goals(found), *asked]),
+        "Closed loops": rows_of_loops(found),
+        "CPU by process": rows_of_cpu(found),
+        "Beside it": rows_of_others(found),
+    }
+    for title, rows in pages.items():
         if len(rows) > 1:
             parts.append(f"\n## {title}\n\n{markdown_table(rows)}")
-    return "\n".join(parts) + "\n\n## Notes\n" + NOTES
+    parts.append(f"\n## Notes\n{NOTES}".rstrip())
+    for section in sections:
+        parts.append(f"\n## {section.title}\n\n{markdown_table(section.rows)}\n\n{section.note}")
+    return "\n".join(parts) + "\n"

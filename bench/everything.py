@@ -1,0 +1,41 @@
+"""All questions in one call, and their answers on one page.
+
+    python -m kelek.bench all [--quick] [--shared DIR] [--dir DIR] [--results FILE]
+
+The options are those of `log`, which is asked first. A question that can't be answered is named
+with the reason and left out.
+"""
+
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from kelek.bench import log
+from kelek.bench.machine import BenchError
+from kelek.bench.question import QUICK_ROUNDS, Question, ask, say
+
+
+def main(questions: Sequence[Question], arguments: list[str]) -> int:
+    options = log.parse(arguments, "all", __doc__)
+    if platform.system() != "Linux":
+        print("bench: needs Linux (/proc)", file=sys.stderr)
+        return 2
+    sections = []
+    with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
+        try:
+            found = log.Bench(Path(directory), options.shared, log.plan_of(options)).run()
+        except BenchError as error:
+            print(f"bench: {error}", file=sys.stderr)
+            return 2
+        for question in questions:
+            say(question.name)
+            rounds = QUICK_ROUNDS if options.quick else question.rounds
+            try:
+                sections.append(ask(question, Path(directory), rounds))
+            except BenchError as error:
+                found["missing"][question.name] = str(error)
+                say(f"without {question.name}: {error}")
+    log.show(found, sections, options)
+    return 0

@@ -1,0 +1,88 @@
+"""A question with goals of its own: how it is asked, alone or with all others, and shown."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kelek.bench.machine import BenchError
+from kelek.bench.report import Section, aligned, rows_of_figures
+
+QUICK_ROUNDS = 3
+
+
+class Question(NamedTuple):
+    """What is asked by `python -m kelek.bench NAME`."""
+
+    name: str
+    text: str | None  # What is held equal, for --help: the module's docstring.
+    measure: Callable[[Path, int], Section]  # (an empty directory, rounds)
+    rounds: int
+
+
+def say(text: str) -> None:
+    """Progress, on stderr: stdout is for the result."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def ask(question: Question, directory: Path, rounds: int) -> Section:
+    """Measures, and says in the note how often and how busy the machine was. Raises BenchError."""
+    before = os.getloadavg()[0]
+    section = question.measure(directory / question.name, rounds)
+    load = f"load {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    return section._replace(note=f"{rounds} rounds, {load}. {section.note}")
+
+
+def main(question: Question, arguments: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m kelek.bench {question.name}",
+        description=question.text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
+    parser.add_argument("--rounds", type=int, help=f"rounds, in place of {question.rounds}")
+    parser.add_argument("--dir", type=Path, help="where the data is written (a temporary one)")
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    options = parser.parse_args(arguments)
+    if platform.system() != "Linux":
+        print("bench: needs Linux (/proc)", file=sys.stderr)
+        return 2
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else question.rounds)
+    with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
+        try:
+            section = ask(question, Path(directory), rounds)
+        except BenchError as error:
+            print(f"bench {question.name}: {error}", file=sys.stderr)
+            return 2
+    if options.output == "json":
+        print(json.dumps(section.json()))
+        return 0
+    parts = (rows_of_figures(section.figures), section.rows)
+    print(section.note, *(aligned(rows) for rows in parts if len(rows) > 1), sep="\n\n")
+    return 0
+
+
+def timed(work: Callable[[], object]) -> float:
+    """The milliseconds that it takes."""
+    started = time.monotonic()
+    work()
+    return (time.monotonic() - started) * 1e3
+
+
+def row(name: str, values: list[float], unit: str, form: str = ".0f") -> list[str]:
+    """A line of a table: what, median, spread, unit."""
+    low, middle, high = (
+        format(value, form) for value in (min(values), statistics.median(values), max(values))
+    )
+    return [name, middle, f"{low}-{high}", unit]
+
+
+ROW_HEAD = ["what", "median", "spread", "unit"]
