@@ -1,15 +1,12 @@
 """How the log is written, by a process, a thread or the peer: real clusters, and a full disk."""
 
 import itertools
-import json
 import os
-import re
 import select
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,71 +18,7 @@ from kelek.actors.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.memory import MemoryDisk
-
-DEADLINE_S = 30.0
-LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
-Rows = dict[str, dict[str, Any]]  # By node.
-
-
-class Cluster:
-    """Three nodes whose logs are written by threads."""
-
-    def __init__(self, shell: Any, log: str) -> None:
-        self.shell = shell
-        path = shell.place / "topology.yaml"
-        text = re.sub("(?m)^log: .*$", f"log: {{{log}}}", path.read_text())
-        path.write_text(f"{text}raft: {{election_timeout_ms: [400, 600]}}\n")
-        self.data = shell.place / "var" / "demo"
-        self.count = 0
-        shell.ok("supervisor start topology.yaml --detach")
-
-    def put(self, count: int) -> None:
-        """Appends entries of about 1 KiB, one commit after the other."""
-        for _ in range(count):
-            self.count += 1
-            self.shell.ok(f"kelek log put {self.count:07}{'x' * 1000} --topology topology.yaml")
-
-    def load(self, count: int) -> None:
-        lines = [b"%07d%s\n" % (self.count + 1 + i, b"x" * 1000) for i in range(count)]
-        self.count += count
-        self.shell.ok("kelek log load - --topology topology.yaml", b"".join(lines))
-
-    def peers(self) -> Rows:
-        shown = self.shell.ok("supervisor status topology.yaml -o json")
-        rows = json.loads(shown)["processes"]
-        return {row["node"]: row for row in rows if row["role"] == "raft_peer"}
-
-    def wait(self, good: Callable[[Rows], bool]) -> Rows:
-        """Asks until the peers are as they should be: each question takes a while by itself."""
-        until = time.monotonic() + DEADLINE_S
-        while not good(rows := self.peers()):
-            assert time.monotonic() < until, rows
-        return rows
-
-    def wait_caught_up(self) -> Rows:
-        """Until all have applied the same, and as much as was put."""
-
-        def good(rows: Rows) -> bool:
-            applied = {row.get("applied_index") for row in rows.values()}
-            return len(applied) == 1 and (applied.pop() or 0) >= self.count
-
-        return self.wait(good)
-
-    def leader(self) -> dict[str, Any]:
-        """The row of the node that leads."""
-        rows = self.wait(lambda rows: {row.get("leader") for row in rows.values()} in LEADERS)
-        row: dict[str, Any] = rows[rows["n1"]["leader"]]
-        return row
-
-    def check(self) -> None:
-        """Every entry is there once, in order."""
-        shown = self.shell.ok("kelek log tail --topology topology.yaml --after 0 -o json")
-        entries = [json.loads(line) for line in shown.splitlines()]
-        numbers = [int(str(entry["data"])[:7]) for entry in entries]
-        assert numbers == list(range(1, self.count + 1))
-
-    def peer_log(self, node: str) -> str:
-        return str((self.data / node / "logs" / "raft_peer.log").read_text())
+from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 
 @contextmanager

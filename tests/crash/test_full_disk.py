@@ -1,0 +1,117 @@
+"""A full disk under a real cluster: leadership goes, commits go on, nothing acked is lost."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.actors import topology
+from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
+
+DISK_BYTES = 32 << 20  # More than all of the load.
+ROOM_BYTES = 200 << 10  # Left on the disk that gets full: a few segments, of 64 KiB each.
+STAND_S_MAX = 5.0  # A few elections of 400 to 600 ms, on a busy machine.
+
+
+class OwnDisks(Cluster):
+    """Each node's data lies on a small disk of its own, in a mount namespace of its supervisor."""
+
+    def start(self) -> None:
+        for node in ("n1", "n2", "n3"):
+            folder = self.data / node
+            folder.mkdir(parents=True)
+            script = f"set -e; mount -t tmpfs -o size={DISK_BYTES} none {folder}; exec " + '"$@"'
+            command = ["unshare", "-rm", "sh", "-c", script, "sh"]
+            if (
+                shutil.which("unshare") is None
+                or subprocess.run([*command, "true"], capture_output=True).returncode
+            ):
+                pytest.skip("no mount namespace to be had here")
+            start = ["supervisor", "start", "topology.yaml", "--detach", "--node", node]
+            subprocess.run(
+                [*command, *start], cwd=self.shell.place, env=self.shell.environment, check=True,
+                capture_output=True, timeout=DEADLINE_S,
+            )  # fmt: skip
+
+    def disk(self, row: dict[str, Any]) -> Path:
+        """A node's data as its processes see it."""
+        return Path(f"/proc/{row['pid']}/root{self.data / row['node']}")
+
+    def peer_log(self, node: str) -> str:
+        return (self.disk(self.peers()[node]) / "logs" / "raft_peer.log").read_text()
+
+    def urls(self) -> list[str]:
+        found = topology.load(str(self.shell.place / "topology.yaml"))
+        return [node.url for node in found.nodes.values()]
+
+
+class Load:
+    """One commit after the other, each timed; whatever is acknowledged must stay."""
+
+    def __init__(self, log: kelek.Log) -> None:
+        self.log = log
+        self.acked: dict[int, bytes] = {}  # By index.
+        self.longest_s = 0.0
+
+    def put(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (begun := time.monotonic()) < until:
+            data = b"%07d" % len(self.acked) + bytes(1 << 10)
+            self.acked[self.log.update(data)] = data
+            self.longest_s = max(self.longest_s, time.monotonic() - begun)
+
+
+def fill(disk: Path) -> Path:
+    """Puts a file there that leaves only ROOM_BYTES."""
+    ballast = disk / "ballast"
+    space = os.statvfs(disk)
+    with ballast.open("wb") as file:
+        file.write(bytes(space.f_bavail * space.f_frsize - ROOM_BYTES))
+    return ballast
+
+
+@pytest.fixture
+def cluster(shell: Any, writer: str) -> Iterator[OwnDisks]:
+    made = OwnDisks(shell, f"writer: {writer}, segment_bytes: 64 KiB")
+    yield made
+    for row in made.peers().values():  # Shown when the test failed; the disks end with the nodes.
+        print(row, made.peer_log(row["node"]), sep="\n")
+    shell.run("supervisor stop topology.yaml")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("writer", ["process", "thread", "inline"])
+def test_a_full_disk_moves_the_leadership(cluster: OwnDisks) -> None:
+    before = cluster.leader()
+    full, disk = before["node"], cluster.disk(before)
+    with kelek.Log(cluster.urls(), "demo") as log:
+        load = Load(log)
+        load.put(0.2)
+        ballast = fill(disk)
+        until = time.monotonic() + DEADLINE_S
+        while full in {row["leader"] for row in cluster.peers().values()}:
+            assert time.monotonic() < until, "it still leads"
+            load.put(0.2)
+        load.put(2.0)
+        rows = cluster.peers()
+        assert not rows[full]["writable"]
+        assert load.longest_s < STAND_S_MAX
+        ballast.unlink()
+        top = max(load.acked)
+        rows = cluster.wait(
+            lambda rows: all((row.get("applied_index") or 0) >= top for row in rows.values())
+        )
+        assert rows[full]["writable"]
+        assert {node: row["restarts"] for node, row in rows.items()} == dict.fromkeys(rows, 0)
+        load.put(0.5)
+        assert load.longest_s < STAND_S_MAX
+        print(f"longest gap {load.longest_s:.2f} s")
+        held = {entry.index: entry.data for entry in log.entries()}
+    assert {index: held.get(index) for index in load.acked} == load.acked
+    assert "leadership-given-up" in cluster.peer_log(full)
