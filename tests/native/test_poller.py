@@ -3,13 +3,16 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
 
 import pytest
 import zmq
 
 from kelek.native import Drain, backend
 from kelek.native.poller import Poller
+from kelek.tests.native import twins
 
 Pairs = list[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]]
 
@@ -132,3 +135,143 @@ def test_many_messages_are_all_told(pairs: Pairs) -> None:
         if drain.more:
             poller.check(ours)
     assert got == [str(number).encode() for number in range(500)]
+
+
+class Waiting:
+    """A poller with sockets and pipes of its own, used as its contract asks: what was sent on is
+    checked, and so is what was not read until nothing was left."""
+
+    def __init__(self, poller: Any, context: "zmq.Context[zmq.Socket[bytes]]", name: str) -> None:
+        self.poller = poller
+        self.sockets, self.others, self.pipes = [], [], []
+        for number in range(PAIRS):
+            ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+            for socket in (ours, theirs):
+                socket.sndhwm = socket.rcvhwm = 2  # So that one is not always writable.
+            ours.bind(f"inproc://{name}{number}")
+            theirs.connect(f"inproc://{name}{number}")
+            self.sockets.append(ours)
+            self.others.append(theirs)
+            self.pipes.append(os.pipe())
+        self.drained: set[int] = set()
+
+    def close(self) -> None:
+        for socket in self.sockets + self.others:
+            socket.close(0)
+        for pipe in self.pipes:
+            for fd in pipe:
+                os.close(fd)
+
+    def register(self, place: int, flags: int, drained: bool) -> None:
+        self.poller.register(self.sockets[place], flags, drained=drained)
+        (self.drained.add if drained and flags else self.drained.discard)(place)
+
+    def register_pipe(self, place: int, end: int, flags: int) -> None:
+        self.poller.register(self.pipes[place][end], flags)
+
+    def arrive(self, place: int, count: int) -> list[bool]:
+        other = self.others[place]
+        return [tried(other, lambda: other.send(b"in", zmq.DONTWAIT)) for _ in range(count)]
+
+    def leave(self, place: int) -> bool:
+        other = self.others[place]
+        return tried(other, lambda: other.recv(zmq.DONTWAIT))
+
+    def send(self, place: int) -> bool:
+        own = self.sockets[place]
+        sent = tried(own, lambda: own.send(b"out", zmq.DONTWAIT))
+        self.poller.check(own)
+        return sent
+
+    def take_one(self, place: int) -> bool:
+        own = self.sockets[place]
+        taken = tried(own, lambda: own.recv(zmq.DONTWAIT))
+        self.poller.check(own)
+        return taken
+
+    def write(self, place: int) -> int:
+        return os.write(self.pipes[place][1], b"xx")
+
+    def read(self, place: int) -> int:
+        """Never more than was written: it would block."""
+        return len(os.read(self.pipes[place][0], 1))
+
+    def wait(self, timeout_ms: int) -> list[tuple[str, int, int]]:
+        """Who is ready for what; of a drained one, who may be told of for nothing, what it has."""
+        names: dict[Any, tuple[str, int]] = {}
+        for place in range(PAIRS):
+            names[self.sockets[place]] = ("socket", place)
+            names[self.pipes[place][0]] = ("read end", place)
+            names[self.pipes[place][1]] = ("write end", place)
+        found = []
+        for source, flags in self.poller.poll(timeout_ms):
+            kind, place = names[source]
+            if kind == "socket" and place in self.drained:
+                while self.take_one(place):
+                    found.append(("taken", place, flags))
+            else:
+                found.append((kind, place, flags))
+                self.poller.check(source)  # Nothing was done about it.
+        return sorted(found)
+
+
+def tried(socket: "zmq.Socket[bytes]", call: Callable[[], object]) -> bool:
+    """Whether a send or receive went through; asked before, a socket knows of all that happened,
+    else it looks only now and then, by the processor's clock."""
+    socket.getsockopt(zmq.EVENTS)
+    try:
+        call()
+    except zmq.Again:
+        return False
+    return True
+
+
+@pytest.fixture
+def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    """The poller and its plain twin are told the same and see the same throughout."""
+    dice = Random(seed)
+    both = [Waiting(Poller(), context, "c"), Waiting(twins.Poller(), context, "p")]
+    written = [0] * PAIRS
+    kinds: set[tuple[str, int]] = set()
+
+    def alike(name: str, *arguments: Any) -> Any:
+        seen = [getattr(one, name)(*arguments) for one in both]
+        assert seen[0] == seen[1], (name, arguments)
+        return seen[0]
+
+    for _ in range(400):
+        place = dice.randrange(PAIRS)
+        flags = dice.choice((0, zmq.POLLIN, zmq.POLLIN, zmq.POLLOUT, zmq.POLLIN | zmq.POLLOUT))
+        match dice.randrange(12):
+            case 0:
+                alike("register", place, flags, dice.random() < 0.4 and flags == zmq.POLLIN)
+            case 1:
+                end = dice.randrange(2)
+                alike("register_pipe", place, end, flags and (zmq.POLLIN, zmq.POLLOUT)[end])
+            case 2 | 3:
+                alike("arrive", place, dice.randint(1, 3))
+            case 4:
+                alike("leave", place)
+            case 5:
+                alike("send", place)
+            case 6:
+                alike("take_one", place)
+            case 7 if written[place] < 1000:
+                written[place] += alike("write", place)
+            case 8 if written[place]:
+                written[place] -= alike("read", place)
+            case 9 if dice.random() < 0.1:
+                alike("wait", twins.CHECK_ALL_MS + 20)
+            case _:
+                seen = alike("wait", 0)
+                kinds.update((kind, flags) for kind, _, flags in seen)
+    assert len(kinds) >= 5, kinds
+    for one in both:
+        one.close()

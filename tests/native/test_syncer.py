@@ -1,15 +1,18 @@
-"""The thread that syncs: it does what its plain twin Segment.sync() does, beside its caller."""
+"""The thread that syncs: it does what Segment.sync() and its plain twin do, beside its caller."""
 
 import errno
 import gc
 import os
 import select
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from kelek import native
+from kelek.tests.native import twins
 
 SIZE = 64 << 10
 
@@ -20,7 +23,7 @@ def opened(path: Path, io: str = "pwrite") -> tuple[int, native.Segment]:
     return fd, native.Segment(fd, SIZE, io)
 
 
-def wait(syncer: native.Syncer) -> None:
+def wait(syncer: Any) -> None:
     ready, _, _ = select.select([syncer.fileno()], [], [], 10.0)
     assert ready
 
@@ -112,3 +115,67 @@ def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
     syncer.close()
     segment.close()
     os.close(fd)
+
+
+def told(call: Callable[[], object]) -> object:
+    """What a call returns, or what it refuses with."""
+    try:
+        return call()
+    except OSError as error:
+        return error.errno
+    except (native.NativeError, ValueError):
+        return "refused"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
+    """Good files and bad ones, ended at once or late, and too many: both tell of the same."""
+    dice = Random(seed)
+    files = [opened(tmp_path / name) for name in "ab"]
+    mine, other = native.Syncer(), twins.Syncer()
+    bad, bad_fd = native.Segment(-1, SIZE, "pwrite"), 1 << 20  # Python takes no -1.
+    running, seen = 0, set()
+
+    def alike(one: Callable[[], object], twin: Callable[[], object]) -> None:
+        results = told(one), told(twin)
+        assert results[0] == results[1]
+        seen.add(results[0])
+
+    for _ in range(300):
+        match dice.randrange(5):
+            case 0 | 1:
+                (fd, segment), (twin_fd, _) = files
+                if running == 0:  # Else the thread has it.
+                    offset, data = dice.randrange(SIZE - 500), dice.randbytes(500)
+                    segment.write(offset, [data])
+                    os.pwrite(twin_fd, data, offset)
+                broken = dice.random() < 0.3
+                one, two = (bad, bad_fd) if broken else (segment, twin_fd)
+                alike(lambda: mine.begin(one), lambda: other.begin(two))  # noqa: B023
+                running = min(running + 1, twins.SYNCS_MAX)
+            case 2 if running:
+                for syncer in (mine, other):
+                    wait(syncer)
+                alike(mine.end, other.end)
+                running -= 1
+            case 3 if running == 0:
+                alike(mine.end, other.end)
+            case 4 if dice.random() < 0.5 or running == 0:
+                alike(lambda: mine.end(wait=True), lambda: other.end(wait=True))
+                running = max(0, running - 1)
+    while running:
+        alike(lambda: mine.end(wait=True), lambda: other.end(wait=True))
+        running -= 1
+    alike(mine.end, other.end)
+    for syncer in (mine, other):
+        assert not select.select([syncer.fileno()], [], [], 0)[0], "nothing is left to take in"
+        syncer.close()
+        syncer.close()
+    alike(mine.end, other.end)
+    alike(lambda: mine.begin(files[0][1]), lambda: other.begin(files[1][0]))
+    assert {True, False, None, errno.EBADF} <= seen
+    contents = [os.pread(fd, SIZE, 0) for fd, _ in files]
+    assert contents[0] == contents[1]
+    for fd, segment in files:
+        segment.close()
+        os.close(fd)

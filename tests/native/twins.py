@@ -1,11 +1,18 @@
-"""Plain Python twins of csrc/reqids.c, csrc/updates.c and csrc/sockets.c: dicts and lists, no C."""
+"""Plain Python twins of csrc/reqids.c, updates.c, sockets.c and syncer.c: dicts and lists, no C."""
 
+import errno
+import os
+import queue
+import select
 import struct
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgpack
+import zmq
 
 PACK = b"\x6b\x3d"
 SECONDS = 65536
@@ -304,13 +311,142 @@ def encode_runs(runs: list[tuple[int, int]]) -> bytes:
     )
 
 
-class Kept(NamedTuple):
-    """What a drain keeps of the messages that came, and how many it dropped."""
-
-    messages: Messages
-    dropped: int
+Source = zmq.Socket[bytes] | int
+CHECK_ALL_MS = 100
 
 
-def drain(messages: Messages, bytes_max: int, frames_max: int) -> Kept:
-    kept = [m for m in messages if len(m) <= frames_max and sum(map(len, m)) <= bytes_max]
-    return Kept(kept, len(messages) - len(kept))
+class _Watched:
+    """A source that is waited for."""
+
+    def __init__(self) -> None:
+        self.flags = 0
+        self.drained = self.check = False
+
+
+class Poller:
+    """klk_poll_wait() over select.poll(): a socket's descriptor shows only that something happened,
+    what that was it says when it is asked."""
+
+    def __init__(self) -> None:
+        self.watched: dict[Source, _Watched] = {}
+        self.checked_ms = 0
+
+    def register(self, source: Source, flags: int, drained: bool = False) -> None:
+        one = self.watched.setdefault(source, _Watched())
+        one.flags, one.drained, one.check = flags, drained, True
+        if not flags:
+            del self.watched[source]
+
+    def check(self, source: Source) -> None:
+        if source in self.watched:
+            self.watched[source].check = True
+
+    def poll(self, timeout_ms: int) -> list[tuple[Source, int]]:
+        now_ms = time.monotonic_ns() // 1_000_000
+        end_ms = now_ms + timeout_ms
+        poll = select.poll()
+        sources: dict[int, Source] = {}
+        for source, one in self.watched.items():
+            if isinstance(source, int):
+                fd, events = source, 0
+                events |= select.POLLIN if one.flags & zmq.POLLIN else 0
+                events |= select.POLLOUT if one.flags & zmq.POLLOUT else 0
+            else:
+                fd, events = int(source.getsockopt(zmq.FD)), select.POLLIN
+            sources[fd] = source
+            poll.register(fd, events)
+        while True:
+            ready = self._ask_some(now_ms)
+            left_ms = 0 if ready else max(0, min(end_ms - now_ms, CHECK_ALL_MS))
+            for fd, seen in poll.poll(left_ms):
+                source = sources[fd]
+                flags = ready.get(source) or self._seen(source, seen)
+                if flags:
+                    ready[source] = flags
+            now_ms = time.monotonic_ns() // 1_000_000
+            if ready or now_ms >= end_ms:
+                return [(source, ready[source]) for source in self.watched if source in ready]
+
+    def _ask_some(self, now_ms: int) -> dict[Source, int]:
+        """Asks the sockets that may have what their descriptors do not show."""
+        ready: dict[Source, int] = {}
+        all_of_them = now_ms - self.checked_ms >= CHECK_ALL_MS
+        if all_of_them:
+            self.checked_ms = now_ms
+        for source, one in self.watched.items():
+            if not isinstance(source, int) and (one.check or all_of_them):
+                one.check = False
+                flags = int(source.getsockopt(zmq.EVENTS)) & one.flags
+                if flags:
+                    ready[source] = flags
+        return ready
+
+    def _seen(self, source: Source, seen: int) -> int:
+        one = self.watched[source]
+        if isinstance(source, int):
+            return (zmq.POLLIN if seen & ~select.POLLOUT else 0) | (
+                zmq.POLLOUT if seen & select.POLLOUT else 0
+            )
+        if one.drained and one.flags == zmq.POLLIN:
+            return int(zmq.POLLIN)
+        one.check = False
+        return int(source.getsockopt(zmq.EVENTS)) & one.flags
+
+
+SYNCS_MAX = 16
+
+
+class Syncer:
+    """klk_syncer_*() with a queue, a thread of Python, a pipe and os.fdatasync()."""
+
+    def __init__(self) -> None:
+        self.answered, self._answer = os.pipe()
+        self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._errors: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._running = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (fd := self._orders.get()) is not None:
+            error = 0
+            try:
+                os.fdatasync(fd)
+            except OSError as caught:
+                error = caught.errno or 0
+            self._errors.put(error)
+            os.write(self._answer, b"x")
+
+    def fileno(self) -> int:
+        return self.answered
+
+    def begin(self, fd: int) -> None:
+        self._check()
+        if self._running == SYNCS_MAX:
+            raise ValueError("too many")
+        self._running += 1
+        self._orders.put(fd)
+
+    def end(self, wait: bool = False) -> bool:
+        self._check()
+        if not self._running:
+            return False
+        if not wait and not select.select([self.answered], [], [], 0)[0]:
+            return False
+        os.read(self.answered, 1)
+        self._running -= 1
+        error = self._errors.get()
+        if error:
+            raise OSError(error, os.strerror(error))
+        return True
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._orders.put(None)
+            self._thread.join()
+            os.close(self.answered)
+            os.close(self._answer)
+
+    def _check(self) -> None:
+        if not self._thread.is_alive():
+            raise OSError(errno.EBADF, "closed")
