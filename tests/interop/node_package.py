@@ -12,6 +12,7 @@ import queue
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -103,12 +104,13 @@ class NodeProcess:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # Read when it has ended.
         self.process = subprocess.Popen(
             ["node", *arguments],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.errors,
             text=True,
         )
         threading.Thread(target=self._read, daemon=True).start()
@@ -140,6 +142,7 @@ class NodeProcess:
             self.process.wait(STOP_S)
         assert self.process.stdin is not None
         self.process.stdin.close()
+        self.errors.close()
 
 
 class NodePeer:
@@ -152,11 +155,12 @@ class NodePeer:
         urls: dict[str, str],
         place: Path,
         election_timeout_ms: tuple[int, int],
+        own_url: str | None = None,  # Of one that is not a member yet: urls are its members'.
     ) -> None:
         self._folder = folder
         self._id = peer_id
         self._config = place / f"{peer_id}.json"
-        settings = {
+        settings: dict[str, Any] = {
             "id": peer_id,
             "secret": "interop",
             "peers": [{"id": name, "url": url} for name, url in urls.items()],
@@ -165,6 +169,8 @@ class NodePeer:
             "electionTimeoutMin": election_timeout_ms[0],
             "electionTimeoutMax": election_timeout_ms[1],
         }
+        if own_url:
+            settings["router"] = {"bind": own_url}
         self._config.write_text(json.dumps({"raft": settings}))
         self.process: NodeProcess | None = None
         self.start()
@@ -179,9 +185,12 @@ class NodePeer:
             process.stop()
 
     @property
-    def broke(self) -> bool:
-        """It has ended, and nobody asked for that."""
-        return self.process is not None and self.process.process.poll() is not None
+    def broke(self) -> str | None:
+        """What it said when it ended, if nobody asked for that."""
+        if self.process is None or self.process.process.poll() is None:
+            return None
+        self.process.errors.seek(0)
+        return self.process.errors.read() or "nothing"
 
     @property
     def pid(self) -> int:

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.conftest import Cluster, free_port, new_folder
 from kelek.tests.interop.node_package import NodeClient, NodePeer
 from kelek.tests.interop.plain import Context, Dealer, json, number, reqid
 
@@ -42,6 +42,9 @@ class Plan(NamedTuple):
 
 NODE_LEADS = Plan()
 OURS_LEAD = Plan(ours_ms=(400, 600), nodes_ms=(1500, 3000))
+
+
+OURS_ONLY = Plan(("n1", "n2", "n3"), (), ours_ms=(600, 1000))
 
 
 class Mixed:
@@ -124,7 +127,8 @@ class Mixed:
     def wait(self, is_so: Callable[[], object]) -> None:
         until = time.monotonic() + DEADLINE_S
         while not is_so():
-            assert not any(node.broke for node in self.nodes.values()), "a peer of node has ended"
+            said = [node.broke for node in self.nodes.values() if node.broke]
+            assert not said, f"a peer of the package has ended: {said[0]}"
             assert time.monotonic() < until, "it never came"
 
     def reaches(self, name: str, index: int) -> None:
@@ -265,3 +269,44 @@ def test_it_catches_up_with_a_log_that_it_has_not_seen(start: Start) -> None:
         index = log.info().last_index
     mixed.nodes["n3"].start()
     mixed.reaches("n3", index)
+
+
+def test_it_joins_by_config_update_and_leaves_again(start: Start, node_home: Path) -> None:
+    """Its client asks; before that it has copied the log by itself, and answers only then."""
+    mixed = start(OURS_ONLY)
+    client = mixed.client
+    index = max(client.update(b"%d" % number) for number in range(100))
+    client.wait_applied(index)
+    url = f"tcp://127.0.0.1:{free_port()}"
+    joiner = NodePeer(node_home, "n4", mixed.urls, mixed.folder, (1500, 3000), own_url=url)
+    before = dict(mixed.urls)
+    mixed.nodes["n4"], mixed.urls["n4"] = joiner, url
+    mixed.wait(lambda: mixed.last_index("n4") >= index)
+    client.ask("members", members=[*mixed.urls.items()])
+    assert dict(client.ask("config")["peers"]) == mixed.urls
+    index = client.update(b"with it")
+    mixed.reaches("n4", index)
+    with mixed.asleep("n1" if mixed.leader() != "n1" else "n2"):
+        # Three of four are a majority: the joiner's acknowledgement is one of them.
+        index = client.update(b"by its acknowledgement")
+    mixed.reaches("n4", index)
+
+    client.ask("members", members=[*before.items()])
+    assert dict(client.ask("config")["peers"]) == before
+    joiner.stop()
+    assert client.update(b"without it") > index
+
+
+def test_its_client_hears_why_a_configuration_is_refused(start: Start) -> None:
+    mixed = start(OURS_ONLY)
+    mixed.client.update(b"all are there")
+    members = [*mixed.urls.items()]
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    for wrong, reason in (
+        ([*members, ("n4", nobody)], "n4"),
+        ([*members, ("n4", mixed.urls["n1"])], ""),
+        (members, ""),
+    ):
+        found = mixed.client.answer(mixed.client.send("members", members=wrong))
+        assert reason in found["error"]
+    assert [*map(tuple, mixed.client.ask("config")["peers"])] == members
