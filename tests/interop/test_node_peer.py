@@ -27,6 +27,7 @@ class Info(NamedTuple):
     leads: bool
     leader: object
     term: int
+    first_index: int
     commit_index: int
     last_index: int
 
@@ -38,12 +39,14 @@ class Plan(NamedTuple):
     nodes: tuple[str, ...] = ("n3",)
     ours_ms: tuple[int, int] = (1500, 3000)
     nodes_ms: tuple[int, int] = (400, 600)
+    log: str = ""  # The topology's section.
 
 
 NODE_LEADS = Plan()
 OURS_LEAD = Plan(ours_ms=(400, 600), nodes_ms=(1500, 3000))
 
 
+COMPACTS = "segment_bytes: 64KiB, snapshot_entries: 1000, snapshot_behind: 0"
 OURS_ONLY = Plan(("n1", "n2", "n3"), (), ours_ms=(600, 1000))
 
 
@@ -55,7 +58,11 @@ class Mixed:
         self.folder = new_folder()
         dialects = {**dict.fromkeys(plan.ours, "kelek"), **dict.fromkeys(plan.nodes, "node")}
         self.cluster = Cluster(
-            self.folder, dialects, "--bootstrap", election_timeout_ms=plan.ours_ms
+            self.folder,
+            dialects,
+            "--bootstrap",
+            log=plan.log,
+            election_timeout_ms=plan.ours_ms,
         )
         self.urls = self.cluster.urls
         self.context: Context = zmq.Context()
@@ -98,8 +105,9 @@ class Mixed:
             found = dealer.receive_within(0.5)
         if found is None:
             return None
-        term, _, _, commit_index, last_index = map(number, found[3:8])
-        return Info(found[1] == b"\x01", json(found[2]), term, commit_index, last_index)
+        term, first_index, _, commit_index, last_index = map(number, found[3:8])
+        leads, leader = found[1] == b"\x01", json(found[2])
+        return Info(leads, leader, term, first_index, commit_index, last_index)
 
     def last_index(self, name: str) -> int:
         info = self.info(name)
@@ -310,3 +318,20 @@ def test_its_client_hears_why_a_configuration_is_refused(start: Start) -> None:
         found = mixed.client.answer(mixed.client.send("members", members=wrong))
         assert reason in found["error"]
     assert [*map(tuple, mixed.client.ask("config")["peers"])] == members
+
+
+def test_it_takes_our_snapshot_when_the_log_begins_behind_its_own(start: Start) -> None:
+    mixed = start(OURS_LEAD._replace(log=COMPACTS))
+    leader = mixed.lead("n1", "n2")
+    mixed.reaches("n3", mixed.client.update(b"all are there"))
+    mixed.nodes["n3"].stop()
+    with kelek.Log(f"{mixed.urls['n1']},{mixed.urls['n2']}", cluster="interop") as log:
+        log.update_many(b"%d" % number * 10 for number in range(20_000))
+        index = log.info().last_index
+    mixed.wait(lambda: (info := mixed.info(leader)) and info.first_index > 10_000)
+    mixed.nodes["n3"].start()
+    mixed.reaches("n3", index)
+    info = mixed.info("n3")
+    assert info is not None
+    assert info.first_index > 1
+    mixed.reaches("n3", mixed.client.update(b"and goes on"))
