@@ -17,6 +17,7 @@ from ..protocols.zmqraft.snapshot_orders import (
     Begun,
     Made,
     Make,
+    Order,
     ReadEntries,
     ReadPiece,
     Receive,
@@ -63,6 +64,7 @@ class SnapshotSender(Actor):
         for damaged in self._work.snapshots.damaged.values():
             self.say(damaged)
         self._peer_epoch = 0
+        self._receiving = 0, 0, 0  # Index, term and size: for one line each.
         self._barrier_due_ms: int | None = None
         self._made_s = self._file_s()
         self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
@@ -95,13 +97,23 @@ class SnapshotSender(Actor):
                 self.log_rarely("malformed-dropped", pipe="orders")
                 continue
             assert isinstance(order, ORDERS)
-            if isinstance(order, Make):
-                self.log("making", index=order.last_index)
-                self._barrier_due_ms = self.now_ms
+            self._log_order(order)
             result = self._work.take(order)
             if result is not None:
                 self._send(result)
                 self._count(result)
+
+    def _log_order(self, order: Order) -> None:
+        """One line for each snapshot that is made, sent or received."""
+        match order:
+            case Make(index):
+                self.log("making", index=index)
+                self._barrier_due_ms = self.now_ms
+            case ReadPiece(to, index, _, 0):
+                self.log("sending", to=to, index=index)
+            case Receive(index, term, offset, size) if (index, term, size) != self._receiving:
+                self._receiving = index, term, size
+                self.log("receiving", index=index, offset=offset, size=size)
 
     def _count(self, result: Result) -> None:
         name = type(result).__name__

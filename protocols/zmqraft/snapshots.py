@@ -54,7 +54,7 @@ class SnapshotSetup(NamedTuple):
     entries: int = 0
     size: int = 0  # Of the log, in bytes.
     behind: int = 0  # Entries kept behind a snapshot for followers that lack them, at most.
-    repeat_ms: int = 100  # An unanswered chunk to a peer of another implementation is repeated.
+    repeat_ms: int = 100  # A single chunk that was not answered is repeated.
 
 
 class Place(NamedTuple):
@@ -202,6 +202,10 @@ class SnapshotDesk:
             if transfer.plain:
                 transfer.message = message
             self._install(piece.to, message, transfer)
+
+    def _patience_ms(self, transfer: _Transfer) -> int:
+        """A single chunk is soon repeated: the other side may not have been quite there."""
+        return self._setup.repeat_ms if transfer.window == 1 else SILENCE_MS
 
     def _install(self, to: str, message: InstallSnapshot, transfer: _Transfer) -> None:
         link = self._links.by_peer.get(to)
@@ -352,8 +356,7 @@ class SnapshotDesk:
         if not self.newest.configuration:
             self._note_first(now_ms)
         for peer, transfer in self._transfers.items():
-            silent_ms = self._setup.repeat_ms if transfer.plain else SILENCE_MS
-            if now_ms - transfer.progress_ms < silent_ms:
+            if now_ms - transfer.progress_ms < self._patience_ms(transfer):
                 continue
             transfer.progress_ms = now_ms
             if transfer.plain and transfer.message is not None:
@@ -374,7 +377,7 @@ class SnapshotDesk:
     def deadline_ms(self) -> int | None:
         """When wake() has something to do, at the latest."""
         deadlines = [
-            transfer.progress_ms + (self._setup.repeat_ms if transfer.plain else SILENCE_MS)
+            transfer.progress_ms + self._patience_ms(transfer)
             for transfer in self._transfers.values()
         ]
         if self._making_ms is not None:
