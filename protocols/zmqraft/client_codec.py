@@ -20,11 +20,13 @@ from .values import (
     REQUEST_ENTRIES,
     REQUEST_LOG_INFO,
     REQUEST_UPDATE,
+    UINT_MAX,
     URL_BYTES_MAX,
     decode_bool,
     decode_count,
     decode_id,
     decode_ident,
+    decode_json,
     decode_json_uint,
     decode_leader,
     decode_members,
@@ -73,6 +75,7 @@ class RequestEntries(NamedTuple):
     count: int | None = None  # type: ignore[assignment]  # None: no limit; 0: stop.
     offset: int | None = None  # Node form, while snapshot chunks are outstanding.
     packed: bool = False  # Our own type: whole blocks in large messages (extensions.py).
+    text: bool = False  # It came in the text's form, and is answered so.
 
 
 ClientRequest = (
@@ -261,6 +264,16 @@ class EntriesStatus(Enum):
     NOT_LEADER = 0
     LAST = 1
     MORE = 2
+    SNAPSHOT = 3
+
+
+class StateChunk(NamedTuple):
+    """A piece of a snapshot's state, in the place of the entries that the snapshot includes."""
+
+    offset: int
+    size: int  # Of the whole state.
+    term: int | None  # Of the last included entry; the text's form does not say it.
+    data: bytes
 
 
 class EntriesAnswer(NamedTuple):
@@ -269,6 +282,7 @@ class EntriesAnswer(NamedTuple):
     entries: tuple[bytes, ...] = ()
     leader: str | None = None
     batches: tuple[Batch, ...] = ()  # Instead of entries, in packed answers.
+    chunk: StateChunk | None = None  # SNAPSHOT; last_index is the last one that it includes.
 
     @property
     def entries_count(self) -> int:
@@ -280,27 +294,37 @@ def encode_entries_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:
     frames = [reqid, encode_uint(answer.status.value), encode_json(answer.leader)]
     if answer.status is EntriesStatus.NOT_LEADER:
         return frames
+    if answer.chunk is not None:
+        offset, size, term, data = answer.chunk
+        frames[2] = encode_json([offset, size] if term is None else [offset, size, term])
+        return [*frames, encode_uint(answer.last_index), data]
     return [*frames, encode_uint(answer.last_index), *answer.entries]
 
 
 def decode_entries_answer(frames: Sequence[bytes]) -> tuple[bytes, EntriesAnswer]:
-    """Decodes one answer to RequestEntries ("Client messages"); snapshot chunks are refused.
+    """Decodes one answer to RequestEntries ("Client messages").
 
     frames   1 reqid   of the request
-             2 uint    status: 0 not the leader, 1 the last of them, 2 more are coming
-             3 json    0: LEADER ID or null; 1 and 2: ignored
-             4 uint    1 and 2: LOG INDEX of the last entry here
+             2 uint    status: 0 not the leader, 1 the last of them, 2 more are coming, 3 a chunk
+                       of the state that the entries up to a snapshot have made
+             3 json    0: LEADER ID or null; 1 and 2: ignored; 3: [offset, size], in node's form
+                       [offset, size, LOG TERM of the last included entry]
+             4 uint    1 and 2: LOG INDEX of the last entry here; 3: of the last included one
              5.. entry 1 and 2: the entries
+             5 bytes   3: the chunk
 
     Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count, another status, an entry of a wrong size.
+    Raises RemoteProtocolError on a wrong frame count, another status, an entry of a wrong size, a
+    chunk that is not within the state.
     """
     expect(frames, "an entries answer", 3, 4 + ENTRIES_ANSWER_MAX)
     reqid, status = decode_id(frames[0]), decode_uint(frames[1])
     if status == 0:
         answer = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=decode_leader(frames[2]))
         return reqid, answer
-    if status > 2:
+    if status == 3:
+        return reqid, _decode_chunk(frames)
+    if status > 3:
         raise RemoteProtocolError(f"an entries answer of status {status}")
     expect(frames, "an entries answer", 4, 4 + ENTRIES_ANSWER_MAX)
     last_index, entries = decode_uint(frames[3]), tuple(frames[4:])
@@ -308,6 +332,20 @@ def decode_entries_answer(frames: Sequence[bytes]) -> tuple[bytes, EntriesAnswer
     if last_index < len(entries):
         raise RemoteProtocolError("an entries answer with more entries than its LOG INDEX")
     return reqid, EntriesAnswer(EntriesStatus(status), last_index, entries)
+
+
+def _decode_chunk(frames: Sequence[bytes]) -> EntriesAnswer:
+    expect(frames, "a snapshot chunk", 5, 5)
+    numbers, data = decode_json(frames[2]), frames[4]
+    if not isinstance(numbers, list) or not 2 <= len(numbers) <= 3:
+        raise RemoteProtocolError("a snapshot chunk names offset and size")
+    if not all(type(number) is int and 0 <= number <= UINT_MAX for number in numbers):
+        raise RemoteProtocolError("a snapshot chunk's offset and size are numbers")
+    offset, size, *term = numbers
+    if offset + len(data) > size or (size and not data):
+        raise RemoteProtocolError(f"a chunk of {len(data)} bytes at {offset} of {size}")
+    chunk = StateChunk(offset, size, term[0] if term else None, data)
+    return EntriesAnswer(EntriesStatus.SNAPSHOT, decode_uint(frames[3]), chunk=chunk)
 
 
 class LogInfo(NamedTuple):

@@ -511,6 +511,7 @@ class Peer:
                     info = info._replace(prune_index=self._prune_index())
                 answer = encode_log_info_answer(message.reqid, info)
             case RequestEntries():
+                message = message._replace(text=form is Form.TEXT)
                 self._on_entries_request(Asker(out, routing_id), message)
                 return
             case RequestBroadcastStateUrl():
@@ -544,8 +545,12 @@ class Peer:
         """Answers those who ask for entries, in turn: a small request may ask for very much."""
         size = 0
         for _ in range(min(READERS_A_WAKE, len(self._readers))):
-            asker, request = self._readers.popleft()
-            size += self.streams.on_request(asker, request, self.last_applied, self._now_ms)
+            asker, asked = self._readers.popleft()
+            request: RequestEntries | None = asked
+            if not self.streams.expects(asker, asked):
+                request = self.snapshots.on_entries_request(asker, asked, self._now_ms)
+            if request is not None:
+                size += self.streams.on_request(asker, request, self.last_applied, self._now_ms)
             if size >= READ_BYTES_A_WAKE:
                 return
 

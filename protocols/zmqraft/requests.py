@@ -19,6 +19,7 @@ from .client_codec import (
     RequestConfig,
     RequestEntries,
     RequestLogInfo,
+    StateChunk,
     decode_config_answer,
     decode_log_info_answer,
     decode_state_url_answer,
@@ -94,12 +95,37 @@ class Part(NamedTuple):
         return decode_entries(self.first_index, self.entries)
 
 
+class Compacted(NamedTuple):
+    """Entries up to here are no longer stored; a snapshot has their state."""
+
+    last_index: int
+    size: int  # Of the state, in bytes.
+
+
 class Stream:
     """Entries from prev_index on, up to what the leader has applied, or count of them."""
 
-    __slots__ = ("_acks", "done", "heard_ms", "packed", "parts", "prev_index", "remaining", "reqid")
+    __slots__ = (
+        "_acks",
+        "chunks",
+        "compacted",
+        "done",
+        "heard_ms",
+        "packed",
+        "parts",
+        "prev_index",
+        "remaining",
+        "reqid",
+        "wants_state",
+    )
 
-    def __init__(self, prev_index: int, count: int | None = None) -> None:
+    def __init__(
+        self, prev_index: int, count: int | None = None, *, wants_state: bool = False
+    ) -> None:
+        """With wants_state it ends with the snapshot's state, or with the first entry."""
+        self.wants_state = wants_state
+        self.compacted: Compacted | None = None
+        self.chunks: list[bytes] = []  # Of the state, so far.
         self.prev_index = prev_index  # The last one received.
         self.remaining = count
         self.reqid: bytes | None = None  # None: to be asked for (again).
@@ -118,6 +144,7 @@ class Stream:
         """The first request, or the one that goes on after a failure."""
         self.reqid, self.packed = reqid, packed
         self._acks.clear()
+        self.chunks.clear()
         return RequestEntries(reqid, self.prev_index, self.remaining, packed=packed)
 
     def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
@@ -125,6 +152,11 @@ class Stream:
         assert answer.status is not EntriesStatus.NOT_LEADER
         if len(self.parts) >= PARTS_MAX:
             return None  # A peer sends a few without a follow-up, never so many.
+        if answer.chunk is not None:
+            return self._on_chunk(answer.last_index, answer.chunk)
+        if self.wants_state:
+            self.done = True
+            return self.stop() if answer.status is EntriesStatus.MORE else None
         count = answer.entries_count
         first_index = answer.last_index - count + 1
         if first_index > self.prev_index + 1 and count:
@@ -147,6 +179,25 @@ class Stream:
             self._acks.append(answer.last_index)
             return None
         return self._follow_up(answer.last_index)
+
+    def _on_chunk(self, last_index: int, chunk: StateChunk) -> RequestEntries | None:
+        """The entries asked for are no longer stored: what comes is the state they have made."""
+        if last_index <= self.prev_index:
+            raise RemoteProtocolError("a snapshot of what is known already")
+        compacted = Compacted(last_index, chunk.size)
+        if not self.wants_state:
+            self.compacted = compacted
+            return self.stop()
+        if self.compacted != compacted:
+            self.compacted = compacted
+            self.chunks.clear()
+        offset = sum(map(len, self.chunks))
+        if chunk.offset != offset:
+            return None  # Something is missing: silence follows, and a new request.
+        self.chunks.append(chunk.data)
+        if offset + len(chunk.data) == chunk.size:
+            return self.stop()
+        return RequestEntries(self.reqid or b"", last_index, None, packed=self.packed)
 
     def take(self) -> tuple[Part | None, RequestEntries | None]:
         """The next part for the reader, and the follow-up that lets the peer send more."""

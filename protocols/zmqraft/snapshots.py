@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft
 from ..raft.messages import InstallSnapshot, Read, SnapshotResponse
+from .client_codec import RequestEntries
 from .config_codec import ConfigEntry, encode_config_entry
 from .link import Kind, Origin, PeerRequests
 from .links import Links
@@ -38,6 +39,8 @@ from .snapshot_orders import (
     Result,
     Snapshot,
 )
+from .state_streams import TOKEN, StateStreams
+from .streams import Asker
 
 WINDOW = 4  # Chunks ordered or under way to one kelek peer.
 SILENCE_MS = 1000  # So long without progress: what is under way to a kelek peer is sent again.
@@ -118,6 +121,7 @@ class SnapshotDesk:
 
     def __init__(self, place: Place, setup: SnapshotSetup, snapshot: Snapshot) -> None:
         self.newest = snapshot
+        self.states = StateStreams()
         self.orders: list[Order] = []  # To be given to snapshot_sender after this wake.
         self.asked_bytes = 0  # Handed to the log when the last snapshot was asked for.
         self.problem = ""  # Why the last one was not made.
@@ -171,6 +175,16 @@ class SnapshotDesk:
         transfer.on_answer(response.offset or 0, now_ms)
         self.orders += transfer.wanted(peer)
 
+    def on_entries_request(
+        self, asker: Asker, request: RequestEntries, now_ms: int
+    ) -> RequestEntries | None:
+        """Takes what asks for entries below the first one stored, or goes on with such; returns
+        what is to be answered with entries."""
+        stored = request.prev_index >= self._core.log.base_index or not self.newest.last_index
+        if stored and not self.states.holds(asker, request):
+            return request
+        return self.states.on_request(asker, request, self.newest, now_ms)
+
     def on_lost(self, peer: str) -> None:
         """The connection is lost, with what was on it: it goes on with a single chunk."""
         transfer = self._transfers.get(peer)
@@ -187,6 +201,7 @@ class SnapshotDesk:
     def on_step_down(self) -> None:
         self._transfers.clear()
         self._unheard.clear()
+        self.states.clear()
 
     def _on_piece(self, piece: PieceRead, now_ms: int) -> None:
         transfer = self._transfers.get(piece.to)
@@ -319,6 +334,8 @@ class SnapshotDesk:
         match result:
             case EntriesRead(to, first_index, batches):
                 self._core.on_read(to, first_index, batches)
+            case PieceRead(to) if to.startswith(TOKEN):
+                self.states.on_piece(result)
             case PieceRead():
                 self._on_piece(result, now_ms)
             case Received(_, _, offset):
@@ -370,7 +387,8 @@ class SnapshotDesk:
                 self._on_made(Made(None, "snapshot_sender does not answer"), now_ms)
         elif self._askers or (now_ms >= self._retry_ms and self._is_due(applied_index)):
             self._make(now_ms)
-        orders, self.orders = self.orders, []
+        orders, self.orders = [*self.orders, *self.states.orders], []
+        self.states.orders.clear()
         return orders
 
     @property

@@ -101,6 +101,13 @@ class EntryStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def expects(self, asker: Asker, request: RequestEntries) -> bool:
+        """Whether a request is the follow-up that a stream waits for, or ends it."""
+        stream = self._streams.get((asker.routing_id, request.reqid))
+        if stream is None or request.count == 0:
+            return stream is not None
+        return bool(stream.unacknowledged) and stream.unacknowledged[0] == request.prev_index
+
     def on_request(
         self, asker: Asker, request: RequestEntries, last_applied: int, now_ms: int
     ) -> int:
