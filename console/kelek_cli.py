@@ -37,7 +37,7 @@ def main() -> None:
 
 @main.group()
 def log() -> None:
-    """The replicated log: put, load, tail, info, members, bench."""
+    """The replicated log: put, load, tail, info, members, bench; dump and verify on a disk."""
 
 
 def cluster_options(command: F) -> F:
@@ -87,11 +87,11 @@ def complete_members(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Names of the topology's nodes, for the shell's completion: nobody is asked."""
-    from . import log_commands
+    from . import clusters
 
     try:
         given = {"topology": None, "cluster": None, **context.params, "urls": ()}
-        place = log_commands.find_place(given)
+        place = clusters.find_place(given)
     except endings.Ending:
         return []
     return [name for name in place.urls if name.startswith(incomplete)]
@@ -193,16 +193,67 @@ def members_remove(name: str, output: str, **where: Any) -> None:
 @output_option
 @click.option("--skip-header", is_flag=True, help="The first line is no data.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N lines.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Leave out the first N lines that would be entries.")  # fmt: skip
 @click.argument("file", type=click.Path(allow_dash=True))
 @endings.spoken
-def load(file: str, skip_header: bool, limit: int | None, output: str, **where: Any) -> None:
+def load(
+    file: str, skip_header: bool, limit: int | None, skip: int, output: str, **where: Any
+) -> None:
     """Appends every line of FILE as one entry, in order; `-` is standard input.
 
     The line's end is not part of the entry, and empty lines are left out.
     """
-    from . import log_commands
+    from . import loading
 
-    log_commands.load(log_commands.Load(file, skip_header, limit), output, where)
+    loading.load(loading.Load(file, skip_header, limit, skip), output, where)
+
+
+def data_options(command: F) -> F:
+    """Whose data directory is meant: a path, or a node of a topology."""
+    options = [
+        click.argument("data_dir", required=False, type=click.Path()),
+        click.option("-t", "--topology", metavar="FILE",
+                     help="Take the directories from this file (default: ./topology.yaml, else "
+                          "the demo's)."),
+        click.option("--node", "nodes", multiple=True, metavar="NODE",
+                     help="This node of the topology; repeatable."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@log.command()
+@data_options
+@output_option
+@click.option("--from", "first_index", type=click.IntRange(1, (1 << 53) - 1), metavar="I",
+              help="Begin with index I, instead of the first one that is there.")  # fmt: skip
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="At most N entries.")
+@endings.spoken
+def dump(first_index: int | None, count: int | None, output: str, **where: Any) -> None:
+    """Prints the entries in a node's DATA_DIR, committed or not, without asking the node.
+
+    It only reads. Beside a node that runs it shows what was written when it looked.
+    """
+    from . import offline
+
+    offline.dump(offline.Part(first_index, count), output, where)
+
+
+@log.command()
+@data_options
+@output_option
+@endings.spoken
+def verify(output: str, **where: Any) -> None:
+    """Reads all of a node's DATA_DIR and says what is wrong in it, without asking the node.
+
+    It checks every segment, snapshot and hard state, and only reads. Without a DATA_DIR it looks
+    at all nodes of the topology that have data on this machine. Exit code 1: something is wrong.
+    """
+    from . import offline
+
+    offline.verify_all(output, where)
 
 
 @log.command()

@@ -4,8 +4,9 @@ import click
 
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import MembersBusy, MembersRefused
+from .clusters import Where, opened
 from .endings import FAILED, Ending
-from .log_commands import Where, opened, show_json
+from .entry_output import show_json
 
 
 def show(output: str, where: Where) -> None:

@@ -1,0 +1,66 @@
+"""Which cluster a command of `kelek` is about, and a log opened on it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..actors import run_dir
+from ..actors import topology as topologies
+from ..actors.errors import OperatorError
+from ..actors.schema import NAME, NAME_RULE, url_problem
+from ..clients.errors import LogError, LogTimeout, NoLeader
+from ..clients.log import Log
+from .endings import FAILED, IMPOSSIBLE, Ending
+
+Where = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """The cluster that a command is about."""
+
+    name: str  # For errors: the topology's path, or the urls.
+    cluster: str
+    urls: dict[str, str]  # Node -> url; with --url each is its own name.
+
+
+def find_place(where: Where) -> Place:
+    """From --url and --cluster, or from a topology. Raises Ending."""
+    urls, cluster = where["urls"], where["cluster"]
+    if cluster and not NAME.fullmatch(cluster):
+        raise Ending(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
+    if urls:
+        if where["topology"]:
+            raise Ending("--url: a topology is given too; leave one of them out")
+        if not cluster:
+            raise Ending("--cluster: missing; --url needs to know the cluster's ident")
+        for url in urls:
+            problem = url_problem(url)
+            if problem:
+                raise Ending(f"--url {url}: {'; '.join(problem)}")
+        return Place(", ".join(urls), cluster, {url: url for url in urls})
+    path = where["topology"] or run_dir.default_path()
+    try:
+        found = topologies.load(path)
+    except OperatorError as error:
+        raise Ending(str(error)) from error
+    urls = {name: node.url for name, node in found.nodes.items()}
+    return Place(path, cluster or found.cluster, urls)
+
+
+@contextmanager
+def opened(where: Where) -> Iterator[tuple[Log, Place]]:
+    """A Log for one command; what goes wrong with it ends the command with one line."""
+    place = find_place(where)
+    with Log(place.urls.values(), place.cluster, timeout_ms=int(where["timeout_s"] * 1000)) as log:
+        try:
+            yield log, place
+        except NoLeader as error:
+            way_out = f"is a majority of it running? supervisor status {place.name}"
+            if where["urls"] or where["cluster"]:
+                way_out = f"does it run, and is '{place.cluster}' its ident?"
+            raise Ending(f"{place.name}: {error}; {way_out}", IMPOSSIBLE) from error
+        except LogTimeout as error:
+            way_out = "a majority of the nodes must run; what is on its way may still commit"
+            raise Ending(f"{place.name}: {error}; {way_out}", FAILED) from error
+        except LogError as error:
+            raise Ending(f"{place.name}: {error}", FAILED) from error

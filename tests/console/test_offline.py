@@ -1,0 +1,91 @@
+"""`kelek log dump` and `verify` on the data of nodes that have run, whole and damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COUNT = 50
+
+
+@pytest.fixture
+def stopped(shell: Any) -> Any:
+    """A cluster that has run and was stopped; its log holds 50 updates, `0` to `49`."""
+    shell.ok("supervisor start --detach")
+    lines = b"".join(b"%d\n" % number for number in range(COUNT))
+    shell.ok("kelek log load -", lines)
+    shell.ok("supervisor stop")
+    return shell
+
+
+def segment(shell: Any, node: str = "n1") -> Path:
+    """The segment of a node that holds the last entries."""
+    found = [
+        path
+        for path in (shell.place / "var/demo" / node / "raft/log").iterdir()
+        if b"49" in path.read_bytes()
+    ]
+    assert len(found) == 1
+    return Path(found[0])
+
+
+def test_dump_shows_what_is_on_the_disk(stopped: Any) -> None:
+    entries = [
+        json.loads(line) for line in stopped.ok("kelek log dump var/demo/n2 -o json").splitlines()
+    ]
+    assert [it["data"] for it in entries if it["kind"] == "state"] == [*map(str, range(COUNT))]
+    assert [it["index"] for it in entries] == list(range(1, len(entries) + 1))
+    assert entries[-1]["reqid"]
+    part = stopped.ok("kelek log dump --topology topology.yaml --node n1 --from 10 --count 3")
+    assert [int(line.split()[0]) for line in part.splitlines()] == [10, 11, 12]
+    assert stopped.ok("kelek log dump var/demo/n2/raft --from 1000") == ""
+
+
+def test_verify_says_that_all_is_sound(stopped: Any) -> None:
+    lines = stopped.ok("kelek log verify").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["n1", "n2", "n3"]
+    assert all("sound" in line and "not closed" not in line for line in lines)
+    [line] = stopped.ok("kelek log verify --node n3 -o json").splitlines()
+    report = json.loads(line)
+    assert (report["node"], report["sound"], report["closed"]) == ("n3", True, True)
+    assert report["last_index"] >= COUNT
+    assert report["segments"]
+
+
+def test_verify_looks_beside_a_node_that_runs(shell: Any) -> None:
+    shell.ok("supervisor start --detach")
+    shell.ok("kelek log put here")
+    assert "not closed" in shell.ok("kelek log verify --node n1")
+    assert "here" in shell.ok("kelek log dump var/demo/n1") + shell.ok("kelek log dump var/demo/n2")
+
+
+def test_damage_is_found_with_its_place(stopped: Any) -> None:
+    path = segment(stopped)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"49")] ^= 0x20
+    path.write_bytes(data)
+    done = stopped.run("kelek log verify")
+    assert done.returncode == 1
+    assert f"{path.relative_to(stopped.place)}:" in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "n2: sound" in done.stdout
+    dumped = stopped.run("kelek log dump var/demo/n1")
+    assert dumped.returncode == 1
+    assert "kelek log verify" in dumped.stderr
+    assert dumped.stderr.count("\n") == 1
+
+
+def test_what_can_not_be_read_is_said_in_one_line(stopped: Any) -> None:
+    for words, line in {
+        "dump": "--node: n1, n2, n3 have data here; name one of them",
+        "dump nowhere": "nowhere: there is no such directory",
+        "dump bin": "no peer keeps its data here",
+        "verify --node n9": "--node: unknown node 'n9'",
+        "verify var/demo/n1 --node n1": "DATA_DIR: a topology or node is given too",
+        "verify -t nowhere.yaml": "nowhere.yaml",
+    }.items():
+        done = stopped.run(f"kelek log {words}")
+        assert done.returncode == 2, (words, done)
+        assert line in done.stderr
+        assert done.stderr.count("\n") == 1
