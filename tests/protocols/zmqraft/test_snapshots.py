@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -143,7 +144,8 @@ class Desk:
             1, RaftLog(base, 1 if base else 0), HardState(1), True, False, snapshot=snapshot
         )
         self.now_ms = 1000
-        self.peer = Peer(setup, recovered, Reqids(), Reader(), self.now_ms, Random(1))  # type: ignore[arg-type]
+        reader: Any = Reader()
+        self.peer = Peer(setup, recovered, Reqids(), reader, self.now_ms, Random(1))
         self.orders: list[Order] = []
         self.compacted: list[int] = []
 
