@@ -14,6 +14,7 @@ import zmq
 from .. import __version__
 from ..native import Arena
 from ..native.updates import Reqids
+from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
@@ -366,6 +367,17 @@ class RaftPeer(Actor):
         if self._own is not None:
             return min(deadline_ms, self._own.deadline_ms)
         return deadline_ms
+
+    def on_stop_asked(self) -> None:
+        """A leader hands over first: its end should not cost the cluster an election timeout."""
+        peer = self._peer
+        if peer is not None and peer.core.role is Role.LEADER:
+            reason = peer.core.transfer("", monotonic_ms())
+            if reason:
+                self.log("leadership-kept", reason=reason)
+
+    def drained(self) -> bool:
+        return self._peer is None or self._peer.core.transferring is None
 
     def on_stop(self) -> None:
         self._hard_state.close()

@@ -16,6 +16,10 @@ class NoLeader(LogTimeout):
     """For the time given no peer said that it leads."""
 
 
+class TransferRefused(LogError):
+    """The leadership stays where it is, or went elsewhere."""
+
+
 class UpdateTooLarge(LogError, ValueError):
     """The data is over the limit of 10 MiB, or empty: it was not sent."""
 

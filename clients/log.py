@@ -22,6 +22,7 @@ from ..protocols.zmqraft.client import (
     Pending,
     PendingRead,
     Stream,
+    TransferAsk,
     WindowLimits,
 )
 from ..protocols.zmqraft.client_codec import (
@@ -34,7 +35,16 @@ from ..protocols.zmqraft.client_codec import (
 )
 from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
 from ..protocols.zmqraft.entry import Entry
-from .errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateRefused, UpdateTooLarge
+from ..protocols.zmqraft.transfer import RequestTransfer
+from .errors import (
+    LogError,
+    LogTimeout,
+    NoLeader,
+    TransferRefused,
+    UpdateExpired,
+    UpdateRefused,
+    UpdateTooLarge,
+)
 from .links import Links, monotonic_ms
 from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 from .reqids import new_reqid, new_reqids
@@ -296,6 +306,28 @@ class Log:
         answer = self._ask(Ask(RequestBroadcastStateUrl(new_reqid())))
         assert answer is None or isinstance(answer, str)
         return answer
+
+    def transfer(self, to: str | None = None) -> str:
+        """Has the leader hand over to the member `to`, or, without, to whoever is furthest.
+
+        Returns the PEER ID of the new leader once it leads. Updates wait for some milliseconds
+        meanwhile; none is lost, none is refused.
+        Raises TransferRefused with the reason: it is no voter, is not heard, knows no transfer, did
+        not take over within an election timeout; NoLeader, LogTimeout.
+        """
+        if to is not None and not isinstance(to, str):
+            raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
+        away = "" if to else self.config().leader or ""
+        ask = TransferAsk(RequestTransfer(new_reqid(), to or "", away))
+        self._client.ask(ask)
+        try:
+            self._wait(lambda: ask.done)
+        finally:
+            self._client.drop_ask(ask)
+        assert ask.answer is not None
+        if ask.answer.leader is None:
+            raise TransferRefused(ask.answer.reason)
+        return ask.answer.leader
 
     def _ask(self, ask: Ask) -> ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None:
         self._client.ask(ask)

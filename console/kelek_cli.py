@@ -37,7 +37,8 @@ def main() -> None:
 
 @main.group()
 def log() -> None:
-    """The replicated log: put, load, tail, info, members, bench; dump and verify on a disk."""
+    """The replicated log: put, load, tail, info, members, transfer, bench; dump and verify on a
+    disk."""
 
 
 def cluster_options(command: F) -> F:
@@ -186,6 +187,21 @@ def members_remove(name: str, output: str, **where: Any) -> None:
     from . import member_commands
 
     member_commands.remove(name, output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@click.argument("to", required=False, shell_complete=complete_members)
+@endings.spoken
+def transfer(to: str | None, output: str, **where: Any) -> None:
+    """Has the leader hand over to the node TO, or to whoever is furthest.
+
+    Clients wait for some milliseconds meanwhile; no update is lost.
+    """
+    from . import log_commands
+
+    log_commands.transfer(to, output, where)
 
 
 @log.command()

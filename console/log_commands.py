@@ -137,6 +137,18 @@ def show_rows(rows: Sequence[dict[str, object]]) -> None:
         click.echo("  ".join(padded).rstrip())
 
 
+def transfer(to: str | None, output: str, where: Where) -> None:
+    """Has the leader hand over, and says who leads then."""
+    with opened(where) as (log, _):
+        began = time.monotonic()
+        leader = log.transfer(to)
+        ms = round(1000 * (time.monotonic() - began))
+    if output == "json":
+        show_json({"leader": leader, "ms": ms})
+    else:
+        click.echo(f"{leader} leads ({ms} ms)")
+
+
 def bench(options: Bench, output: str, where: Where) -> None:
     """Measures the log as one client sees it: pipelined, then one update at a time."""
     with opened(where) as (log, _):

@@ -6,7 +6,7 @@ what ready() returns. No update is ever sent to find out who leads (docs, "Findi
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import RemoteProtocolError
 from .client_codec import (
@@ -36,7 +36,8 @@ from .extensions import (
 )
 from .read_window import PendingRead, ReadWindow
 from .reads import FEATURE_READS
-from .requests import Ask, Part, Stream
+from .requests import Ask, Part, Stream, TransferAsk
+from .transfer import FEATURE_TRANSFER
 from .values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
 from .window import Pending, Window, WindowLimits
 
@@ -74,6 +75,8 @@ class Send(NamedTuple):
 
 
 Action = Connect | Disconnect | Send
+AnyAsk = Ask | TransferAsk
+_Ask = TypeVar("_Ask", bound=AnyAsk)
 
 
 class _Peer:
@@ -102,6 +105,10 @@ class _Peer:
         self.answered = True
         self.leads = False  # It said so in this search.
 
+    def knows(self, feature: str) -> bool:
+        """Whether it has named this extension."""
+        return self.hello is not None and feature in self.hello.features
+
 
 class Client:
     """The machine. Every method that takes now_ms may be followed by ready()."""
@@ -117,7 +124,7 @@ class Client:
         self._new_id = new_id
         self._peers: dict[str, _Peer] = {}
         self._actions: list[Action] = []
-        self._asks: dict[bytes, Ask] = {}
+        self._asks: dict[bytes, AnyAsk] = {}
         self._streams: dict[bytes, Stream] = {}
         self._idle_streams: deque[Stream] = deque()  # To be asked for (again).
         self._send_again_ms: int | None = None  # After a gap.
@@ -126,14 +133,14 @@ class Client:
 
     # ---- what the owner wants ----
 
-    def ask(self, ask: Ask) -> Ask:
+    def ask(self, ask: _Ask) -> _Ask:
         """Puts a question to the leader, or to one peer."""
         self._asks[ask.request.reqid] = ask
         if ask.url is not None:
             self._connect(ask.url)
         return ask
 
-    def drop_ask(self, ask: Ask) -> None:
+    def drop_ask(self, ask: AnyAsk) -> None:
         """Forgets a question, and a connection that was made for it alone."""
         self._asks.pop(ask.request.reqid, None)
         if self.leader is not None and ask.url not in (None, self.leader):
@@ -407,8 +414,7 @@ class Client:
             self._send_again_ms, self._sent_again_ms = None, now_ms
         for frames in self.window.unsent(self.leader_form, now_ms):
             self._send(leader, frames)
-        hello = self._peers[leader].hello
-        if hello is None or FEATURE_READS not in hello.features:
+        if not self._peers[leader].knows(FEATURE_READS):
             self.reads.refuse(f"the leader at {leader} serves no linearizable reads")
         for frames in self.reads.unsent(now_ms):
             self._send(leader, frames)
@@ -427,9 +433,13 @@ class Client:
             url = self.leader if ask.url is None else ask.url
             peer = self._peers.get(url) if url is not None else None
             again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
-            if peer is not None and peer.up and again:
+            if peer is None or not peer.up or ask.done:
+                continue
+            if isinstance(ask, TransferAsk) and not peer.knows(FEATURE_TRANSFER):
+                ask.refuse(f"the leader at {peer.url} hands nothing over: it knows no transfer")
+            elif again:
                 ask.sent_ms = now_ms
-                self._send_request(peer.url, ask.request)
+                self._send(peer.url, ask.encode(self.setup.cluster, self.setup.form or Form.NODE))
 
     def _send_request(self, url: str, request: ClientRequest) -> None:
         if isinstance(request, RequestEntries) and request.packed:
@@ -456,5 +466,6 @@ __all__ = [
     "PendingRead",
     "Send",
     "Stream",
+    "TransferAsk",
     "WindowLimits",
 ]

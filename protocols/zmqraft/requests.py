@@ -14,6 +14,7 @@ from .client_codec import (
     ConfigAnswer,
     EntriesAnswer,
     EntriesStatus,
+    Form,
     LogInfo,
     RequestBroadcastStateUrl,
     RequestConfig,
@@ -23,6 +24,7 @@ from .client_codec import (
     decode_config_answer,
     decode_log_info_answer,
     decode_state_url_answer,
+    encode_client_request,
 )
 from .config_codec import (
     ConfigStatus,
@@ -31,6 +33,14 @@ from .config_codec import (
     decode_config_update_answer,
 )
 from .entry import Entry, block_log_entries, decode_entries
+from .transfer import (
+    TRANSFER_NOT_LEADER,
+    TRANSFER_REFUSED,
+    RequestTransfer,
+    TransferAnswer,
+    decode_transfer_answer,
+    encode_transfer,
+)
 
 PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
 
@@ -52,6 +62,9 @@ class Ask:
         self.taken = 0  # Times that a leader said that it works on it.
         self.done = False
         self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None = None
+
+    def encode(self, cluster: bytes, form: Form) -> list[bytes]:
+        return encode_client_request(self.request, cluster, form)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
         """Takes the answer in; False: it is not a leader's, so the leader must be looked for."""
@@ -79,6 +92,37 @@ class Ask:
             return False
         self.answer, self.done = answer, True
         return True
+
+
+class TransferAsk:
+    """An operator's request to the leader: hand over to a peer."""
+
+    __slots__ = ("answer", "done", "request", "sent_ms", "url")
+
+    def __init__(self, request: RequestTransfer) -> None:
+        self.request = request
+        self.url = None  # The leader's.
+        self.sent_ms: int | None = None
+        self.done = False
+        self.answer: TransferAnswer | None = None
+
+    def encode(self, cluster: bytes, form: Form) -> list[bytes]:
+        return encode_transfer(self.request, cluster)
+
+    def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
+        """As Ask's; True and not done: it is on its way."""
+        answer = decode_transfer_answer(frames)[1]
+        if answer.status == TRANSFER_NOT_LEADER:
+            self.sent_ms = None
+            return False
+        self.sent_ms = now_ms
+        if answer.status == TRANSFER_REFUSED or answer.leader is not None:
+            self.answer, self.done = answer, True
+        return True
+
+    def refuse(self, reason: str) -> None:
+        """The leader does not know such requests."""
+        self.answer, self.done = TransferAnswer(TRANSFER_REFUSED, reason=reason), True
 
 
 class Part(NamedTuple):

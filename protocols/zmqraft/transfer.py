@@ -95,6 +95,7 @@ class RequestTransfer(NamedTuple):
 
     reqid: bytes
     to: str = ""
+    away: str = ""  # Only if this one leads: a repeat must not move it a second time.
 
 
 class TransferAnswer(NamedTuple):
@@ -107,7 +108,7 @@ class TransferAnswer(NamedTuple):
 
 def encode_transfer(request: RequestTransfer, cluster: bytes) -> list[bytes]:
     """Encodes an operator's request; the frames are under decode_transfer."""
-    return [request.reqid, TRANSFER, cluster, request.to.encode()]
+    return [request.reqid, TRANSFER, cluster, request.to.encode(), request.away.encode()]
 
 
 def decode_transfer(frames: Sequence[bytes], cluster: bytes) -> RequestTransfer:
@@ -117,14 +118,16 @@ def decode_transfer(frames: Sequence[bytes], cluster: bytes) -> RequestTransfer:
              2 bytes   message type, 0x6b 0x4c
              3 bytes   cluster ident
              4 string  PEER ID of the next leader; empty: the leader chooses
+             5 string  PEER ID of the leader that is to go; empty: whoever leads
 
     Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or a
     PEER ID that is not UTF-8.
     """
     decode_type(frames, TRANSFER, "transfer")
-    expect(frames, "transfer", 4, 4)
+    expect(frames, "transfer", 5, 5)
     decode_ident(frames[2], cluster)
-    return RequestTransfer(decode_id(frames[0]), decode_string(frames[3], PEER_ID_BYTES_MAX))
+    to, away = (decode_string(frame, PEER_ID_BYTES_MAX) for frame in frames[3:5])
+    return RequestTransfer(decode_id(frames[0]), to, away)
 
 
 def encode_transfer_answer(reqid: bytes, answer: TransferAnswer) -> list[bytes]:
@@ -200,8 +203,9 @@ class Transfers:
             waiting.answer(TransferAnswer(TRANSFER_NOT_LEADER, core.leader))
             return
         under_way = core.transferring
-        if request.to == core.setup.peer_id:
-            waiting.answer(TransferAnswer(TRANSFER_DONE, request.to))
+        us = core.setup.peer_id
+        if request.to == us or (not request.to and request.away not in ("", us)):
+            waiting.answer(TransferAnswer(TRANSFER_DONE, us))
             return
         if under_way is None or request.to not in ("", under_way):
             reason = core.transfer(request.to, now_ms)

@@ -11,7 +11,14 @@ import pytest
 import zmq
 
 import kelek
-from kelek.clients.errors import LogError, LogTimeout, NoLeader, UpdateExpired, UpdateTooLarge
+from kelek.clients.errors import (
+    LogError,
+    LogTimeout,
+    NoLeader,
+    TransferRefused,
+    UpdateExpired,
+    UpdateTooLarge,
+)
 from kelek.clients.reqids import new_reqids
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
@@ -114,6 +121,16 @@ def test_read_index(cluster: Cluster) -> None:
         cluster.tell("kill n1")
         cluster.tell("n2")
         assert log.read_index() == 3
+
+
+def test_transfer(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
+        assert log.transfer("n2") == "n2"
+        assert log.config().leader == "n2"
+        assert log.transfer() == "n3"
+        assert log.update(b"still fine") == 1
+        with pytest.raises(TransferRefused, match="n9 is no member"):
+            log.transfer("n9")
 
 
 def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:

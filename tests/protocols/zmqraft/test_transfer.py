@@ -10,6 +10,7 @@ from kelek.native.updates import REMIND_MS
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse, RequestVote, TimeoutNow
 from kelek.protocols.zmqraft import transfer as wire
+from kelek.protocols.zmqraft.client import TransferAsk
 from kelek.protocols.zmqraft.client_codec import (
     Form,
     RequestConfig,
@@ -21,6 +22,7 @@ from kelek.protocols.zmqraft.client_codec import (
 )
 from kelek.protocols.zmqraft.extensions import Hello
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, Alone, lead
+from kelek.tests.protocols.zmqraft.world import World
 
 FEATURES = ("pack", "append", "prevote", "transfer")
 REQID = b"\x6b\x49\xd2\x00request1"
@@ -137,6 +139,14 @@ def test_who_does_not_lead_names_the_leader() -> None:
     assert ask(alone, "n3") == [wire.TransferAnswer(NOT_LEADER, "n2")]
 
 
+def test_a_repeat_does_not_move_it_a_second_time() -> None:
+    alone = leader()
+    request = wire.RequestTransfer(b"id", "", "n2")
+    answers = alone.ask(*wire.encode_transfer(request, CLUSTER), door="clients")
+    assert decoded(answers) == [wire.TransferAnswer(DONE, "n1")], "n2 leads no more, as was wanted"
+    assert alone.peer.core.transferring is None
+
+
 def test_those_who_wait_are_few() -> None:
     alone = leader()
     answers = [answer for _ in range(wire.REQUESTS_MAX + 3) for answer in ask(alone, "n2")]
@@ -152,6 +162,38 @@ def test_nobody_may_make_us_campaign_at_the_clients_door() -> None:
     assert alone.peer.requests.strangers == 1
     alone.ask(*word)
     assert alone.peer.core.term == 4
+
+
+# ---- the client ----
+
+
+def test_a_transfer_that_is_on_its_way_is_waited_for_and_asked_again() -> None:
+    world = World()
+    world.lead("n1")
+    asked = world.client.ask(TransferAsk(wire.RequestTransfer(b"transfer-ask", "n2")))
+    world.run(lambda: asked.done)
+    assert asked.answer == wire.TransferAnswer(DONE, "n2")
+
+
+def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.lead("n2")  # It has moved already when the request comes.
+    for peer in world.peers:
+        peer.transfers.append(wire.RequestTransfer(b""))
+    asked = world.client.ask(TransferAsk(wire.RequestTransfer(b"transfer-ask", "", "n1")))
+    world.run(lambda: asked.done)
+    assert asked.answer == wire.TransferAnswer(DONE, "n2")
+
+
+def test_a_leader_that_knows_no_transfer() -> None:
+    world = World()
+    world.lead("n1").features = ("pack",)
+    asked = world.client.ask(TransferAsk(wire.RequestTransfer(b"transfer-ask", "n2")))
+    world.run(lambda: asked.done)
+    assert asked.answer is not None
+    assert asked.answer.reason.endswith("it knows no transfer")
 
 
 JUNK = st.lists(

@@ -11,7 +11,13 @@ from kelek.protocols.zmqraft.client import Client, ClientSetup, Connect, Disconn
 from kelek.protocols.zmqraft.client_codec import UpdateStatus
 from kelek.protocols.zmqraft.config_codec import ConfigUpdate
 from kelek.protocols.zmqraft.entry import encode_entry
-from kelek.protocols.zmqraft.values import HELLO, READ_INDEX, UPDATE_PACK, encode_json
+from kelek.protocols.zmqraft.transfer import (
+    RequestTransfer,
+    TransferAnswer,
+    decode_transfer,
+    encode_transfer_answer,
+)
+from kelek.protocols.zmqraft.values import HELLO, READ_INDEX, TRANSFER, UPDATE_PACK, encode_json
 
 IDENT = b"demo"
 LATENCY_MS = 1
@@ -44,9 +50,10 @@ class Peer:
         self.mute = False  # Takes everything in and says nothing, as a stopped process does.
         self.leads = False
         self.speaks = True  # Our hello and packs.
-        self.features: tuple[str, ...] = ("pack", "append", "reads")
+        self.features: tuple[str, ...] = ("pack", "append", "reads", "transfer")
         self.confirms = True  # Reads; else they only wait.
         self.reads = 0  # That came.
+        self.transfers: list[RequestTransfer] = []  # The first one only hears that it is taken.
         self.drop_packs = 0  # So many are lost, for want of room.
         self.refuse: str | None = None
         self.commits = True
@@ -64,6 +71,10 @@ class Peer:
             return [own.encode_hello_answer(reqid, hello)]
         if kind == UPDATE_PACK:
             return self._on_pack(frames) if self.speaks else []
+        if kind == TRANSFER:
+            return [
+                encode_transfer_answer(reqid, self._on_transfer(decode_transfer(frames, IDENT)))
+            ]
         if kind == READ_INDEX:
             return [[reqid, READ_INDEX, *self._on_read()]]
         form, request = codec.decode_client_request(frames, IDENT)
@@ -98,6 +109,19 @@ class Peer:
             return codec.UpdateAnswer(UpdateStatus.REJECTED)
         index = self.world.log.add(request.reqid, request.data)
         return codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
+
+    def _on_transfer(self, request: RequestTransfer) -> TransferAnswer:
+        self.transfers.append(request)
+        if not self.leads:
+            return TransferAnswer(0, self.leader)
+        if request.to == "n9":
+            return TransferAnswer(2, reason="n9 is no member")
+        if len(self.transfers) == 1:
+            return TransferAnswer(1)
+        if request.to != self.name and request.away in ("", self.name):
+            for peer in self.world.peers:
+                peer.leads = peer.name == (request.to or "n3")
+        return TransferAnswer(1, self.leader)
 
     def _on_read(self) -> list[bytes]:
         self.reads += 1

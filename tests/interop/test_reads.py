@@ -1,0 +1,198 @@
+"""Linearizable reads and moved leaderships on real processes: stopped, handed over, ended."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+import zmq
+
+import kelek
+from kelek.clients.errors import TransferRefused
+from kelek.protocols.zmqraft.reads import decode_read_answer, encode_read_index
+from kelek.tests.interop.conftest import Cluster, new_folder
+
+KELEK = "from kelek.console.kelek_cli import main; main()"
+NAMES = ("n1", "n2", "n3")
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Cluster]]:
+    """Makes a cluster of three with these election timeouts; it is stopped in the end."""
+    folder = new_folder()
+    clusters: list[Cluster] = []
+
+    def make(*timeout_ms: int) -> Cluster:
+        dialects = dict.fromkeys(NAMES, "kelek")
+        made = Cluster(folder, dialects, election_timeout_ms=(timeout_ms[0], timeout_ms[1]))
+        clusters.append(made)
+        return made
+
+    yield make
+    for made in clusters:
+        made.stop()
+    shutil.rmtree(folder)
+
+
+def connect(cluster: Cluster) -> kelek.Log:
+    return kelek.Log(cluster.urls.values(), "interop", timeout_ms=int(1000 * DEADLINE_S))
+
+
+def leader_of(log: kelek.Log) -> str:
+    leader = log.config().leader
+    assert leader is not None
+    return leader
+
+
+def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., Cluster]) -> None:
+    cluster = begin(400, 700)
+    with connect(cluster) as writer, connect(cluster) as reader:
+        for number in range(50):
+            index = writer.update(b"%d" % number)
+            found = reader.read_index(applied=number % 2 == 0)
+            assert found >= index
+            if number % 2 == 0:
+                assert [entry.index for entry in reader.entries(index - 1, 1)] == [index]
+
+
+def test_a_leader_that_was_stopped_never_answers_with_the_past(
+    begin: Callable[..., Cluster],
+) -> None:
+    cluster = begin(400, 700)
+    with connect(cluster) as log:
+        log.update(b"first")
+        for round_ in range(3):
+            old = leader_of(log)
+            pid = cluster.pid(old)
+            with zmq.Context() as context, context.socket(zmq.DEALER) as direct:
+                direct.linger = 0
+                direct.connect(cluster.urls[old])
+                direct.send_multipart(encode_read_index(b"up", b"interop"))
+                assert direct.poll(1000 * DEADLINE_S)
+                direct.recv_multipart()
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    index = log.update(b"behind its back, %d" % round_)
+                    assert leader_of(log) != old
+                    for number in range(100):
+                        request = encode_read_index(b"%d" % number, b"interop", number % 2)
+                        direct.send_multipart(request)
+                    assert log.read_index() >= index
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+                waiting = {b"%d" % number for number in range(100)}
+                while waiting:
+                    assert direct.poll(1000 * DEADLINE_S), f"{len(waiting)} reads unanswered"
+                    id_, answer = decode_read_answer(direct.recv_multipart())
+                    if answer != 0:  # It may be told that it waits, for a while.
+                        waiting.discard(id_)
+                    assert not isinstance(answer, int) or answer == 0 or answer >= index
+            with connect(cluster) as other:
+                other.update(b"the old leader follows")
+
+
+def test_no_error_and_nothing_lost_while_the_leadership_moves(
+    begin: Callable[..., Cluster],
+) -> None:
+    cluster = begin(600, 1000)
+    moves = 6
+    indexes: list[int] = []
+    reads: list[int] = []
+    ended: list[str] = []  # Without an error.
+    enough = threading.Event()
+
+    def write() -> None:
+        def source() -> Iterator[bytes]:
+            number = 0
+            while not enough.is_set():
+                yield b"update %d" % number
+                number += 1
+
+        with connect(cluster) as log:
+            indexes.extend(log.update_each(source()))
+        ended.append("write")
+
+    def read() -> None:
+        with connect(cluster) as log:
+            while not enough.is_set():
+                reads.append(log.read_index())
+        ended.append("read")
+
+    with connect(cluster) as admin:
+        admin.update(b"it is up")
+        threads = [threading.Thread(target=target) for target in (write, read)]
+        for thread in threads:
+            thread.start()
+        try:
+            for move in range(moves):
+                before = leader_of(admin)
+                to = NAMES[(NAMES.index(before) + 1) % 3] if move % 2 else None
+                after = moved(admin, to)
+                assert after != before
+                assert to in (None, after)
+                admin.update(b"moved %d" % move)
+        finally:
+            enough.set()
+            for thread in threads:
+                thread.join(DEADLINE_S)
+        assert sorted(ended) == ["read", "write"]
+        assert reads == sorted(reads), "an index once read is never gone back behind"
+        assert admin.read_index() >= indexes[-1], "the leader has applied what others wrote, too"
+        stored = [entry for entry in admin.entries() if entry.data.startswith(b"update ")]
+        assert [entry.data for entry in stored] == [b"update %d" % n for n in range(len(stored))]
+        assert [entry.index for entry in stored] == indexes
+
+
+def moved(admin: kelek.Log, to: str | None) -> str:
+    """Moves the leadership; a target that a busy machine holds up is asked again."""
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        with suppress(TransferRefused):
+            return admin.transfer(to)
+    return admin.transfer(to)
+
+
+def test_transfer_by_the_command_line(begin: Callable[..., Cluster]) -> None:
+    cluster = begin(600, 1000)
+    with connect(cluster) as log:
+        log.update(b"it is up")
+        before = leader_of(log)
+    to = next(name for name in NAMES if name != before)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KELEK, "log", "transfer", *words, "-t", str(cluster.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = run(to, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["leader"] == to
+    done = run(to)
+    assert done.stdout.startswith(f"{to} leads ("), "where it is already it is not moved"
+    done = run("n9")
+    assert done.returncode == 1
+    assert "n9 is no member of the cluster" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_leader_that_is_told_to_end_hands_over_first(begin: Callable[..., Cluster]) -> None:
+    """Nobody would be elected in less than the smallest election timeout otherwise."""
+    timeout_ms_min = 4000
+    cluster = begin(timeout_ms_min, timeout_ms_min + 500)
+    with connect(cluster) as log:
+        log.update(b"it is up")
+        old = leader_of(log)
+        begun = time.monotonic()
+        os.kill(cluster.pid(old), signal.SIGTERM)
+        while leader_of(log) == old:
+            pass
+        log.update(b"somebody else leads")
+        took_ms = 1000 * (time.monotonic() - begun)
+        assert took_ms < timeout_ms_min
