@@ -1,5 +1,6 @@
 """Where the processes of a node meet: the run directory and the endpoints in it. Never a port."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -8,6 +9,7 @@ from .errors import OperatorError
 
 IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
 INPROC = "inproc://"
+TRIES_MAX = 8  # How often a directory may go as it is made.
 
 
 def endpoint(run_dir: str, node: str, actor: str, socket: str) -> str:
@@ -54,10 +56,12 @@ def make_private(path: Path) -> None:
     Raises OperatorError: somebody else's directory in /tmp could hand us their sockets.
     """
     try:
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = path.lstat()
-        except FileNotFoundError:  # Somebody else's end removed it as we came.
+        for _ in range(TRIES_MAX - 1):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                found = path.lstat()
+                break  # Else somebody's end, or start, removed it as we came.
+        else:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = path.lstat()
     except OSError as error:

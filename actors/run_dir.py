@@ -65,6 +65,9 @@ class RunDir:
     def _try(self) -> bool:
         pipes.make_private(self.path.parent)
         pipes.make_private(self.path)
+        return self._lock()
+
+    def _lock(self) -> bool:
         try:
             lock_fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:  # Its owner, or a sweep, removed it as we came.
@@ -113,17 +116,24 @@ def sweep(base: Path) -> None:
 
     base   the directory of all run directories
     """
-    for path in base.glob("*/*"):
-        left = RunDir(path.parent, path.name)
-        if path.is_dir() and not is_locked(path) and left._try():
-            left.release()
+    for topology in _entries(base):
+        for path in _entries(topology):
+            left = RunDir(topology, path.name)
+            if path.is_dir() and not is_locked(path) and left._lock():
+                left.release()
 
 
 def running(base: Path) -> dict[str, dict[str, Any]]:
     """The nodes of a topology that run on this machine: node -> what their lock file says."""
-    if not base.is_dir():
-        return {}
-    return {path.name: holder(path) for path in sorted(base.iterdir()) if is_locked(path)}
+    return {path.name: holder(path) for path in _entries(base) if is_locked(path)}
+
+
+def _entries(path: Path) -> list[Path]:
+    """What is in a directory; nothing if it goes as we come: others end and sweep, too."""
+    try:
+        return sorted(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def is_locked(path: Path) -> bool:

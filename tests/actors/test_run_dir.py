@@ -1,0 +1,33 @@
+"""Run directories that come and go while others look at them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kelek.actors.run_dir import running, sweep
+
+LOOKS = 5000
+COME_AND_GO = """
+import contextlib, pathlib, shutil, sys
+topology = pathlib.Path(sys.argv[1])
+while True:
+    with contextlib.suppress(FileNotFoundError):  # A sweep was quicker.
+        (topology / "n1").mkdir(parents=True, exist_ok=True)
+        if not sys.stdout.closed:
+            print("made", flush=True)
+            sys.stdout.close()
+        shutil.rmtree(topology)
+"""
+
+
+def test_others_may_come_and_go_as_we_look(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COME_AND_GO, str(tmp_path / "topology")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"made\n"
+            for _ in range(LOOKS):
+                assert running(tmp_path / "topology") == {}
+                sweep(tmp_path)
+        finally:
+            other.kill()
