@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from kelek.bench import everything, log, members, question, segment
+from kelek.bench import everything, log, members, question, segment, snapshot
 
-QUESTIONS = [members.QUESTION]  # With goals, beside `log`.
+QUESTIONS = [members.QUESTION, snapshot.QUESTION]  # With goals, beside `log`.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,

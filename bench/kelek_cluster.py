@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgpack
 import zmq
 
 from kelek.bench.loadgen import libzmq
@@ -24,6 +25,7 @@ from kelek.bench.peers import START_S_MAX, reap, spawn
 IDENT = "bench"
 NODES = ("n1", "n2", "n3")
 ANSWER_MS_MAX = 300
+SNAPSHOT_MS_MAX = 20_000
 POLL_S = 0.02
 WATCH_S = 0.005  # Where the time of something is measured.
 LAST_WORDS = 20  # Lines of each log.
@@ -140,17 +142,29 @@ class Kelek:
 
     def info(self, node: str) -> LogInfo | None:
         """What a node says of its log; None when it doesn't answer."""
-        with self.context.socket(zmq.DEALER) as socket:
-            socket.linger = 0
-            socket.connect(self.urls[node])
-            socket.send_multipart([b"bench-info-1", b"%"])
-            if not socket.poll(ANSWER_MS_MAX):
-                return None
-            frames = socket.recv_multipart()
+        frames = self._ask(node, [b"%"], ANSWER_MS_MAX)
+        if frames is None:
+            return None
         if len(frames) < 9:
             raise BenchError(f"{node} answers RequestLogInfo with {len(frames)} frames")
         leads = any(frames[1][:1]) and frames[1][:1] != b"\0"
         return LogInfo(leads, *map(uint, frames[4:8]))
+
+    def _ask(self, node: str, request: list[bytes], wait_ms: int) -> list[bytes] | None:
+        """The answer to a client's request; None when none comes."""
+        with self.context.socket(zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.connect(self.urls[node])
+            socket.send_multipart([b"bench-info-1", *request])
+            return socket.recv_multipart() if socket.poll(wait_ms) else None
+
+    def make_snapshot(self, node: str) -> int:
+        """Has a node make a snapshot; its LOG INDEX."""
+        frames = self._ask(node, [b"ks", IDENT.encode()], SNAPSHOT_MS_MAX)
+        index, _, reason = msgpack.unpackb(frames[2]) if frames else (0, 0, "it does not answer")
+        if not index:
+            raise BenchError(f"{node} makes no snapshot: {reason}")
+        return int(index)
 
     def leader(self) -> str:
         """The node that leads, once all three answer and have applied what is committed."""
@@ -221,6 +235,13 @@ class Apart(Kelek):
         data = self.directory / "data" / node
         lost = data.rename(data.with_name(f"{node}-lost-{time.monotonic_ns()}"))
         shutil.rmtree(lost, ignore_errors=True)  # What was killed may still be ending.
+
+    def snapshots_of(self, node: str) -> Path:
+        return self.directory / "data" / node / "raft" / "snapshots"
+
+    def snapshot_size(self, node: str) -> int:
+        """Of the newest snapshot on a node's disk (bytes)."""
+        return max(self.snapshots_of(node).glob("*.snap")).stat().st_size
 
     def wait(self, node: str, wanted: Callable[[LogInfo], bool], what: str) -> float:
         """Asks a node until its log is as wanted; when that was (time.monotonic)."""
