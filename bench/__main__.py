@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from kelek.bench import everything, log, members, question, segment, snapshot
+from kelek.bench import entries, everything, log, members, question, segment, snapshot
 
 QUESTIONS = [members.QUESTION, snapshot.QUESTION]  # With goals, beside `log`.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
+    "entries": entries.main,
     "log": log.main,
     "segment": segment.main,
     **{one.name: partial(question.main, one) for one in QUESTIONS},

@@ -1,0 +1,128 @@
+"""How fast does a reader get entries, beside plain ZeroMQ carrying the same bytes?
+
+    python -m kelek.bench entries [--rounds N]
+
+Held equal: 64 MiB of 16 KiB entries over loopback TCP, from a process of its own, into one Python
+process that counts them; rounds interleaved. kelek's entries come from the log of a cluster of
+three, checked block by block, each an object in the end; the floor's come from memory in messages
+of 1 MiB, and nobody looks into them. Figures are medians; ratios are taken within each round.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import zmq
+
+import kelek
+from kelek.bench.kelek_cluster import IDENT, Kelek
+from kelek.bench.machine import BenchError
+from kelek.bench.report import aligned
+
+ENTRY_BYTES = 16 << 10
+ENTRIES = 4096
+MESSAGE_BYTES = 1 << 20
+ROUNDS = 7
+WAIT_MS = 20_000
+
+FLOOR = f"""
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+print(socket.bind_to_random_port("tcp://127.0.0.1", 20_000, 32_000), flush=True)
+data = bytes({MESSAGE_BYTES})
+while True:
+    route, _ = socket.recv_multipart()
+    for _ in range({ENTRIES * ENTRY_BYTES // MESSAGE_BYTES}):
+        socket.send_multipart([route, data])
+"""
+
+
+class Floor:
+    """A ROUTER that answers one frame with 64 messages of 1 MiB."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", FLOOR], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        port = int(self.process.stdout.readline())
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+
+    def read(self) -> int:
+        self.socket.send(b"all")
+        size = 0
+        while size < ENTRIES * ENTRY_BYTES:
+            if not self.socket.poll(WAIT_MS):
+                raise BenchError("the floor is silent")
+            size += len(self.socket.recv())
+        return size
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def read(log: kelek.Log, first_index: int) -> int:
+    return sum(len(entry.data) for entry in log.entries(first_index - 1, ENTRIES))
+
+
+def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
+    """MB/s of each way, a figure for each round."""
+    cluster, floor = Kelek(directory), Floor()
+    found: dict[str, list[float]] = {}
+    try:
+        cluster.start_fresh()
+        cluster.leader()
+        urls = list(cluster.urls.values())
+        with (
+            kelek.Log(urls, IDENT) as whole,
+            kelek.Log(urls, IDENT, form="node") as plain,
+        ):
+            data = bytes(ENTRY_BYTES)
+            indexes = list(whole.update_each(data for _ in range(ENTRIES)))
+            ways = {
+                "plain ZeroMQ, 1 MiB": floor.read,
+                "whole blocks (6b 3c)": lambda: read(whole, indexes[0]),
+                "entries (3c)": lambda: read(plain, indexes[0]),
+            }
+            for way in ways.values():
+                way()  # What was just written is applied, and in the page cache.
+            for _ in range(rounds):
+                for name, way in ways.items():
+                    started = time.perf_counter()
+                    size = way()
+                    rate = size / (time.perf_counter() - started) / 1e6
+                    found.setdefault(name, []).append(rate)
+                    if size != ENTRIES * ENTRY_BYTES:
+                        raise BenchError(f"{name}: {size} bytes came")
+    finally:
+        floor.close()
+        cluster.stop()
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("python -m kelek.bench entries")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            found = measure(Path(directory) / "kelek", options.rounds)
+        except BenchError as error:
+            print(f"bench entries: {error}", file=sys.stderr)
+            return 1
+    first = next(iter(found.values()))
+    rows = [["way", "MB/s", "over the first", "spread"]]
+    for name, rates in found.items():
+        ratios = [rate / base for rate, base in zip(rates, first, strict=True)]
+        middle, spread = statistics.median(ratios), f"{min(ratios):.2f}-{max(ratios):.2f}"
+        rows.append([name, f"{statistics.median(rates):.0f}", f"{middle:.2f}", spread])
+    print(aligned(rows))
+    return 0
