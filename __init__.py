@@ -4,13 +4,18 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .clients.async_log import AsyncLog as AsyncLog
     from .clients.errors import LogError as LogError
     from .clients.log import Log as Log
 
 # Loaded when first asked for: `import kelek` alone loads neither ZeroMQ nor the C core.
-_LAZY = {"Log": ".clients.log", "LogError": ".clients.errors"}
+_LAZY = {
+    "AsyncLog": ".clients.async_log",
+    "Log": ".clients.log",
+    "LogError": ".clients.errors",
+}
 
-__all__ = ["Log", "LogError"]
+__all__ = ["AsyncLog", "Log", "LogError"]
 
 
 def __getattr__(name: str) -> object:

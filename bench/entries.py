@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
@@ -50,7 +51,8 @@ class Floor:
         )
         assert self.process.stdout is not None
         port = int(self.process.stdout.readline())
-        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.connect(f"tcp://127.0.0.1:{port}")
 
@@ -87,7 +89,7 @@ def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
         ):
             data = bytes(ENTRY_BYTES)
             indexes = list(whole.update_each(data for _ in range(ENTRIES)))
-            ways = {
+            ways: dict[str, Callable[[], int]] = {
                 "plain ZeroMQ, 1 MiB": floor.read,
                 "whole blocks (6b 3c)": lambda: read(whole, indexes[0]),
                 "entries (3c)": lambda: read(plain, indexes[0]),

@@ -20,6 +20,18 @@ class TransferRefused(LogError):
     """The leadership stays where it is, or went elsewhere."""
 
 
+class LogCompacted(LogError):
+    """The entries asked for are no longer stored: a snapshot has taken the place of those up to
+    last_index. What follows them can be read: go on behind it."""
+
+    def __init__(self, last_index: int) -> None:
+        super().__init__(
+            f"the entries up to {last_index} are no longer stored, a snapshot has their state; "
+            f"read on behind {last_index}"
+        )
+        self.last_index = last_index
+
+
 class UpdateTooLarge(LogError, ValueError):
     """The data is over the limit of 10 MiB, or empty: it was not sent."""
 

@@ -1,4 +1,6 @@
-"""The client machine's connections: one DEALER for each peer, and a monitor for what befalls it."""
+"""The client machine's connections: a DEALER for each peer, with a monitor for what befalls it, and
+a SUB for each subscription.
+"""
 
 import time
 
@@ -6,10 +8,19 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from .. import native
-from ..protocols.zmqraft.client import Client, Connect, Disconnect, Send
+from ..protocols.zmqraft.client import (
+    Client,
+    Connect,
+    Disconnect,
+    Listen,
+    Send,
+    Subscription,
+    Unlisten,
+)
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
+BROADCASTS_MAX = 256  # That wait for their reader; what is beyond is asked for.
 MESSAGE_BYTES_MAX = 32 << 20
 MESSAGE_FRAMES_MAX = 1 << 13
 ARENA_BYTES = 1 << 18
@@ -29,26 +40,10 @@ class _Link:
 
     def __init__(self, url: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.url = url
-        self.socket = context.socket(zmq.DEALER)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, SEND_MESSAGES_MAX),
-            (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
-            (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
-            (zmq.RECONNECT_IVL, RECONNECT_MS),
-            (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
-            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-        ):
-            self.socket.setsockopt(option, value)
+        self.socket = _socket(context, zmq.DEALER, SEND_MESSAGES_MAX, RECEIVE_MESSAGES_MAX)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
         self.frames = native.Frames()
-        self.drain = native.Drain(
-            self.socket,
-            message_bytes_max=MESSAGE_BYTES_MAX,
-            message_frames_max=MESSAGE_FRAMES_MAX,
-            arena_bytes=ARENA_BYTES,
-            frames=ARENA_FRAMES,
-        )
+        self.drain = _drain(self.socket)
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -61,22 +56,81 @@ class _Link:
         self.socket.close()
 
 
+class _Feed:
+    """The SUB of a subscription."""
+
+    __slots__ = ("drain", "socket")
+
+    def __init__(self, url: str, topic: bytes, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = _socket(context, zmq.SUB, 1, BROADCASTS_MAX)
+        self.socket.setsockopt(zmq.SUBSCRIBE, topic)
+        self.drain = _drain(self.socket)
+        try:
+            self.socket.connect(url)
+        except zmq.ZMQError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, send_max: int, receive_max: int
+) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, send_max),
+        (zmq.RCVHWM, receive_max),
+        (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
+        (zmq.RECONNECT_IVL, RECONNECT_MS),
+        (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+    ):
+        socket.setsockopt(option, value)
+    return socket
+
+
+def _drain(socket: zmq.Socket[bytes]) -> native.Drain:
+    return native.Drain(
+        socket,
+        message_bytes_max=MESSAGE_BYTES_MAX,
+        message_frames_max=MESSAGE_FRAMES_MAX,
+        arena_bytes=ARENA_BYTES,
+        frames=ARENA_FRAMES,
+    )
+
+
 class Links:
     """Does what the machine asks for and tells it what arrives.
 
     links      DEALER  the frames of docs/protocols/zmq-raft.md   to one peer's ROUTER each
     monitors   PAIR    libzmq's events: made, lost                of each link
+    feeds      SUB     StateBroadcast                             of a leader's state machine each
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[str, _Link] = {}
+        self._feeds: dict[Subscription, _Feed] = {}
         self._poller = zmq.Poller()
 
     def turn(self, give_up_ms: int) -> None:
         """One round: sends what is due, waits until something arrives or is due, takes it in."""
         now_ms = monotonic_ms()
+        if not self._act(now_ms):
+            return
+        until_ms = give_up_ms
+        if self.client.deadline_ms is not None:
+            until_ms = min(until_ms, self.client.deadline_ms)
+        ready = {socket for socket, _ in self._poller.poll(max(0, until_ms - now_ms))}
+        if ready:
+            self._take(ready)
+
+    def _act(self, now_ms: int) -> bool:
+        """Does what the machine wants now; False: it wants a word once more."""
         for action in self.client.ready(now_ms):
             match action:
                 case Send(url, frames) if url in self._links:
@@ -85,14 +139,11 @@ class Links:
                     self._connect(url)
                 case Disconnect(url):
                     self._disconnect(url)
-        if not self._send(now_ms):
-            return
-        until_ms = give_up_ms
-        if self.client.deadline_ms is not None:
-            until_ms = min(until_ms, self.client.deadline_ms)
-        ready = {socket for socket, _ in self._poller.poll(max(0, until_ms - now_ms))}
-        if ready:
-            self._take(ready)
+                case Listen(subscription, url):
+                    self._listen(subscription, url)
+                case Unlisten(subscription):
+                    self._unlisten(subscription)
+        return self._send(now_ms)
 
     def _send(self, now_ms: int) -> bool:
         """Sends all that is queued; False: a connection was given up, the machine wants a word."""
@@ -111,6 +162,9 @@ class Links:
         for link in links:
             if link.socket in ready:
                 self._drain(link)
+        for subscription, feed in list(self._feeds.items()):
+            if feed.socket in ready:
+                self._drain_feed(subscription, feed)
         # Behind the messages, for those came before the loss.
         for link in links:
             if link.monitor in ready:
@@ -121,6 +175,12 @@ class Links:
         now_ms = monotonic_ms()
         for position in range(arena.count):
             self.client.on_frames(link.url, arena.message(position), now_ms)
+
+    def _drain_feed(self, subscription: Subscription, feed: _Feed) -> None:
+        arena = feed.drain.take()
+        now_ms = monotonic_ms()
+        for position in range(arena.count):
+            self.client.on_broadcast(subscription, arena.message(position), now_ms)
 
     def _on_events(self, link: _Link) -> None:
         while link.monitor.poll(0):
@@ -136,19 +196,41 @@ class Links:
         except zmq.ZMQError:
             return  # Learned from a peer, and no address here: it stays a peer that never answers.
         self._links[url] = link
-        self._poller.register(link.socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
+        self._register(link.socket)
+        self._register(link.monitor)
 
     def _disconnect(self, url: str) -> None:
         link = self._links.pop(url, None)
         if link is None:
             return
-        self._poller.unregister(link.socket)
-        self._poller.unregister(link.monitor)
+        self._unregister(link.socket)
+        self._unregister(link.monitor)
         link.close()
+
+    def _listen(self, subscription: Subscription, url: str) -> None:
+        try:
+            feed = _Feed(url, self.client.setup.cluster, self._context)
+        except zmq.ZMQError:
+            return  # No address here: what it would bring is asked for.
+        self._feeds[subscription] = feed
+        self._register(feed.socket)
+
+    def _unlisten(self, subscription: Subscription) -> None:
+        feed = self._feeds.pop(subscription, None)
+        if feed is not None:
+            self._unregister(feed.socket)
+            feed.close()
+
+    def _register(self, socket: zmq.Socket[bytes]) -> None:
+        self._poller.register(socket, zmq.POLLIN)
+
+    def _unregister(self, socket: zmq.Socket[bytes]) -> None:
+        self._poller.unregister(socket)
 
     def close(self) -> None:
         """Ends all connections; what was queued for them is dropped."""
         for url in list(self._links):
             self._disconnect(url)
+        for subscription in list(self._feeds):
+            self._unlisten(subscription)
         self._context.term()

@@ -3,66 +3,31 @@
 All work is done inside the calls. One Log belongs to one thread at a time; make one for each.
 """
 
-import os
-import re
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from .. import __version__
-from ..native.reads import WAIT_APPLIED, WAIT_CONFIRMED
-from ..protocols.errors import RemoteProtocolError
-from ..protocols.record import RECORD_BYTES_MAX
-from ..protocols.zmqraft.client import (
-    Ask,
-    Client,
-    ClientSetup,
-    Pending,
-    PendingRead,
-    Stream,
-    TransferAsk,
-    WindowLimits,
-)
-from ..protocols.zmqraft.client_codec import (
-    ConfigAnswer,
-    Form,
-    LogInfo,
-    RequestBroadcastStateUrl,
-    RequestConfig,
-    RequestLogInfo,
-)
-from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
+from ..protocols.zmqraft.client import Pending, WindowLimits
+from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
-from ..protocols.zmqraft.transfer import RequestTransfer
-from .errors import (
-    LogError,
-    LogTimeout,
-    NoLeader,
-    TransferRefused,
-    UpdateExpired,
-    UpdateRefused,
-    UpdateTooLarge,
-)
+from .errors import LogError, LogTimeout, NoLeader
 from .links import Links, monotonic_ms
-from .members import ask_members, index_of, members_of, news_of, with_member, without_member
-from .reqids import new_reqid, new_reqids
+from .members import members_of
+from .reqids import new_reqids
+from .steps import (
+    TIMEOUT_MS,
+    Data,
+    Rest,
+    Step,
+    Steps,
+    Wait,
+    checked,
+    make_client,
+    packs,
+)
 
-PACK_UPDATES = 1024
-PACK_BYTES = 256 << 10
-GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source.
-# Reasons that lie in the age of a reqid; the text's bare refusal names none and means it mostly.
-EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
-APPLY_MS = 2
-FOLLOW_MS = 10
-FOLLOW_MS_MAX = 160
-PORT_MAX = 65_535
-INDEX_MAX = (1 << 53) - 1  # What every client's language counts exactly.
-IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
-URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
-
-Data = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class Log:
@@ -87,31 +52,13 @@ class Log:
         urls: str | Iterable[str],
         cluster: str = "demo",
         *,
-        timeout_ms: int = 30_000,
+        timeout_ms: int = TIMEOUT_MS,
         form: str = "auto",
         limits: WindowLimits | None = None,
     ) -> None:
-        if form not in ("auto", "node", "text"):
-            raise ValueError(f"form is auto, node or text, not {form!r}")
-        known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
-        if not known:
-            raise ValueError("a Log needs the url of a peer")
-        for url in known:
-            _check_url(url)
-        if not isinstance(cluster, str):
-            raise TypeError(f"cluster is the ident as str, not {type(cluster).__name__}")
-        if not cluster:
-            raise ValueError("a Log needs the cluster's ident")
-        setup = ClientSetup(
-            cluster.encode(),
-            known,
-            __version__,
-            None if form == "auto" else Form(form),
-            limits or WindowLimits(),
-        )
         self.timeout_ms = timeout_ms
-        self._own_index = 0  # Of the last update that this Log knows to be committed.
-        self._client = Client(setup, new_reqid, monotonic_ms())
+        self._client = make_client(urls, cluster, form, limits)
+        self._steps = Steps(self._client)
         self._links: Links | None = Links(self._client)
 
     # ---- writing ----
@@ -121,11 +68,9 @@ class Log:
 
         Raises UpdateTooLarge before anything is sent, UpdateExpired or UpdateRefused, LogTimeout.
         """
-        pending = Pending(new_reqids(1), [_checked(data)])
-        self._wait(lambda: self._client.window.has_room)
-        self._client.window.add(pending)
-        self._settle(pending, 0)
-        self._note(pending)
+        pending = Pending(new_reqids(1), [checked(data)])
+        self._run(self._steps.add(pending))
+        self._run(self._steps.settle(pending, 0))
         return pending.runs[0][1]
 
     def update_many(
@@ -155,84 +100,55 @@ class Log:
 
     def _committed(self, updates: Iterable[Data]) -> Iterator[Pending]:
         window = self._client.window
-        packs = _packs(updates)
-        pack = next(packs, None)
+        source = packs(updates)
+        pack = next(source, None)
         mine: deque[Pending] = deque()
         count = 0
         while pack is not None or mine:
-            while pack is not None and window.has_room:
+            while pack is not None and (window.has_room or not mine):
                 pending = Pending(new_reqids(len(pack)), pack)
+                self._run(self._steps.add(pending))
                 mine.append(pending)
-                window.add(pending)
                 self._turn(0)
-                pack = next(packs, None)
-            if not mine:
-                self._wait(lambda: window.has_room)  # Taken up by what another call has left.
-                continue
-            self._settle(mine[0], count)
+                pack = next(source, None)
+            self._run(self._steps.settle(mine[0], count))
             while mine and mine[0].runs:
                 pending = mine.popleft()
-                self._note(pending)
+                self._run(self._steps.settle(pending, count))
                 count += len(pending.updates)
                 yield pending
-
-    def _settle(self, pending: Pending, count: int) -> None:
-        """Waits until updates are committed; count were before them in this call."""
-        self._wait(lambda: bool(pending.runs or pending.refusal))
-        if pending.refusal:
-            kind = UpdateExpired if pending.refusal in EXPIRED else UpdateRefused
-            raise kind(pending.refusal, count)
-
-    def _note(self, pending: Pending) -> None:
-        count, first_index = pending.runs[-1]
-        self._own_index = max(self._own_index, first_index + count - 1)
 
     # ---- reading ----
 
     def entries(self, after: int = 0, count: int | None = None) -> Generator[Entry, None, None]:
         """Entries behind LOG INDEX after, up to what the leader has applied, or count of them.
 
-        What this Log has committed itself before the call is always among them.
+        What this Log has committed itself before the call is always among them. Raises
+        LogCompacted when they begin with some that a snapshot has taken the place of.
         """
-        _check_range("after", after)
-        if count is not None:
-            _check_range("count", count)
-        own_index = self._own_index
-        while True:
-            stream = self._client.open_stream(Stream(after, count))
-            try:
-                yield from self._read(stream)
-            finally:
-                self._client.close_stream(stream)
-                if self._links is not None:
-                    self._turn(0)
-            if stream.prev_index >= own_index or stream.remaining == 0:
-                return
-            after, count = stream.prev_index, stream.remaining
-            self._rest(APPLY_MS)
-
-    def _read(self, stream: Stream) -> Iterator[Entry]:
-        while True:
-            self._wait(lambda: stream.done or bool(stream.parts))
-            part = self._client.take_part(stream, monotonic_ms())
-            if part is None:
-                return
-            try:
-                entries = part.decoded()
-            except RemoteProtocolError as error:
-                raise LogError(f"the leader sent what is no entry: {error}") from error
+        for entries in self._lists(self._steps.entries(after, count)):
             yield from entries
 
+    def subscribe(self, after: int | None = 0) -> Generator[Entry, None, None]:
+        """Entries behind LOG INDEX after (None: from now on), and for ever those that follow, as
+        soon as they are committed.
+
+        None is left out, doubled or out of order, whoever leads and however slowly they are
+        taken; after a pause, or in another process, go on with the index of the last one. Without
+        a leader it waits. A leader that broadcasts is listened to, and asked only for what the
+        broadcasts have left out; any other is asked again and again. Raises LogCompacted as
+        entries() does.
+        """
+        for entries in self.subscribe_lists(after):
+            yield from entries
+
+    def subscribe_lists(self, after: int | None = 0) -> Generator[list[Entry], None, None]:
+        """As subscribe(): all that has come at once in one list, which is never empty."""
+        yield from self._lists(self._steps.subscribe(after))
+
     def follow(self, after: int = 0) -> Generator[Entry, None, None]:
-        """Entries behind LOG INDEX after, for ever: at the end it waits for more."""
-        pause_ms = FOLLOW_MS
-        while True:
-            for entry in self.entries(after):
-                after = entry.index
-                pause_ms = FOLLOW_MS // 2
-                yield entry
-            pause_ms = min(2 * pause_ms, FOLLOW_MS_MAX)
-            self._rest(pause_ms)
+        """The same as subscribe()."""
+        return self.subscribe(after)
 
     def read_index(self, *, applied: bool = True) -> int:
         """A linearizable read: a LOG INDEX at or above that of every update, by anybody, that was
@@ -248,30 +164,15 @@ class Log:
         Raises LogError when the leader is of a version, or an implementation, without such reads,
         or this Log was told a form other than auto; NoLeader, LogTimeout.
         """
-        if self._client.setup.form is not None:
-            raise LogError("linearizable reads are an extension: they need form='auto'")
-        read = self._client.reads.add(PendingRead(WAIT_APPLIED if applied else WAIT_CONFIRMED))
-        try:
-            self._wait(lambda: read.done)
-        finally:
-            self._client.reads.drop(read)
-        if read.refusal:
-            raise LogError(read.refusal)
-        return read.index
+        return self._run(self._steps.read_index(applied))
 
     def info(self, url: str | None = None) -> LogInfo:
         """The leader's log, or that of the peer at url: term and indexes."""
-        if url is not None:
-            _check_url(url)
-        answer = self._ask(Ask(RequestLogInfo(new_reqid()), url))
-        assert isinstance(answer, LogInfo)
-        return answer
+        return self._run(self._steps.info(url))
 
     def config(self) -> ConfigAnswer:
         """Who leads, and the members' ids and urls."""
-        answer = self._ask(Ask(RequestConfig(new_reqid())))
-        assert isinstance(answer, ConfigAnswer)
-        return answer
+        return self._run(self._steps.config())
 
     def members(self) -> dict[str, str]:
         """PEER ID -> url of each member; of both sets while a change is in work."""
@@ -285,27 +186,19 @@ class Log:
         MembersRefused with the reason, MembersBusy, NoLeader, LogTimeout; after the last two the
         change may still happen.
         """
-        ask = self._client.ask(ask_members(members))
-        try:
-            while not ask.done:
-                self._wait(news_of(ask))
-        finally:
-            self._client.drop_ask(ask)
-        return index_of(ask.answer)
+        return self._run(self._steps.set_members(members))
 
     def add_member(self, peer_id: str, url: str) -> int:
         """Takes one more peer in, which must be running; as set_members()."""
-        return self.set_members(with_member(self.members(), peer_id, url))
+        return self._run(self._steps.add_member(peer_id, url))
 
     def remove_member(self, peer_id: str) -> int:
         """Leaves one peer out from now on; as set_members()."""
-        return self.set_members(without_member(self.members(), peer_id))
+        return self._run(self._steps.remove_member(peer_id))
 
     def broadcast_url(self) -> str | None:
         """Where the leader's state machine broadcasts, if it does."""
-        answer = self._ask(Ask(RequestBroadcastStateUrl(new_reqid())))
-        assert answer is None or isinstance(answer, str)
-        return answer
+        return self._run(self._steps.broadcast_url())
 
     def transfer(self, to: str | None = None) -> str:
         """Has the leader hand over to the member `to`, or, without, to whoever is furthest.
@@ -315,51 +208,64 @@ class Log:
         Raises TransferRefused with the reason: it is no voter, is not heard, knows no transfer, did
         not take over within an election timeout; NoLeader, LogTimeout.
         """
-        if to is not None and not isinstance(to, str):
-            raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
-        away = "" if to else self.config().leader or ""
-        ask = TransferAsk(RequestTransfer(new_reqid(), to or "", away))
-        self._client.ask(ask)
-        try:
-            self._wait(lambda: ask.done)
-        finally:
-            self._client.drop_ask(ask)
-        assert ask.answer is not None
-        if ask.answer.leader is None:
-            raise TransferRefused(ask.answer.reason)
-        return ask.answer.leader
-
-    def _ask(self, ask: Ask) -> ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None:
-        self._client.ask(ask)
-        try:
-            self._wait(lambda: ask.done)
-        finally:
-            self._client.drop_ask(ask)
-        return ask.answer
+        return self._run(self._steps.transfer(to))
 
     # ---- turning ----
+
+    def _run(self, steps: Generator[Step, None, T]) -> T:
+        """Takes all steps; returns what they return."""
+        try:
+            while True:
+                try:
+                    step = next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                self._do(step)
+        finally:
+            steps.close()
+
+    def _lists(
+        self, steps: Generator[Step | list[Entry], None, None]
+    ) -> Generator[list[Entry], None, None]:
+        try:
+            for step in steps:
+                if isinstance(step, list):
+                    yield step
+                else:
+                    self._do(step)
+        finally:
+            steps.close()
+            if self._links is not None:
+                self._turn(0)  # What ends it at the peer is sent now.
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Wait):
+            self._wait(step)
+        else:
+            self._rest(step)
 
     def _turn(self, until_ms: int) -> None:
         if self._links is None:
             raise LogError("this Log is closed")
         self._links.turn(until_ms)
 
-    def _rest(self, pause_ms: int) -> None:
-        until_ms = monotonic_ms() + pause_ms
+    def _rest(self, step: Rest) -> None:
+        until_ms = monotonic_ms() + step.pause_ms
         while monotonic_ms() < until_ms:
             self._turn(until_ms)
 
-    def _wait(self, is_done: Callable[[], bool]) -> None:
-        """Turns until it is done; every call begins the time anew: it is time without progress."""
-        if is_done():
+    def _wait(self, step: Wait) -> None:
+        """Turns until it is done; every step begins the time anew: it is time without progress."""
+        if step.is_done():
             return
         give_up_ms = monotonic_ms() + self.timeout_ms
-        while not is_done():
-            if monotonic_ms() >= give_up_ms:
-                if self._client.leader is None:
-                    raise NoLeader(f"no peer said for {self.timeout_ms} ms that it leads")
-                raise LogTimeout(f"no progress for {self.timeout_ms} ms")
+        while not step.is_done():
+            if step.limited and monotonic_ms() >= give_up_ms:
+                raise timed_out(self._client.leader, self.timeout_ms)
             self._turn(give_up_ms)
+            if not step.limited:
+                give_up_ms = monotonic_ms() + self.timeout_ms
 
     @property
     def counters(self) -> dict[str, int]:
@@ -384,55 +290,8 @@ class Log:
         self.close()
 
 
-def _check_url(url: str) -> None:
-    """libzmq would say so only when it connects. Raises ValueError, TypeError."""
-    if not isinstance(url, str):
-        raise TypeError(f"a url is str, not {type(url).__name__}")
-    match = URL.fullmatch(url)
-    if match is None:
-        raise ValueError(f"{url!r} is not a url; write tcp://HOST:PORT or ipc:///PATH")
-    port, path = match.groups()
-    if port is not None and not 1 <= int(port) <= PORT_MAX:
-        raise ValueError(f"{url!r}: port {port} is out of range; it is 1 to {PORT_MAX}")
-    if path is not None and len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
-        raise ValueError(
-            f"{url!r}: the path has over {IPC_PATH_BYTES_MAX} bytes; use a shorter one"
-        )
-
-
-def _check_range(name: str, value: int) -> None:
-    if not isinstance(value, int):
-        raise TypeError(f"{name} is int, not {type(value).__name__}")
-    if not 0 <= value <= INDEX_MAX:
-        raise ValueError(f"{name} is 0 to {INDEX_MAX}, not {value}")
-
-
-def _checked(data: Data) -> bytes:
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"an update is bytes, not {type(data).__name__}")
-    data = bytes(data)
-    if not 0 < len(data) <= RECORD_BYTES_MAX:
-        raise UpdateTooLarge(f"an update has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
-    return data
-
-
-def _packs(updates: Iterable[Data]) -> Iterator[list[bytes]]:
-    """Cuts updates into packs: full ones from a fast source, early ones from a slow one."""
-    clock = time.monotonic
-    pack: list[bytes] = []
-    size = 0
-    until_s = 0.0
-    for item in updates:
-        data = item if isinstance(item, bytes) and 0 < len(item) <= PACK_BYTES else _checked(item)
-        size += len(data)
-        if size > PACK_BYTES and pack:
-            yield pack
-            pack, size = [], len(data)
-        if not pack:
-            until_s = clock() + GATHER_S_MAX
-        pack.append(data)
-        if len(pack) == PACK_UPDATES or clock() >= until_s:
-            yield pack
-            pack, size = [], 0
-    if pack:
-        yield pack
+def timed_out(leader: str | None, timeout_ms: int) -> LogTimeout:
+    """What is raised after so long without progress."""
+    if leader is None:
+        return NoLeader(f"no peer said for {timeout_ms} ms that it leads")
+    return LogTimeout(f"no progress for {timeout_ms} ms")

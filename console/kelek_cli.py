@@ -37,8 +37,8 @@ def main() -> None:
 
 @main.group()
 def log() -> None:
-    """The replicated log: put, load, tail, info, members, transfer, bench; dump and verify on a
-    disk."""
+    """The replicated log: put, load, tail, subscribe, info, members, transfer, bench; dump and
+    verify on a disk."""
 
 
 def cluster_options(command: F) -> F:
@@ -131,6 +131,24 @@ def tail(
     from . import log_commands
 
     log_commands.tail(log_commands.Tail(after, count, follow, all_kinds), output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@click.option("--from", "first_index", type=click.IntRange(1, (1 << 53) - 1), metavar="INDEX",
+              help="Begin with this entry (default: with the next one).")  # fmt: skip
+@click.option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
+@endings.spoken
+def subscribe(first_index: int | None, all_kinds: bool, output: str, **where: Any) -> None:
+    """Prints entries as they are committed, until it is interrupted.
+
+    None is left out or printed twice, whoever leads meanwhile. To go on later, begin with the index
+    behind the last one printed.
+    """
+    from . import log_commands
+
+    log_commands.subscribe(first_index, all_kinds, output, where)
 
 
 @log.command()

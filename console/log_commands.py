@@ -62,6 +62,20 @@ def tail(options: Tail, output: str, where: Where) -> None:
                 sys.stdout.flush()
 
 
+def subscribe(first_index: int | None, all_kinds: bool, output: str, where: Where) -> None:
+    """Prints entries from an index on, or from now on, as they are committed."""
+    after = None if first_index is None else first_index - 1
+    with opened(where) as (log, _):
+        for entries in log.subscribe_lists(after):
+            for entry in entries:
+                if all_kinds or entry.type == 0:
+                    if output == "json":
+                        show_json(entry_json(entry))
+                    else:
+                        click.echo(entry_line(entry))
+            sys.stdout.flush()
+
+
 def chosen(log: Log, options: Tail) -> Iterator[Entry]:
     """Without --after the last entries that are shown, then what follows."""
     after = options.after

@@ -19,6 +19,7 @@ from .client_codec import (
     UpdateStatus,
     decode_config_answer,
     decode_entries_answer,
+    decode_state_broadcast,
     decode_update_answer,
     encode_client_request,
 )
@@ -37,6 +38,7 @@ from .extensions import (
 from .read_window import PendingRead, ReadWindow
 from .reads import FEATURE_READS
 from .requests import Ask, Part, Stream, TransferAsk
+from .subscription import Subscription
 from .transfer import FEATURE_TRANSFER
 from .values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
 from .window import Pending, Window, WindowLimits
@@ -74,7 +76,20 @@ class Send(NamedTuple):
     frames: list[bytes]
 
 
-Action = Connect | Disconnect | Send
+class Listen(NamedTuple):
+    """Subscribe to the cluster's broadcasts at url, and tell on_broadcast() of them."""
+
+    subscription: Subscription
+    url: str
+
+
+class Unlisten(NamedTuple):
+    """End that; what has not been told yet never will be."""
+
+    subscription: Subscription
+
+
+Action = Connect | Disconnect | Send | Listen | Unlisten
 AnyAsk = Ask | TransferAsk
 _Ask = TypeVar("_Ask", bound=AnyAsk)
 
@@ -121,7 +136,8 @@ class Client:
         self.leader_form: Form | None = None  # None: packs.
         self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
         self.counters: Counter[str] = Counter()
-        self._new_id = new_id
+        self.new_id = new_id
+        self._listening: dict[Subscription, str | None] = {}  # And where its SUB is connected.
         self._peers: dict[str, _Peer] = {}
         self._actions: list[Action] = []
         self._asks: dict[bytes, AnyAsk] = {}
@@ -136,6 +152,8 @@ class Client:
     def ask(self, ask: _Ask) -> _Ask:
         """Puts a question to the leader, or to one peer."""
         self._asks[ask.request.reqid] = ask
+        if isinstance(ask, Ask) and self.setup.form is not Form.TEXT:
+            ask.told_apart = True
         if ask.url is not None:
             self._connect(ask.url)
         return ask
@@ -147,6 +165,17 @@ class Client:
             assert ask.url is not None
             if ask.url in self._peers and ask.url not in self._asked():
                 self._disconnect(ask.url)
+
+    def subscribe(self, subscription: Subscription) -> Subscription:
+        """Keeps it going until unsubscribe()."""
+        self._listening[subscription] = None
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends it, with whatever it asks for."""
+        if self._listening.pop(subscription, None) is not None:
+            self._actions.append(Unlisten(subscription))
+        subscription.close(self)
 
     def open_stream(self, stream: Stream) -> Stream:
         """Asks the leader for entries."""
@@ -182,7 +211,7 @@ class Client:
             return
         peer.up, peer.hello, peer.leads = True, None, False
         peer.poll_id, peer.poll_ms, peer.answered = b"", None, True
-        peer.hello_id, peer.silent_hellos = self._new_id(), 0
+        peer.hello_id, peer.silent_hellos = self.new_id(), 0
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. Of the leader's: the search starts at once."""
@@ -207,6 +236,19 @@ class Client:
             self._on_message(peer, frames, now_ms)
         except RemoteProtocolError:
             self.counters["junk"] += 1
+
+    def on_broadcast(
+        self, subscription: Subscription, frames: Sequence[bytes], now_ms: int
+    ) -> None:
+        """A message of a subscription's SUB arrived; junk is dropped and counted."""
+        if subscription not in self._listening:
+            return
+        try:
+            message = decode_state_broadcast(frames, self.setup.cluster)
+        except RemoteProtocolError:
+            self.counters["junk"] += 1
+            return
+        subscription.on_broadcast(message, now_ms)
 
     def _on_message(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
         reqid = frames[0]
@@ -353,6 +395,10 @@ class Client:
         if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
             self.counters["silent"] += 1
             self._search(now_ms)
+        for subscription, url in self._listening.items():
+            subscription.act(self, now_ms)
+            if subscription.url != url:
+                self._listen(subscription, url)
         if self.leader is None:
             for peer in self._peers.values():
                 if peer.up and self._poll_due_ms(peer) <= now_ms:
@@ -363,6 +409,13 @@ class Client:
         actions, self._actions = self._actions, []
         return actions
 
+    def _listen(self, subscription: Subscription, url: str | None) -> None:
+        if url is not None:
+            self._actions.append(Unlisten(subscription))
+        if subscription.url is not None:
+            self._actions.append(Listen(subscription, subscription.url))
+        self._listening[subscription] = subscription.url
+
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest, whatever happens."""
@@ -372,6 +425,7 @@ class Client:
             if ask.sent_ms is not None
         ]
         if self.leader is not None:
+            times += [it.deadline_ms for it in self._listening if it.deadline_ms is not None]
             times.append(self._silent_ms(self.leader))
             if self._send_again_ms is not None:
                 times.append(self._send_again_ms)
@@ -405,7 +459,7 @@ class Client:
         if self.setup.form is None and peer.hello is None:
             hello = Hello("", self.setup.version)
             self._send(peer.url, encode_hello(peer.hello_id, self.setup.cluster, hello))
-        peer.poll_id, peer.poll_ms, peer.answered = self._new_id(), now_ms, False
+        peer.poll_id, peer.poll_ms, peer.answered = self.new_id(), now_ms, False
         self._send_request(peer.url, RequestConfig(peer.poll_id))
 
     def _send_to_leader(self, leader: str, now_ms: int) -> None:
@@ -420,7 +474,7 @@ class Client:
             self._send(leader, frames)
         while self._idle_streams:
             stream = self._idle_streams.popleft()
-            reqid = self._new_id()
+            reqid = self.new_id()
             self._streams[reqid] = stream
             stream.heard_ms = now_ms
             hello = self._peers[leader].hello
@@ -461,11 +515,14 @@ __all__ = [
     "ClientSetup",
     "Connect",
     "Disconnect",
+    "Listen",
     "Part",
     "Pending",
     "PendingRead",
     "Send",
     "Stream",
+    "Subscription",
     "TransferAsk",
+    "Unlisten",
     "WindowLimits",
 ]

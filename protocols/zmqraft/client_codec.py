@@ -439,13 +439,16 @@ def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroa
              4.. entry the entries just applied, the last one has that index
 
     Raises RemoteProtocolError on a wrong frame count, a foreign cluster ident, an over-long
-    number or an entry of a wrong size.
+    number, an entry of a wrong size or more of them than there can be.
     """
     expect(frames, "a StateBroadcast", 3, 3 + ENTRIES_ANSWER_MAX)
     decode_ident(frames[0], cluster)
     entries = tuple(frames[3:])
     check_entries(entries)
-    return StateBroadcast(decode_uint(frames[1]), decode_uint(frames[2]), entries)
+    message = StateBroadcast(decode_uint(frames[1]), decode_uint(frames[2]), entries)
+    if message.applied_index < len(entries):
+        raise RemoteProtocolError("a StateBroadcast with more entries than its LAST APPLIED INDEX")
+    return message
 
 
 def update_data_fits(data: bytes) -> bool:

@@ -48,7 +48,16 @@ PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a 
 class Ask:
     """A question with one answer, for the leader or for the peer at url."""
 
-    __slots__ = ("answer", "done", "request", "sent_ms", "taken", "tries", "url")
+    __slots__ = (
+        "answer",
+        "done",
+        "request",
+        "sent_ms",
+        "taken",
+        "told_apart",
+        "tries",
+        "url",
+    )
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class Ask:
         self.sent_ms: int | None = None
         self.tries = 0  # Answers that a leader would not give.
         self.taken = 0  # Times that a leader said that it works on it.
+        self.told_apart = False  # Node form: without a url nobody broadcasts, leader or not.
         self.done = False
         self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None = None
 
@@ -78,7 +88,7 @@ class Ask:
                 leads = answer.leading
             case RequestBroadcastStateUrl():
                 answer = decode_state_url_answer(frames)[1]
-                leads = answer is not None or self.tries > 0
+                leads = answer is not None or self.told_apart or self.tries > 0
             case ConfigUpdate():
                 answer = decode_config_update_answer(frames)[1]
                 if answer.status is ConfigStatus.TAKEN and answer.log_index is None:

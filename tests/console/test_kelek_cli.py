@@ -165,6 +165,15 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
             assert followed.wait(20) == endings.INTERRUPTED
         finally:
             followed.kill()
+    with shell.begin(f"kelek log subscribe --from {indexes[1]} -o json") as subscribed:
+        try:
+            first = [json.loads(subscribed.stdout.readline()) for _ in range(7)]
+            assert [entry["data"] for entry in first] == ["two", "from stdin", *"abcd", "later"]
+            index = int(shell.ok("kelek log put last"))
+            last = json.loads(subscribed.stdout.readline())
+            assert (last["data"], last["index"]) == ("last", index)
+        finally:
+            subscribed.kill()
     found = json.loads(shell.ok("kelek log info -o json"))
     assert found["leader"] in ("n1", "n2", "n3")
     assert [node["answers"] for node in found["nodes"]] == [True] * 3

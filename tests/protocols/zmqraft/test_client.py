@@ -28,8 +28,13 @@ from kelek.protocols.zmqraft.client_codec import (
     RequestLogInfo,
     encode_config_answer,
 )
-from kelek.protocols.zmqraft.entry import decode_entries
-from kelek.protocols.zmqraft.values import REQUEST_CONFIG, REQUEST_UPDATE, UPDATE_PACK
+from kelek.protocols.zmqraft.values import (
+    ENTRIES_PACKED,
+    REQUEST_CONFIG,
+    REQUEST_ENTRIES,
+    REQUEST_UPDATE,
+    UPDATE_PACK,
+)
 from kelek.protocols.zmqraft.window import BEHIND, runs_of
 from kelek.tests.protocols.zmqraft.world import IDENT, World, records_of
 
@@ -259,7 +264,7 @@ def read(world: World, stream: Stream) -> list[bytes]:
 
     def take() -> bool:
         while (part := world.client.take_part(stream, world.now_ms)) is not None:
-            entries = decode_entries(part.first_index, part.entries)
+            entries = part.decoded()
             assert entries[0].index == len(found) + 1 + start
             found.extend(entry.data for entry in entries)
         return stream.done and not stream.parts
@@ -271,14 +276,20 @@ def read(world: World, stream: Stream) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("after", "count"), [(0, None), (5, 50), (98, None), (100, None), (0, 0)])
-def test_entries_by_answers_and_follow_ups(after: int, count: int | None) -> None:
-    world = World()
+@pytest.mark.parametrize("form", [None, Form.NODE])
+def test_entries_by_answers_and_follow_ups(
+    after: int, count: int | None, form: Form | None
+) -> None:
+    """In whole blocks from a peer of ours (None), and entry by entry."""
+    world = World(form)
     world.lead("n1")
     for number in range(100):
         world.log.add(b"%012d" % number, b"%d" % number)
     end = 100 if count is None else after + count
     assert read(world, Stream(after, count)) == [b"%d" % number for number in range(after, end)]
     assert not world.client._streams
+    kinds = {frames[1] for *_, frames in world.sent} & {REQUEST_ENTRIES, ENTRIES_PACKED}
+    assert kinds <= {ENTRIES_PACKED if form is None else REQUEST_ENTRIES}
 
 
 def test_entries_go_on_with_the_next_leader() -> None:

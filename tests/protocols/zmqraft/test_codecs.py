@@ -16,10 +16,12 @@ from kelek.protocols.raft.messages import (
     RequestVote,
     Vote,
 )
+from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import client_codec as client
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft import peer_codec as peer
 from kelek.protocols.zmqraft.client_codec import Form, UpdateStatus
+from kelek.protocols.zmqraft.entry import encode_entry
 
 IDENT = b"demo"
 REQID = bytes.fromhex("5956dc8826f27e10dcccab20")
@@ -309,3 +311,85 @@ def test_entries_have_limits(size: int) -> None:
     frames = peer.encode_append_entries(1, IDENT, AppendEntries(1, "n1", 0, 0, 0), [b"\0" * size])
     with pytest.raises(RemoteProtocolError, match="an entry of"):
         peer.decode_append_entries(frames, IDENT)
+
+
+# ---- whole blocks of entries ----
+
+
+@pytest.mark.parametrize("count", [None, 0, 5])
+@pytest.mark.parametrize("offset", [None, 0, 1 << 20])
+def test_packed_requests_for_entries(count: int | None, offset: int | None) -> None:
+    request = client.RequestEntries(b"id", 7, count, offset, packed=True)
+    frames = own.encode_entries_packed(IDENT, request)
+    assert frames[:4] == [b"id", b"k<", IDENT, b"\7"]
+    assert own.decode_entries_packed(frames, IDENT) == request
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"id", b"k<", IDENT],
+        [b"id", b"k<", IDENT, b""],
+        [b"id", b"k<", IDENT, b"\xff" * 9],
+        [b"id", b"k<", IDENT, b"\xff" * 8],
+        [b"id", b"k<", b"other", b"\0"],
+        [b"", b"k<", IDENT, b"\0"],
+        [b"i" * 13, b"k<", IDENT, b"\0"],
+        [b"id", b"k<", IDENT, b"\0", b"\xff" * 9],
+        [b"id", b"k<", IDENT, b"\0", b"", b"", b""],
+    ],
+)
+def test_packed_requests_that_are_none(frames: list[bytes]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        own.decode_entries_packed(frames, IDENT)
+
+
+def test_packed_answers() -> None:
+    batches = (
+        encode_block(3, 1, [Record(0, None, b"a"), Record(0, b"request-id-1", b"b")]),
+        encode_block(5, 2, [Record(2, None, b"\xc0")]),
+    )
+    answer = client.EntriesAnswer(client.EntriesStatus.MORE, 5, batches=batches)
+    frames = own.encode_entries_packed_answer(b"id", answer)
+    assert frames == [b"id", b"k<", b"\2", b"\xc0", b"\5", *(batch.block for batch in batches)]
+    assert own.decode_entries_packed_answer(frames) == (b"id", answer)
+    refused = client.EntriesAnswer(client.EntriesStatus.NOT_LEADER, leader="n2")
+    frames = own.encode_entries_packed_answer(b"id", refused)
+    assert own.decode_entries_packed_answer(frames) == (b"id", refused)
+    empty = client.EntriesAnswer(client.EntriesStatus.LAST, 9)
+    frames = own.encode_entries_packed_answer(b"id", empty)
+    assert own.decode_entries_packed_answer(frames) == (b"id", empty)
+
+
+def test_packed_answers_that_are_none() -> None:
+    first = encode_block(3, 1, [Record(0, None, b"a")]).block
+    second = encode_block(5, 1, [Record(0, None, b"a")]).block
+    damaged = first[:-9] + bytes([first[-9] ^ 1]) + first[-8:]
+    for rest in (
+        [b"\1", b"\xc0", b"\5", first, second],
+        [b"\1", b"\xc0", b"\4", first],
+        [b"\1", b"\xc0", b"\3", damaged],
+        [b"\1", b"\xc0", b"\3", first[:-1]],
+        [b"\1", b"\xc0", b"\3", b""],
+        [b"\1", b"\xc0"],
+        [b"\x09", b"\xc0", b"\3"],
+        [b"", b"\xc0", b"\3"],
+        [b"\0", b"\xc1"],
+    ):
+        with pytest.raises(RemoteProtocolError):
+            own.decode_entries_packed_answer([b"id", b"k<", *rest])
+
+
+def test_broadcasts_that_are_none() -> None:
+    entry = encode_entry(1, Record(0, None, b"a"))
+    for frames in (
+        [],
+        [IDENT, b"\1"],
+        [b"other", b"\1", b"\1"],
+        [IDENT, b"", b"\1"],
+        [IDENT, b"\1", b"\xff" * 9],
+        [IDENT, b"\1", b"\1", entry, entry],
+        [IDENT, b"\1", b"\1", b"short"],
+    ):
+        with pytest.raises(RemoteProtocolError):
+            client.decode_state_broadcast(frames, IDENT)

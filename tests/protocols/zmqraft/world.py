@@ -2,12 +2,22 @@
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
-from kelek.protocols.record import Record
+from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import client_codec as codec
 from kelek.protocols.zmqraft import extensions as own
-from kelek.protocols.zmqraft.client import Client, ClientSetup, Connect, Disconnect, Send
+from kelek.protocols.zmqraft.client import (
+    Client,
+    ClientSetup,
+    Connect,
+    Disconnect,
+    Listen,
+    Send,
+    Subscription,
+    Unlisten,
+)
 from kelek.protocols.zmqraft.client_codec import UpdateStatus
 from kelek.protocols.zmqraft.config_codec import ConfigUpdate
 from kelek.protocols.zmqraft.entry import encode_entry
@@ -17,7 +27,14 @@ from kelek.protocols.zmqraft.transfer import (
     decode_transfer,
     encode_transfer_answer,
 )
-from kelek.protocols.zmqraft.values import HELLO, READ_INDEX, TRANSFER, UPDATE_PACK, encode_json
+from kelek.protocols.zmqraft.values import (
+    ENTRIES_PACKED,
+    HELLO,
+    READ_INDEX,
+    TRANSFER,
+    UPDATE_PACK,
+    encode_json,
+)
 
 IDENT = b"demo"
 LATENCY_MS = 1
@@ -49,8 +66,9 @@ class Peer:
         self.alive = True
         self.mute = False  # Takes everything in and says nothing, as a stopped process does.
         self.leads = False
+        self.pub: str | None = "tcp://pub"  # What it says when it is asked where it broadcasts.
         self.speaks = True  # Our hello and packs.
-        self.features: tuple[str, ...] = ("pack", "append", "reads", "transfer")
+        self.features: tuple[str, ...] = ("pack", "append", "reads", "transfer", "entries")
         self.confirms = True  # Reads; else they only wait.
         self.reads = 0  # That came.
         self.transfers: list[RequestTransfer] = []  # The first one only hears that it is taken.
@@ -77,6 +95,8 @@ class Peer:
             ]
         if kind == READ_INDEX:
             return [[reqid, READ_INDEX, *self._on_read()]]
+        if kind == ENTRIES_PACKED:
+            return self._on_entries(own.decode_entries_packed(frames, IDENT))
         form, request = codec.decode_client_request(frames, IDENT)
         assert form is (self.world.form or codec.Form.NODE)
         match request:
@@ -89,7 +109,7 @@ class Peer:
                 info = codec.LogInfo(self.leads, self.leader, 1, 1, last, last, last)
                 return [codec.encode_log_info_answer(reqid, info)]
             case codec.RequestBroadcastStateUrl():
-                return [codec.encode_state_url_answer(reqid, "tcp://pub" if self.leads else None)]
+                return [codec.encode_state_url_answer(reqid, self.pub)]
             case codec.RequestUpdate():
                 return [codec.encode_update_answer(reqid, self._on_update(frames, request))]
             case codec.RequestEntries():
@@ -155,10 +175,12 @@ class Peer:
     def _on_entries(self, request: codec.RequestEntries) -> list[list[bytes]]:
         if not self.leads:
             answer = codec.EntriesAnswer(codec.EntriesStatus.NOT_LEADER, leader=self.leader)
-            return [codec.encode_entries_answer(request.reqid, answer)]
+            return [self._encode(request, answer)]
         if request.count == 0:
             self.streams.pop(request.reqid, None)
             return []
+        if self.world.answer_entries is not None:
+            return [self._encode(request, self.world.answer_entries)]
         out = []
         waiting = self.streams.get(request.reqid)
         at = request.prev_index
@@ -172,18 +194,25 @@ class Peer:
             last = min(last, request.prev_index + request.count)
         while len(waiting) < PIPELINES:
             end = min(at + ENTRIES_PER_ANSWER, last)
-            entries = tuple(
-                encode_entry(1, Record(0, *self.world.log.records[index - 1]))
-                for index in range(at + 1, end + 1)
-            )
+            records = [Record(0, *record) for record in self.world.log.records[at:end]]
             status = codec.EntriesStatus.LAST if end == last else codec.EntriesStatus.MORE
-            answer = codec.EntriesAnswer(status, end, entries)
-            out.append(codec.encode_entries_answer(request.reqid, answer))
+            answer = codec.EntriesAnswer(status, end)
+            if request.packed:
+                blocks = [encode_block(at + 1 + n, 1, [one]) for n, one in enumerate(records)]
+                answer = answer._replace(batches=tuple(blocks))
+            else:
+                entries = tuple(encode_entry(1, record) for record in records)
+                answer = answer._replace(entries=entries)
+            out.append(self._encode(request, answer))
             if end == last:
                 break
             waiting.append(end)
             at = end
         return out
+
+    def _encode(self, request: codec.RequestEntries, answer: codec.EntriesAnswer) -> list[bytes]:
+        encode = own.encode_entries_packed_answer if request.packed else codec.encode_entries_answer
+        return encode(request.reqid, answer)
 
 
 def records_of(records: bytes) -> list[Record]:
@@ -222,6 +251,8 @@ class World:
         self.sent: list[tuple[int, str, list[bytes]]] = []
         self._order = count()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self.listening: dict[Subscription, str] = {}
+        self.answer_entries: codec.EntriesAnswer | None = None  # To every request, in its place.
         self._links: dict[str, int] = {}  # url: generation; frames of older ones are lost.
         self._generation = count(1)
         self._ids = count(1)
@@ -237,6 +268,22 @@ class World:
 
     def peer(self, url: str) -> Peer:
         return next(peer for peer in self.peers if peer.url == url)
+
+    def broadcast(self, name: str, entries: int) -> None:
+        """What the state machine of a peer sends: the last entries, to all that listen to it."""
+        last_index = len(self.log.records)
+        records = self.log.records[last_index - entries :]
+        message = codec.StateBroadcast(
+            1, last_index, tuple(encode_entry(1, Record(0, *record)) for record in records)
+        )
+        frames = codec.encode_state_broadcast(IDENT, message)
+        for subscription, url in self.listening.items():
+            if url == self.peer(f"tcp://{name}").pub:
+                self._later(LATENCY_MS, partial(self._on_broadcast, subscription, url, frames))
+
+    def _on_broadcast(self, subscription: Subscription, url: str, frames: list[bytes]) -> None:
+        if self.listening.get(subscription) == url:
+            self.client.on_broadcast(subscription, frames, self.now_ms)
 
     def lead(self, name: str) -> Peer:
         for peer in self.peers:
@@ -295,6 +342,11 @@ class World:
                 case Send(url, frames):
                     self.sent.append((self.now_ms, url, frames))
                     self._deliver(url, frames)
+                case Listen(subscription, url):
+                    assert subscription not in self.listening
+                    self.listening[subscription] = url
+                case Unlisten(subscription):
+                    del self.listening[subscription]
 
     def _try(self, url: str, generation: int) -> None:
         def attempt() -> None:
