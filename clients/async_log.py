@@ -21,6 +21,7 @@ from typing import NamedTuple, Self, TypeVar
 from ..protocols.zmqraft.client import Pending, WindowLimits
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
+from ..protocols.zmqraft.snapshot_codec import SnapshotMade
 from .async_links import AsyncLinks
 from .errors import LogError, UpdateRefused
 from .log import timed_out
@@ -238,6 +239,19 @@ class AsyncLog:
     async def info(self, url: str | None = None) -> LogInfo:
         """The leader's log, or that of the peer at url: term and indexes."""
         return await self._run(self._steps.info(url))
+
+    async def make_snapshot(self, url: str | None = None) -> SnapshotMade:
+        """Has the leader, or the peer at url, make a snapshot of its log and state now and forget
+        the entries in it; returns its last LOG INDEX and its size in bytes.
+
+        Raises SnapshotNotMade with the reason.
+        """
+        return await self._run(self._steps.make_snapshot(url))
+
+    async def state(self) -> tuple[int, bytes]:
+        """The LOG INDEX up to which the leader's snapshot goes, and the state in it: what entries()
+        has no longer. (0, b"") when the leader still has every entry."""
+        return await self._run(self._steps.state())
 
     async def config(self) -> ConfigAnswer:
         """Who leads, and the members' ids and urls."""

@@ -27,9 +27,13 @@ class LogCompacted(LogError):
     def __init__(self, last_index: int) -> None:
         super().__init__(
             f"the entries up to {last_index} are no longer stored, a snapshot has their state; "
-            f"read on behind {last_index}"
+            f"fetch that with state() and read on behind {last_index}"
         )
         self.last_index = last_index
+
+
+class SnapshotNotMade(LogError):
+    """The peer made no snapshot; the text says why."""
 
 
 class UpdateTooLarge(LogError, ValueError):

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 from ..protocols.zmqraft.client import Pending, WindowLimits
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
+from ..protocols.zmqraft.snapshot_codec import SnapshotMade
 from .errors import LogError, LogTimeout, NoLeader
 from .links import Links, monotonic_ms
 from .members import members_of
@@ -169,6 +170,19 @@ class Log:
     def info(self, url: str | None = None) -> LogInfo:
         """The leader's log, or that of the peer at url: term and indexes."""
         return self._run(self._steps.info(url))
+
+    def make_snapshot(self, url: str | None = None) -> SnapshotMade:
+        """Has the leader, or the peer at url, make a snapshot of its log and state now and forget
+        the entries in it; returns its last LOG INDEX and its size in bytes.
+
+        Raises SnapshotNotMade with the reason.
+        """
+        return self._run(self._steps.make_snapshot(url))
+
+    def state(self) -> tuple[int, bytes]:
+        """The LOG INDEX up to which the leader's snapshot goes, and the state in it: what entries()
+        has no longer. (0, b"") when the leader still has every entry."""
+        return self._run(self._steps.state())
 
     def config(self) -> ConfigAnswer:
         """Who leads, and the members' ids and urls."""

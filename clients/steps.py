@@ -36,10 +36,12 @@ from ..protocols.zmqraft.client_codec import (
 )
 from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
 from ..protocols.zmqraft.entry import Entry
+from ..protocols.zmqraft.snapshot_codec import MakeSnapshot, SnapshotMade
 from ..protocols.zmqraft.transfer import RequestTransfer
 from .errors import (
     LogCompacted,
     LogError,
+    SnapshotNotMade,
     TransferRefused,
     UpdateExpired,
     UpdateRefused,
@@ -62,7 +64,7 @@ IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
 URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
 
 Data = bytes | bytearray | memoryview
-Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None
+Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
 
 
 class Wait(NamedTuple):
@@ -200,6 +202,27 @@ class Steps:
         answer = yield from self._ask(Ask(RequestLogInfo(new_reqid()), url))
         assert isinstance(answer, LogInfo)
         return answer
+
+    def make_snapshot(self, url: str | None) -> Generator[Step, None, SnapshotMade]:
+        """A snapshot of the leader's log and state, or of the peer's at url."""
+        if url is not None:
+            check_url(url)
+        answer = yield from self._ask(Ask(MakeSnapshot(new_reqid()), url))
+        assert isinstance(answer, SnapshotMade)
+        if answer.reason:
+            raise SnapshotNotMade(answer.reason)
+        return answer
+
+    def state(self) -> Generator[Step, None, tuple[int, bytes]]:
+        """The state in the leader's snapshot, and the index up to which it goes."""
+        stream = self.client.open_stream(Stream(0, wants_state=True))
+        try:
+            yield Wait(lambda: stream.done)
+        finally:
+            self.client.close_stream(stream)
+        if stream.compacted is None:
+            return 0, b""
+        return stream.compacted.last_index, b"".join(stream.chunks)
 
     def config(self) -> Generator[Step, None, ConfigAnswer]:
         """Who leads, and the members."""

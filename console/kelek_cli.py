@@ -37,7 +37,7 @@ def main() -> None:
 
 @main.group()
 def log() -> None:
-    """The replicated log: put, load, tail, subscribe, info, members, transfer, bench; dump and
+    """The replicated log: put, load, tail, subscribe, info, snapshot, members, transfer; dump and
     verify on a disk."""
 
 
@@ -160,6 +160,20 @@ def info(output: str, **where: Any) -> None:
     from . import log_commands
 
     log_commands.info(output, where)
+
+
+@log.command()
+@cluster_options
+@output_option
+@endings.spoken
+def snapshot(output: str, **where: Any) -> None:
+    """Has every node make a snapshot now, and forget the entries in it.
+
+    Prints the last entry that each snapshot includes, and its size in bytes.
+    """
+    from . import snapshot_commands
+
+    snapshot_commands.make(output, where)
 
 
 @log.group()

@@ -13,6 +13,7 @@ from ..raft.messages import Batch
 from ..record import RECORD_BYTES_MAX
 from .config_codec import ConfigUpdate
 from .peer_codec import check_entries
+from .snapshot_codec import MakeSnapshot, encode_make_snapshot
 from .values import (
     CONFIG_UPDATE,
     REQUEST_BROADCAST_STATE_URL,
@@ -85,6 +86,7 @@ ClientRequest = (
     | RequestUpdate
     | RequestEntries
     | ConfigUpdate
+    | MakeSnapshot
 )
 
 # Type: (frames of the text form, fewest, most), fewest frames of the node form.
@@ -139,6 +141,8 @@ def encode_client_request(
             return _encode_request_entries(request, ident)
         case ConfigUpdate(reqid, payload):  # It exists in node's form only.
             return [reqid, CONFIG_UPDATE, cluster, payload]
+        case MakeSnapshot(reqid):  # Ours, in one form only.
+            return encode_make_snapshot(reqid, cluster)
 
 
 def _encode_request_entries(request: RequestEntries, ident: list[bytes]) -> list[bytes]:

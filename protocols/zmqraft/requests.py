@@ -33,6 +33,7 @@ from .config_codec import (
     decode_config_update_answer,
 )
 from .entry import Entry, block_log_entries, decode_entries
+from .snapshot_codec import MakeSnapshot, SnapshotMade, decode_snapshot_made
 from .transfer import (
     TRANSFER_NOT_LEADER,
     TRANSFER_REFUSED,
@@ -61,7 +62,11 @@ class Ask:
 
     def __init__(
         self,
-        request: RequestConfig | RequestLogInfo | RequestBroadcastStateUrl | ConfigUpdate,
+        request: RequestConfig
+        | RequestLogInfo
+        | RequestBroadcastStateUrl
+        | ConfigUpdate
+        | MakeSnapshot,
         url: str | None = None,
     ) -> None:
         self.request = request
@@ -71,14 +76,14 @@ class Ask:
         self.taken = 0  # Times that a leader said that it works on it.
         self.told_apart = False  # Node form: without a url nobody broadcasts, leader or not.
         self.done = False
-        self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None = None
+        self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None = None
 
     def encode(self, cluster: bytes, form: Form) -> list[bytes]:
         return encode_client_request(self.request, cluster, form)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
         """Takes the answer in; False: it is not a leader's, so the leader must be looked for."""
-        answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | str | None
+        answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
         match self.request:
             case RequestConfig():
                 answer = decode_config_answer(frames)[1]
@@ -96,6 +101,9 @@ class Ask:
                     self.sent_ms = now_ms  # It will be heard of again.
                     return True
                 leads = answer.status is not ConfigStatus.NOT_LEADER
+            case MakeSnapshot():
+                answer = decode_snapshot_made(frames)[1]
+                leads = True  # Every peer makes its own.
         if self.url is None and not leads:
             self.tries += 1
             self.sent_ms = None

@@ -174,6 +174,12 @@ class SnapshotMade(NamedTuple):
     reason: str = ""
 
 
+class MakeSnapshot(NamedTuple):
+    """A client's request to make a snapshot now."""
+
+    reqid: bytes
+
+
 def encode_make_snapshot(request_id: bytes, cluster: bytes) -> list[bytes]:
     """Encodes a client's request to make a snapshot now."""
     return [request_id, MAKE_SNAPSHOT, cluster]

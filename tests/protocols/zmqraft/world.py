@@ -21,6 +21,7 @@ from kelek.protocols.zmqraft.client import (
 from kelek.protocols.zmqraft.client_codec import UpdateStatus
 from kelek.protocols.zmqraft.config_codec import ConfigUpdate
 from kelek.protocols.zmqraft.entry import encode_entry
+from kelek.protocols.zmqraft.snapshot_codec import MakeSnapshot
 from kelek.protocols.zmqraft.transfer import (
     RequestTransfer,
     TransferAnswer,
@@ -114,8 +115,8 @@ class Peer:
                 return [codec.encode_update_answer(reqid, self._on_update(frames, request))]
             case codec.RequestEntries():
                 return self._on_entries(request)
-            case ConfigUpdate():
-                raise AssertionError("the members of this world are fixed")
+            case ConfigUpdate() | MakeSnapshot():
+                raise AssertionError("this world's members are fixed, and its log is never cut")
 
     @property
     def leader(self) -> str | None:

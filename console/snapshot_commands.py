@@ -1,0 +1,38 @@
+"""What `kelek log snapshot` does. It parses no command line."""
+
+from typing import Any
+
+import click
+
+from ..clients.errors import LogError, LogTimeout
+from ..clients.log import Log
+from .clusters import Where, find_place
+from .endings import FAILED, Ending
+from .entry_output import show_json
+
+
+def make(output: str, where: Where) -> None:
+    """Has every node make a snapshot now; fails when one of them makes none."""
+    place = find_place(where)
+    rows: list[dict[str, Any]] = []
+    for name, url in place.urls.items():
+        row = {"node": name, "index": 0, "size": 0, "problem": ""}
+        try:
+            with Log([url], place.cluster, timeout_ms=int(where["timeout_s"] * 1000)) as log:
+                made = log.make_snapshot(url)
+            row |= {"index": made.last_index, "size": made.size}
+        except LogTimeout:
+            row["problem"] = "no answer"
+        except LogError as error:
+            row["problem"] = str(error)
+        rows.append(row)
+    if output == "json":
+        show_json({"cluster": place.cluster, "nodes": rows})
+    else:
+        width = max(len(row["node"]) for row in rows)
+        for row in rows:
+            words = row["problem"] or f"up to {row['index']}, {row['size']} bytes"
+            click.echo(f"{row['node']:<{width}}  {words}")
+    failed = [row["node"] for row in rows if row["problem"]]
+    if failed:
+        raise Ending(f"{place.name}: no snapshot of {', '.join(failed)}", FAILED)

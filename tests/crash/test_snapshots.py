@@ -1,0 +1,149 @@
+"""Snapshots with real processes: a wiped node rejoins, and whoever makes or takes one is killed."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.clients.errors import LogCompacted
+
+DEADLINE_S = 60.0
+TIMES = "raft: {election_timeout_ms: [600, 1000]}\n"
+
+
+class Running:
+    """Three nodes of a cluster, and what can be done to them."""
+
+    def __init__(self, shell: Any, log: str) -> None:
+        self.shell = shell
+        path = shell.place / "topology.yaml"
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("log:")]
+        path.write_text("\n".join([*lines, f"log: {{segment_bytes: 64KiB, {log}}}\n{TIMES}"]))
+        shell.ok("supervisor start --detach topology.yaml")
+        self.urls = [
+            line.split()[1] for line in path.read_text().splitlines() if " url: tcp" in line
+        ]
+
+    def rows(self, role: str) -> dict[str, dict[str, Any]]:
+        text = self.shell.run("supervisor status -o json topology.yaml").stdout
+        return {row["node"]: row for row in json.loads(text)["processes"] if row["role"] == role}
+
+    def pids(self, node: str, *roles: str) -> list[int]:
+        return [self.rows(role)[node]["pid"] for role in roles]
+
+    def wait(self, good: Callable[[], bool]) -> None:
+        """Asks until it is so; each question takes its time."""
+        until = time.monotonic() + DEADLINE_S
+        while not good():
+            assert time.monotonic() < until, self.shell.run("supervisor status topology.yaml")
+
+    def settled(self, index: int) -> bool:
+        """Whether all nodes have applied everything, and the same."""
+        rows = self.rows("state_machine").values()
+        hashes = {row.get("hash", row["pid"]) for row in rows}
+        return len(hashes) == 1 and all(row.get("applied_index", 0) >= index for row in rows)
+
+    def wipe(self, node: str) -> None:
+        """Its processes are killed, and what they had on disk is gone."""
+        data = Path(self.shell.place, "var/demo", node, "raft")
+        pids = self.pids(node, "raft_peer", "snapshot_sender", "state_machine")
+        shutil.move(data, data.with_name("lost"))
+        data.mkdir()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(data.with_name("lost"))
+
+    def votes(self, node: str) -> bool:
+        """Whether a node has caught up, so that another one may be wiped."""
+        return bool(self.rows("raft_peer").get(node, {}).get("vote") == "voter")
+
+    def log(self, node: str, role: str) -> str:
+        return Path(self.shell.place, "var/demo", node, "logs", f"{role}.log").read_text()
+
+
+@pytest.fixture
+def nodes(shell: Any) -> Callable[[str], Running]:
+    return lambda log: Running(shell, log)
+
+
+@pytest.mark.timeout(240)
+def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]) -> None:
+    running = nodes("snapshot_entries: 0, snapshot_behind: 0, writer: thread")
+    with kelek.Log(running.urls) as log:
+        log.update_many(b"%d" % number + b"." * 100 for number in range(3000))
+        running.wait(lambda: running.settled(3000))
+        text = running.shell.ok("kelek log snapshot -o json")
+        made = json.loads(text)["nodes"]
+        assert [(row["node"], row["problem"]) for row in made] == [
+            ("n1", ""),
+            ("n2", ""),
+            ("n3", ""),
+        ]
+        assert {row["index"] for row in made} == {3001}
+        index = max(log.update_each(b"more %d" % number for number in range(500)))
+        running.wait(
+            lambda: {row["base_index"] for row in running.rows("raft_peer").values()} == {3001}
+        )
+        running.wipe("n3")
+        running.wait(lambda: running.settled(index))
+        assert "installed index=3001" in running.log("n3", "snapshot_sender")
+        assert "restored index=3001" in running.log("n3", "state_machine")
+
+        # Whoever reads from the start is told that it lies in a snapshot, and gets that.
+        with pytest.raises(LogCompacted) as caught:
+            list(log.entries())
+        assert caught.value.last_index == 3001
+        index, state = log.state()
+        assert index == 3001
+        assert state.startswith(b"KLKD")
+        assert [entry.data for entry in log.entries(after=index)][-1] == b"more 499"
+    status = running.rows("snapshot_sender")["n3"]
+    assert status["snapshot_index"] == 3001
+    assert status["snapshot_size"] > 3000 * 16
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("writer", ["process", "thread"])
+def test_killed_at_random_points_of_making_sending_and_taking(
+    nodes: Callable[[str], Running], writer: str
+) -> None:
+    random = Random(writer)
+    running = nodes(f"snapshot_entries: 500, snapshot_behind: 0, writer: {writer}")
+    load = running.shell.begin("kelek log bench --count 60000 --size 100 --timeout 60")
+    wiped = 0
+    for round_ in range(12):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            load.wait(random.uniform(0.05, 0.4))
+        node = random.choice(("n1", "n2", "n3"))
+        if round_ in (4, 8):
+            running.wipe(node)
+            wiped += 1
+            running.wait(partial(running.votes, node))
+        else:
+            role = random.choice(
+                ("snapshot_sender", "snapshot_sender", "raft_peer", "state_machine")
+            )
+            for pid in running.pids(node, role):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+    out, _ = load.communicate(timeout=DEADLINE_S)
+    assert load.returncode == 0, out
+    assert wiped == 2
+    with kelek.Log(running.urls) as log:
+        index = log.update(b"the last one")
+    running.wait(lambda: running.settled(index))
+    counts = {str(row["entries"]) for row in running.rows("state_machine").values()}
+    assert len(counts) == 1
+    made = sum(running.log(node, "snapshot_sender").count(" made ") for node in ("n1", "n2", "n3"))
+    assert made > 3
