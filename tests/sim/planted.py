@@ -48,7 +48,43 @@ JOBS = "protocols/zmqraft/jobs.py"
 WRITER = "storage/writer.py"
 LOG = "storage/log.py"
 
+READS = "protocols/raft/reads.py"
+TRANSFER = "protocols/raft/transfer.py"
+STALE = "a stale read"
+
 PLANTS = (
+    Plant(
+        "read answered without a round",
+        (Patch(READS, "reached = leader.round_agreed()", "reached = self.round"),),
+        told=STALE,
+    ),
+    Plant(
+        "read answered by an old round",
+        (
+            Patch(
+                LEADER,
+                "follower.round = max(follower.round, message.round)",
+                "follower.round = self.round",
+            ),
+        ),
+        told=STALE,
+    ),
+    Plant(
+        "read answered before the term's own commit",
+        (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
+        told=STALE,
+    ),
+    Plant(
+        "transfer that skips the up-to-date check",
+        (
+            Patch(TRANSFER, "if self._is_caught_up(leader, log) and now_ms", "if now_ms"),
+            Patch(
+                CORE,
+                "        if (message.last_term, message.last_index) < (",
+                "        if not message.transfer and (message.last_term, message.last_index) < (",
+            ),
+        ),
+    ),
     Plant(
         "acknowledged before it is synced",
         (Patch(WRITER, "if self.log.sync_begin():", "if True:"),),

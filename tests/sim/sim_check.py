@@ -223,6 +223,12 @@ class Checker:
         self.acked[reqid] = index
         self._check_acked(reqid)
 
+    def on_read(self, who: str, floor: int, index: int) -> None:
+        """Somebody was told how far to read; floor was committed before he asked."""
+        self._expect(index >= floor, who, "a stale read:", index, "after", floor)
+        end = self.committed.last_index
+        self._expect(index <= end, who, "reads what is not committed:", index, end)
+
     def _check_acked(self, reqid: bytes) -> None:
         index = self.acked.get(reqid)
         if index is not None and index <= len(self.applied):

@@ -1,14 +1,16 @@
 """A client of a run: the real client machine, fed with updates that name themselves."""
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
+from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.protocols.zmqraft.client import (
     Client,
     ClientSetup,
     Connect,
     Disconnect,
     Pending,
+    PendingRead,
     Send,
     WindowLimits,
 )
@@ -37,7 +39,9 @@ class ClientProcess(Process):
         self.checker = checker
         self.number = number
         self.nodes = {f"sim://{name}": node for name, node in nodes.items()}
+        self.home = Home(network, self.nodes, self)
         self.form = form
+        self.reads: dict[PendingRead, int] = {}  # What was committed when each began.
         self.ids = 0
         self.added = 0
         self.acked = 0
@@ -81,6 +85,7 @@ class ClientProcess(Process):
             else:
                 machine.on_disconnected(url, now_ms)
         self._take_committed()
+        self._take_reads()
         self._add_updates()
         if machine.leader is not None and machine.leader_form is not self.form:
             # It took the leader for a foreign one: what was promised for packs is not promised now.
@@ -110,6 +115,19 @@ class ClientProcess(Process):
         self.pendings.append(pending)
         window.add(pending)
 
+    def _take_reads(self) -> None:
+        """Begins a read now and then, where the machine knows such; checks what was read."""
+        for read in [read for read in self.reads if read.done]:
+            floor = self.reads.pop(read)
+            if read.refusal:
+                self.world.counters["a leader was silent about reads"] += 1
+            else:
+                self.checker.on_read(self.name, floor, read.index)
+        if self.form is None and not self.stopped and self.world.chance(0.2):
+            wait = self.world.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
+            read = self.machine.reads.add(PendingRead(wait))
+            self.reads[read] = self.checker.committed.last_index
+
     def _take_committed(self) -> None:
         """Hands the acknowledgements to the checker."""
         while self.pendings and (self.pendings[0].runs or self.pendings[0].refusal):
@@ -124,7 +142,7 @@ class ClientProcess(Process):
     def _act(self, action: Any) -> None:
         match action:
             case Connect(url):
-                self._ends[url] = ClientEnd(self, url)
+                self._ends[url] = ClientEnd(self.home, url)
             case Disconnect(url):
                 self._ends.pop(url).close()
             case Send(url, frames):
@@ -132,16 +150,25 @@ class ClientProcess(Process):
 
     @property
     def done(self) -> bool:
-        return not self.machine.window.items
+        return not self.machine.window.items and not self.reads
+
+
+class Home(NamedTuple):
+    """Where a client's connections begin, and whom they may reach."""
+
+    network: Network
+    nodes: dict[str, Node]  # By url.
+    process: Process
 
 
 class ClientEnd:
     """A DEALER of a client: connects again by itself until it is closed."""
 
-    def __init__(self, client: ClientProcess, url: str) -> None:
-        self.client = client
+    def __init__(self, home: Home, url: str) -> None:
+        self.home = home
+        self.client = home.process
         self.url = url
-        self.node = client.nodes[url]
+        self.node = home.nodes[url]
         self.closed = False
         self.connection: Connection | None = None
         self._connect_later()
@@ -153,7 +180,7 @@ class ClientEnd:
     def _connect(self) -> None:
         if self.closed or self.connection is not None:
             return
-        network = self.client.network
+        network = self.home.network
         cut = (self.client.name, self.node.name) in network.cuts
         if cut or not self.node.client_door.is_open():
             self._connect_later()

@@ -11,11 +11,13 @@ from kelek.protocols.raft.core import Role
 from kelek.protocols.zmqraft.client_codec import Form
 from kelek.protocols.zmqraft.members import Reply
 from kelek.protocols.zmqraft.snapshot_codec import encode_make_snapshot
+from kelek.protocols.zmqraft.transfer import RequestTransfer, encode_transfer
 from kelek.storage.errors import StorageError
 from kelek.tests.sim.sim_check import Broken, Checker
 from kelek.tests.sim.sim_client import ClientProcess
 from kelek.tests.sim.sim_net import Network
 from kelek.tests.sim.sim_node import Node
+from kelek.tests.sim.sim_reader import ReaderProcess
 from kelek.tests.sim.sim_world import US_PER_MS, World
 
 FAULTS_MIN, FAULTS_MAX = 22, 34
@@ -69,6 +71,7 @@ class Cluster:
             ClientProcess(self.network, self.checker, self.nodes, number, random.choice(FORMS))
             for number in range(1, random.randint(2, 3) + 1)
         ]
+        self.reader = ReaderProcess(self.network, self.checker, self.nodes)
         self.plan: list[tuple[int, Callable[[], None]]] = [
             (6, self._cut_one),
             (3, self._cut_one_way),
@@ -91,6 +94,7 @@ class Cluster:
             (2, self._kill_state_machine),
             (3, self._kill_sender),
             (5, self._snapshot),
+            (6, self._transfer),
             (3, self._sync_failure),
             (3, self._slow_disk),
             (4, self._pause),
@@ -145,6 +149,7 @@ class Cluster:
                     process.resume()
             if node.off:
                 node.start_later(10)
+        self.reader.stopped = True
         for client in self.clients:
             client.stopped = True
             client.wake_after(0)
@@ -420,6 +425,20 @@ class Cluster:
             request = encode_make_snapshot(b"snapshot", b"sim")
             node.peer.peer.snapshots.on_make_request(request, b"sim", Reply(native.Frames(), b""))
             node.peer.wake_after(0)
+
+    def _transfer(self) -> None:
+        """An operator wants another leader: the one that is furthest, or just anybody."""
+        leader = self._leader()
+        peer = self.nodes[leader].peer if leader is not None else None
+        if peer is None or peer.peer is None:
+            return
+        to = self.world.random.choice(["", *self.nodes])
+        self.world.fault("transfer", leader, "to", to or "any")
+        request = encode_transfer(RequestTransfer(b"operator", to), b"sim")
+        answers = native.Frames()
+        now_ms = self.world.now_ms
+        peer.peer.transfers.on_request(b"", request, answers.add, now_ms)
+        peer.wake_after(0)
 
     def _pause(self) -> None:
         node = self._node()
