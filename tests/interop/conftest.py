@@ -49,6 +49,7 @@ class Cluster:
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.broadcast_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
+        self.broadcast_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.path = folder / "topology.yaml"
         nodes = ""
         for name, dialect in dialects.items():

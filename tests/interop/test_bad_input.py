@@ -19,7 +19,7 @@ import zmq
 from kelek.tests.interop.conftest import Cluster
 from kelek.tests.interop.plain import Client, Dealer, reqid, uint
 
-TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?")
+TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?", b"k<")
 LOGGED_S_MAX = 20.0
 HIGH = uint(1 << 40)  # A term that would unseat everybody.
 
@@ -240,3 +240,41 @@ def test_what_was_dropped_is_told_once_a_minute(cluster: Cluster, doors: list[st
         assert times
         # Both clocks tick on their own, so a second is let go.
         assert all((b - a).total_seconds() >= 59 for a, b in pairwise(times)), lines
+
+
+def stops_node() -> list[list[bytes]]:
+    """What ends a peer of the other implementation, each of them alone, and their kin."""
+    nine = b"\xff" * 9
+    return [
+        *([reqid(), b"<", *ident] for ident in ([], [b"interop"])),
+        *([reqid(), b"<", *ident, prev] for ident in ([], [b"interop"]) for prev in (b"", nine)),
+        *([reqid(), b"<", *ident, b"\0", nine] for ident in ([], [b"interop"])),
+        [reqid(), b"<", b"interop", b"\0", b"", nine],
+        *([reqid(), b"k<", b"interop", *rest] for rest in ([], [b""], [nine], [b"\0", nine])),
+        [reqid(), b"k<"],
+        [reqid(), b"="],
+        [reqid(), b"=", b""],
+        [reqid(), b"=", b"interop", b""],
+        *([b"", kind, *ident] for kind in (b"^", b"%", b"*") for ident in ([], [b"interop"])),
+        *([b"i" * 13, kind, b"interop"] for kind in (b"^", b"%", b"*")),
+        *([reqid(), b"&", b"interop", members] for members in (b"", b"\xc1", b"\x90", b"\xc0")),
+        [b"\1", b"+", b"interop", b"n2", HIGH, b"\0", b"\0", b"\0", b"short"],
+        [b"\1", b"+", b"interop", b"n2"],
+        [b"\1", b"?", b"interop", b"n2", b"", b"", b""],
+        [b"\1", b"$", b"interop", b"n2", b"", b"", b"", b"", b"", b""],
+    ]
+
+
+def test_what_stops_the_other_implementation(cluster: Cluster, doors: list[str]) -> None:
+    """From strangers and, at the door of the members, in a member's name."""
+    before, leads = processes(cluster), leader_and_term(cluster)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for url in doors:
+        for frames in stops_node():
+            dealer = Dealer(context, url)
+            dealer.send(*frames)
+            dealer.ask(reqid(), b"^")
+            dealer.close()
+    context.term()
+    assert leader_and_term(cluster) == leads
+    assert_unmoved(cluster, before)

@@ -215,13 +215,31 @@ def test_request_log_info(cluster: Cluster, ident: bytes | None) -> None:
                 assert last >= commit >= index
 
 
-def test_request_broadcast_state_url(cluster: Cluster) -> None:
-    """Only the leader names a url in the text's form, and only when its state broadcasts."""
-    with cluster.client() as client:
+@FORMS
+def test_request_broadcast_state_url(cluster: Cluster, ident: bytes | None) -> None:
+    """Only the leader names a url in the text's form; in node's every peer does, its own."""
+    with cluster.client(ident) as client:
         leader = client.find_leader()
         for name, peer in client.peers.items():
-            answer = peer.ask(reqid(), b"*")
-            assert len(answer) <= (1 if peer is leader else 0), name
+            answer = peer.ask(reqid(), b"*", *client.ident)
+            says = peer is leader or ident is not None
+            assert answer == ([cluster.broadcast_urls[name].encode()] if says else []), name
+
+
+@pytest.mark.parametrize("size", [1, 3, 11])
+def test_short_ids_of_reading_messages(cluster: Cluster, size: int) -> None:
+    """As node's clients make them: 1 to 12 bytes, echoed."""
+    with cluster.client(b"interop") as client:
+        index = client.update(b"short")
+        client.wait_applied(index)
+        leader, request = client.find_leader(), b"i" * size
+        for kind in (b"^", b"%", b"*"):
+            assert leader.ask(request, kind, b"interop")
+        status, _, last, frame = leader.ask(request, b"<", b"interop", uint(index - 1), b"\x01")
+        assert (number(status), number(last), entry(frame).data) == (1, index, b"short")
+        # A count that is null: an empty frame. All from there on.
+        status, _, last, *frames = leader.ask(request, b"<", b"interop", uint(index - 1), b"")
+        assert number(last) == index - 1 + len(frames)
 
 
 def test_entries_are_the_bytes_of_the_text(cluster: Cluster) -> None:
