@@ -47,11 +47,11 @@ class Known(NamedTuple):
     peer_urls: Mapping[str, str]
 
     def roster(self, snapshot: Snapshot, base_index: int) -> Roster:
-        """The members as of the log's base."""
+        """The members as of the snapshot: what was in force below it nobody needs any more."""
         base = None
         if snapshot.configuration:
             base = decode_config_entry(snapshot.configuration)
-        return Roster(self.urls, self.peer_urls, base, base_index)
+        return Roster(self.urls, self.peer_urls, base, max(base_index, snapshot.last_index))
 
 
 def start(home: Home, reader: LogReader, reqids: Reqids, known: Known, **options: int) -> Started:
@@ -74,7 +74,8 @@ def start(home: Home, reader: LogReader, reqids: Reqids, known: Known, **options
         if not runs or runs[-1][1] != batch.term:
             runs.append((batch.first_index, batch.term))
         last_index = batch.last_index
-        roster.recover(batch)
+        if batch.first_index > snapshot.last_index:
+            roster.recover(batch)
         if last_index > snapshot.last_index:
             if batch.first_index <= snapshot.last_index:
                 batch = slice_block(batch, snapshot.last_index + 1, last_index)

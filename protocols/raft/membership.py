@@ -27,7 +27,8 @@ NOBODY = Configuration(())
 class Configurations:
     """The configurations of a log by the index of their entries.
 
-    The first one is that of the log's base: what compaction has left, or what the group began with.
+    The first one is that of the log's base, or of a snapshot above it: what compaction has left, or
+    what the group began with.
     """
 
     __slots__ = ("_entries", "_indexes", "_values")
@@ -56,7 +57,7 @@ class Configurations:
 
     @property
     def first_index(self) -> int:
-        """The log's base."""
+        """What was in force is known from here on."""
         return self._indexes[0]
 
     def at(self, index: int) -> Configuration:
@@ -88,8 +89,9 @@ class Configurations:
 
     def compact(self, index: int) -> None:
         """The log has a new base: what was in force there is the first one from now on."""
+        if index <= self._indexes[0]:
+            return  # It may be known from a snapshot only, which ends further up.
         keep = bisect_right(self._indexes, index) - 1
-        assert keep >= 0, "compacts below the base"
         del self._indexes[:keep], self._entries[:keep], self._values[:keep]
         self._indexes[0] = index
 

@@ -129,6 +129,8 @@ def test_the_history_tells_what_was_in_force_and_forgets_with_the_log() -> None:
     assert (history.first_index, history.entry_at(6), history.entry_at(8)) == (6, 4, 7)
     with pytest.raises(AssertionError):
         history.at(5)
+    history.compact(5)
+    assert history.first_index == 6, "below that nothing is known"
     history.compact(7)
     assert (history.last, history.last_index) == (DEF, 7)
     history.reset(20, ABC)
