@@ -198,6 +198,66 @@ PLANTS = (
         (Patch("storage/hard_state.py", "            self._file.sync()\n", ""),),
         told="vote forgotten|term went back",
     ),
+    Plant(
+        "joint entries committed by the new majority alone",
+        (
+            Patch(
+                "protocols/raft/quorum.py",
+                "return min(result, agreed(map(value, old))) if old else result",
+                "return result",
+            ),
+        ),
+        told=f"{LOST}|commits without a majority",
+        first=11,
+    ),
+    Plant(
+        "a configuration in force only when it is committed",
+        (
+            Patch(
+                CORE,
+                "append(batch.first_index, configuration)\n                self._configure()\n",
+                "append(batch.first_index, configuration)\n",
+            ),
+            Patch(
+                CORE,
+                "        commit_term = self.log.term_at(commit_index)\n",
+                "        commit_term = self.log.term_at(commit_index)\n"
+                "        if self.log.configurations.last_index <= commit_index:\n"
+                "            self._configure()\n",
+            ),
+        ),
+        told=f"{LOST}|commits without a majority|another configuration",
+        first=3,
+    ),
+    Plant(
+        "learners counted",
+        (
+            Patch(
+                LEADER,
+                "        return reached(\n"
+                "            self._configuration,\n"
+                "            lambda voter: own if voter == peer_id else value(followers[voter]),\n"
+                "        )\n",
+                "        assert peer_id\n"
+                "        values = sorted([own, *map(value, followers.values())])\n"
+                "        return values[(len(values) - 1) // 2]\n",
+            ),
+        ),
+        told=f"{LOST}|commits without a majority",
+        first=3,
+    ),
+    Plant(
+        "a configuration stays when its entry is replaced",
+        (
+            Patch(
+                "protocols/raft/log.py",
+                "        self.configurations.truncate(index)\n",
+                "",
+            ),
+        ),
+        told=f"{LOST}|configuration",
+        first=27,
+    ),
 )
 
 

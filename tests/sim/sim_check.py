@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.log import RaftLog
+from kelek.tests.sim.sim_configs import ConfigRules
 from kelek.tests.sim.sim_world import World
 
 Runs = list[tuple[int, int]]
@@ -59,6 +60,7 @@ class Checker:
         self.acked: dict[bytes, int] = {}
         self.order: dict[bytes, int] = {}  # The last sequence number of each client, by log order.
         self.ordered: set[bytes] = set()  # Clients whose order is promised.
+        self.configs = ConfigRules(self._expect)
         self.on_leader: Callable[[str], None] = lambda name: None  # A node was elected.
 
     # What the run reports.
@@ -113,8 +115,12 @@ class Checker:
         self._expect(raft.durable_index <= log.last_index, name, "durable without a log")
         if raft.role is Role.LEADER:
             self._check_leader(name, raft, seen)
+        self.configs.check(name, raft)
         if raft.commit_index != seen.commit_index:
             self._expect(raft.commit_index > seen.commit_index, name, "commit went back")
+            # As a follower it may have risen in the same event, before it led.
+            by_counting = raft.role is Role.LEADER and log.term_at(raft.commit_index) == raft.term
+            self.configs.on_commit(name, raft, by_counting=by_counting)
             seen.commit_index = raft.commit_index
             self._commit(name, raft)
         log_key = (log.last_index, log.last_term, len(log.runs))
@@ -191,10 +197,12 @@ class Checker:
             return
         applied.append(entry)
         reqid = entry.reqid
-        if reqid is None or entry.kind != 0:
+        if reqid is None:
             return
         twice = self.reqids.setdefault(reqid, index)
         self._expect(twice == index, name, "the same update twice:", entry.data, twice, index)
+        if entry.kind != 0:
+            return
         client, number = parse_update(entry.data)
         if client in self.ordered:
             before = self.order.get(client, -1)

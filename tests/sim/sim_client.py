@@ -38,7 +38,7 @@ class ClientProcess(Process):
         self.network = network
         self.checker = checker
         self.number = number
-        self.nodes = {f"sim://{name}": node for name, node in nodes.items()}
+        self.nodes = {node.url: node for node in nodes.values()}
         self.home = Home(network, self.nodes, self)
         self.form = form
         self.reads: dict[PendingRead, int] = {}  # What was committed when each began.

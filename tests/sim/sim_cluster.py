@@ -8,6 +8,7 @@ from kelek import native
 from kelek.native import NativeError
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
+from kelek.protocols.raft.quorum import is_majority
 from kelek.protocols.zmqraft.client_codec import Form
 from kelek.protocols.zmqraft.members import Reply
 from kelek.protocols.zmqraft.snapshot_codec import encode_make_snapshot
@@ -15,6 +16,8 @@ from kelek.protocols.zmqraft.transfer import RequestTransfer, encode_transfer
 from kelek.storage.errors import StorageError
 from kelek.tests.sim.sim_check import Broken, Checker
 from kelek.tests.sim.sim_client import ClientProcess
+from kelek.tests.sim.sim_configs import members_of
+from kelek.tests.sim.sim_members import Operator, choose
 from kelek.tests.sim.sim_net import Network
 from kelek.tests.sim.sim_node import Node
 from kelek.tests.sim.sim_reader import ReaderProcess
@@ -47,8 +50,10 @@ class Cluster:
         random = self.world.random
         size = random.choices([3, 5], [4, 1])[0]
         names = [f"n{number}" for number in range(1, size + 1)]
+        # In every fourth run the members change; those that may join are there from the start.
+        spares = ["m1", "m2"] if seed % 4 == 3 else []
         self.network = Network(self.world)
-        self.checker = Checker(self.world, names)
+        self.checker = Checker(self.world, [*names, *spares])
         self.world.after_event = self.checker.after_event
         options = {
             "append_bytes_max": random.choice([300, 300, 5_000, 1 << 20]),
@@ -61,6 +66,10 @@ class Cluster:
         self.nodes = {
             name: Node(name, names, self.network, self.checker, options) for name in names
         }
+        for name in spares:
+            topology = [*names, name]
+            self.nodes[name] = Node(name, topology, self.network, self.checker, options)
+        self.operator = Operator(self.network, self.nodes, self._leader)
         self.checker.on_leader = self._on_leader
         self._doomed = 0  # So many of the next leaders fall at once.
         self._script: list[Callable[[str], None]] = []  # What happens to the next leaders.
@@ -103,6 +112,8 @@ class Cluster:
             (2, self._empty_disk),
             (2, self._damaged_vote),
         ]
+        if spares:
+            self.plan += [(18, self._change_members), (8, self._cut_while_joint)]
 
     def run(self) -> None:
         """The whole run. Raises Broken, its text naming the seed, with the last events."""
@@ -116,7 +127,10 @@ class Cluster:
             raise Broken(f"{text}\n{self.world.trace()}\n{where}{text}") from error
 
     def _run_for(self, duration_ms: int) -> None:
-        self.world.run_until(self.world.now_us + duration_ms * US_PER_MS)
+        self._run_for_us(duration_ms * US_PER_MS)
+
+    def _run_for_us(self, duration_us: int) -> None:
+        self.world.run_until(self.world.now_us + duration_us)
 
     def _start(self) -> None:
         for node in self.nodes.values():
@@ -159,8 +173,9 @@ class Cluster:
         applied = {
             name: node.state_machine.applied_index
             for name, node in self.nodes.items()
-            if node.state_machine is not None
+            if node.state_machine is not None and name in self._members()
         }
+        self.checker.acked.update(self.operator.done)
         self.checker.check_end(applied)
         self._cut_off_follower_disturbs_nobody()
 
@@ -173,21 +188,32 @@ class Cluster:
 
     def _leader(self) -> str | None:
         """Who leads in the newest term, if a majority follows it."""
-        votes = [raft.leader for raft in self.checker.rafts.values()]
         for name, raft in self.checker.rafts.items():
-            if raft.role is Role.LEADER and votes.count(name) * 2 > len(self.nodes):
+            followers = [other for other, raft in self.checker.rafts.items() if raft.leader == name]
+            if raft.role is Role.LEADER and is_majority(raft.configuration, followers):
                 return name
         return None
 
     def _is_done(self) -> bool:
-        if not all(client.done for client in self.clients):
+        if self.operator.wish is not None or not all(client.done for client in self.clients):
+            return False
+        members = self._members()
+        if not members or not members <= self.checker.rafts.keys():
             return False
         applied = {
             node.state_machine.applied_index if node.state_machine is not None else -1
-            for node in self.nodes.values()
+            for name, node in self.nodes.items()
+            if name in members
         }
-        last = {raft.log.last_index for raft in self.checker.rafts.values()}
-        return len(self.checker.rafts) == len(self.nodes) and len(applied | last) == 1
+        last = {self.checker.rafts[name].log.last_index for name in members}
+        return len(applied | last) == 1
+
+    def _members(self) -> set[str]:
+        """Who is a member for the leader; nobody while that is about to change."""
+        leader = self._leader()
+        if leader is None or self.checker.rafts[leader].configuration.old:
+            return set()
+        return set(self.checker.rafts[leader].configuration.voters)
 
     def _cut_off_follower_disturbs_nobody(self) -> None:
         leader = self._leader()
@@ -195,7 +221,9 @@ class Cluster:
         self._run_for(500)  # Everybody has said hello again.
         assert self._leader() == leader, f"the leader changed without a fault: {self.status()}"
         term = self.checker.rafts[leader].term
-        follower = self.world.random.choice([name for name in self.nodes if name != leader])
+        members = self._members()
+        others = [name for name in self.nodes if name != leader and name in members]
+        follower = self.world.random.choice(others)
         self.world.note("CUT OFF", follower)
         self._cut(lambda source, target: follower in (source, target), "lose")
         self._run_for(1_500)
@@ -452,6 +480,35 @@ class Cluster:
             for process in processes:
                 process.pause(duration_ms * US_PER_MS)
 
+    # Changes of the members.
+
+    def _change_members(self) -> None:
+        names = choose(self.world.random, list(self.nodes))
+        self.world.fault("other members", *names)
+        self.operator.want(names)
+
+    def _cut_while_joint(self) -> None:
+        """Old and new members are apart as soon as both are needed."""
+        before = self._members()
+        if not before:
+            return
+        names = choose(self.world.random, list(self.nodes))
+        self.world.fault("cut while joint", *names)
+        self.operator.want(names)
+        rafts = self.checker.rafts
+        self._run_until_true(lambda: any(raft.configuration.old for raft in rafts.values()), 900)
+        leader = self._leader()
+        if leader is not None and self.world.chance(0.4):
+            half = {leader}  # Nobody has heard of it: its entry will be replaced.
+        else:
+            self._run_for_us(self.world.between(0, 3_000))
+            half = set(names) - before or set(self.world.random.sample(names, len(names) // 2))
+            half |= set(self.world.random.sample(sorted(before), self.world.between(0, 1)))
+        self._cut(
+            lambda a, b: (a in half) != (b in half), self.world.random.choice(["lose", "hold"])
+        )
+        self.world.after(self.world.between(100, 1_500) * US_PER_MS, self.network.heal)
+
     # Faults: disks.
 
     def _power_loss(self) -> None:
@@ -550,9 +607,9 @@ class Cluster:
 
     def _all_vote(self) -> bool:
         """Whether no node has forgotten anything: only one at a time may."""
-        peers = [node.peer.peer for node in self.nodes.values() if node.peer is not None]
-        voters = [peer for peer in peers if peer is not None and peer.franchise.may_vote]
-        return len(voters) == len(self.nodes)
+        peers = {name: node.peer.peer for name, node in self.nodes.items() if node.peer is not None}
+        voters = {name for name, peer in peers.items() if peer and peer.franchise.may_vote}
+        return members_of(self.checker.rafts) <= voters
 
     def _empty_disk(self) -> None:
         """A disk is replaced: what stood on it is known to the others alone."""

@@ -396,10 +396,11 @@ class Node:
         self.setup = PeerSetup(
             cluster=CLUSTER,
             peer_id=name,
-            urls={other: f"sim://{other}" for other in names},
-            peer_urls={other: f"sim://{other}/peers" for other in names},
+            urls={other: f"tcp://{other}:1" for other in names},
+            peer_urls={other: f"tcp://{other}:2" for other in names},
             **options,
         )
+        self.url = self.setup.urls[name]
         self.others: dict[str, Node] = {}
         self.disk = NodeDisk(self.world, name)
         self.peer_door = NodeDoor(self, "peers")

@@ -22,7 +22,7 @@ class ReaderProcess(Process):
         super().__init__(network.world, "reader")
         self.checker = checker
         self.stopped = False
-        self.home = Home(network, {f"sim://{name}": node for name, node in nodes.items()}, self)
+        self.home = Home(network, {node.url: node for node in nodes.values()}, self)
         self._ends = {url: ClientEnd(self.home, url) for url in self.home.nodes}
         self._asked: dict[bytes, int] = {}  # What was committed when it asked.
         self._count = 0

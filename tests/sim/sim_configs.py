@@ -1,0 +1,66 @@
+"""What must hold of the configurations of a run (Raft, section 6)."""
+
+from collections.abc import Callable, Mapping
+
+from kelek.protocols.raft.core import Raft
+from kelek.protocols.raft.membership import Configuration
+
+
+class ConfigRules:
+    """What must hold of the configurations of all nodes, whatever happens."""
+
+    def __init__(self, expect: Callable[..., None]) -> None:
+        self._expect = expect
+        self._committed: dict[int, Configuration] = {}  # By the index of the entry.
+        self._known_index = 0  # They are all that is committed up to here.
+
+    def check(self, name: str, raft: Raft) -> None:
+        """After something was done by a node."""
+        history = raft.log.configurations
+        self._expect(
+            history.last_index <= raft.log.last_index, name, "a configuration without its entry"
+        )
+        self._expect(
+            raft.configuration == history.last, name, "another configuration than the log's"
+        )
+
+    def on_commit(self, name: str, raft: Raft, *, by_counting: bool) -> None:
+        """A node's commit index has risen; a leader's by the acknowledgements of its followers."""
+        history, commit_index = raft.log.configurations, raft.commit_index
+        mine: dict[int, Configuration] = {}
+        at = commit_index
+        while at > history.first_index and (index := history.entry_at(at)) > history.first_index:
+            mine[index] = history.at(index)
+            self._check_step(name, history.at(index - 1), mine[index])
+            at = index - 1
+        known_index = min(self._known_index, commit_index)
+        known = {i: c for i, c in self._committed.items() if history.first_index < i <= known_index}
+        same = known == {index: one for index, one in mine.items() if index <= known_index}
+        self._expect(same, name, "another history of configurations:", mine, known)
+        self._committed |= mine
+        self._known_index = max(self._known_index, commit_index)
+        if by_counting:
+            self._check_majorities(name, raft)
+
+    def _check_step(self, name: str, before: Configuration, after: Configuration) -> None:
+        """From one to another only by way of both."""
+        if after.old:
+            right = not before.old and after.old == before.voters
+        else:
+            right = bool(before.old) and after.voters == before.voters
+        self._expect(right, name, "not by way of both:", before, after)
+
+    def _check_majorities(self, name: str, raft: Raft) -> None:
+        """What a leader commits lies on the disks of a majority of each set in force."""
+        holders = {each.peer for each in raft.followers if each.match_index >= raft.commit_index}
+        if raft.durable_index >= raft.commit_index:
+            holders.add(name)
+        for voters in raft.log.configurations.last:
+            if voters:
+                enough = len(holders & set(voters)) * 2 > len(voters)
+                self._expect(enough, name, "commits without a majority of", voters, holders)
+
+
+def members_of(rafts: Mapping[str, Raft]) -> set[str]:
+    """Everybody whom some node takes for a member."""
+    return {member for raft in rafts.values() for member in raft.configuration.members}
