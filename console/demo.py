@@ -1,19 +1,14 @@
-"""The demo: three nodes take in all flights, lose their leader on the way, and prove the log right.
+"""The demo: three nodes take in all flights, lose their leader on the way, change their members,
+lose a disk, and prove the log right.
 
 It drives `supervisor` and `kelek.Log` as anybody would, and knows nothing of what is inside.
 """
 
-import contextlib
-import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,18 +17,18 @@ from ..actors.errors import OperatorError
 from ..clients.errors import LogError
 from ..clients.log import Log
 from . import endings
+from .demo_changes import Changes, step
+from .demo_cluster import Cluster, fail, kill_node, say, wipe
 from .flights import flights_path, log_hash, read_flights
 
 DEFAULT = "topology.yaml"
 SHORT_FLIGHTS = 60_000
 KILL_AT = 0.4  # Of the flights.
+LATER = 0.1  # Of the flights: they come while a node is away.
+NODES_MIN = 3  # Fewer can't lose one.
 APPLY_S = 60
-STATUS_S = 0.1
 STALL_MS = 20_000  # A load without any commit for so long has failed.
 STATE = 0  # The type of entries that are updates.
-MARKER = "made-by-the-kelek-demo"  # Only a directory with this file in it is ever wiped.
-
-T = TypeVar("T")
 
 
 class Options(NamedTuple):
@@ -45,7 +40,7 @@ class Options(NamedTuple):
 class Loaded(NamedTuple):
     """What the load saw."""
 
-    seconds: float
+    rate: float  # Updates a second.
     gap_s: float
     killed: str
 
@@ -55,16 +50,8 @@ class NodeProof(NamedTuple):
 
     node: str
     applied_index: int
+    snapshot_index: int  # Of the newest one that it has.
     hash: str
-    restarts: int
-
-
-def say(line: str = "") -> None:
-    click.echo(line)
-
-
-def fail(line: str) -> NoReturn:
-    raise endings.Ending(line, endings.FAILED)
 
 
 class Progress:
@@ -94,70 +81,6 @@ class Progress:
         say(f"  {line}")
 
 
-class Cluster:
-    """The nodes of a topology, through the command `supervisor`."""
-
-    def __init__(self, topology: str) -> None:
-        self.topology = topology
-
-    def _supervisor(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "kelek.console.supervisor_cli", *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-        )
-
-    def start(self) -> None:
-        done = self._supervisor("start", self.topology, "--detach", "--bootstrap")
-        if done.returncode != 0:
-            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise endings.Ending(lines[-1] if lines else "supervisor start failed without a word")
-
-    def stop(self) -> None:
-        self._supervisor("stop", self.topology)
-
-    def processes(self) -> list[dict[str, Any]]:
-        done = self._supervisor("status", self.topology, "-o", "json")
-        try:
-            found: list[dict[str, Any]] = json.loads(done.stdout)["processes"]
-        except (ValueError, KeyError):
-            return []
-        return [row for row in found if row["role"] != "supervisor"]
-
-    def wait(self, what: str, seconds: float, ask: Callable[[list[dict[str, Any]]], T | None]) -> T:
-        """Asks for the status until it says what we wait for."""
-        until = time.monotonic() + seconds
-        while (found := ask(self.processes())) is None:
-            if time.monotonic() > until:
-                fail(f"{self.topology}: {what} not within {seconds} s; see: {self.logs}")
-            time.sleep(STATUS_S)
-        return found
-
-    @property
-    def logs(self) -> str:
-        return f"supervisor logs {self.topology}"
-
-
-def kill_node(processes: Sequence[dict[str, Any]], node: str) -> dict[str, int]:
-    """SIGKILL to every process of a node at once: none of them can say goodbye."""
-    pids = {row["name"]: row["pid"] for row in processes if row["node"] == node and row["pid"]}
-    for pid in pids.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return pids
-
-
-def wipe(data_dir: Path) -> None:
-    """Makes the data directory fresh; one that the demo has not made is never touched."""
-    if data_dir.exists() and any(data_dir.iterdir()):
-        if not (data_dir / MARKER).is_file():
-            problem = "holds a log that the demo has not made"
-            raise endings.Ending(f"{data_dir}: {problem}; move it away, or remove it")
-        say(f"wiping {data_dir}, which an earlier demo left")
-        shutil.rmtree(data_dir)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    (data_dir / MARKER).write_text("./demo removes this directory when it starts again.\n")
-
-
 class Load:
     """Sends all flights in order, and kills the leader's node once on the way."""
 
@@ -174,7 +97,8 @@ class Load:
     def run(self, log: Log) -> Loaded:
         began = self._last = time.monotonic()
         log.update_many(self._flights, self._on_committed)
-        return Loaded(time.monotonic() - began, self.gap_s, self.killed)
+        rate = len(self._flights) / (time.monotonic() - began)
+        return Loaded(rate, self.gap_s, self.killed)
 
     def _on_committed(self, count: int) -> None:
         now = time.monotonic()
@@ -203,51 +127,83 @@ def applied_by_all(
         for node in nodes:
             rows = {row["role"]: row for row in processes if row["node"] == node}
             machine, peer = rows.get("state_machine", {}), rows.get("raft_peer", {})
-            if (machine.get("applied_index") or 0) < commit_index:
+            if (machine.get("applied_index") or 0) < commit_index or "snapshot_index" not in peer:
                 return None
-            restarts = max(machine["restarts"], peer["restarts"])
-            proofs.append(NodeProof(node, machine["applied_index"], machine["hash"], restarts))
+            indexes = machine["applied_index"], peer["snapshot_index"]
+            proofs.append(NodeProof(node, *indexes, machine["hash"]))
         return proofs
 
     return ask
 
 
-def same_entries(log: Log, flights: Sequence[bytes]) -> str:
-    """Reads the log back; empty when it holds each flight once, in order, else what is wrong."""
+def same_entries(log: Log, flights: Sequence[bytes], after: int = 0) -> str:
+    """Reads the log back behind LOG INDEX after; empty when it holds each flight once, in order,
+    else what is wrong."""
     position = 0
-    for entry in log.entries():
+    for entry in log.entries(after):
         if entry.type != STATE:
             continue
         if position == len(flights) or entry.data != flights[position]:
-            return f"entry {entry.index} is not flight {position + 1}"
+            return f"entry {entry.index} is not flight {position + 1} of {len(flights)}"
         position += 1
     return "" if position == len(flights) else f"{len(flights) - position} flights are missing"
 
 
 def show_table(proofs: Sequence[NodeProof], expected: str) -> None:
-    say(f"  {'node':<6} {'applied':>9} {'restarts':>9}  SHA-256 over the log")
+    say(f"  {'node':<6} {'applied':>9} {'snapshot':>9}  SHA-256 over the log")
     for proof in proofs:
         hash_text = proof.hash if proof.hash == expected else f"{proof.hash}  <- differs"
-        say(f"  {proof.node:<6} {proof.applied_index:>9} {proof.restarts:>9}  {hash_text}")
+        numbers = f"{proof.applied_index:>9} {proof.snapshot_index:>9}"
+        say(f"  {proof.node:<6} {numbers}  {hash_text}")
     say(f"  {'CSV':<6} {'':>9} {'':>9}  {expected}")
 
 
-def prove(cluster: Cluster, log: Log, nodes: Sequence[str], flights: Sequence[bytes]) -> list[str]:
-    """Waits until all have applied everything, and says all that is wrong."""
+def prove(cluster: Cluster, log: Log, flights: Sequence[bytes]) -> list[str]:
+    """Waits until all have applied everything, shows it, and says all that is wrong."""
     commit_index = log.info().commit_index
-    say(f"waiting until {', '.join(nodes)} have applied all {commit_index:,} entries")
+    nodes = list(cluster.urls)
     proofs = cluster.wait("all applied", APPLY_S, applied_by_all(nodes, commit_index))
-    say("reading the log back")
-    wrong = same_entries(log, flights)
     expected = log_hash(flights)
     say()
     show_table(proofs, expected)
-    problems = [wrong] if wrong else []
+    say()
+    problems = []
     if {proof.hash for proof in proofs} != {expected}:
         problems.append("the hashes differ")
     if len({proof.applied_index for proof in proofs}) != 1:
         problems.append("the applied indexes differ")
+    if not all(proof.snapshot_index for proof in proofs):
+        problems.append("a node has come back without a snapshot")
     return problems
+
+
+class Outcome(NamedTuple):
+    loaded: Loaded
+    problems: list[str]
+
+
+def play(cluster: Cluster, flights: Sequence[bytes]) -> Outcome:
+    """What happens to the running cluster."""
+    urls, ident = list(cluster.urls.values()), cluster.topology.cluster
+    early = flights[: len(flights) - int(len(flights) * LATER)]
+    with Log(urls, ident, timeout_ms=STALL_MS) as log:
+        say(f"loading {len(early):,} flights in order, one update each")
+        with Log(urls, ident, timeout_ms=STALL_MS) as beside:
+            loaded = Load(cluster, early, beside).run(log)
+        say()
+        changes = Changes(cluster, log)
+        with step(f"all of them applied by {', '.join(cluster.urls)}, the killed one too"):
+            changes.wait_applied(*cluster.urls)
+        with step("each of them read back from the log, once, in order"):
+            wrong = [same_entries(log, early)]
+        changes.run(flights[len(early) :])
+        with step("the last ones read back, too"):
+            wrong.append(same_entries(log, flights[len(early) :], changes.snapshot_index))
+        problems = [line for line in wrong if line] + prove(cluster, log, flights)
+        changes.leave()
+    if not loaded.killed:
+        problems.append("no leader was killed")
+    return Outcome(loaded, problems)
 
 
 def run(options: Options) -> None:
@@ -256,33 +212,28 @@ def run(options: Options) -> None:
         topology = topologies.load(options.topology)
     except OperatorError as error:
         raise endings.Ending(str(error)) from error
-    flights = read_flights(options.data or flights_path())[: options.flights]
     nodes = topology.own_nodes
-    cluster = Cluster(options.topology)
+    if len(nodes) < NODES_MIN:
+        way_out = f"give a topology with {NODES_MIN} or more"
+        raise endings.Ending(f"{options.topology}: {len(nodes)} nodes can't lose one; {way_out}")
+    flights = read_flights(options.data or flights_path())[: options.flights]
+    cluster = Cluster(topology)
     if cluster.processes():
         problem, way_out = "runs already", f"first: supervisor stop {options.topology}"
         raise endings.Ending(f"{options.topology}: {problem}; {way_out}")
     wipe(topology.data_dir)
     began = time.monotonic()
     try:
-        cluster.start()
+        cluster.start(*nodes, bootstrap=True)
         say(f"started {', '.join(nodes)} of {options.topology} in {elapsed(began)}")
-        urls = [topology.nodes[node].url for node in nodes]
-        with Log(urls, topology.cluster, timeout_ms=STALL_MS) as log:
-            say(f"loading {len(flights):,} flights in order, one update each")
-            with Log(urls, topology.cluster, timeout_ms=STALL_MS) as beside:
-                loaded = Load(cluster, flights, beside).run(log)
-            problems = prove(cluster, log, nodes, flights)
+        loaded, problems = play(cluster, flights)
     except LogError as error:
         fail(f"{options.topology}: {error}; see: {cluster.logs}")
     finally:
-        cluster.stop()
-    if not loaded.killed:
-        problems.append("no leader was killed")
-    rate = len(flights) / loaded.seconds
+        cluster.stop_all()
     say()
     say(f"  entries                      {len(flights):>10,}")
-    say(f"  updates/s                    {rate:>10,.0f}")
+    say(f"  updates/s                    {loaded.rate:>10,.0f}")
     say(f"  longest gap between commits  {loaded.gap_s:>10.3f} s")
     say(f"  each flight once, in order   {'no' if problems else 'yes':>10}")
     say()
@@ -318,7 +269,11 @@ def what_next(topology: str) -> list[str]:
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")
 @endings.spoken
 def main(short: bool, flights: int | None, topology: str, data: Path | None) -> None:
-    """Loads all flights into three nodes, kills the leader on the way, proves that all is there."""
+    """Loads all flights into three nodes and proves that all of them are there.
+
+    On the way the leader is killed, a snapshot is taken, a fourth node added, another one removed,
+    and the disk of a third wiped.
+    """
     run(Options(topology, data, flights or (SHORT_FLIGHTS if short else None)))
 
 

@@ -1,15 +1,20 @@
 """The demo on a few flights of our own: its proof, and what it says when the proof fails."""
 
 import hashlib
+import json
 import re
+import socket
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from kelek.actors import topology as topologies
 from kelek.console import demo
+from kelek.console.demo_cluster import Cluster, is_free, wipe
 from kelek.console.endings import Ending
 from kelek.console.flights import log_hash, read_flights
 
@@ -37,19 +42,66 @@ def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_a_demo_directory_is_wiped(tmp_path: Path) -> None:
-    demo.wipe(tmp_path / "new")
+    wipe(tmp_path / "new")
     (tmp_path / "new" / "n1").mkdir()
-    demo.wipe(tmp_path / "new")
+    wipe(tmp_path / "new")
     assert not (tmp_path / "new" / "n1").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "log").write_text("dear")
     with pytest.raises(Ending, match="has not made"):
-        demo.wipe(tmp_path / "mine")
+        wipe(tmp_path / "mine")
     assert (tmp_path / "mine" / "log").exists()
 
 
-def row(node: str, role: str, applied_index: int | None = None) -> dict[str, Any]:
-    return {"node": node, "role": role, "applied_index": applied_index, "hash": "h", "restarts": 1}
+TOPOLOGY = """
+cluster: small
+data: var
+raft: {election_timeout_ms: [400, 600], update_ttl_s: 8 h}
+nodes:
+  n1: {url: 'tcp://127.0.0.1:%d', peer_url: 'ipc:///tmp/kelek-peer-1'}
+  n2: {url: 'tcp://127.0.0.1:%d', peer_url: 'ipc:///tmp/kelek-peer-2'}
+"""
+
+
+def test_a_new_node_has_a_topology_and_addresses_of_its_own(shell: Any) -> None:
+    first, second = (int(port.rpartition(":")[2]) for port in [*shell.addresses.values()][:2])
+    path = shell.place / "two.yaml"
+    path.write_text(TOPOLOGY % (first, second))
+    (shell.place / "var").mkdir()
+    cluster = Cluster(topologies.load(str(path)))
+    assert cluster.new_node() == "n3"
+    found = topologies.load(str(shell.place / "var" / "topology.yaml"))
+    before = cluster.topology
+    assert list(found.nodes) == ["n1", "n2", "n3"]
+    assert found.data_dir.resolve() == before.data_dir.resolve()
+    assert (found.cluster, found.raft, found.log) == (before.cluster, before.raft, before.log)
+    new = found.nodes["n3"]
+    assert cluster.urls["n3"] == new.url
+    assert int(new.url.rpartition(":")[2]) > max(first, second)
+    assert new.peer_url == "ipc:///tmp/kelek-peer-2-new"
+    assert new.broadcast_url == ""
+
+
+def test_a_port_in_use_is_passed_over() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert not is_free("127.0.0.1", port)
+    assert is_free("127.0.0.1", port)
+
+
+def test_two_nodes_are_too_few(shell: Any) -> None:
+    path = shell.place / "two.yaml"
+    path.write_text(TOPOLOGY % (20_001, 20_002))
+    write_flights(shell.place / "f.zip")
+    done = shell.run("python -m kelek.console.demo --data f.zip --topology two.yaml")
+    assert done.returncode == 2
+    assert "2 nodes can't lose one" in done.stderr
+    assert not (shell.place / "var").exists()
+
+
+def row(node: str, role: str, **values: Any) -> dict[str, Any]:
+    return {"node": node, "role": role, "hash": "h", **values}
 
 
 def test_misuse_is_one_line() -> None:
@@ -60,28 +112,76 @@ def test_misuse_is_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+class FakeLog:
+    """A log that holds what it is told, behind a checkpoint."""
+
+    def __init__(self, *flights: bytes) -> None:
+        self.all = [(2, b""), *((0, flight) for flight in flights)]
+
+    def entries(self, after: int) -> list[Any]:
+        numbered = enumerate(self.all, 1)
+        entries = [SimpleNamespace(index=i, type=kind, data=data) for i, (kind, data) in numbered]
+        return entries[after:]
+
+
+@pytest.mark.parametrize(
+    ("held", "wrong"),
+    [
+        ([b"a", b"b"], ""),
+        ([b"a"], "1 flights are missing"),
+        ([b"b", b"a"], "entry 2 is not flight 1 of 2"),
+        ([b"a", b"a", b"b"], "entry 3 is not flight 2 of 2"),
+        ([b"a", b"b", b"b"], "entry 4 is not flight 3 of 2"),
+    ],
+)
+def test_a_log_holds_each_flight_once_in_order(held: list[bytes], wrong: str) -> None:
+    log: Any = FakeLog(*held)
+    assert demo.same_entries(log, [b"a", b"b"]) == wrong
+
+
+def test_entries_before_are_not_read_again() -> None:
+    log: Any = FakeLog(b"a", b"b", b"c")
+    assert demo.same_entries(log, [b"b", b"c"], after=2) == ""
+
+
 def test_waits_for_the_last_node() -> None:
     ask = demo.applied_by_all(["n1", "n2"], 10)
-    rows = [row("n1", "raft_peer"), row("n1", "state_machine", 10), row("n2", "raft_peer")]
-    assert ask(rows) is None
-    assert ask([*rows, row("n2", "state_machine", 9)]) is None
-    assert ask([*rows, row("n2", "state_machine", 10)]) == [
-        demo.NodeProof("n1", 10, "h", 1),
-        demo.NodeProof("n2", 10, "h", 1),
+    first = [row("n1", "raft_peer", snapshot_index=7), row("n1", "state_machine", applied_index=10)]
+    second = row("n2", "raft_peer", snapshot_index=0)
+    assert ask([*first, second]) is None
+    assert ask([*first, second, row("n2", "state_machine", applied_index=9)]) is None
+    there = row("n2", "state_machine", applied_index=10)
+    assert ask([*first, row("n2", "raft_peer"), there]) is None, "it has just been started"
+    assert ask([*first, second, there]) == [
+        demo.NodeProof("n1", 10, 7, "h"),
+        demo.NodeProof("n2", 10, 0, "h"),
     ]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_demo_on_a_cluster(shell: Any) -> None:
     write_flights(shell.place / "f.zip")
     command = "python -m kelek.console.demo --data f.zip"
     for _ in range(2):  # The second one finds what the first one left.
         shown = shell.ok(command)
         assert "SIGKILL to the leader's whole node" in shown
-        assert shown.count(log_hash(read_flights(shell.place / "f.zip"))) == 4
+        assert shown.count(log_hash(read_flights(shell.place / "f.zip"))) == 5
         assert re.search(r"each flight once, in order +yes", shown)
+        for step in (
+            r"a snapshot on each node, of \d\.\d MB up to entry \d",
+            "n4 added: it has caught up",
+            r"n\d removed, and stopped",
+            "the last 400 flights, with two of three members",
+            r"n\d started again: by snapshot and log",
+            r"n\d started, and added again",
+            "n4 removed",
+        ):
+            assert re.search(rf"^ +\d+\.\d\d s  {step}", shown, re.M), step
     assert "wiping" in shown
     shell.ok("supervisor start topology.yaml --detach")
+    members = json.loads(shell.ok("kelek log members list -o json"))["members"]
+    assert sorted(members) == ["n1", "n2", "n3"], "as the topology says"
+    assert "2013,3999" in shell.ok("kelek log tail -n 1")
     done = shell.run(command)
     assert done.returncode == 2
     assert "runs already" in done.stderr
