@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from kelek.bench import entries, everything, log, members, question, segment, snapshot
+from kelek.bench import entries, everything, log, members, question, reads, segment, snapshot
 
-QUESTIONS = [members.QUESTION, snapshot.QUESTION]  # With goals, beside `log`.
+QUESTIONS = [members.QUESTION, reads.QUESTION, snapshot.QUESTION]  # With goals, beside `log`.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "entries": entries.main,

@@ -5,6 +5,7 @@
  *   --urls A,B,..      every peer: tcp://HOST:PORT (zmqraft) or HOST:PORT (etcd)
  *   --libzmq PATH      zmqraft: the shared library (pyzmq's own: no header, no package is needed)
  *   --ident IDENT      zmqraft: node form (ident as frame 3) instead of text form
+ *   --reads 1          zmqraft: linearizable reads (kelek's own form) instead of updates
  *   --pack N           zmqraft: N updates in one message of kelek's own form, a power of two
  *   --clients K  --window W  --size BYTES  --secs S  --warmup S  --drain S  --give-up S
  *   --count N          end after N updates instead of after a time (no warm-up)
@@ -218,6 +219,8 @@ static bool take_option(const char *name, char *value) {
         o->libzmq = value;
     else if (!strcmp(name, "--ident"))
         o->ident = value;
+    else if (!strcmp(name, "--reads"))
+        o->reads = atoi(value) != 0;
     else if (!strcmp(name, "--pack"))
         o->pack = atoi(value);
     else if (!strcmp(name, "--clients"))
@@ -262,8 +265,10 @@ int main(int argc, char **argv) {
         load_die("too many outstanding updates");
     if (o->pack < 0 || o->pack > LOAD_PACK_MAX || (o->pack & (o->pack - 1)))
         load_die("--pack: a power of two up to 4096");
-    if (o->pack && !o->ident)
-        load_die("--pack: needs --ident");
+    if ((o->pack || o->reads) && !o->ident)
+        load_die("--pack, --reads: need --ident");
+    if (o->pack && o->reads)
+        load_die("--pack or --reads, not both");
     if (!strcmp(protocol, "zmqraft"))
         load_zmqraft();
     else if (!strcmp(protocol, "etcd"))

@@ -25,6 +25,7 @@ struct load_options {
     int window; /* updates outstanding on each client, also when they travel in packs */
     size_t size;
     int pack;          /* updates in one message of our own form; 0: the plain form */
+    bool reads;        /* linearizable reads instead of updates, in kelek's own form */
     const char *ident; /* node form when given, else text form */
     const char *libzmq;
     uint64_t count; /* send so many and end; 0: send for warmup_s + secs */

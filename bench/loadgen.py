@@ -30,6 +30,7 @@ class Load(NamedTuple):
     warmup_s: float = 0.5
     updates: int = 0  # So many in all, instead of a time.
     pack: int = 0  # Updates in one message of kelek's own form.
+    reads: bool = False  # Linearizable reads in place of updates.
     give_up_s: float = 30.0
 
     def arguments(self) -> list[str]:
@@ -37,6 +38,7 @@ class Load(NamedTuple):
             *("--clients", str(self.clients), "--window", str(self.window)),
             *("--size", str(self.size), "--secs", str(self.secs), "--warmup", str(self.warmup_s)),
             *("--count", str(self.updates), "--pack", str(self.pack)),
+            *("--reads", str(int(self.reads))),
             *("--give-up", str(self.give_up_s)),
         ]
 

@@ -159,6 +159,11 @@ static void send_request(struct slot *slot, uint64_t now) {
     const char *ident = load_options.ident;
     slot->heard = now;
     send_frame(socket, slot->id, ID_SIZE, true);
+    if (load_options.reads) {
+        send_frame(socket, "kR", 2, true);
+        send_frame(socket, ident, strlen(ident), false);
+        return;
+    }
     send_frame(socket, load_options.pack ? "k=" : "=", load_options.pack ? 2 : 1, true);
     if (ident)
         send_frame(socket, ident, strlen(ident), true);
@@ -329,11 +334,32 @@ static void on_pack_answer(struct slot *slot, uint64_t now) {
     }
 }
 
+/* [id, 6b 52, status, payload]: the answer to a read. */
+static void on_read_answer(struct slot *slot, uint64_t now) {
+    uint8_t status = frame_size(2) ? frame(2)[0] : 255;
+    size_t size = frame_size(3);
+    slot->heard = now;
+    if (status == 1 && size == 0) {
+        load_counters.accepted++;
+    } else if (status == 1 && size <= sizeof(uint64_t)) {
+        uint64_t index = 0;
+        memcpy(&index, frame(3), size);
+        finish(slot, now, index);
+    } else if (status == 0) {
+        load_counters.refused++;
+        leader_lost = true;
+    } else {
+        load_counters.malformed++;
+    }
+}
+
 static void drain_client(int number, uint64_t now) {
     for (int count; (count = receive(clients[number].socket)) != 0;) {
         struct slot *slot = slot_of_answer();
         if (!slot)
             load_counters.stray++;
+        else if (load_options.reads && count == 4)
+            on_read_answer(slot, now);
         else if (load_options.pack ? count == 4 : count == 2 || count == 3)
             load_options.pack ? on_pack_answer(slot, now) : on_update_answer(slot, count, now);
         else

@@ -14,6 +14,7 @@ import zmq
 from kelek.bench import loadgen
 from kelek.bench.loadgen import Generator, Load
 from kelek.bench.peers import Etcd
+from kelek.bench.reads import Floor
 
 POLL_MS = 20
 JOIN_S = 10
@@ -148,3 +149,14 @@ def test_etcd_commits_what_the_lean_client_puts(generator: Generator, tmp_path: 
     finally:
         etcd.stop()
     assert (result["done"], result["sent"], result["refused"]) == (100, 100, 0)
+
+
+def test_reads_against_the_floor(generator: Generator) -> None:
+    floor = Floor()
+    try:
+        result = generator.run(floor.target, Load(clients=2, window=8, updates=3000, reads=True))
+    finally:
+        floor.stop()
+    assert result["done"] == result["sent"] == 3000
+    assert result["malformed"] == result["stray"] == 0
+    assert floor.process.returncode == 0
