@@ -6,10 +6,10 @@ from functools import partial
 
 from kelek.bench import entries, everything, log, members, question, reads, segment, snapshot
 
-QUESTIONS = [members.QUESTION, reads.QUESTION, snapshot.QUESTION]  # With goals, beside `log`.
+# With goals, beside `log`.
+QUESTIONS = [entries.QUESTION, members.QUESTION, reads.QUESTION, snapshot.QUESTION]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
-    "entries": entries.main,
     "log": log.main,
     "segment": segment.main,
     **{one.name: partial(question.main, one) for one in QUESTIONS},

@@ -1,6 +1,6 @@
 """How fast does a reader get entries, beside plain ZeroMQ carrying the same bytes?
 
-    python -m kelek.bench entries [--rounds N]
+    python -m kelek.bench entries [--quick] [--rounds N] [-o json]
 
 Held equal: 64 MiB of 16 KiB entries over loopback TCP, from a process of its own, into one Python
 process that counts them; rounds interleaved. kelek's entries come from the log of a cluster of
@@ -8,11 +8,9 @@ three, checked block by block, each an object in the end; the floor's come from 
 of 1 MiB, and nobody looks into them. Figures are medians; ratios are taken within each round.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +20,15 @@ import zmq
 import kelek
 from kelek.bench.kelek_cluster import IDENT, Kelek
 from kelek.bench.machine import BenchError
-from kelek.bench.report import aligned
+from kelek.bench.question import Question
+from kelek.bench.report import Section, summed_up
 
 ENTRY_BYTES = 16 << 10
 ENTRIES = 4096
 MESSAGE_BYTES = 1 << 20
 ROUNDS = 7
+GOAL_MB_S = 300
+OURS = "whole blocks (6b 3c)"
 WAIT_MS = 20_000
 
 FLOOR = f"""
@@ -75,8 +76,7 @@ def read(log: kelek.Log, first_index: int) -> int:
     return sum(len(entry.data) for entry in log.entries(first_index - 1, ENTRIES))
 
 
-def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
-    """MB/s of each way, a figure for each round."""
+def measure(directory: Path, rounds: int) -> Section:
     cluster, floor = Kelek(directory), Floor()
     found: dict[str, list[float]] = {}
     try:
@@ -91,7 +91,7 @@ def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
             indexes = list(whole.update_each(data for _ in range(ENTRIES)))
             ways: dict[str, Callable[[], int]] = {
                 "plain ZeroMQ, 1 MiB": floor.read,
-                "whole blocks (6b 3c)": lambda: read(whole, indexes[0]),
+                OURS: lambda: read(whole, indexes[0]),
                 "entries (3c)": lambda: read(plain, indexes[0]),
             }
             for way in ways.values():
@@ -107,24 +107,20 @@ def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
     finally:
         floor.close()
         cluster.stop()
-    return found
+    return section(found)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser("python -m kelek.bench entries")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            found = measure(Path(directory) / "kelek", options.rounds)
-        except BenchError as error:
-            print(f"bench entries: {error}", file=sys.stderr)
-            return 1
+def section(found: dict[str, list[float]]) -> Section:
     first = next(iter(found.values()))
     rows = [["way", "MB/s", "over the first", "spread"]]
     for name, rates in found.items():
-        ratios = [rate / base for rate, base in zip(rates, first, strict=True)]
-        middle, spread = statistics.median(ratios), f"{min(ratios):.2f}-{max(ratios):.2f}"
+        over = [rate / base for rate, base in zip(rates, first, strict=True)]
+        middle, spread = statistics.median(over), f"{min(over):.2f}-{max(over):.2f}"
         rows.append([name, f"{statistics.median(rates):.0f}", f"{middle:.2f}", spread])
-    print(aligned(rows))
-    return 0
+    name = "RequestEntries, 16 KiB entries, by kelek.Log"
+    figures = [summed_up(name, found[OURS], "MB/s", GOAL_MB_S, True)]
+    note = "Of the entries' data, from the first request to the last entry as an object."
+    return Section("Reading entries", figures, rows, note)
+
+
+QUESTION = Question("entries", __doc__, measure, ROUNDS)

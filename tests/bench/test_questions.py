@@ -60,7 +60,7 @@ def test_a_note_says_how_often_and_how_busy(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc")
-@pytest.mark.parametrize("name", ["members"])
+@pytest.mark.parametrize("name", ["entries", "members"])
 def test_a_question_is_answered(name: str) -> None:
     command = [sys.executable, "-m", "kelek.bench", name, "--rounds", "1", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
