@@ -324,5 +324,26 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
     log_commands.bench(log_commands.Bench(count, size, alone), output, where)
 
 
+@main.command()
+@click.option("--from", "node", required=True, metavar="NODE", help="Whose data is gone on with.")
+@click.option("--cluster", required=True, metavar="IDENT", help="The new cluster's ident.")
+@click.option("-t", "--topology", metavar="FILE",
+              help="The lost cluster's (default: ./topology.yaml, else the demo's).")  # fmt: skip
+@click.option("--lose-what-only-others-have", "confirmed", is_flag=True,
+              help="Really do it: without this only the warnings are shown.")  # fmt: skip
+@output_option
+@endings.spoken
+def recover(node: str, cluster: str, topology: str | None, confirmed: bool, output: str) -> None:
+    """Begins a cluster anew from one node's data, when a majority is lost FOR GOOD.
+
+    It works on the data directory of a node that is stopped: makes one for a new cluster of which
+    the node is the only member, keeps the old one beside it, and writes an audit line. What only
+    the lost nodes had is lost.
+    """
+    from . import recovery
+
+    recovery.recover(recovery.Wish(node, cluster, topology, confirmed), output)
+
+
 if __name__ == "__main__":
     main(prog_name="kelek")

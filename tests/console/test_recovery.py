@@ -1,0 +1,111 @@
+"""`kelek recover`: from one node's data to a cluster that takes updates again."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 30.0
+RECOVER = "kelek recover --from n1 --cluster anew"
+CONFIRM = " --lose-what-only-others-have"
+
+
+@pytest.fixture
+def log_settings() -> str:
+    return ""
+
+
+@pytest.fixture
+def lost(shell: Any, log_settings: str) -> Any:
+    """A cluster that has run; n2 and n3 have burnt."""
+    topology = shell.place / "topology.yaml"
+    text = topology.read_text().replace("log: {", f"log: {{{log_settings}")
+    topology.write_text(text)
+    shell.ok("supervisor start --detach --bootstrap")
+    for lines in (b"first\n", b"".join(b"%d\n" % number for number in range(999))):
+        loaded = json.loads(shell.ok("kelek log load - -o json", lines))
+        wait_applied(shell, loaded["commit_index"])  # The others would do without n1.
+    shell.ok("supervisor stop")
+    for node in ("n2", "n3"):
+        shutil.rmtree(shell.place / "var/demo" / node)
+    return shell
+
+
+def wait_applied(shell: Any, index: int) -> None:
+    """Until n1 has applied it."""
+    until = time.monotonic() + DEADLINE_S
+    while True:
+        node = json.loads(shell.ok("kelek log info -o json"))["nodes"][0]
+        if (node["applied_index"] or 0) >= index:
+            return
+        assert time.monotonic() < until, f"{index} was never applied"
+
+
+def alone(shell: Any) -> None:
+    """The topology of the new cluster: n1 alone."""
+    topology: Path = shell.place / "topology.yaml"
+    text = topology.read_text().replace("cluster: demo", "cluster: anew")
+    topology.write_text(text[: text.index("  n2:")])
+
+
+@pytest.mark.parametrize("log_settings", ["", "snapshot_entries: 100, "])
+def test_it_goes_on_from_one_nodes_data(lost: Any, log_settings: str) -> None:
+    before = lost.ok("kelek log dump var/demo/n1 -o json").splitlines()
+    done = lost.run(RECOVER + CONFIRM + " -o json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert done.stderr.count("WARNING") == 4
+    [audit] = (lost.place / "var/demo/n1/recovery.log").read_text().splitlines()
+    found = json.loads(audit)
+    assert (found["old_cluster"], found["new_cluster"]) == ("demo", "anew")
+    assert found["old_members"] == ["n1", "n2", "n3"]
+    kept = lost.place / "var/demo/n1" / found["kept"]
+    assert lost.ok(f"kelek log dump {kept} -o json").splitlines() == before
+    after = lost.ok("kelek log dump var/demo/n1 -o json").splitlines()
+    assert after[:-1] == before
+    assert json.loads(after[-1])["kind"] == "config"
+    assert told["term"] > json.loads(before[-1])["term"]
+
+    alone(lost)
+    lost.ok("supervisor start --detach")
+    index = int(lost.ok("kelek log put goes-on"))
+    assert index > told["last_index"]
+    wait_applied(lost, index)
+    if not log_settings:  # Else they are in the snapshot's state.
+        assert lost.ok("kelek log tail --after 1 -o json").count('"state"') == 1001
+    members = json.loads(lost.ok("supervisor status -o json"))["processes"]
+    [peer] = [row for row in members if row["role"] == "raft_peer"]
+    assert peer["members"].keys() == {"n1"}
+    assert peer["term"] > told["term"] - 1
+
+
+def test_nothing_happens_without_the_confirmation(lost: Any) -> None:
+    before = sorted(path.name for path in (lost.place / "var/demo/n1").iterdir())
+    done = lost.run(RECOVER)
+    assert done.returncode == 2
+    assert done.stderr.count("WARNING") == 4
+    assert "nothing was changed; repeat it with --lose-what-only-others-have" in done.stderr
+    assert sorted(path.name for path in (lost.place / "var/demo/n1").iterdir()) == before
+
+
+def test_what_runs_or_is_damaged_is_not_recovered(lost: Any) -> None:
+    for words, line in {
+        "--from n9 --cluster anew": "--from: unknown node 'n9'",
+        "--from n1 --cluster demo": "is the lost one's ident; take another",
+        "--from n1 --cluster 'a b'": "is not a name",
+        "--from n2 --cluster anew": "there is no such directory",
+    }.items():
+        done = lost.run(f"kelek recover {words}{CONFIRM}")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+        assert line in done.stderr
+    lost.ok("supervisor start --detach --node n2")
+    answers = lost.run(RECOVER + CONFIRM)
+    assert answers.returncode == 2
+    assert "n2: it answers" in answers.stderr
+    lost.ok("supervisor start --detach --node n1")
+    runs = lost.run(RECOVER + CONFIRM)
+    assert runs.returncode == 2
+    assert "writes here already; stop it first" in runs.stderr
