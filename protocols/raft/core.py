@@ -690,6 +690,7 @@ class Raft:
         speech.transfer = transfer
         if self._leading is not None and peer in self._peers:
             self._leading.on_speaks(peer, last_index)
+            self._commit_due = True  # What it has confirmed may count from now on.
 
     def on_unreachable(self, peer: str) -> None:
         """The connection to a peer is lost, with what was on it."""

@@ -128,6 +128,20 @@ def test_commit_may_run_ahead_of_our_disk_but_never_of_what_is_equal() -> None:
     assert (ready.commit_index, raft.durable_index) == (8, 9)
 
 
+def test_what_a_learner_has_confirmed_counts_once_it_is_a_voter() -> None:
+    leader = make_leader(members=("n1", "n2", "n3"))
+    last_index = leader.log.last_index
+    for number in (2, 3):
+        leader.on_speaks(f"n{number}", 4, pre_vote=True, counts=False)
+    leader.ready()
+    leader.on_durable(last_index, leader.term)
+    answer = AppendResponse(leader.term, True, last_index)
+    leader.step("n2", answer, 0)
+    assert leader.ready().commit_index == 0
+    leader.on_speaks("n2", 4, pre_vote=True, counts=True)
+    assert leader.ready().commit_index == last_index
+
+
 def test_context_comes_back_with_the_answer() -> None:
     raft = make()
     raft.step("n2", RequestVote(1, "n2", 0, 0), 10, context=b"route")
