@@ -13,7 +13,7 @@ from ..protocols.raft.messages import Batch
 from ..protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
 from .errors import StorageError
 from .files import File, Files
-from .recovery import live, read_headers
+from .recovery import behind, live, read_headers
 from .segment import RESTORE, SEGMENT_START, Identity, SegmentHeader
 
 WALK_BYTES = 4 << 10, 128 << 10  # Read at a time to look for a block: at first, at most.
@@ -138,14 +138,19 @@ class LogReader:
             self.close()  # The files may have been replaced: look again.
         return []
 
-    def base(self) -> tuple[int, int]:
+    def base(self, snapshot_index: int = 0) -> tuple[int, int]:
         """Index and term of the entry before the first one that the files hold, as of the last look
-        at them: a snapshot includes what is missing. StorageError: corrupt or foreign."""
+        at them: a snapshot includes what is missing. StorageError: corrupt or foreign.
+
+        With the index of a snapshot: without the segments that a writer which opens the log behind
+        it takes for superseded.
+        """
         if not self._headers:
             self._list()
         if not self._headers:
             return 0, 0
-        return self._headers[0].first_index - 1, self._headers[0].previous_term
+        first = behind(self._headers, snapshot_index)[0]
+        return first.first_index - 1, first.previous_term
 
     def scan(self, first_index: int = 0) -> Iterator[Batch]:
         """All entries from first_index or from the first one on, as far as the files go: for

@@ -90,6 +90,15 @@ def live(headers: list[SegmentHeader]) -> list[SegmentHeader]:
     return kept
 
 
+def behind(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]:
+    """Those of live segments that hold something behind base_index, and at least the last one: the
+    removal of the others may have been begun."""
+    first = 0
+    while first + 1 < len(headers) and headers[first + 1].first_index <= base_index + 1:
+        first += 1
+    return headers[first:]
+
+
 def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
     """Reads the whole log, but segments that hold nothing behind base_index.
 
@@ -101,9 +110,7 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
         if clean is not None:
             raise StorageError(files.place(FOLDER), "every segment is missing", RESTORE)
         return Recovered([], Runs(0, 0, [], 0), SEGMENT_START, None)
-    kept = live(headers)
-    while len(kept) > 1 and kept[1].first_index <= base_index + 1:
-        kept.pop(0)  # Perhaps its removal was begun.
+    kept = behind(live(headers), base_index)
     base = kept[0]
     if base.first_index > base_index + 1:
         problem = f"expected entry {base_index + 1} in the first segment, found {base.first_index}"

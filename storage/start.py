@@ -65,11 +65,12 @@ def start(home: Home, reader: LogReader, reqids: Reqids, known: Known, **options
     marks.note(snapshot.last_index, reqids.newest_s)
     runs: list[tuple[int, int]] = []
     last_index = behind_bytes = 0
-    base = reader.base()
+    # Segments below the snapshot may still be there, but the writer has begun to remove them.
+    base = reader.base(snapshot.last_index)
     roster = known.roster(snapshot, base[0])
-    for batch in reader.scan():
+    for batch in reader.scan(base[0] + 1):
         if not runs:
-            base = reader.base()  # Of the very files that are read.
+            base = reader.base(snapshot.last_index)  # Of the very files that are read.
             roster = known.roster(snapshot, base[0])
         if not runs or runs[-1][1] != batch.term:
             runs.append((batch.first_index, batch.term))

@@ -2,14 +2,16 @@
 model, with crashes and power losses at every step."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from kelek.native.updates import Reqids
 from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, decode_block, encode_block
+from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.files import Files
@@ -18,8 +20,11 @@ from kelek.storage.memory import Killed, MemoryDisk
 from kelek.storage.reader import LogReader
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots, newest
+from kelek.storage.snapshot_work import Keep
+from kelek.storage.start import Home, Known, start
 
 ME = Identity("demo", "n1")
+MEMBERS = (("n1", "tcp://127.0.0.1:7201"),)
 SEGMENT_BYTES = 16 << 10
 
 
@@ -56,6 +61,23 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]
     if request.param == "disk":
         return lambda: Disk(tmp_path / "data")
     return MemoryDisk().process
+
+
+def test_a_peer_begins_where_its_writer_does(place: Callable[[], Files]) -> None:
+    """A snapshot covers segments that are still there: the writer removes them, so no follower may
+    be promised what is in them."""
+    files = place()
+    filled(files, 600).close()
+    with closing(Snapshots.open(files, ME)) as snapshots:
+        snapshots.create(450, 1, encode_config_entry(ConfigEntry(MEMBERS))).finish()
+    log = opened(place(), (450, 1), epoch=2)
+    known = Known(Keep(1000, 1000), dict(MEMBERS), {})
+    before = start(Home(place(), ME), LogReader(place(), ME), Reqids(), known)
+    assert before.log.base_index == log.first_index - 1 > 0
+    assert (before.log.last_index, before.snapshot.last_index, before.reset) == (600, 450, False)
+    rest(log)
+    after = start(Home(place(), ME), LogReader(place(), ME), Reqids(), known)
+    assert (after.log.base_index, after.log.runs) == (before.log.base_index, before.log.runs)
 
 
 def test_whole_segments_below_an_index_go(place: Callable[[], Files]) -> None:
