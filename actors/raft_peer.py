@@ -18,18 +18,7 @@ from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
-from ..protocols.zmqraft.snapshot_orders import (
-    Begun,
-    EntriesRead,
-    Installed,
-    Made,
-    PieceRead,
-    Received,
-    Result,
-    Snapshot,
-    decode_work,
-    encode_work,
-)
+from ..protocols.zmqraft.snapshot_orders import Snapshot, encode_work, result_for
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
@@ -52,7 +41,6 @@ from .snapshot_sender import ORDERS_HWM, keep
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
-RESULTS = (EntriesRead, PieceRead, Made, Received, Installed, Begun)
 LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
 PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
     "election_timeout_ms_min",
@@ -273,12 +261,8 @@ class RaftPeer(Actor):
         peer = self._peer
         if peer is None:
             return
-        results: list[Result] = []
-        for frames in arena.messages():
-            epoch, result = decode_work(frames)
-            assert isinstance(result, RESULTS)
-            if epoch == self.setup.epoch or isinstance(result, Begun):
-                results.append(result)
+        came = (result_for(self.setup.epoch, frames) for frames in arena.messages())
+        results = [result for result in came if result is not None]
         peer.on_results(results, self.now_ms, self._reqids_of)
 
     def _reqids_of(self, snapshot: Snapshot) -> Iterable[bytes]:

@@ -157,3 +157,17 @@ def decode_work(frames: list[bytes]) -> tuple[int, Order | Result]:
         else:
             values.append(value)
     return epoch, made(*values)
+
+
+def result_for(epoch: int, frames: list[bytes]) -> Result | None:
+    """Takes a result that came through the pipe; None: an earlier peer had ordered it.
+
+    A snapshot that is in place counts for every peer. Raises LocalProtocolError.
+    """
+    ordered_by, work = decode_work(frames)
+    assert not isinstance(work, Order)
+    if ordered_by == epoch or isinstance(work, Begun):
+        return work
+    if isinstance(work, Made | Installed) and work.snapshot is not None:
+        return Begun(work.snapshot)
+    return None

@@ -208,7 +208,8 @@ class SnapshotDesk:
         if transfer is None or transfer.snapshot[:2] != (piece.last_index, piece.last_term):
             return
         if not piece.found:
-            self.send(piece.to, now_ms)
+            if self.newest[:2] != transfer.snapshot[:2]:  # Else it is asked for again, later.
+                self.send(piece.to, now_ms)
             return
         if (piece.offset, piece.offset + len(piece.chunk)) in transfer.under_way:
             core = self._core

@@ -14,7 +14,7 @@ from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
-from kelek.protocols.zmqraft.snapshot_orders import Begun, decode_work, encode_work
+from kelek.protocols.zmqraft.snapshot_orders import encode_work, result_for
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log
@@ -115,11 +115,10 @@ class PeerProcess(Process):
         self._act(peer, now_ms)
 
     def _take_result(self, peer: Peer, frames: Frames) -> None:
-        epoch, result = decode_work(frames)
-        if epoch == self.epoch or isinstance(result, Begun):
+        result = result_for(self.epoch, frames)
+        if result is not None:
             home = Home(self.files, self.node.identity)
-            results: Any = [result]
-            peer.on_results(results, self.world.now_ms, lambda snapshot: reqids_of(home))
+            peer.on_results([result], self.world.now_ms, lambda snapshot: reqids_of(home))
 
     def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
         for _, epoch, seq, full in acks:

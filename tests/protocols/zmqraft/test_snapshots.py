@@ -38,6 +38,7 @@ from kelek.protocols.zmqraft.snapshot_orders import (
     Snapshot,
     decode_work,
     encode_work,
+    result_for,
 )
 from kelek.protocols.zmqraft.values import encode_members
 
@@ -116,6 +117,15 @@ WORK: list[Order | Result] = [
 @pytest.mark.parametrize("work", WORK, ids=lambda work: type(work).__name__)
 def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
     assert decode_work(encode_work(9, work)) == (9, work)
+
+
+def test_a_snapshot_that_an_earlier_peer_had_made_counts_all_the_same() -> None:
+    snapshot = Snapshot(70, 2, 5000, 100, CONFIG)
+    for work in (Made(snapshot), Installed(snapshot), Begun(snapshot)):
+        assert result_for(9, encode_work(8, work)) == Begun(snapshot)
+        assert result_for(9, encode_work(9, work)) == work
+    for lost in (Made(None, "no"), Received(70, 2, 5), PieceRead("n2", 70, 2, 0, b"", False)):
+        assert result_for(9, encode_work(8, lost)) is None
 
 
 # ---- peers ----
@@ -256,6 +266,15 @@ def test_what_got_lost_is_ordered_again() -> None:
     assert [piece.offset for piece in again] == [0]
     desk.result(Begun(desk.peer.snapshots.newest))  # A new process: what it had is lost.
     assert [piece.offset for piece in pieces(desk.wake())] == [0]
+
+
+def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
+    desk = lacking(50, "n2")
+    desk.result(PieceRead("n2", 50, 1, 0, b"", False))
+    assert not pieces(desk.wake())
+    desk.result(Begun(Snapshot(50, 2, MEGABYTE, 1, CONFIG)))
+    desk.result(PieceRead("n2", 50, 1, 0, b"", False))
+    assert pieces(desk.wake())[-1].last_term == 2
 
 
 def test_the_end_lets_entries_follow() -> None:
