@@ -59,12 +59,12 @@ PLANTS = (
         told=STALE,
     ),
     Plant(
-        "read answered by an old round",
+        "read answered by a round of before",
         (
             Patch(
-                LEADER,
-                "follower.round = max(follower.round, message.round)",
-                "follower.round = self.round",
+                READS,
+                "        return self.round + 1",
+                "        return self.round if self._open else self.round + 1",
             ),
         ),
         told=STALE,
