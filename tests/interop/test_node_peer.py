@@ -305,6 +305,32 @@ def test_it_joins_by_config_update_and_leaves_again(start: Start, node_home: Pat
     assert client.update(b"without it") > index
 
 
+def _compacted(start: Start) -> tuple[Mixed, int]:
+    """Three of ours, whose log begins far behind 1, and its last index."""
+    mixed = start(OURS_ONLY._replace(log=COMPACTS))
+    mixed.client.update(b"all are there")
+    with kelek.Log(",".join(mixed.urls.values()), cluster="interop") as log:
+        log.update_many(b"%d" % number * 10 for number in range(20_000))
+        index = log.info().last_index
+    mixed.wait(lambda: (info := mixed.info(mixed.leader())) and info.first_index > 10_000)
+    mixed.client.wait_applied(index)
+    return mixed, index
+
+
+def test_its_client_reads_the_snapshot_before_the_entries(start: Start) -> None:
+    mixed, index = _compacted(start)
+    items = mixed.client.ask("mixed", after=0)["found"]
+    chunks = [item for item in items if "offset" in item]
+    entries = [item["index"] for item in items if "offset" not in item]
+    [snapshot_index] = {chunk["index"] for chunk in chunks}
+    assert entries == list(range(snapshot_index + 1, index + 1))
+    offset = 0
+    for chunk in chunks:
+        assert chunk["offset"] == offset
+        offset += chunk["bytes"]
+    assert offset == chunks[-1]["size"] > 0
+
+
 def test_its_client_hears_why_a_configuration_is_refused(start: Start) -> None:
     mixed = start(OURS_ONLY)
     mixed.client.update(b"all are there")
