@@ -14,11 +14,12 @@ import zmq
 from .. import __version__
 from ..native import Arena
 from ..native.updates import Reqids
+from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
-from ..protocols.zmqraft.snapshot_orders import Snapshot, encode_work, result_for
+from ..protocols.zmqraft.snapshot_orders import Result, Snapshot, encode_work, result_for
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
@@ -261,8 +262,15 @@ class RaftPeer(Actor):
         peer = self._peer
         if peer is None:
             return
-        came = (result_for(self.setup.epoch, frames) for frames in arena.messages())
-        results = [result for result in came if result is not None]
+        results: list[Result] = []
+        for frames in arena.messages():
+            try:
+                result = result_for(self.setup.epoch, frames)
+            except LocalProtocolError:
+                self.log_rarely("malformed-dropped", pipe="results", size=len(frames[0]))
+                continue
+            if result is not None:
+                results.append(result)
         peer.on_results(results, self.now_ms, self._reqids_of)
 
     def _reqids_of(self, snapshot: Snapshot) -> Iterable[bytes]:

@@ -92,11 +92,14 @@ class SnapshotSender(Actor):
     def _on_orders(self, arena: Arena) -> None:
         for frames in arena.messages():
             try:
-                self._peer_epoch, order = decode_work(frames)
+                epoch, order = decode_work(frames)
             except LocalProtocolError:
-                self.log_rarely("malformed-dropped", pipe="orders")
+                self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
                 continue
-            assert isinstance(order, ORDERS)
+            if not isinstance(order, ORDERS):
+                self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
+                continue
+            self._peer_epoch = epoch
             self._log_order(order)
             result = self._work.take(order)
             if result is not None:

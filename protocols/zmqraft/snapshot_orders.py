@@ -3,7 +3,8 @@
 Every order may get lost with the process that carries it out; each has somebody who asks again.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -138,25 +139,23 @@ def encode_work(epoch: int, work: Order | Result) -> list[bytes]:
 
 
 def decode_work(frames: list[bytes]) -> tuple[int, Order | Result]:
-    """Takes what encode_work() made: (epoch, work). Raises LocalProtocolError."""
+    """Takes what encode_work() made: (epoch, work). Raises LocalProtocolError on anything else."""
     try:
         kind, epoch, *fields = msgpack.unpackb(frames[0])
-        made = _KINDS[kind]
-    except (ValueError, IndexError, TypeError) as error:
+        made, large = _KINDS[kind], iter(frames[1:])
+        names = made.__annotations__
+        values = [_value(name, field, large) for name, field in zip(names, fields, strict=True)]
+        return epoch, made(*values)
+    except (ValueError, LookupError, TypeError, StopIteration, msgpack.UnpackException) as error:
         raise LocalProtocolError(f"not an order about snapshots: {error}") from error
-    large = iter(frames[1:])
-    types = made.__annotations__
-    values: list[object] = []
-    for (name, _), value in zip(types.items(), fields, strict=True):
-        if name == "batches":
-            values.append([Batch(first, count, term, next(large)) for first, count, term in value])
-        elif name == "snapshot":
-            values.append(None if value is None else Snapshot(*value))
-        elif value is None:
-            values.append(next(large))
-        else:
-            values.append(value)
-    return epoch, made(*values)
+
+
+def _value(name: str, field: Any, large: Iterator[bytes]) -> object:
+    if name == "batches":
+        return [Batch(first, count, term, next(large)) for first, count, term in field]
+    if name == "snapshot":
+        return None if field is None else Snapshot(*field)
+    return next(large) if field is None else field
 
 
 def result_for(epoch: int, frames: list[bytes]) -> Result | None:
@@ -165,7 +164,8 @@ def result_for(epoch: int, frames: list[bytes]) -> Result | None:
     A snapshot that is in place counts for every peer. Raises LocalProtocolError.
     """
     ordered_by, work = decode_work(frames)
-    assert not isinstance(work, Order)
+    if isinstance(work, Order):
+        raise LocalProtocolError("an order where a result belongs")
     if ordered_by == epoch or isinstance(work, Begun):
         return work
     if isinstance(work, Made | Installed) and work.snapshot is not None:

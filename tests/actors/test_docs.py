@@ -9,7 +9,7 @@ from kelek.actors import topology
 from kelek.actors.schema import REQUIRED, Key
 
 TEXT = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "h": 3600}
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3600}
 
 
 def table(title: str) -> dict[str, str]:

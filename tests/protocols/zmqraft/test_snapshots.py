@@ -8,7 +8,7 @@ import pytest
 
 from kelek import native
 from kelek.native.updates import Reqids
-from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
     AppendEntries,
@@ -40,7 +40,7 @@ from kelek.protocols.zmqraft.snapshot_orders import (
     encode_work,
     result_for,
 )
-from kelek.protocols.zmqraft.values import encode_members
+from kelek.protocols.zmqraft.values import encode_json, encode_members
 
 IDENT = b"demo"
 CONFIG = encode_members((("n1", "tcp://n1"), ("n2", "tcp://n2"), ("n3", "tcp://n3")))
@@ -117,6 +117,26 @@ WORK: list[Order | Result] = [
 @pytest.mark.parametrize("work", WORK, ids=lambda work: type(work).__name__)
 def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
     assert decode_work(encode_work(9, work)) == (9, work)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\xff"],
+        [b"junk"],
+        [encode_json([99, 1])],
+        [encode_json([5, 1, "n2"])],
+        [encode_json([-1, {}, 1])],
+        [encode_json([4, 1, "n2", 5, 7])],
+        [encode_json([4, 1, "n2", 5, [[1, 2, 3]]])],
+        encode_work(9, Make(70, 2, b"")),
+    ],
+    ids=str,
+)
+def test_junk_in_the_pipe_is_told_apart(frames: list[bytes]) -> None:
+    with pytest.raises(LocalProtocolError):
+        result_for(9, frames)
 
 
 def test_a_snapshot_that_an_earlier_peer_had_made_counts_all_the_same() -> None:
