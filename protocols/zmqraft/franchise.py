@@ -13,7 +13,8 @@ class Franchise:
     empty too (the cluster's first start), when another one has seen just that of all of us in our
     present incarnations, when the operator says so (bootstrap), or, as a learner, when it has
     caught up with the commit index of a leader that it has heard without a gap for so long that
-    its check-quorum would have ended a stale one (a learner does not count in that). A peer whose
+    its check-quorum would have ended a stale one (a learner does not count in that); or when it
+    has the entry by which it joins. A peer whose
     stored vote is damaged waits until it hears a leader of a newer term, and gives no other vote in
     that one: the damaged slot was the newest, so the forgotten vote is most likely of that term.
     """
@@ -82,6 +83,17 @@ class Franchise:
     def on_entries(self) -> None:
         """We have taken in something: from now on we owe."""
         self.empty = False
+
+    def on_joining(self) -> bool:
+        """A joint configuration takes us in, to which we did not belong; returns whether we have
+        become a voter by it.
+
+        Whatever we may have forgotten was said before a majority did without us: none of it counts.
+        """
+        if self.voter or self._lost_term is not None:
+            return False
+        self.voter = True
+        return True
 
     def on_leader(self, term: int, commit_index: int, agreed_index: int, now_ms: int) -> bool:
         """A leader was heard; returns whether we may vote from now on.

@@ -129,9 +129,10 @@ class MemberChanges:
             _send(reply, request.reqid, answer)
 
     def _take(self, request: ConfigUpdate, reply: Reply, now_ms: int) -> ConfigUpdateAnswer | None:
-        core, change, reqid = self._core, self._change, request.reqid
+        core, reqid = self._core, request.reqid
         if core.role is not Role.LEADER:
             return ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=core.leader)
+        change = self._resumed(now_ms)
         known = self._reqids.find(reqid)
         if change is not None and (change.reqid == reqid or known == change.index):
             change.reqid = reqid
@@ -146,7 +147,7 @@ class MemberChanges:
         oldest_s = max(self._unix_s - self._ttl_s, self._reqids.forgotten_s)
         if reqid_seconds(reqid) <= oldest_s or age_s < -EARLY_S_MAX:
             return ConfigUpdateAnswer(ConfigStatus.EXPIRED)
-        if change is not None or core.configuration.old:
+        if change is not None:
             return ConfigUpdateAnswer(ConfigStatus.BUSY)
         if not self._is_settled():
             return None  # It comes again.
@@ -232,10 +233,7 @@ class MemberChanges:
             if self._change is not None or self._gone_ms or self._handed_over:
                 self._abandon()
             return
-        change = self._change
-        if change is None and core.configuration.old:  # Its leader is gone: we finish it.
-            change = self._change = Change(None, self._roster.entry.new, Stage.JOINT, now_ms)
-            change.index = self._roster.history.last_index
+        change = self._resumed(now_ms)
         if change is not None:
             try:
                 self._advance(change, now_ms)
@@ -243,6 +241,13 @@ class MemberChanges:
                 self._end(change, refusal.answer)
         if self._gone_ms or self._handed_over:
             self._farewell(now_ms)
+
+    def _resumed(self, now_ms: int) -> Change | None:
+        """The change in work; also one that is joint and whose leader is gone: we finish it."""
+        if self._change is None and self._core.configuration.old:
+            self._change = Change(None, self._roster.entry.new, Stage.JOINT, now_ms)
+            self._change.index = self._roster.history.last_index
+        return self._change
 
     def _advance(self, change: Change, now_ms: int) -> None:
         core = self._core

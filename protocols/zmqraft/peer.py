@@ -650,6 +650,10 @@ class Peer:
         if core.configuration is not self._configuration:
             self._configuration = core.configuration
             self._note_members()
+            voters, old = core.configuration
+            if old and self.setup.peer_id in set(voters) - set(old) and self.franchise.on_joining():
+                self._become_voter()
+                core.spend_vote()
         ready = core.ready()
         self._note_role()
         job = self._job(ready.batches, ready.messages_after)

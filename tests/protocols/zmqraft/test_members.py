@@ -1,0 +1,364 @@
+"""Changes of the members, among real peer machines that hear each other at once."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from kelek import native
+from kelek.native.updates import Reqids
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.raft.core import Role
+from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.messages import HardState
+from kelek.protocols.zmqraft import config_codec as codec
+from kelek.protocols.zmqraft.client_codec import LogInfo, encode_log_info_answer
+from kelek.protocols.zmqraft.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
+from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO, encode_members, is_url
+from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, MemoryReader
+
+UNIX_S = 1_800_000_000
+OLD = ("n1", "n2", "n3")
+
+
+def url(name: str) -> str:
+    return f"tcp://{name}:7201"
+
+
+class Ring:
+    """Peers, a clock, and who is away."""
+
+    def __init__(self, *names: str) -> None:
+        self.now_ms = 10_000
+        self.peers: dict[str, Peer] = {}
+        self.away: set[str] = set()
+        self.foreign: dict[str, int] = {}  # Of another make: its last index.
+        self.answers: list[ConfigUpdateAnswer] = []
+        self._ids = 0
+        for name in names:
+            self.start(name, names, voter=True)
+        core = self.peers[names[0]].core
+        hellos_ms = self.now_ms + 20
+        self.run_until(lambda: self.now_ms > hellos_ms)
+        core._election_ms = self.now_ms
+        self.run_until(lambda: core.role is Role.LEADER and core.commit_index > 0)
+
+    def start(self, name: str, others: tuple[str, ...], *, voter: bool = False) -> Peer:
+        names = dict.fromkeys((*others, name))
+        setup = PeerSetup(
+            CLUSTER.decode(),
+            name,
+            {other: url(other) for other in names},
+            {other: f"tcp://{other}:7221" for other in names},
+        )
+        recovered = Recovered(1, RaftLog(), HardState(), voter, False)
+        seed = Random(len(self.peers))
+        self.peers[name] = Peer(setup, recovered, Reqids(), MemoryReader(), self.now_ms, seed)
+        return self.peers[name]
+
+    @property
+    def lead(self) -> Peer:
+        (name,) = [n for n, p in self.peers.items() if p.core.role is Role.LEADER]
+        return self.peers[name]
+
+    def new_id(self, age_s: int = 0) -> bytes:
+        self._ids += 1
+        return (UNIX_S - age_s).to_bytes(4, "big") + self._ids.to_bytes(8, "big")
+
+    def change(self, *names: str, reqid: bytes | None = None, to: str = "") -> bytes:
+        """Asks for these members; answers are kept."""
+        payload = encode_members([(name, url(name)) for name in names])
+        return self.ask(payload, reqid, to)
+
+    def ask(self, payload: bytes, reqid: bytes | None = None, to: str = "") -> bytes:
+        reqid = reqid or self.new_id()
+        message = [b"client", reqid, b"&", CLUSTER, payload]
+        peer = self.peers[to] if to else self.lead
+        peer.on_clients(native.Arena.from_messages([message]), self.now_ms, UNIX_S)
+        return reqid
+
+    def answer(self) -> ConfigUpdateAnswer:
+        """The next final word."""
+        self.run_until(lambda: any(self._is_final(a) for a in self.answers))
+        final = [a for a in self.answers if self._is_final(a)]
+        self.answers.clear()
+        assert len(final) == 1
+        return final[0]
+
+    def _is_final(self, answer: ConfigUpdateAnswer) -> bool:
+        return answer.status is not ConfigStatus.TAKEN or answer.log_index is not None
+
+    def run_until(self, holds: Callable[[], bool]) -> None:
+        """Lets everything happen; time passes by 5 ms."""
+        end_ms = self.now_ms + 5000
+        while not holds():
+            assert self.now_ms < end_ms, "it never happens"
+            for name in list(self.peers):
+                if name not in self.away:
+                    self.wake(name)
+            self.now_ms += 5
+
+    def wake(self, name: str) -> None:
+        """One wake, and what is answered to it."""
+        peer = self.peers[name]
+        self._act(peer)
+        for target, frames in list(peer.links_out.items()):
+            messages = frames.messages()
+            frames.clear()
+            for message in messages:
+                self._deliver(name, target, message)
+        for message in peer.clients_out.messages():
+            self.answers.append(codec.decode_config_update_answer(message[1:])[1])
+        peer.clients_out.clear()
+
+    def _act(self, peer: Peer) -> None:
+        """Its log is durable at once."""
+        wake = peer.wake(self.now_ms)
+        if wake.job is not None:
+            peer.on_written(wake.job.seq, self.now_ms)
+
+    def _deliver(self, source: str, target: str, message: list[bytes]) -> None:
+        if target in self.away or source in self.away:
+            return
+        peer = self.peers.get(target)
+        answers: list[list[bytes]] = []
+        if peer is not None:
+            arena = native.Arena.from_messages([[source.encode(), *message]])
+            peer.on_peers(arena, self.now_ms)
+            self._act(peer)
+            answers = [frames[1:] for frames in peer.peers_out.messages()]
+            peer.peers_out.clear()
+        elif target in self.foreign and message[1] == REQUEST_LOG_INFO:
+            info = LogInfo(False, None, 1, 1, 1, 1, self.foreign[target])
+            answers = [encode_log_info_answer(message[0], info)]
+        if answers:
+            self.peers[source].on_answers(target, native.Arena.from_messages(answers), self.now_ms)
+
+    def members(self, name: str) -> set[str]:
+        return set(self.peers[name].core.configuration.voters)
+
+
+@pytest.fixture
+def ring() -> Ring:
+    return Ring(*OLD)
+
+
+# What is done.
+
+
+def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: Ring) -> None:
+    ring.start("n4", OLD)
+    ring.change(*OLD, "n4")
+    answer = ring.answer()
+    assert answer.log_index == 2
+    ring.run_until(lambda: ring.members("n4") == {*OLD, "n4"})
+    assert [kind for kind in ring.lead.links.places.items() if kind[0] == "n4"] == [
+        ("n4", "tcp://n4:7221")
+    ], "it said itself where its door is"
+    ring.run_until(lambda: ring.peers["n4"].franchise.state == "voter")
+
+
+def test_who_leaves_is_told_and_then_left_alone(ring: Ring) -> None:
+    leader = ring.lead
+    ring.change("n1", "n2")
+    assert ring.answer().status is ConfigStatus.TAKEN
+    ring.run_until(lambda: "n3" not in leader.links.by_peer)
+    n3 = ring.peers["n3"]
+    assert n3.core.commit_index == leader.core.commit_index
+    assert not n3.core.is_voter
+
+
+def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
+    ring.change("n2", "n3")
+    assert ring.answer().status is ConfigStatus.TAKEN
+    others = [ring.peers["n2"].core, ring.peers["n3"].core]
+    ring.run_until(lambda: any(core.role is Role.LEADER for core in others))
+    ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
+
+
+def test_a_server_of_another_make_copies_the_log_by_itself(ring: Ring) -> None:
+    ring.foreign["m1"] = 1
+    ring.change(*OLD, "m1")
+    ring.run_until(lambda: "m1" in ring.members("n1"))
+    assert "m1" in ring.lead.links.by_peer
+
+
+# Repeats, and leaders that change.
+
+
+def test_a_repeat_is_the_same_change(ring: Ring) -> None:
+    reqid = ring.change("n1", "n2")
+    ring.change("n1", "n2", reqid=reqid)
+    index = ring.answer().log_index
+    ring.change("n1", "n2", reqid=reqid)
+    assert ring.answer().log_index == index
+    assert ring.lead.core.log.last_index == 3, "one joint entry, one final"
+
+
+def test_another_leader_finishes_a_joint_configuration(ring: Ring) -> None:
+    ring.start("n4", OLD)
+    reqid = ring.change("n1", "n2", "n4")
+    first = ring.peers["n1"]
+    heard = [ring.peers["n2"].core, ring.peers["n4"].core]
+    ring.run_until(lambda: all(core.configuration.old for core in heard))
+    index = ring.peers["n2"].roster.history.last_index
+    ring.away.add("n1")
+    del ring.peers["n1"]
+    ring.run_until(lambda: any(p.core.role is Role.LEADER for p in ring.peers.values()))
+    leader = ring.lead
+    assert leader is not first
+    ring.change("n1", "n2", "n4", reqid=reqid)
+    assert ring.answer().log_index == index
+    assert leader.core.configuration == (("n1", "n2", "n4"), ())
+
+
+def test_who_does_not_lead_says_who_does(ring: Ring) -> None:
+    ring.change("n1", "n2", to="n2")
+    answer = ring.answer()
+    assert (answer.status, answer.leader) == (ConfigStatus.NOT_LEADER, "n1")
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        ((), "Empty"),
+        (OLD, "Unchanged"),
+        (("n3", "n1", "n2"), "Unchanged"),
+        (("n1", "n2", "n2"), "Doubled"),
+    ],
+)
+def test_refused_members(ring: Ring, names: tuple[str, ...], name: str) -> None:
+    ring.change(*names)
+    answer = ring.answer()
+    assert (answer.status, answer.name) == (ConfigStatus.ERROR, name)
+    assert ring.lead.core.log.last_index == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x93",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91\xa2n1",
+        b"\x91\x92\xa2n1\x05",
+        encode_members([("n1", "nowhere")]),
+        encode_members([("n1", "tcp://n1:70000")]),
+        encode_members([("n1", "tcp://n1:1"), ("n2", "tcp://n1:1")]),
+        encode_members([(f"n{number}", f"tcp://h:{number}") for number in range(1, 99)]),
+    ],
+)
+def test_junk_is_refused_with_a_reason(ring: Ring, payload: bytes) -> None:
+    ring.ask(payload)
+    answer = ring.answer()
+    assert answer.status is ConfigStatus.ERROR
+    assert answer.message
+
+
+def test_a_server_that_is_not_there_is_not_taken(ring: Ring) -> None:
+    ring.change(*OLD, "n4")
+    answer = ring.answer()
+    assert (answer.name, answer.message) == ("Unreachable", "no answer from n4 at tcp://n4:7201")
+    assert "n4" not in ring.lead.links.by_peer
+    ring.start("n4", OLD)
+    ring.change(*OLD, "n4")
+    assert ring.answer().status is ConfigStatus.TAKEN
+
+
+def test_what_would_lose_the_quorum_is_refused(ring: Ring) -> None:
+    ring.away.add("n3")
+    end_ms = ring.now_ms + 400
+    ring.run_until(lambda: ring.now_ms >= end_ms)
+    ring.change("n1", "n3")
+    answer = ring.answer()
+    assert answer.name == "QuorumLost"
+    assert "n3" in answer.message
+
+
+def test_one_change_at_a_time(ring: Ring) -> None:
+    ring.change(*OLD, "n9")  # It is waited for.
+    ring.change("n1", "n2")
+    assert ring.answer().status is ConfigStatus.BUSY
+
+
+@pytest.mark.parametrize("age_s", [9 * 3600, -3600])
+def test_an_id_of_another_time_is_expired(ring: Ring, age_s: int) -> None:
+    ring.change("n1", "n2", reqid=ring.new_id(age_s))
+    assert ring.answer().status is ConfigStatus.EXPIRED
+
+
+# The codec.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ConfigUpdateAnswer(ConfigStatus.NOT_LEADER),
+        ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader="n2"),
+        ConfigUpdateAnswer(ConfigStatus.TAKEN),
+        ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=7),
+        ConfigUpdateAnswer(ConfigStatus.ERROR, name="Empty", message="nobody"),
+        ConfigUpdateAnswer(ConfigStatus.BUSY),
+        ConfigUpdateAnswer(ConfigStatus.EXPIRED),
+    ],
+)
+def test_answers_come_back(answer: ConfigUpdateAnswer) -> None:
+    frames = codec.encode_config_update_answer(b"r" * 12, answer)
+    assert codec.decode_config_update_answer(frames) == (b"r" * 12, answer)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"r" * 12, b"&", CLUSTER],
+        [b"r" * 11, b"&", CLUSTER, b"\x90"],
+        [b"r" * 12, b"=", CLUSTER, b"\x90"],
+        [b"r" * 12, b"&", b"other", b"\x90"],
+        [b"r" * 12, b"&", CLUSTER, b"\x90", b""],
+    ],
+)
+def test_what_is_no_config_update(frames: list[bytes]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_config_update(frames, CLUSTER)
+    good = [b"r" * 12, b"&", CLUSTER, b"\x90"]
+    assert codec.decode_config_update(good, CLUSTER) == ConfigUpdate(b"r" * 12, b"\x90")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x90", b"\xc0", b"\x80", b"\x81\xa3new\x90", b"\x92\x92\xa1a\xa1x\x92\xa1a\xa1y"],
+)
+def test_a_config_entry_that_says_nothing(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_config_entry(data)
+
+
+def test_config_entries_come_back() -> None:
+    old, new = (("a", "tcp://a:1"),), (("b", "tcp://b:1"), ("a", "tcp://a:2"))
+    for entry in (codec.ConfigEntry(new), codec.ConfigEntry(new, old)):
+        assert codec.decode_config_entry(codec.encode_config_entry(entry)) == entry
+    assert codec.ConfigEntry(new, old).members == (("a", "tcp://a:2"), ("b", "tcp://b:1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("tcp://127.0.0.1:7201", True),
+        ("tcp://host.example:1", True),
+        ("tcp://[::1]:7201", True),
+        ("ipc:///tmp/x", True),
+        ("tcp://*:7201", False),
+        ("tcp://127.0.0.1:0", False),
+        ("tcp://127.0.0.1:65536", False),
+        ("tcp://a;b:1", False),
+        ("http://a:1", False),
+        ("", False),
+    ],
+)
+def test_where_a_socket_can_go(text: str, good: bool) -> None:
+    assert is_url(text) is good
