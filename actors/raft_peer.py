@@ -18,8 +18,10 @@ from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
+from ..protocols.zmqraft.franchise import Repair
 from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
 from ..protocols.zmqraft.snapshot_orders import Result, Snapshot, encode_work, result_for
+from ..storage import repair
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
@@ -145,6 +147,7 @@ class RaftPeer(Actor):
         reqids, stored, setup = Reqids(), self._hard_state, self._peer_setup()
         known = Known(keep(self.options), setup.urls, setup.peer_urls)
         found = start(self._home, self._reader, reqids, known)
+        self._damage = damage = repair.unanswered(self._home.files, stored.repaired)
         recovered = Recovered(
             epoch=self.setup.epoch,
             log=found.log,
@@ -155,6 +158,7 @@ class RaftPeer(Actor):
             roster=found.roster,
             snapshot=found.snapshot,
             reset=found.reset,
+            repair=damage and Repair(damage.last_index, damage.problem),
         )
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
@@ -171,6 +175,8 @@ class RaftPeer(Actor):
             reqids=len(reqids),
             vote=peer.franchise.state,
         )
+        if damage is not None:
+            self.log("repairing", until=damage.last_index, damage=damage.problem)
         self.ready()
 
     def _follow_links(self, peer: Peer) -> None:
@@ -315,6 +321,9 @@ class RaftPeer(Actor):
     def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
         """Makes term and vote durable; slow disks are told of, as every election waits for them."""
         self._hard_state.withheld = peer.franchise.withheld
+        if self._damage is not None and peer.franchise.repair is None:
+            self.log("repaired", last_index=peer.core.log.last_index)
+            self._hard_state.repaired, self._damage = self._damage.epoch, None
         begun_ms = monotonic_ms()
         self._hard_state.save(state, voter)
         took_ms = monotonic_ms() - begun_ms

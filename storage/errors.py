@@ -23,6 +23,11 @@ class StorageFull(StorageError):
         super().__init__(place, "no space is left on the disk", "free some, it goes on by itself")
 
 
+class Damaged(StorageError):
+    """What was sound once is so no more: bits have flipped, or parts are missing. The other nodes
+    have it still."""
+
+
 class StorageLocked(StorageError):
     """Another process writes here."""
 

@@ -31,6 +31,8 @@ MAGIC_SLOT = 0x564B4C4B  # "KLKV"
 NO_VOTE = 0x100
 
 _SLOT = Struct("<IIQQBBH")  # magic, crc, sequence, term, voter, withheld, size of the vote
+_REPAIRED = Struct("<Q")
+REPAIRED_OFFSET = 288  # Behind the longest vote; zero in files of older versions.
 
 
 class _Slot(NamedTuple):
@@ -38,6 +40,7 @@ class _Slot(NamedTuple):
     state: HardState
     voter: bool
     withheld: bool
+    repaired: int = 0
 
 
 class HardStateFile:
@@ -57,6 +60,8 @@ class HardStateFile:
         self.voter = newest.voter  # Has ever been made a voter.
         # A slot is damaged: a vote may be forgotten. Stays until a save after it was set to False.
         self.withheld = newest.withheld or len(sound) < sum(slot is not None for slot in slots)
+        # The epoch of the last mark of a damaged log (repair.py) that has been made good.
+        self.repaired = newest.repaired
         self._sequence = newest.sequence
         # The next save goes to the slot that is damaged or older.
         self._number = 2 if slots[0] is newest else 1
@@ -94,7 +99,7 @@ class HardStateFile:
                 f"nothing is written after: {self._failed.problem}",
                 self._failed.way_out,
             )
-        slot = _Slot(self._sequence + 1, state, voter, self.withheld)
+        slot = _Slot(self._sequence + 1, state, voter, self.withheld, self.repaired)
         try:
             self._file.write(self._number * SEGMENT_START, [_encode(slot)])
             self._file.sync()
@@ -163,8 +168,9 @@ def _encode(slot: _Slot) -> bytes:
     fields = _SLOT.pack(
         MAGIC_SLOT, 0, slot.sequence, slot.state.term, slot.voter, slot.withheld, size
     )
-    data = (fields + vote).ljust(SEGMENT_START, b"\0")
-    assert len(fields + vote) <= SECTOR_BYTES
+    data = (fields + vote).ljust(REPAIRED_OFFSET, b"\0") + _REPAIRED.pack(slot.repaired)
+    assert len(data) <= SECTOR_BYTES
+    data = data.ljust(SEGMENT_START, b"\0")
     return data[:4] + native.crc32c(data[8:]).to_bytes(4, "little") + data[8:]
 
 
@@ -176,4 +182,5 @@ def _decode(data: bytes) -> _Slot | None:
         return None
     vote = data[_SLOT.size : _SLOT.size + size].decode("utf-8", "replace")
     state = HardState(term, None if size == NO_VOTE else vote)
-    return _Slot(sequence, state, bool(voter), bool(withheld))
+    (repaired,) = _REPAIRED.unpack_from(data, REPAIRED_OFFSET)
+    return _Slot(sequence, state, bool(voter), bool(withheld), repaired)

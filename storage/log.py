@@ -12,9 +12,10 @@ from .. import native
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
 from ..protocols.raft.messages import Batch
 from ..protocols.record import check_block
-from .errors import StorageError, StorageFull
+from . import repair
+from .errors import Damaged, StorageError, StorageFull
 from .files import File, Files, Syncer
-from .recovery import CLEAN, Tail, live, recover
+from .recovery import CLEAN, Recovered, Tail, live, recover
 from .runs import Runs
 from .segment import (
     FOLDER,
@@ -62,9 +63,10 @@ class Log:
         self._syncer: Syncer | None = None
         self.syncing = False  # Beside, what was appended: sync_end() tells of the end.
         self.low = False  # No space for a spare: append() refuses until there is one.
+        self.damage: repair.Repair | None = None  # Found at this start.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
-            self._recover(setup.base[0])
+            self._recover(setup.base)
             undo.callback(self._close_files)
             if setup.beside:
                 self._syncer = files.syncer()
@@ -89,7 +91,8 @@ class Log:
         index and term of the last entry in the newest snapshot. The entries up to it may be
         missing, and a log that lacks it begins anew behind it, as reset() does. beside:
         sync_begin() does not wait for the disk.
-        Raises StorageError: locked, corrupt, foreign, or refused by the system; StorageFull.
+        Of a damaged log the sound beginning is left, and `damage` and a mark on the disk tell so.
+        Raises StorageError: locked, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
@@ -126,9 +129,13 @@ class Log:
 
     # ---- recovery ----
 
-    def _recover(self, base_index: int) -> None:
+    def _recover(self, base: tuple[int, int]) -> None:
         files = self._files
-        found = recover(files, self._identity, base_index)
+        try:
+            repair.read(files)
+            found = recover(files, self._identity, base[0])
+        except Damaged as error:
+            found = self._salvage(base, error)
         self._runs = found.runs
         self._headers = found.headers
         names = files.names(FOLDER)
@@ -145,6 +152,18 @@ class Log:
             self._begin(found.tail)
         else:
             self._resume(found.headers[-1], found.offset)
+
+    def _salvage(self, base: tuple[int, int], error: Damaged) -> Recovered:
+        """The sound beginning of a damaged log. What it may have held is durable before anything
+        is changed: else the next start would take the rest for all."""
+        mark = repair.Repair(self._epoch, 0, f"{error.place}: {error.problem}")
+        left = repair.salvage(self._files, self._identity, base, mark)
+        repair.write(self._files, left.repair)
+        self.damage = left.repair
+        for path in left.aside:
+            self._files.rename(path, path + repair.ASIDE)
+        self._files.sync_folder(FOLDER)
+        return left.found
 
     def _find_spare(self) -> File | None:
         """One that is whole and still nothing but zeros, even if its use was begun."""
@@ -172,7 +191,10 @@ class Log:
         file, path = self._prepare(SEGMENT_START + size + native.HEADER_SIZE)
         mark = native.mark(SEGMENT_START + size, self._epoch)
         file.write(SEGMENT_START, [*tail.blocks, mark])
-        self._name(file, path, self._header(file, tail.first_index, tail.previous_term))
+        header = self._header(file, tail.first_index, tail.previous_term)
+        if self.damage is not None and tail.first_index == self._runs.base_index + 1:
+            header = header._replace(begins=True)  # Whatever is older may not lead up to it.
+        self._name(file, path, header)
         self._offset = self._synced = SEGMENT_START + size + len(mark)
 
     # ---- segments ----

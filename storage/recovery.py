@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import native
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
-from .errors import StorageError
+from .errors import Damaged, StorageError
 from .files import File, Files
 from .runs import Runs
 from .segment import (
@@ -57,7 +57,7 @@ def read_clean(files: Files) -> CleanMark | None:
 
 
 def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
-    """The headers of all segments by sequence. StorageError: damaged or foreign."""
+    """The headers of all segments by sequence. Damaged, or StorageError: foreign."""
     headers = []
     for name in files.names(FOLDER):
         if not name.endswith(".seg"):
@@ -72,7 +72,7 @@ def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
         finally:
             file.close()
         if parse_name(name) != (header.sequence, header.first_index):
-            raise StorageError(place, f"it says of itself that it is {header.path}", RESTORE)
+            raise Damaged(place, f"it says of itself that it is {header.path}", RESTORE)
         headers.append(header)
     return sorted(headers, key=lambda header: header.sequence)
 
@@ -102,19 +102,19 @@ def behind(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]
 def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
     """Reads the whole log, but segments that hold nothing behind base_index.
 
-    Raises StorageError: corrupt, foreign, or entries behind base_index missing.
+    Raises Damaged: corrupt, or entries behind base_index missing; StorageError: foreign.
     """
     headers = read_headers(files, identity)
     clean = read_clean(files)
     if not headers:
         if clean is not None:
-            raise StorageError(files.place(FOLDER), "every segment is missing", RESTORE)
+            raise Damaged(files.place(FOLDER), "every segment is missing", RESTORE)
         return Recovered([], Runs(0, 0, [], 0), SEGMENT_START, None)
     kept = behind(live(headers), base_index)
     base = kept[0]
     if base.first_index > base_index + 1:
         problem = f"expected entry {base_index + 1} in the first segment, found {base.first_index}"
-        raise StorageError(files.place(base.path), problem, RESTORE)
+        raise Damaged(files.place(base.path), problem, RESTORE)
     runs = Runs(base.first_index - 1, base.previous_term, [], base.first_index - 1)
     for header, successor in pairwise(kept):
         _scan_closed(files, header, successor, runs)
@@ -133,7 +133,7 @@ def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
     """Opens a segment that must continue what runs tells of."""
     place = files.place(header.path)
     if runs.term_at(header.first_index - 1) != header.previous_term:
-        raise StorageError(
+        raise Damaged(
             place,
             f"it follows entry {header.first_index - 1} of term {header.previous_term}, the "
             f"segments before it end at {runs.last_index} with term {runs.last_term}",
@@ -145,7 +145,7 @@ def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
         raise StorageError(place, "it disappeared", "leave this directory to its owner")
     if file.size > header.size:
         file.close()
-        raise StorageError(place, f"expected {header.size} bytes, found {file.size}", RESTORE)
+        raise Damaged(place, f"expected {header.size} bytes, found {file.size}", RESTORE)
     return file
 
 
@@ -177,7 +177,7 @@ def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark)
         raise corrupt(file.place, data, scan)
     found = CleanMark(header.sequence, scan.offset, runs.last_index, runs.last_term)
     if found != clean or len(data) != header.size:
-        raise StorageError(file.place, f"expected {clean}, found {found}", RESTORE)
+        raise Damaged(file.place, f"expected {clean}, found {found}", RESTORE)
     return scan.offset
 
 
@@ -214,7 +214,7 @@ def _equal(one: memoryview, other: memoryview) -> bool:
     )
 
 
-def corrupt(place: str, data: memoryview, scan: native.Scan) -> StorageError:
+def corrupt(place: str, data: memoryview, scan: native.Scan) -> Damaged:
     """Says what stands at the offset where a scan stopped, and what belongs there."""
     at = scan.offset
     if at + BLOCK_HEADER.size > len(data):
@@ -235,4 +235,4 @@ def corrupt(place: str, data: memoryview, scan: native.Scan) -> StorageError:
             )
         else:
             problem = f"expected {count} records in {size} bytes, found others"
-    return StorageError(place, f"offset {at}: {problem}", RESTORE)
+    return Damaged(place, f"offset {at}: {problem}", RESTORE)

@@ -5,7 +5,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from .. import native
-from .errors import StorageError
+from .errors import Damaged, StorageError
 
 FOLDER = "log"
 SEGMENT_START = 4096  # Where marks and blocks begin, behind the header.
@@ -89,12 +89,10 @@ def check_identity(
 def read_identity(magic: int, fields_size: int, data: bytes, place: str) -> tuple[bytes, Identity]:
     """The fields of such a block, whosever it is. StorageError: damaged, of another version."""
     if len(data) < SEGMENT_START:
-        raise StorageError(
-            place, f"its first block has {len(data)} of {SEGMENT_START} bytes", RESTORE
-        )
+        raise Damaged(place, f"its first block has {len(data)} of {SEGMENT_START} bytes", RESTORE)
     found_magic, version = Struct("<II").unpack_from(data)
     if found_magic != magic:
-        raise StorageError(
+        raise Damaged(
             place, f"offset 0: expected magic {magic:08x}, found {found_magic:08x}", RESTORE
         )
     if version != VERSION:
@@ -108,9 +106,7 @@ def read_identity(magic: int, fields_size: int, data: bytes, place: str) -> tupl
         _CRC.unpack(data[SEGMENT_START - _CRC.size : SEGMENT_START])[0],
     )
     if crc != found:
-        raise StorageError(
-            place, f"offset 0: expected checksum {crc:08x}, found {found:08x}", RESTORE
-        )
+        raise Damaged(place, f"offset 0: expected checksum {crc:08x}, found {found:08x}", RESTORE)
     at = 8 + fields_size
     names = []
     for _ in range(2):

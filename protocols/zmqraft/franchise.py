@@ -4,6 +4,14 @@ It decides from what it is told and never asks anybody. design: docs/architectur
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Repair(NamedTuple):
+    """A log that was damaged, of which the sound beginning is left."""
+
+    last_index: int  # Up to here it may have acknowledged entries.
+    problem: str  # Where the damage was, and what.
 
 
 class Franchise:
@@ -17,6 +25,8 @@ class Franchise:
     has the entry by which it joins. A peer whose
     stored vote is damaged waits until it hears a leader of a newer term, and gives no other vote in
     that one: the damaged slot was the newest, so the forgotten vote is most likely of that term.
+    A peer whose log was damaged counts as a learner that has to hold, besides, as much as it may
+    have acknowledged before: whoever lets it vote earlier may lose what it has helped to commit.
     """
 
     def __init__(
@@ -33,6 +43,7 @@ class Franchise:
         self._empty_peers: dict[str, int] = {}  # With their incarnations.
         self._has_used_peers = False
         self._lost_term: int | None = None
+        self.repair: Repair | None = None  # What is being made good.
         self.empty = False  # No entry, never a voter: it owes nothing to anybody.
         self.voter = True
         self.witnessed: tuple[tuple[str, int], ...] = ()
@@ -43,6 +54,11 @@ class Franchise:
         self._lost_term = lost_term
         self.empty = log_is_empty and not voter and lost_term is None
         self.voter = voter or (self.empty and (boot or not self._others))
+
+    def begin_repair(self, repair: Repair) -> None:
+        """Counts the peer as a learner until it holds again what it may have acknowledged."""
+        self.repair = repair
+        self.voter = self.empty = False
 
     @property
     def may_vote(self) -> bool:
@@ -56,7 +72,9 @@ class Franchise:
 
     @property
     def state(self) -> str:
-        """For status: voter, learner, or vote withheld."""
+        """For status: voter, learner, repairing, or vote withheld."""
+        if self.repair is not None:
+            return "repairing"
         if self._lost_term is not None:
             return "vote withheld"
         return "voter" if self.voter else "learner"
@@ -98,7 +116,8 @@ class Franchise:
     def on_leader(self, term: int, commit_index: int, agreed_index: int, now_ms: int) -> bool:
         """A leader was heard; returns whether we may vote from now on.
 
-        agreed_index   up to here our disk has what the leader has
+        agreed_index   up to here our disk has what the leader has; 0 as long as the leader's commit
+                       index may be older than what was committed before it led
         """
         if self.may_vote:
             return False
@@ -109,6 +128,8 @@ class Franchise:
             self._leader_term, self._leader_since_ms = term, now_ms
         self._leader_heard_ms = now_ms
         trusted = now_ms - self._leader_since_ms >= self._trust_after_ms
-        if not self.voter and trusted and agreed_index >= commit_index > 0:
+        owed_index = 0 if self.repair is None else self.repair.last_index
+        if not self.voter and trusted and agreed_index >= max(commit_index, owed_index, 1):
             self.voter = True
+            self.repair = None
         return self.may_vote

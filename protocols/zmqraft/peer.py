@@ -60,7 +60,7 @@ from .extensions import (
     encode_entries_packed_answer,
     encode_hello_answer,
 )
-from .franchise import Franchise
+from .franchise import Franchise, Repair
 from .jobs import Jobs
 from .link import Entries, Origin, PeerRequests
 from .links import Links
@@ -163,6 +163,7 @@ class Recovered(NamedTuple):
     reset: bool = False  # The files of the log do not hold the snapshot's last entry.
     marks: PruneMarks | None = None  # Of what the table of request ids was made of.
     roster: Roster | None = None  # What the log says of the members; None: nothing.
+    repair: Repair | None = None  # The log was damaged, and that is not yet made good.
 
 
 class Wake(NamedTuple):
@@ -217,7 +218,7 @@ class Peer:
         self.incarnation = random.getrandbits(48)
         self.franchise = self._enfranchise(recovered)
         self.core.may_vote = self.franchise.may_vote
-        self._voter_saved = recovered.voter
+        self._voter_saved = recovered.voter and recovered.repair is None
 
         self.clients_out = native.Frames()
         self.peers_out = native.Frames()
@@ -271,6 +272,8 @@ class Peer:
             known_term if recovered.withheld else None,
             setup.bootstrap,
         )
+        if recovered.repair is not None:
+            franchise.begin_repair(recovered.repair)
         self.roster.settled = self.roster.settled or franchise.voter
         return franchise
 
@@ -481,9 +484,15 @@ class Peer:
         agreed_index = min(core.durable_index, core.commit_index)
         # And only when we know who the voters are. Leaders of another make do not tell, nor did
         # versions before there were changes: those are as the topology says.
-        if not self.roster.settled and message.leader in self.roster.insiders:
-            agreed_index = 0
         commit_index = message.commit_index
+        if message.leader in self.roster.insiders and not (
+            self.roster.settled
+            # It knows that we hold less than it may have heard from us before we started, ...
+            and message.leader not in self.links.wanted
+            # ... and has committed in its own term: so all that was ever committed is below that.
+            and core.log.term_at(commit_index) == message.term
+        ):
+            agreed_index = 0
         withheld = self.franchise.withheld
         if self.franchise.on_leader(message.term, commit_index, agreed_index, self._now_ms):
             self._become_voter()
@@ -771,6 +780,7 @@ class Peer:
             "durable_index": self.core.durable_index,
             "applied_index": self.last_applied,
             "vote": self.franchise.state,
+            "repair": self.franchise.repair and self.franchise.repair.problem,
             "reqids": len(self.reqids),
             "malformed": self.malformed,
             "strangers": self.requests.strangers,

@@ -1,12 +1,17 @@
 """Every cut and every flipped bit of small logs: recovered or refused, never silently less."""
 
+from contextlib import suppress
+from itertools import product
+from random import Random
+
 import pytest
 
 from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.errors import StorageError
+from kelek.storage import repair
+from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.log import Log
-from kelek.storage.memory import MemoryDisk, MemoryFiles
+from kelek.storage.memory import Killed, MemoryDisk, MemoryFiles
 from kelek.storage.reader import LogReader
 from kelek.storage.recovery import Recovered, recover
 from kelek.storage.segment import Identity
@@ -164,20 +169,75 @@ def test_a_renamed_segment_is_refused() -> None:
     disk, _ = log_of(1, close=False)
     (path,) = segments(disk)
     disk.names[path.replace("01.seg", "02.seg")] = disk.names.pop(path)
-    with pytest.raises(StorageError, match="says of itself"):
-        Log.open(disk.process(), ME, epoch=2)
+    with pytest.raises(Damaged, match="says of itself"):
+        recover(disk.process(), ME)
 
 
-def test_a_refused_log_is_not_changed() -> None:
-    disk, _ = log_of(5, close=True)
-    (path,) = segments(disk)
-    disk.flip(path, HEADER * 8 + 400)
-    before = {name: bytes(inode.cache) for name, inode in disk.names.items()}
-    for _ in range(2):
-        with pytest.raises(StorageError, match="offset 4128: expected checksum"):
-            Log.open(disk.process(), ME, epoch=2)
-        assert {name: bytes(inode.cache) for name, inode in disk.names.items()} == before
-        disk.crash()
+def whole(disk: MemoryDisk) -> list[Batch]:
+    return list(LogReader(disk.process(), ME).scan())
+
+
+def test_of_a_damaged_log_the_sound_beginning_is_left() -> None:
+    """Wherever a bit flips or a segment is lost, in whatever log: a prefix is left, and the mark
+    says as much as was acknowledged. All this survives a next start, which finds nothing wrong."""
+    for close, number in product((False, True), range(3)):
+        for at in (8, HEADER + 40, HEADER + 700, 6000, None):
+            disk, made = log_of(16, close)
+            path = segments(disk)[number]
+            end = sizes(disk, path)[-1]
+            if at is None:
+                disk.process().remove(path)
+                disk.process().sync_folder("log")
+            else:
+                disk.flip(path, min(at, end - 9) * 8)
+            if at is None and number == 2 and not close:
+                continue  # Nobody can know that there was one more.
+            log = Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
+            assert log.damage is not None
+            assert log.damage.last_index >= made[-1].last_index or at is None
+            left = log.last_index
+            disk.power_loss(Random(1))
+            mark = repair.unanswered(disk.process(), 0)
+            assert mark == log.damage
+            assert repair.unanswered(disk.process(), 7) is None
+            again = Log.open(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
+            assert again.damage is None
+            assert again.last_index == left < made[-1].last_index
+            entries = [batch for batch in made if batch.last_index <= left]
+            assert [batch.block for batch in whole(disk)] == [batch.block for batch in entries]
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+def test_killed_while_it_salvages(steps: int) -> None:
+    """The mark is durable before anything is changed, so the damage is never forgotten."""
+    for at in (8, 700):
+        disk, made = log_of(16, close=False)
+        disk.flip(segments(disk)[2 if at == 8 else 1], at * 8 if at == 8 else (HEADER + at) * 8)
+        disk.kill_after(steps)
+        with suppress(Killed):
+            Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
+        disk.kill_after(None)
+        disk.power_loss(Random(steps))
+        Log.open(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
+        mark = repair.unanswered(disk.process(), 0)
+        assert mark is not None
+        assert mark.last_index >= made[-1].last_index
+
+
+def test_every_flip_of_the_mark_is_seen_and_made_good() -> None:
+    disk, _ = log_of(5, close=False)
+    disk.flip(segments(disk)[0], (HEADER + 40) * 8)
+    Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
+    disk.crash()
+    for bit in range(len(disk.names[repair.PATH].cache) * 8):
+        disk.flip(repair.PATH, bit)
+        with pytest.raises(Damaged):
+            repair.read(disk.process())
+        disk.flip(repair.PATH, bit)
+    disk.flip(repair.PATH, 99)
+    log = Log.open(disk.process(), ME, epoch=9, segment_bytes=SEGMENT_BYTES)
+    assert log.damage is not None
+    assert repair.unanswered(disk.process(), 7) == log.damage
 
 
 def test_a_reader_tells_corruption_from_what_is_not_there_yet() -> None:

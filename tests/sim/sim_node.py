@@ -13,8 +13,10 @@ from kelek.native.updates import Reqids
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
+from kelek.protocols.zmqraft.franchise import Repair
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshot_orders import encode_work, result_for
+from kelek.storage import repair
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log
@@ -60,6 +62,7 @@ class PeerProcess(Process):
             home, self.reader, reqids, Known(KEEP, setup.urls, setup.peer_urls), **options
         )
         stored = self.hard_state
+        self.damage = damage = repair.unanswered(self.files, stored.repaired)
         recovered = Recovered(
             epoch=self.epoch,
             log=found.log,
@@ -69,6 +72,7 @@ class PeerProcess(Process):
             roster=found.roster,
             snapshot=found.snapshot,
             reset=found.reset,
+            repair=damage and Repair(damage.last_index, damage.problem),
         )
         random = Random(self.world.random.getrandbits(64))
         now_ms = self.world.now_ms
@@ -139,6 +143,8 @@ class PeerProcess(Process):
         node = self.node
         if wake.hard_state is not None:
             self.hard_state.withheld = peer.franchise.withheld
+            if self.damage is not None and peer.franchise.repair is None:
+                self.hard_state.repaired, self.damage = self.damage.epoch, None
             self.hard_state.save(*wake.hard_state)
         for name in [name for name in self.links if name not in peer.links_out]:
             self.links.pop(name).close()

@@ -13,11 +13,12 @@ from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
 from kelek.storage.disk import Disk
-from kelek.storage.errors import StorageError, StorageFull
+from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.files import Files
 from kelek.storage.log import Log
 from kelek.storage.memory import Killed, MemoryDisk
 from kelek.storage.reader import LogReader
+from kelek.storage.recovery import recover
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots, newest
 from kelek.storage.snapshot_work import Keep
@@ -102,14 +103,17 @@ def test_whole_segments_below_an_index_go(place: Callable[[], Files]) -> None:
     reader.close()
     assert reader.batches(1, 600, 1, 100) == []
     assert reader.base() == (firsts[2] - 1, 1)
+    assert reader.base(firsts[3] - 2) == (firsts[2] - 1, 1)
+    assert reader.base(firsts[3] - 1) == (firsts[3] - 1, 1), "a writer opened so drops the rest"
+    assert reader.base(10_000) == (firsts[-1] - 1, 1)
     assert reader.batches(firsts[2], 600, 1, 1)[0].first_index == firsts[2]
     log.compact(600)
     rest(log)
     assert segments(files) == before[-1:], "the active one stays"
     log.append(600, 1, [batch(601, 2, 2).block])
     log.close()
-    with pytest.raises(StorageError, match="expected entry 1 in the first segment, found"):
-        opened(files)
+    with pytest.raises(Damaged, match="expected entry 1 in the first segment, found"):
+        recover(files, ME)
     log = opened(files, (600, 1))
     assert (log.first_index, log.last_index, log.runs) == (firsts[-1], 602, [(601, 2)])
     entries = LogReader(files, ME)
@@ -183,8 +187,8 @@ def test_a_start_ignores_what_a_snapshot_includes(place: Callable[[], Files]) ->
     broken.write(5000, [b"junk"])
     broken.close()
     first_index = int(names[3][17:33], 16)
-    with pytest.raises(StorageError):
-        opened(files, (first_index - 2, 1))
+    with pytest.raises(Damaged):
+        recover(files, ME, first_index - 2)
     log = opened(files, (first_index - 1, 1))
     assert (log.first_index, log.last_index) == (first_index, 600)
     rest(log)
@@ -197,9 +201,9 @@ def test_a_log_begun_anew_needs_its_snapshot(place: Callable[[], Files]) -> None
     log = filled(files, 100)
     log.reset(200, 3)
     log.close()
-    for base in [(0, 0), (199, 3)]:
-        with pytest.raises(StorageError, match="in the first segment, found 201"):
-            opened(files, base)
+    for base_index in (0, 199):
+        with pytest.raises(Damaged, match="in the first segment, found 201"):
+            recover(files, ME, base_index)
 
 
 def test_a_full_disk_keeps_the_old_log() -> None:

@@ -1,6 +1,6 @@
 """Who may vote: first starts, bootstrap, learners that catch up, damaged votes."""
 
-from kelek.protocols.zmqraft.franchise import Franchise
+from kelek.protocols.zmqraft.franchise import Franchise, Repair
 
 GAP_MS, TRUST_MS = 200, 600
 
@@ -95,3 +95,23 @@ def test_a_lost_vote_is_withheld_until_a_newer_term_leads() -> None:
     assert not node.on_leader(7, 10, 10, 1000)
     assert node.on_leader(8, 10, 0, 1100)
     assert node.may_vote
+
+
+def test_a_damaged_log_needs_what_it_had_and_a_lasting_leader() -> None:
+    """Its commit index alone is not enough: more may have been acknowledged than it says."""
+    node = franchise(voter=True, empty=False)
+    node.begin_repair(Repair(12, "log/1.seg: offset 4128"))
+    assert node.state == "repairing"
+    assert not node.may_vote
+    assert not hear(node, 3, durable=11, from_ms=1000, to_ms=3000)
+    assert not hear(node, 4, durable=12, from_ms=3000, to_ms=3500), "a new leader"
+    assert hear(node, 4, durable=12, from_ms=3500, to_ms=3700)
+    assert node.repair is None
+
+
+def test_no_bootstrap_of_a_log_that_is_lost_altogether() -> None:
+    node = franchise(voter=False, empty=True, boot=True)
+    node.begin_repair(Repair(0, "log: every segment is missing"))
+    assert not node.on_hello("n2", True, 20, (("n1", 10),))
+    assert not node.on_hello("n3", True, 30, ())
+    assert not node.may_vote

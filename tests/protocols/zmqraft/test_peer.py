@@ -123,6 +123,24 @@ def test_a_learner_with_other_entries_than_the_leader_has_not_caught_up() -> Non
     for _ in range(20):
         alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 4),)))
         alone.now_ms += 70
+    assert alone.peer.franchise.state == "learner", "what n3 last heard of us may be outdated"
+    alone.peer.links.wanted.discard("n3")  # It has answered our hello.
+    alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 4),)))
+    assert alone.peer.franchise.state == "voter"
+
+
+def test_a_commit_index_of_an_older_term_may_be_behind_what_was_committed() -> None:
+    """A new leader knows what was committed before it only when an entry of its own term is."""
+    alone = Alone(voter=False)
+    alone.hello(speaks("n3"))
+    alone.peer.links.wanted.discard("n3")
+    for _ in range(20):
+        alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 3),)))
+        alone.now_ms += 70
+    assert alone.peer.franchise.state == "learner"
+    alone.append(AppendEntries(4, "n3", 10, 3, 11, (entries(11, 1, 4),)))
+    alone.now_ms += 70
+    alone.append(AppendEntries(4, "n3", 11, 4, 11))
     assert alone.peer.franchise.state == "voter"
 
 

@@ -1,0 +1,95 @@
+"""Damaged logs of real nodes: said, never voted with, made good by the other nodes."""
+
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kelek.tests.actors.real_cluster import Cluster
+
+
+class OneByOne(Cluster):
+    """Each node has a supervisor of its own."""
+
+    def start(self) -> None:
+        for node in ("n1", "n2", "n3"):
+            self.start_node(node)
+
+    def start_node(self, node: str) -> None:
+        self.shell.ok(f"supervisor start --node {node} --detach topology.yaml")
+
+    def rows(self, node: str | None = None) -> list[dict[str, Any]]:
+        shown = self.shell.ok("supervisor status topology.yaml -o json")
+        rows: list[dict[str, Any]] = json.loads(shown)["processes"]
+        return [row for row in rows if node in (None, row["node"])]
+
+    def kill_node(self, node: str) -> None:
+        """SIGKILL of everything; how the rest of a supervisor's children end is not waited for."""
+        for row in self.rows(node):
+            with suppress(ProcessLookupError):
+                os.kill(row["pid"], signal.SIGKILL)
+
+    def segments(self, node: str) -> list[Path]:
+        return sorted((self.data / node / "raft" / "log").glob("*.seg"))
+
+    def hashes(self) -> set[str]:
+        """Of what the state machines have applied: one, when all have the same log."""
+        return {row["hash"] for row in self.rows() if "hash" in row}
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("damage", "writer"),
+    [("middle", "thread"), ("header", "process"), ("missing", "inline"), ("end", "thread")],
+)
+def test_a_damaged_log_is_made_good_by_the_others(shell: Any, writer: str, damage: str) -> None:
+    cluster = OneByOne(shell, f"writer: {writer}, segment_bytes: 64 KiB")
+    for _ in range(4):
+        cluster.load(100)
+    cluster.wait_caught_up()
+    leader = cluster.leader()["node"]
+    node = next(name for name in ("n1", "n2", "n3") if name != leader)
+    paths = cluster.segments(node)
+    assert len(paths) >= 4
+    cluster.kill_node(node)
+    match damage:
+        case "middle":
+            flip(paths[1], 20_000)
+        case "header":
+            flip(paths[2], 20)
+        case "missing":
+            paths[1].unlink()
+        case "end":
+            flip(paths[-1], 4096 + 32 + 40)
+    cluster.load(100)
+    cluster.start_node(node)
+    cluster.load(100)
+    rows = cluster.wait_caught_up()
+    rows = cluster.wait(lambda rows: rows[node].get("vote") == "voter")
+    assert rows[node]["restarts"] == 0
+    told = cluster.peer_log(node)
+    assert "repairing" in told
+    assert "repaired" in told
+    assert len(cluster.hashes()) == 1
+    cluster.check()
+    cluster.kill_node(leader)  # Now its vote is needed, or it leads itself.
+    cluster.load(100)
+    cluster.start_node(leader)
+    cluster.wait_caught_up()
+    cluster.check()
+    cluster.kill_node(node)
+    cluster.start_node(node)
+    cluster.wait(lambda rows: rows[node].get("vote") == "voter")
+    assert cluster.peer_log(node).count(" repairing ") == 1, "what was made good is so for ever"
