@@ -44,6 +44,7 @@ from .snapshot_sender import ORDERS_HWM, keep
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
+SILENT_HEARTBEATS = 3  # Unanswered: who leaves waits no longer for its successor.
 LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
 PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
     "election_timeout_ms_min",
@@ -378,7 +379,12 @@ class RaftPeer(Actor):
                 self.log("leadership-kept", reason=reason)
 
     def drained(self) -> bool:
-        return self._peer is None or self._peer.core.transferring is None
+        """A target that is silent by now was most likely told to end, too: the whole cluster is."""
+        if self._peer is None or self._peer.core.transferring is None:
+            return True
+        core = self._peer.core
+        heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
+        return self.now_ms > max(heard_ms, default=0) + SILENT_HEARTBEATS * core.setup.heartbeat_ms
 
     def on_stop(self) -> None:
         self._hard_state.close()
