@@ -103,7 +103,7 @@ PLANTS = (
     ),
     Plant(
         "old terms committed by count",
-        (Patch(LEADER, "if reached >= self._term_start and reached", "if reached"),),
+        (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
         first=10,
     ),
     Plant(
