@@ -6,7 +6,14 @@ from kelek import native
 from kelek.native.updates import Reqids
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.messages import AppendEntries, Batch, HardState, RequestVote, Vote
+from kelek.protocols.raft.messages import (
+    KIND_CONFIG,
+    AppendEntries,
+    Batch,
+    HardState,
+    RequestVote,
+    Vote,
+)
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft.client_codec import (
@@ -19,6 +26,7 @@ from kelek.protocols.zmqraft.client_codec import (
     decode_update_answer,
     encode_client_request,
 )
+from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
 from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered, Wake
 from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
 
@@ -152,6 +160,19 @@ def test_a_vote_that_may_be_forgotten_is_not_given_again_in_the_leaders_term() -
     alone.now_ms += 1000
     assert not alone.vote(RequestVote(6, "n3", 9, 6))
     assert alone.vote(RequestVote(20, "n3", 9, 6))
+
+
+def test_a_config_entry_that_can_not_be_read_is_not_taken_in() -> None:
+    alone = Alone()
+    for number, data in enumerate((b"\x93\xa1", b"\x90", b"\xc0"), 1):
+        bad = encode_block(1, 3, [Record(KIND_CONFIG, None, data)])
+        assert not alone.append(AppendEntries(3, "n2", 0, 0, 0, (bad,)))
+        assert (alone.peer.malformed, alone.peer.core.log.last_index) == (number, 0)
+    good = encode_config_entry(ConfigEntry((("n1", "tcp://n1:1"), ("n4", "tcp://n4:1"))))
+    block = encode_block(1, 3, [Record(KIND_CONFIG, None, good)])
+    assert alone.append(AppendEntries(3, "n2", 0, 0, 0, (block,)))
+    assert alone.peer.core.configuration.voters == ("n1", "n4")
+    assert alone.peer.links.places["n4"] == "tcp://n4:1"
 
 
 # ---- hellos ----
