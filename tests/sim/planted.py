@@ -45,6 +45,7 @@ CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
 PEER = "protocols/zmqraft/peer.py"
 JOBS = "protocols/zmqraft/jobs.py"
+DESK = "protocols/zmqraft/snapshots.py"
 WRITER = "storage/writer.py"
 LOG = "storage/log.py"
 
@@ -192,6 +193,45 @@ PLANTS = (
         ),
         told="order of",
         first=4,
+    ),
+    Plant(
+        "compacts what its own disk has not got",
+        (
+            Patch(CORE, "if index > min(self.commit_index, self.durable_index):", "if False:"),
+            Patch(
+                DESK,
+                "index = min(self.newest.last_index, applied_index, core.durable_index)",
+                "index = core.log.last_index",
+            ),
+            Patch(
+                DESK,
+                "index = min(index, max(floor, self.newest.last_index - self._setup.behind))",
+                "",
+            ),
+        ),
+        told=f"{LOST}|not everything",
+    ),
+    Plant(
+        "an installed snapshot leaves the log as it was",
+        (Patch(JOBS, "self._written, self.reset = index, True", "self._written = index"),),
+        told=f"{LOST}|not everything",
+    ),
+    Plant(
+        "a snapshot is named before it is durable",
+        (
+            Patch(
+                "storage/snapshot.py",
+                "        self._file.sync()\n        self._file.close()\n"
+                "        self._owner._name(self._path, self._info)",
+                "        self._file.close()\n        self._owner._name(self._path, self._info)",
+            ),
+            Patch(
+                "storage/snapshot.py",
+                "            self._file.sync()\n            info =",
+                "            info =",
+            ),
+        ),
+        told="StorageError: memory/snapshots",
     ),
     Plant(
         "hard state not synced",
