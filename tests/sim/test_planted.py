@@ -14,6 +14,8 @@ NAMED = (
     "tail recovered without a sync",
     "no pre-vote",
     "writer restarted alone",
+    "read answered without a round",
+    "read answered before the term's own commit",
 )
 
 
