@@ -8,9 +8,9 @@ from kelek.actors.run_dir import running, sweep
 
 LOOKS = 5000
 COME_AND_GO = """
-import contextlib, pathlib, shutil, sys
-topology = pathlib.Path(sys.argv[1])
-while True:
+import contextlib, os, pathlib, shutil, sys
+topology, parent = pathlib.Path(sys.argv[1]), os.getppid()
+while os.getppid() == parent:  # Not for ever, should the test be killed.
     with contextlib.suppress(FileNotFoundError):  # A sweep was quicker.
         (topology / "n1").mkdir(parents=True, exist_ok=True)
         if not sys.stdout.closed:
