@@ -14,6 +14,9 @@ Batches are stood in for by one byte an entry, so logs can be read: `aaab` is th
     drop n1 n2          what is under way is lost
     cut n1 n2           from now on everything from n1 to n2 is lost; `heal` ends all cuts
     propose n1 abc      three entries; propose n1 abc/d: two batches in one wake
+    members n1 n1,n2,n4 [n1,n2,n3]       a config entry: the members, and the old ones while joint;
+                        it stands in the log as [n1,n2,n4|n1,n2,n3]. `start n4` begins a newcomer
+    learner n1 n4       n1 feeds n4, whom nobody counts; `unlearn n1 n4` ends that
     slow n1             its disk confirms nothing any more; `durable n1` confirms all so far
     read n1 n2 [1]      answers n1's Read for n2 from its disk, with so many entries
     compact n1 5        n1 has a snapshot up to there: its log begins behind it
@@ -21,6 +24,7 @@ Batches are stood in for by one byte an entry, so logs can be read: `aaab` is th
                         whoever wants it installs it at once. `sent n1 n3 0`: it could not be sent
     transfer n1 [n2]    n1 hands the leadership over
     ask n1 a            a reads at n1; `n1 answers a b at 3` when it may be told index 3
+    resign n1           n1, which has left, stops leading
     speaks n1 n2 [5]    n1 hears n2's hello, whose log ends there; `unreachable n1 n2`: it is gone
     inject n3 n1 KIND field=value...     a message that no core of ours would send
     wipe n1             as crash, and its disk is empty afterwards
@@ -75,6 +79,14 @@ def term_entry(first_index: int, term: int) -> Batch:
     return Batch(first_index, 1, term, b"*")
 
 
+def configuration_of(batch: Batch) -> Configuration | None:
+    """What a config entry says: [new|old]."""
+    if not batch.block.startswith(b"["):
+        return None
+    new, old = (part.split(",") for part in batch.block[1:-1].decode().split("|"))
+    return Configuration(tuple(new), tuple(name for name in old if name))
+
+
 class Disk:
     """What survives a crash: entries as (term, byte), the hard state."""
 
@@ -85,7 +97,10 @@ class Disk:
 
     def write(self, batch: Batch) -> None:
         del self.entries[batch.first_index - 1 - self.base[0] :]
-        self.entries += [(batch.term, bytes([byte])) for byte in batch.block]
+        if configuration_of(batch) is not None:
+            self.entries.append((batch.term, batch.block))
+        else:
+            self.entries += [(batch.term, bytes([byte])) for byte in batch.block]
 
     def reset(self, base: tuple[int, int]) -> None:
         self.base, self.entries = base, []
@@ -170,9 +185,13 @@ class Story:
         if term:
             disk.hard_state = HardState(int(term), vote or None)
         last_index = disk.base[0] + len(disk.entries)
-        setup = Setup(peer, cut, trim, term_entry, lambda batch: None)
+        setup = Setup(peer, cut, trim, term_entry, configuration_of)
         setup = setup._replace(**self.options)  # type: ignore[arg-type]
         configurations = Configurations(Configuration(self.members), base_index=disk.base[0])
+        for batch in disk.batches(disk.base[0] + 1):
+            configuration = configuration_of(batch)
+            if configuration is not None:
+                configurations.append(batch.first_index, configuration)
         raft = Raft(
             setup,
             disk.hard_state,
@@ -189,8 +208,8 @@ class Story:
             self._hello(peer)
 
     def _hello(self, peer: str) -> None:
-        for other in self.members:
-            if other != peer and other in self.rafts:
+        for other in self.rafts:
+            if other != peer:
                 self.rafts[peer].on_speaks(other, 4, True, transfer=True)
                 self.rafts[other].on_speaks(peer, 4, True, transfer=True)
 
@@ -268,8 +287,8 @@ class Story:
         self._take(source, target)
 
     def do_cut(self, source: str, target: str) -> None:
-        sources = self.members if source == "*" else (source,)
-        targets = self.members if target == "*" else (target,)
+        sources = tuple(self.rafts) if source == "*" else (source,)
+        targets = tuple(self.rafts) if target == "*" else (target,)
         self.cuts |= {(a, b) for a in sources for b in targets if a != b}
 
     def do_heal(self) -> None:
@@ -280,6 +299,24 @@ class Story:
         for block in entries.split("/"):
             batch = Batch(raft.log.last_index + 1, len(block), raft.term, block.encode())
             raft.propose(batch)
+        self._ready(peer)
+
+    def do_members(self, peer: str, new: str, old: str = "") -> None:
+        raft = self.rafts[peer]
+        block = f"[{new}|{old}]".encode()
+        raft.propose(Batch(raft.log.last_index + 1, 1, raft.term, block))
+        self._ready(peer)
+
+    def do_learner(self, peer: str, learner: str) -> None:
+        self.rafts[peer].add_learner(learner)
+        self._ready(peer)
+
+    def do_unlearn(self, peer: str, learner: str) -> None:
+        self.rafts[peer].remove_learner(learner)
+        self._ready(peer)
+
+    def do_resign(self, peer: str) -> None:
+        self.rafts[peer].resign()
         self._ready(peer)
 
     def do_transfer(self, peer: str, to: str = "") -> None:
