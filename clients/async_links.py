@@ -59,7 +59,7 @@ class AsyncLinks(Links):
             if not self._act(monotonic_ms()):
                 continue
             ready: set[object] = {socket for socket, _ in self._poller.poll(0)}
-            if not ready:
+            if not ready and not self._unfinished:
                 break
             self._take(ready)
         else:

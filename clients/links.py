@@ -125,9 +125,17 @@ class Links:
         until_ms = give_up_ms
         if self.client.deadline_ms is not None:
             until_ms = min(until_ms, self.client.deadline_ms)
-        ready = {socket for socket, _ in self._poller.poll(max(0, until_ms - now_ms))}
-        if ready:
+        wait_ms = 0 if self._unfinished else max(0, until_ms - now_ms)
+        ready = {socket for socket, _ in self._poller.poll(wait_ms)}
+        if ready or self._unfinished:
             self._take(ready)
+
+    @property
+    def _unfinished(self) -> bool:
+        """Whether a drain holds what its arena had no room for: no poll shows that."""
+        drains = [link.drain for link in self._links.values()]
+        drains += [feed.drain for feed in self._feeds.values()]
+        return any(drain.more for drain in drains)
 
     def _act(self, now_ms: int) -> bool:
         """Does what the machine wants now; False: it wants a word once more."""
@@ -160,10 +168,10 @@ class Links:
     def _take(self, ready: set[object]) -> None:
         links = list(self._links.values())
         for link in links:
-            if link.socket in ready:
+            if link.socket in ready or link.drain.more:
                 self._drain(link)
         for subscription, feed in list(self._feeds.items()):
-            if feed.socket in ready:
+            if feed.socket in ready or feed.drain.more:
                 self._drain_feed(subscription, feed)
         # Behind the messages, for those came before the loss.
         for link in links:
