@@ -4,10 +4,26 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from kelek.bench import entries, everything, log, members, question, reads, segment, snapshot
+from kelek.bench import (
+    broadcast,
+    entries,
+    everything,
+    log,
+    members,
+    question,
+    reads,
+    segment,
+    snapshot,
+)
 
 # With goals, beside `log`.
-QUESTIONS = [entries.QUESTION, members.QUESTION, reads.QUESTION, snapshot.QUESTION]
+QUESTIONS = [
+    broadcast.QUESTION,
+    entries.QUESTION,
+    members.QUESTION,
+    reads.QUESTION,
+    snapshot.QUESTION,
+]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,
