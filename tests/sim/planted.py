@@ -105,7 +105,7 @@ PLANTS = (
     Plant(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
-        first=10,
+        first=16,
     ),
     Plant(
         "tail recovered without a sync",

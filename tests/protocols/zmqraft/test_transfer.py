@@ -213,6 +213,17 @@ def test_junk_is_a_remote_error_or_decoded(frames: list[bytes]) -> None:
             decode([*frames[:1], kind, *frames[1:]])
 
 
+@given(
+    st.sampled_from([b"kR", b"kL", b"kT", b"kV"]),
+    st.lists(st.sampled_from([b"", b"\0", b"\1", CLUSTER, b"n2", b"n1", b"\xff" * 9]), max_size=7),
+    st.sampled_from(["peers", "clients"]),
+)
+def test_junk_stops_no_peer(kind: bytes, frames: list[bytes], door: str) -> None:
+    alone = leader()
+    alone.ask_all([[b"route", *frames[:1], kind, *frames[1:]]], door)
+    alone.wake()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
