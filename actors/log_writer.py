@@ -16,7 +16,7 @@ from ..storage.disk import Disk
 from ..storage.errors import StorageFull
 from ..storage.log import Log
 from ..storage.segment import Identity
-from ..storage.snapshot import newest
+from ..storage.snapshot import examine, put_aside
 from ..storage.writer import Writer
 from .actor import Actor, ActorSetup, SocketOptions, main
 from .errors import UnitBroken
@@ -48,7 +48,7 @@ class GroupCommit:
     def __init__(self, setup: ActorSetup) -> None:
         self.epoch = setup.epoch
         disk, identity = Disk(setup.data_dir), Identity(setup.cluster, setup.node)
-        snapshot = newest(disk, identity)
+        snapshot, damage = examine(disk, identity)
         self.log = Log.open(
             disk,
             identity,
@@ -57,7 +57,10 @@ class GroupCommit:
             segment_bytes=setup.options["segment_bytes"],
             segment_io=setup.options["segment_io"],
             beside=setup.options["writer"] == "thread",
+            damage=damage,
         )
+        if damage is not None:  # Only now: a mark tells of it.
+            put_aside(disk, snapshot)
         self._writer = Writer(self.log, setup.epoch)
         self._retry_ms: int | None = None
         self._idle_due_ms = 0  # When the next piece of background work is due.

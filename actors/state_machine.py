@@ -10,7 +10,7 @@ import zmq
 from .. import native
 from ..native import Arena
 from ..storage.disk import Disk
-from ..storage.errors import StorageError
+from ..storage.errors import Damaged, StorageError
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
 from ..storage.snapshot import SnapshotFile, newest, open_snapshot
@@ -193,7 +193,14 @@ class StateMachine(Actor):
         self.send(self._states, [STATE.pack(self._applied, self._applied_term)])
 
     def _restore(self) -> None:
-        """Takes the state from the newest snapshot, if that is ahead of us."""
+        """Takes the state from the newest snapshot, if that is ahead of us. A damaged one is the
+        log writer's matter: until it was replaced there is none."""
+        try:
+            self._restore_newest()
+        except Damaged as error:
+            self.log_rarely("snapshot-damaged", reason=str(error))
+
+    def _restore_newest(self) -> None:
         info = newest(self._disk, self._identity)
         if info is None or info.index <= self._applied:
             return

@@ -43,6 +43,7 @@ class _Setup(NamedTuple):
     segment_io: SegmentIo
     base: tuple[int, int]
     beside: bool
+    damage: Damaged | None
 
 
 class Log:
@@ -66,7 +67,7 @@ class Log:
         self.damage: repair.Repair | None = None  # Found at this start.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
-            self._recover(setup.base)
+            self._recover(setup)
             undo.callback(self._close_files)
             if setup.beside:
                 self._syncer = files.syncer()
@@ -84,6 +85,7 @@ class Log:
         segment_io: SegmentIo = "pwrite",
         base: tuple[int, int] = (0, 0),
         beside: bool = False,
+        damage: Damaged | None = None,
     ) -> "Log":
         """Recovers the log in a data directory, or begins one.
 
@@ -91,12 +93,13 @@ class Log:
         index and term of the last entry in the newest snapshot. The entries up to it may be
         missing, and a log that lacks it begins anew behind it, as reset() does. beside:
         sync_begin() does not wait for the disk.
+        damage: what is wrong with a snapshot; the log then counts as damaged whatever it holds.
         Of a damaged log the sound beginning is left, and `damage` and a mark on the disk tell so.
         Raises StorageError: locked, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
-        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base, beside))
+        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base, beside, damage))
 
     # ---- what it holds ----
 
@@ -129,13 +132,15 @@ class Log:
 
     # ---- recovery ----
 
-    def _recover(self, base: tuple[int, int]) -> None:
+    def _recover(self, setup: _Setup) -> None:
         files = self._files
         try:
+            if setup.damage is not None:
+                raise setup.damage
             repair.read(files)
-            found = recover(files, self._identity, base[0])
+            found = recover(files, self._identity, setup.base[0])
         except Damaged as error:
-            found = self._salvage(base, error)
+            found = self._salvage(setup.base, error)
         self._runs = found.runs
         self._headers = found.headers
         names = files.names(FOLDER)

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from .. import native
-from .errors import StorageError
+from .errors import Damaged, StorageError
 from .files import File, Files, Lock
 from .segment import (
     RESTORE,
@@ -22,6 +22,7 @@ from .segment import (
 )
 
 FOLDER = "snapshots"
+ASIDE = ".damaged"  # What a damaged snapshot is renamed to.
 LOCK = f"{FOLDER}/lock"
 MAGIC = 0x534B4C4B  # "KLKS"
 CONFIGURATION_BYTES_MAX = 1 << 20
@@ -91,7 +92,7 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
     sizes = configuration_size + reqids_size + state_size
     if configuration_size > CONFIGURATION_BYTES_MAX or file.size != SEGMENT_START + sizes:
         problem = f"offset 24: expected {file.size - SEGMENT_START} bytes of parts, found {sizes}"
-        raise StorageError(file.place, problem, RESTORE)
+        raise Damaged(file.place, problem, RESTORE)
     configuration = file.read(SEGMENT_START, configuration_size)
     configuration_crc, reqids_crc, state_crc, made_s = rest
     _check_crc(file, SEGMENT_START, configuration_crc, native.crc32c(configuration))
@@ -102,7 +103,7 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
 def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
     if expected != found:
         problem = f"offset {offset}: expected checksum {expected:08x}, found {found:08x}"
-        raise StorageError(file.place, problem, RESTORE)
+        raise Damaged(file.place, problem, RESTORE)
 
 
 def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
@@ -161,7 +162,7 @@ def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | Non
         undo.callback(file.close)
         info = read_info(file, identity.cluster)
         if info.path != path:
-            raise StorageError(file.place, f"it says of itself that it is {info.path}", RESTORE)
+            raise Damaged(file.place, f"it says of itself that it is {info.path}", RESTORE)
         undo.pop_all()
     return SnapshotFile(file, info)
 
@@ -211,6 +212,37 @@ def _survey(
     raise StorageError(
         files.place(FOLDER), "it changes all the time", "leave this directory to its owner"
     )
+
+
+def examine(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Damaged | None]:
+    """The newest snapshot that is sound when read in full, and what is wrong with a newer one.
+
+    Raises StorageError: foreign, or refused by the system.
+    """
+    damage = None
+    for path in paths(files):
+        try:
+            file = open_path(files, path, identity)
+            if file is None:
+                continue
+            try:
+                file.check()
+            finally:
+                file.close()
+        except Damaged as error:
+            damage = damage or error
+            continue
+        return file.info, damage
+    return None, damage
+
+
+def put_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
+    """Renames whatever is newer than the newest sound one: nobody else is to stumble over it."""
+    for path in paths(files):
+        if newest_sound is not None and path == newest_sound.path:
+            break
+        files.rename(path, path + ASIDE)
+    files.sync_folder(FOLDER)
 
 
 # ---- writing: one process ----
@@ -378,6 +410,10 @@ class Snapshots:
         self.identity = identity
         self._lock = lock
         self.newest, self.damaged = _survey(files, identity)  # By path; newer than the newest.
+        sound, damage = examine(files, identity)
+        if self.newest is not None and self.newest != sound and damage is not None:
+            self.damaged = {**self.damaged, self.newest.path: damage}  # Behind its header.
+            self.newest = sound
         for name in files.names(FOLDER):
             if name.endswith(".new") or self._is_stale(name):
                 files.remove(f"{FOLDER}/{name}")

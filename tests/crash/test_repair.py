@@ -93,3 +93,29 @@ def test_a_damaged_log_is_made_good_by_the_others(shell: Any, writer: str, damag
     cluster.start_node(node)
     cluster.wait(lambda rows: rows[node].get("vote") == "voter")
     assert cluster.peer_log(node).count(" repairing ") == 1, "what was made good is so for ever"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("damage", "writer"), [("header", "thread"), ("state", "process")])
+def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) -> None:
+    log = f"writer: {writer}, segment_bytes: 64 KiB, snapshot_entries: 200, snapshot_behind: 10"
+    cluster = OneByOne(shell, log)
+    for _ in range(4):
+        cluster.load(100)
+    cluster.wait_caught_up()
+    cluster.wait(lambda rows: all(row.get("base_index", 0) > 0 for row in rows.values()))
+    leader = cluster.leader()["node"]
+    node = next(name for name in ("n1", "n2", "n3") if name != leader)
+    cluster.kill_node(node)
+    (path,) = (cluster.data / node / "raft" / "snapshots").glob("*.snap")
+    flip(path, {"header": 20, "state": path.stat().st_size - 5}[damage])
+    cluster.start_node(node)
+    cluster.load(100)
+    cluster.wait_caught_up()
+    cluster.wait(lambda rows: rows[node].get("vote") == "voter")
+    told = cluster.peer_log(node)
+    assert "repairing" in told
+    assert "repaired" in told
+    assert len(cluster.hashes()) == 1
+    cluster.kill_node(leader)
+    cluster.load(100)

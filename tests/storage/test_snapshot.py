@@ -20,8 +20,10 @@ from kelek.storage.snapshot import (
     SnapshotFile,
     SnapshotInfo,
     Snapshots,
+    examine,
     newest,
     open_snapshot,
+    put_aside,
 )
 
 ME = Identity("demo", "n1")
@@ -533,3 +535,31 @@ def test_the_disk_and_its_twin_tell_the_same(tmp_path: Path, seed: int) -> None:
             assert told[: len(told) // 2] == told[len(told) // 2 :]
     for owner in twin.owners:
         owner.close()
+
+
+@pytest.mark.parametrize("byte", [9, -3], ids=["header", "state"])
+def test_a_damaged_snapshot_is_examined_and_put_aside(
+    place: Callable[[], Files], byte: int
+) -> None:
+    """Its reader is told of the one before it, or of none; the other files stay."""
+    files = place()
+    snapshots = Snapshots.open(files, ME)
+    info = make(snapshots, 7)
+    assert examine(files, ME) == (info, None)
+    file = files.open(info.path, "pwrite")
+    assert file is not None
+    at = byte % file.size
+    file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
+    file.close()
+    sound, damage = examine(files, ME)
+    assert sound is None
+    assert damage is not None
+    assert info.path in damage.place
+    snapshots.close()
+    again = Snapshots.open(files, ME)
+    assert again.newest is None
+    assert list(again.damaged) == [info.path]
+    again.close()
+    put_aside(files, sound)
+    assert newest(files, ME) is None
+    assert examine(files, ME) == (None, None)
