@@ -127,3 +127,12 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         if row.get("applied_index") is not None and "lag" in row:
             row["lag"] = max(0, commit_index - row["applied_index"])
     return rows
+
+
+def drift_of(rows: list[dict[str, Any]]) -> list[str]:
+    """Where the topology differs from the members that the log names, and which nodes say so."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        for sentence in row.get("drift", ()):
+            said.setdefault(sentence, []).append(row["node"])
+    return [f"{sentence} ({', '.join(nodes)})" for sentence, nodes in sorted(said.items())]

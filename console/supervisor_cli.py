@@ -27,6 +27,7 @@ from .asking import (
     EXIT_NOTHING,
     EXIT_WRONG,
     ask,
+    drift_of,
     fail,
     holds,
     load,
@@ -174,6 +175,8 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
         click.echo(_table(rows))
         for line in sorted({f"{row['node']}: {row['reason']}" for row in rows if "reason" in row}):
             click.echo(f"gave up {line}")
+        for line in drift_of(rows):
+            click.echo(f"drift {line}")
     else:
         click.echo(f"nothing of {path} runs here; `supervisor start` starts it")
     if not rows:
@@ -256,7 +259,10 @@ def logs(
 @output_option
 @_command
 def check(topology: str | None, output: str) -> int:
-    """Checks a topology and says what it would run, without starting anything."""
+    """Checks a topology and says what it would run, without starting anything.
+
+    Where it runs already, also where the cluster's members have come to differ from it.
+    """
     from ..actors import plan as plans
 
     found = load(topology)
@@ -266,10 +272,11 @@ def check(topology: str | None, output: str) -> int:
         for unit in plans.node_plan(found, name, one_process=False).units
         for actor in unit.actors
     ]
+    drift = drift_of(rows_of(found.path))
     if output == "json":
         settings = {"raft": found.raft, "log": found.log, "clients": found.clients}
         text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
-        click.echo(json.dumps(text, indent=2))
+        click.echo(json.dumps({**text, "drift": drift}, indent=2))
         return 0
     click.echo(
         f"{found.path}: ok: cluster {found.cluster}, {len(found.own_nodes)} nodes, "
@@ -278,6 +285,8 @@ def check(topology: str | None, output: str) -> int:
     for row in rows:
         url = found.nodes[row["node"]].url
         click.echo(f"  {row['node']:<8} {row['role']:<16} {row['data_dir']:<32} {url}")
+    for line in drift:
+        click.echo(f"drift {line}")
     return 0
 
 

@@ -131,6 +131,11 @@ def test_members_from_a_shell_and_a_program(alone: Cluster) -> None:
                 log.remove_member("nobody")
             listed = json.loads(shell(alone, "list").stdout)
             assert listed == {"leader": log.config().leader, "members": log.members()}
+        drift = f"drift n4 at {joiner.url} is a member, the topology does not name it (n1, n2, n3)"
+        for command in ("status", "check"):
+            until = time.monotonic() + DEADLINE_S  # Nodes report now and then.
+            while drift not in (said := supervisor(alone, command)).splitlines():
+                assert time.monotonic() < until, said
         again = shell(alone, "add", "n4", joiner.url)
         assert (again.exit_code, again.stdout) == (1, "")
         assert "n4 at" in again.stderr
@@ -142,6 +147,15 @@ def test_members_from_a_shell_and_a_program(alone: Cluster) -> None:
             client.update(b"and goes on")
     finally:
         joiner.stop()
+
+
+def supervisor(cluster: Cluster, command: str) -> str:
+    """What supervisor status or check says of the cluster."""
+    words = [sys.executable, "-c", COMMAND, command, str(cluster.path)]
+    done = subprocess.run(
+        words, env=cluster.environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 def shell(cluster: Cluster, *words: str) -> Result:
