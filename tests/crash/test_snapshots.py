@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 import kelek
 from kelek.clients.errors import LogCompacted
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 TIMES = "raft: {election_timeout_ms: [600, 1000]}\n"
 
 
@@ -64,6 +65,11 @@ class Running:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(data.with_name("lost"))
 
+    def bases(self) -> dict[str, int]:
+        """Where the log of each node begins."""
+        rows = self.rows("raft_peer")
+        return {node: row.get("base_index", 0) for node, row in rows.items()}
+
     def votes(self, node: str) -> bool:
         """Whether a node has caught up, so that another one may be wiped."""
         return bool(self.rows("raft_peer").get(node, {}).get("vote") == "voter")
@@ -77,7 +83,7 @@ def nodes(shell: Any) -> Callable[[str], Running]:
     return lambda log: Running(shell, log)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]) -> None:
     running = nodes("snapshot_entries: 0, snapshot_behind: 0, writer: thread")
     with kelek.Log(running.urls) as log:
@@ -90,37 +96,40 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
             ("n2", ""),
             ("n3", ""),
         ]
-        assert {row["index"] for row in made} == {3001}
+        ends = {row["node"]: row["index"] for row in made}  # An election between adds an entry.
+        assert min(ends.values()) >= 3001
         index = max(log.update_each(b"more %d" % number for number in range(500)))
-        running.wait(
-            lambda: {row["base_index"] for row in running.rows("raft_peer").values()} == {3001}
-        )
+        running.wait(lambda: running.bases() == ends)
         running.wipe("n3")
         running.wait(lambda: running.settled(index))
-        assert "installed index=3001" in running.log("n3", "snapshot_sender")
-        assert "restored index=3001" in running.log("n3", "state_machine")
+        sent = re.findall(r"installed index=([0-9]+)", running.log("n3", "snapshot_sender"))
+        assert int(sent[-1]) in ends.values()
+        assert f"restored index={sent[-1]}" in running.log("n3", "state_machine")
 
         # Whoever reads from the start is told that it lies in a snapshot, and gets that.
         with pytest.raises(LogCompacted) as caught:
             list(log.entries())
-        assert caught.value.last_index == 3001
+        assert caught.value.last_index in ends.values()
         index, state = log.state()
-        assert index == 3001
+        assert index in ends.values()
         assert state.startswith(b"KLKD")
-        assert [entry.data for entry in log.entries(after=index)][-1] == b"more 499"
+        updates = [
+            entry.data for entry in log.entries(after=index) if entry.data.startswith(b"more")
+        ]
+        assert updates == [b"more %d" % number for number in range(500)]
     status = running.rows("snapshot_sender")["n3"]
-    assert status["snapshot_index"] == 3001
+    assert status["snapshot_index"] == int(sent[-1])
     assert status["snapshot_size"] > 3000 * 16
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("writer", ["process", "thread"])
 def test_killed_at_random_points_of_making_sending_and_taking(
     nodes: Callable[[str], Running], writer: str
 ) -> None:
     random = Random(writer)
     running = nodes(f"snapshot_entries: 500, snapshot_behind: 0, writer: {writer}")
-    load = running.shell.begin("kelek log bench --count 60000 --size 100 --timeout 60")
+    load = running.shell.begin("kelek log bench --count 60000 --size 100 --timeout 110")
     wiped = 0
     for round_ in range(12):
         with contextlib.suppress(subprocess.TimeoutExpired):
