@@ -18,7 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from ..protocols.zmqraft.client import Pending, WindowLimits
+from ..protocols.zmqraft.client import Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
@@ -34,6 +34,7 @@ from .steps import (
     Data,
     Step,
     Steps,
+    Tuning,
     Wait,
     checked,
     make_client,
@@ -87,10 +88,10 @@ class AsyncLog:
         *,
         timeout_ms: int = TIMEOUT_MS,
         form: str = "auto",
-        limits: WindowLimits | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, cluster, form, limits)
+        self._client = make_client(urls, cluster, form, tuning)
         self._steps = Steps(self._client)
         self._links: AsyncLinks | None = None
         self._closed = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ..protocols.zmqraft.client import Pending, WindowLimits
+from ..protocols.zmqraft.client import Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
@@ -22,6 +22,7 @@ from .steps import (
     Rest,
     Step,
     Steps,
+    Tuning,
     Wait,
     checked,
     make_client,
@@ -45,6 +46,8 @@ class Log:
     form         how requests are written: "auto" (packs for peers that know them, else node form),
                  "node" or "text" (one message an update: order across a failover not guaranteed)
 
+    tuning       how much may be on its way, and the times of the search for a leader
+
     Updates of one Log commit in the order sent, also across failovers, each exactly once.
     """
 
@@ -55,10 +58,10 @@ class Log:
         *,
         timeout_ms: int = TIMEOUT_MS,
         form: str = "auto",
-        limits: WindowLimits | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, cluster, form, limits)
+        self._client = make_client(urls, cluster, form, tuning)
         self._steps = Steps(self._client)
         self._links: Links | None = Links(self._client)
 

@@ -58,6 +58,7 @@ GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source
 EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
 TIMEOUT_MS = 30_000
 APPLY_MS = 2
+SEARCHES_A_GRACE = 12
 PORT_MAX = 65_535
 INDEX_MAX = (1 << 53) - 1  # What every client's language counts exactly.
 IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
@@ -83,8 +84,16 @@ class Rest(NamedTuple):
 Step = Wait | Rest
 
 
+class Tuning(NamedTuple):
+    """How a Log's machine goes to work; the times are the topology's `clients` settings."""
+
+    limits: WindowLimits = WindowLimits()
+    response_ttl_ms: int = 500  # A leader that is silent so long about a request is searched anew.
+    election_grace_ms: int = 300  # While nobody leads, each peer is asked twelve times in it.
+
+
 def make_client(
-    urls: str | Iterable[str], cluster: str, form: str, limits: WindowLimits | None
+    urls: str | Iterable[str], cluster: str, form: str, tuning: Tuning | None
 ) -> Client:
     """The machine for a Log with these arguments. Raises ValueError, TypeError."""
     if form not in ("auto", "node", "text"):
@@ -98,12 +107,15 @@ def make_client(
         raise TypeError(f"cluster is the ident as str, not {type(cluster).__name__}")
     if not cluster:
         raise ValueError("a Log needs the cluster's ident")
+    tuning = tuning or Tuning()
     setup = ClientSetup(
         cluster.encode(),
         known,
         __version__,
         None if form == "auto" else Form(form),
-        limits or WindowLimits(),
+        tuning.limits,
+        tuning.response_ttl_ms,
+        max(1, tuning.election_grace_ms // SEARCHES_A_GRACE),
     )
     return Client(setup, new_reqid, monotonic_ms())
 

@@ -10,6 +10,7 @@ from ..actors.errors import OperatorError
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogError, LogTimeout, NoLeader
 from ..clients.log import Log
+from ..clients.steps import Tuning
 from .endings import FAILED, IMPOSSIBLE, Ending
 
 Where = dict[str, Any]
@@ -21,6 +22,7 @@ class Place(NamedTuple):
     name: str  # For errors: the topology's path, or the urls.
     cluster: str
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
+    tuning: Tuning = Tuning()
 
 
 def find_place(where: Where) -> Place:
@@ -44,14 +46,20 @@ def find_place(where: Where) -> Place:
     except OperatorError as error:
         raise Ending(str(error)) from error
     urls = {name: node.url for name, node in found.nodes.items()}
-    return Place(path, cluster or found.cluster, urls)
+    clients = found.clients
+    tuning = Tuning(
+        response_ttl_ms=clients["timeout_ms"], election_grace_ms=clients["election_grace_ms"]
+    )
+    return Place(path, cluster or found.cluster, urls, tuning)
 
 
 @contextmanager
 def opened(where: Where) -> Iterator[tuple[Log, Place]]:
     """A Log for one command; what goes wrong with it ends the command with one line."""
     place = find_place(where)
-    with Log(place.urls.values(), place.cluster, timeout_ms=int(where["timeout_s"] * 1000)) as log:
+    timeout_ms = int(where["timeout_s"] * 1000)
+    urls = place.urls.values()
+    with Log(urls, place.cluster, timeout_ms=timeout_ms, tuning=place.tuning) as log:
         try:
             yield log, place
         except NoLeader as error:

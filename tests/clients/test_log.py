@@ -20,6 +20,8 @@ from kelek.clients.errors import (
     UpdateTooLarge,
 )
 from kelek.clients.reqids import new_reqids
+from kelek.clients.steps import Tuning
+from kelek.protocols.zmqraft.client import ClientSetup
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
 
@@ -216,6 +218,14 @@ def test_a_leader_that_never_commits(cluster: Cluster) -> None:
         pytest.raises(LogTimeout, match="no progress"),
     ):
         log.update(b"a")
+
+
+def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:
+    tuning = Tuning(response_ttl_ms=100, election_grace_ms=120)
+    with kelek.Log(cluster.urls, tuning=tuning) as log:
+        setup = log._client.setup
+        assert (setup.response_ttl_ms, setup.search_ms) == (100, 10)
+    assert ClientSetup(b"demo", ()).search_ms == Tuning().election_grace_ms // 12
 
 
 def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
