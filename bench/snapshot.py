@@ -105,7 +105,7 @@ def section(returns: list[Return], size: int) -> Section:
     megabytes = f"{size / 1e6:.0f} MB"
     figures = [
         summed_up(f"snapshot of {megabytes} to a wiped node: in place", in_place, "s", IN_PLACE_S),
-        summed_up("caught up with 24 MB of later log", caught_up, "s", CAUGHT_UP_S),
+        summed_up("wiped node caught up: 24 MB of later log, too", caught_up, "s", CAUGHT_UP_S),
     ]
     rows = [
         ROW_HEAD,

@@ -52,8 +52,8 @@ class Cluster:
         """Returns when all of them are ready."""
         flags = ["--detach", *["--bootstrap"] * bootstrap]
         starting = [_begin("start", self._paths[node], "--node", node, *flags) for node in nodes]
-        for process in starting:
-            output, error = process.communicate()
+        told = [process.communicate() for process in starting]  # None is left when one fails.
+        for process, (output, error) in zip(starting, told, strict=True):
             if process.returncode != 0:
                 lines = (error.strip() or output.strip()).splitlines()
                 raise endings.Ending(lines[-1] if lines else "supervisor start said nothing")

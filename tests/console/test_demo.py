@@ -100,6 +100,19 @@ def test_two_nodes_are_too_few(shell: Any) -> None:
     assert not (shell.place / "var").exists()
 
 
+def test_none_is_left_when_one_can_not_start(shell: Any) -> None:
+    write_flights(shell.place / "f.zip")
+    host, _, port = shell.addresses["127.0.0.1:7201"].partition(":")
+    with socket.socket() as taken:
+        taken.bind((host, int(port)))
+        taken.listen()
+        done = shell.run("python -m kelek.console.demo --data f.zip")
+    assert done.returncode == 2
+    assert f":{port}" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert shell.run("supervisor status topology.yaml").returncode == 3, "nothing runs"
+
+
 def row(node: str, role: str, **values: Any) -> dict[str, Any]:
     return {"node": node, "role": role, "hash": "h", **values}
 
