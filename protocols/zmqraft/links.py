@@ -3,7 +3,7 @@
 It holds no socket: whoever owns those looks at `places`, and sends what lies in `out`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ... import native
 from ..raft.core import Raft
@@ -14,6 +14,7 @@ from .roster import Roster
 from .transfer import FEATURE_TRANSFER
 
 HELLO_REPEAT_MS = 100
+SILENT_MS = 500  # A follower that has not answered for so long may have forgotten who we are.
 GUEST_REPEAT_MS = 5  # A client waits for the change, and what is sent while we connect is lost.
 
 
@@ -30,6 +31,7 @@ class Links:
         self.places: dict[str, str] = {}  # Where each one goes: another object when one changes.
         self.wanted: set[str] = set()  # Who has to hear a hello.
         self._due_ms = 0
+        self._look_ms = 0
         self._incarnations: dict[str, int] = {}
         self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
 
@@ -96,7 +98,22 @@ class Links:
             self._due_ms = 0
             self._place(guests)
 
-    def say(self, about_us: Hello, guests: Mapping[str, Guest], now_ms: int) -> None:
+    def turn(self, about_us: Callable[[], Hello], guests: Mapping[str, Guest], now_ms: int) -> None:
+        """Says what is due.
+
+        Who has lost its disk knows only the members that its topology names, and drops what others
+        send without a word: it is not they who find out that it has come back, but we.
+        """
+        if now_ms >= self._look_ms:
+            self._look_ms = now_ms + SILENT_MS
+            for follower in self._core.followers:
+                if now_ms - follower.heard_ms >= SILENT_MS:
+                    self.wanted.add(follower.peer)
+        due_ms = self.deadline_ms(guests)
+        if due_ms is not None and now_ms >= due_ms:
+            self._say(about_us(), guests, now_ms)
+
+    def _say(self, about_us: Hello, guests: Mapping[str, Guest], now_ms: int) -> None:
         """Says hello to everybody who has to hear it; asks guests of another make for their log."""
         self._due_ms = now_ms + (GUEST_REPEAT_MS if guests else HELLO_REPEAT_MS)
         for peer in self.wanted:
@@ -106,5 +123,5 @@ class Links:
                 self.by_peer[peer].ask_log_info()
 
     def deadline_ms(self, guests: Mapping[str, Guest]) -> int | None:
-        """When say() comes next; None: nobody has to hear anything."""
+        """When turn() has something to say; None: nobody has to hear anything."""
         return self._due_ms if self.wanted or guests else None

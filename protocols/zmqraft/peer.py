@@ -739,9 +739,7 @@ class Peer:
         self.requests.answer(envelope.context, envelope.message)
 
     def _timers(self, now_ms: int) -> None:
-        hello_ms = self.links.deadline_ms(self.members.guests)
-        if hello_ms is not None and now_ms >= hello_ms:
-            self.links.say(self._about_us(), self.members.guests, now_ms)
+        self.links.turn(self._about_us, self.members.guests, now_ms)
         remind_ms = self.updates.deadline_ms
         if remind_ms is not None and now_ms >= remind_ms:
             self.updates.remind(now_ms, self.clients_out)

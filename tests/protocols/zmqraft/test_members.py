@@ -177,6 +177,19 @@ def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
 
 
+def test_who_has_lost_its_disk_is_found_by_a_leader_that_it_does_not_know(ring: Ring) -> None:
+    ring.start("n4", OLD)
+    ring.change(*OLD, "n4")
+    assert ring.answer().status is ConfigStatus.TAKEN
+    ring.run_until(lambda: ring.peers["n4"].franchise.state == "voter")
+    ring.run_until(lambda: ring.lead.core.transfer("n4", ring.now_ms) == "")
+    leader = ring.peers["n4"].core
+    ring.run_until(lambda: leader.role is Role.LEADER and leader.commit_index > 3)
+    n2 = ring.start("n2", OLD)  # Its topology does not name n4.
+    ring.run_until(lambda: n2.core.commit_index == leader.commit_index)
+    assert ring.members("n2") == {*OLD, "n4"}
+
+
 def test_a_server_of_another_make_copies_the_log_by_itself(ring: Ring) -> None:
     ring.foreign["m1"] = 1
     ring.change(*OLD, "m1")
