@@ -19,7 +19,8 @@ from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
 from ..protocols.zmqraft.franchise import Repair
-from ..protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from ..protocols.zmqraft.peer import Peer
+from ..protocols.zmqraft.peer_values import PeerSetup, Recovered
 from ..protocols.zmqraft.snapshot_orders import Result, Snapshot, encode_work, result_for
 from ..storage import repair
 from ..storage.disk import Disk

@@ -12,7 +12,7 @@ import zmq
 
 from ..native import Arena
 from ..protocols.errors import LocalProtocolError
-from ..protocols.zmqraft.peer import FORGET_AFTER_TTL_S
+from ..protocols.zmqraft.peer_values import FORGET_AFTER_TTL_S
 from ..protocols.zmqraft.snapshot_orders import (
     Begun,
     Made,

@@ -4,16 +4,13 @@ The actor (actors/raft_peer.py) and the simulator drive it alike: they hand in w
 door, call wake() once, and do what it returns in that order.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import NamedTuple, Protocol
 
 from ... import native
 from ...native.updates import Reqids, Updates, View
 from ..errors import RemoteProtocolError
-from ..raft.core import Raft, Role, Setup
-from ..raft.log import RaftLog
+from ..raft.core import Raft, Role
 from ..raft.messages import (
     AppendEntries,
     Batch,
@@ -25,26 +22,12 @@ from ..raft.messages import (
     SnapshotResponse,
     TimeoutNow,
 )
-from ..record import (
-    RECORD_BYTES_MAX,
-    cut_block,
-)
-from .batches import check, expand, frame, term_entry, trim
+from .batches import check, expand, frame
 from .client_codec import (
-    ConfigAnswer,
-    EntriesAnswer,
-    EntriesStatus,
     Form,
     LogInfo,
-    RequestBroadcastStateUrl,
-    RequestConfig,
     RequestEntries,
-    RequestLogInfo,
     decode_client_request,
-    encode_config_answer,
-    encode_entries_answer,
-    encode_log_info_answer,
-    encode_state_url_answer,
 )
 from .commits import Commit, Commits
 from .config_codec import decode_config_update
@@ -57,22 +40,24 @@ from .extensions import (
     Hello,
     decode_entries_packed,
     decode_hello,
-    encode_entries_packed_answer,
     encode_hello_answer,
 )
-from .franchise import Franchise, Repair
+from .franchise import Franchise
 from .jobs import Jobs
 from .link import Entries, Origin, PeerRequests
 from .links import Links
 from .members import MemberChanges, Reply
 from .peer_codec import Dialect
+from .peer_values import FORGET_AFTER_TTL_S, PeerSetup, Reader, Recovered, Wake
 from .prune import PruneMarks
+from .questions import Questions, Standing
+from .readers import EntryReaders
 from .reads import FEATURE_READS, PeerReads
 from .roster import Roster
 from .snapshot_codec import FEATURE_SNAPSHOT
-from .snapshot_orders import Order, Result, Snapshot
+from .snapshot_orders import Result, Snapshot
 from .snapshots import Place, SnapshotDesk, SnapshotSetup
-from .streams import Asker, EntryStreams
+from .streams import Asker
 from .transfer import FEATURE_TRANSFER, Transfers
 from .values import (
     APPEND_ENTRIES,
@@ -113,85 +98,8 @@ PEER_REQUESTS = frozenset(
         INSTALL_PACKED,
     )
 )
-READERS_A_WAKE = 8  # Readers served in one wake, and ...
-READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: heartbeats can't wait.
-READERS_MAX = 8000  # Readers that wait for their turn.
 _NOBODY: frozenset[str] = frozenset()
 FORGET_EVERY_MS = 60_000
-FORGET_AFTER_TTL_S = 30 * 60
-
-
-class PeerSetup(NamedTuple):
-    """What a peer is told once; times in milliseconds, the defaults are decisions/zmq-raft's."""
-
-    cluster: str
-    peer_id: str
-    urls: Mapping[str, str]  # Each member's ROUTER url, our own included.
-    peer_urls: Mapping[str, str] = {}  # Of those who come in at a door of their own: only there.
-    text_peers: frozenset[str] = frozenset()  # Members that speak as the text does, not as node.
-    version: str = ""
-    election_timeout_ms_min: int = 200
-    election_timeout_ms_max: int = 300
-    heartbeat_ms: int = 70
-    rpc_timeout_ms: int = 50
-    append_timeout_ms: int = 100
-    append_inflight_max: int = 4
-    append_bytes_max: int = 1 << 20
-    entry_bytes_max: int = RECORD_BYTES_MAX
-    update_ttl_s: int = 8 * 3600
-    reqids_max: int = 10_000_000
-    inflight_max: int = 65_536
-    inflight_bytes_max: int = 64 << 20
-    pre_vote: bool = True
-    check_quorum: bool = True
-    bootstrap: bool = False
-    broadcast_url: str = ""  # Where our state machine broadcasts, if it does.
-    snapshot_entries: int = 0  # Behind the last snapshot the next one is made; 0: never for this.
-    snapshot_bytes: int = 0
-    snapshot_behind: int = 1_000_000  # Entries kept for followers that lack them, at most.
-
-
-class Recovered(NamedTuple):
-    """What was found on disk, after the log writer has synced it."""
-
-    epoch: int
-    log: RaftLog
-    hard_state: HardState
-    voter: bool
-    withheld: bool
-    snapshot: Snapshot = Snapshot()
-    reset: bool = False  # The files of the log do not hold the snapshot's last entry.
-    marks: PruneMarks | None = None  # Of what the table of request ids was made of.
-    roster: Roster | None = None  # What the log says of the members; None: nothing.
-    repair: Repair | None = None  # The log was damaged, and that is not yet made good.
-
-
-class Wake(NamedTuple):
-    """What is to be done after a wake, in this order; frames lie in the peer's outgoing Frames."""
-
-    hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
-    job: Job | None
-    commit: Commit | None  # Publish.
-    orders: list[Order]  # For snapshot_sender; one that gets lost is given again.
-    compact: int | None  # Up to here the log writer may remove whole segments.
-
-
-class _Reading(NamedTuple):
-    """A request for entries that waits for its turn."""
-
-    asker: Asker
-    request: RequestEntries
-
-
-class Reader(Protocol):
-    """Reads our own log from disk (storage.reader.LogReader)."""
-
-    def batches(
-        self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]: ...
-
-    def close(self) -> None:
-        """Forgets what it knows of the files: the log was replaced from somewhere on."""
 
 
 class Peer:
@@ -209,11 +117,11 @@ class Peer:
         self.setup = setup
         self.cluster = setup.cluster.encode()
         self.reqids = reqids
-        self._reader = reader
         log = recovered.log
         self.roster = recovered.roster or Roster(setup.urls, setup.peer_urls)
         log.configurations = self.roster.history
-        self.core = Raft(self._core_setup(), recovered.hard_state, log, now_ms, random)
+        core_setup = setup.for_core(self.roster.note)
+        self.core = Raft(core_setup, recovered.hard_state, log, now_ms, random)
         self._install(recovered.snapshot)  # What it holds is committed.
         self.incarnation = random.getrandbits(48)
         self.franchise = self._enfranchise(recovered)
@@ -245,8 +153,8 @@ class Peer:
         self.updates = self._new_updates()
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.transfers = Transfers(self.core, self.cluster)
-        self.streams = EntryStreams(self._read)
-        self._readers: deque[_Reading] = deque()  # Who waits for a turn.
+        self.readers = EntryReaders(self.core, self.snapshots, reader)
+        self._questions = Questions(setup, self.core, self.roster, self.snapshots, self._marks)
         self.last_applied = 0
         self.leading = False
         self._commits = Commits(now_ms)
@@ -298,25 +206,6 @@ class Peer:
         link = self.links.by_peer.get(peer)
         is_ours = link is not None and link.features is not None
         return "text" if is_ours or peer in self.setup.text_peers else "node"
-
-    def _core_setup(self) -> Setup:
-        setup = self.setup
-        return Setup(
-            peer_id=setup.peer_id,
-            election_timeout_ms_min=setup.election_timeout_ms_min,
-            election_timeout_ms_max=setup.election_timeout_ms_max,
-            heartbeat_ms=setup.heartbeat_ms,
-            vote_timeout_ms=setup.rpc_timeout_ms,
-            rpc_timeout_ms=setup.append_timeout_ms,
-            pre_vote=setup.pre_vote,
-            check_quorum=setup.check_quorum,
-            append_bytes_max=setup.append_bytes_max,
-            inflight_max=setup.append_inflight_max,
-            cut=cut_block,
-            trim=trim,
-            term_entry=term_entry,
-            configuration=self.roster.note,
-        )
 
     # ---- what arrives ----
 
@@ -446,7 +335,7 @@ class Peer:
                 self._on_hello_request(routing_id, request, out)
             elif kind == ENTRIES_PACKED:
                 asker = Asker(out, routing_id)
-                self._on_entries_request(asker, decode_entries_packed(request, self.cluster))
+                self.readers.on_request(asker, decode_entries_packed(request, self.cluster))
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
             elif kind == CONFIG_UPDATE:
@@ -456,7 +345,7 @@ class Peer:
             elif kind == MAKE_SNAPSHOT:
                 self.snapshots.on_make_request(request, self.cluster, Reply(out, routing_id))
             else:
-                self._on_client_request(routing_id, request, out)
+                self._on_question(routing_id, request, out)
         except RemoteProtocolError:
             self.malformed += 1
 
@@ -504,87 +393,17 @@ class Peer:
         self.core.may_vote = self.writable
         self.links.wanted.update(self.links.by_peer)  # Others must count us from now on.
 
-    def _on_client_request(
-        self, routing_id: bytes, request: list[bytes], out: native.Frames
-    ) -> None:
+    def _on_question(self, routing_id: bytes, request: list[bytes], out: native.Frames) -> None:
         form, message = decode_client_request(request, self.cluster)
-        core = self.core
-        match message:
-            case RequestConfig():
-                members = self.roster.members
-                config = ConfigAnswer(self._takes_updates(), core.leader, members)
-                answer = encode_config_answer(message.reqid, config)
-            case RequestLogInfo():
-                info = self._log_info()
-                if form is Form.NODE:
-                    info = info._replace(prune_index=self._prune_index())
-                answer = encode_log_info_answer(message.reqid, info)
-            case RequestEntries():
-                message = message._replace(text=form is Form.TEXT)
-                self._on_entries_request(Asker(out, routing_id), message)
-                return
-            case RequestBroadcastStateUrl():
-                # Node's clients ask each peer for its own; the text's want the leader's alone.
-                says = form is Form.NODE or self._is_leader()
-                url = self.setup.broadcast_url if says else ""
-                answer = encode_state_url_answer(message.reqid, url or None)
-            case _:
-                raise RemoteProtocolError("an update that the intake did not take")
-        out.add([routing_id, *answer])
-
-    def _on_entries_request(self, asker: Asker, request: RequestEntries) -> None:
-        if not self._is_leader():
-            asker.out.add([asker.routing_id, *self._no_entries(request)])
-        elif len(self._readers) < READERS_MAX:
-            self._readers.append(_Reading(asker, request))
-        else:
-            self.streams.refused += 1
-
-    def _no_entries(self, request: RequestEntries) -> list[bytes]:
-        refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=self.core.leader)
-        encode = encode_entries_packed_answer if request.packed else encode_entries_answer
-        return encode(request.reqid, refusal)
-
-    def _prune_index(self) -> int:
-        """The highest index up to which every reqid has expired."""
-        expired_s = self._unix_s - self.setup.update_ttl_s
-        return min(self._marks.index_before(expired_s), self.core.commit_index)
-
-    def _serve_readers(self) -> None:
-        """Answers those who ask for entries, in turn: a small request may ask for very much."""
-        size = 0
-        for _ in range(min(READERS_A_WAKE, len(self._readers))):
-            asker, asked = self._readers.popleft()
-            request: RequestEntries | None = asked
-            if not self.streams.expects(asker, asked):
-                request = self.snapshots.on_entries_request(asker, asked, self._now_ms)
-            if request is not None:
-                size += self.streams.on_request(asker, request, self.last_applied, self._now_ms)
-            if size >= READ_BYTES_A_WAKE:
-                return
+        if isinstance(message, RequestEntries):
+            message = message._replace(text=form is Form.TEXT)
+            self.readers.on_request(Asker(out, routing_id), message)
+            return
+        standing = Standing(self._takes_updates(), self.last_applied, self._unix_s)
+        out.add([routing_id, *self._questions.answer(form, message, standing)])
 
     def _is_leader(self) -> bool:
         return self.core.role is Role.LEADER
-
-    def _log_info(self) -> LogInfo:
-        core = self.core
-        return LogInfo(
-            leading=self._is_leader(),
-            leader=core.leader,
-            term=core.term,
-            first_index=core.log.base_index + 1,
-            applied_index=self.last_applied,
-            commit_index=core.commit_index,
-            last_index=core.log.last_index,
-            snapshot_bytes=self.snapshots.newest.state_size,
-        )
-
-    def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
-        """Blocks for RequestEntries; none when the log can't be read just now."""
-        last_term = self.core.log.term_at(last_index)
-        if last_term is None:
-            return []
-        return self._reader.batches(first_index, last_index, last_term, bytes_max)
 
     # ---- hello ----
 
@@ -633,7 +452,7 @@ class Peer:
     def deadline_ms(self) -> int:
         """When wake() must come next, at the latest."""
         core = self.core
-        if self._readers:
+        if self.readers.waiting:
             return self._now_ms
         deadline = core.deadline_ms
         for due_ms in (
@@ -675,7 +494,7 @@ class Peer:
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
-            self._serve_readers()
+            self.readers.serve(self.last_applied, now_ms)
         self._timers(now_ms)
         hard_state = ready.hard_state
         if hard_state is None and self.franchise.voter and not self._voter_saved:
@@ -705,15 +524,12 @@ class Peer:
             self.leading = True
             return
         self.snapshots.on_step_down()
-        if self.leading or self.updates.waiting or self.reads.waiting or self._readers:
+        if self.leading or self.updates.waiting or self.reads.waiting or self.readers.waiting:
             # Also when all of a leadership has happened since the last wake.
             self.leading = False
             self.updates.refuse(self._refusal, self.clients_out)
             self.reads.refuse(self._refusal)
-            self.streams.clear()
-            for asker, request in self._readers:
-                asker.out.add([asker.routing_id, *self._no_entries(request)])
-            self._readers.clear()
+            self.readers.refuse()
 
     def _job(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
         if batches:
@@ -782,7 +598,7 @@ class Peer:
             "reqids": len(self.reqids),
             "malformed": self.malformed,
             "strangers": self.requests.strangers,
-            "readers_refused": self.streams.refused,
+            "readers_refused": self.readers.refused,
             "writable": self.writable,
             "members": dict(self.roster.members),
             "drift": self.roster.drift,

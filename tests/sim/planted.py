@@ -43,7 +43,7 @@ class Plant(NamedTuple):
 
 CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
-PEER = "protocols/zmqraft/peer.py"
+PEER_VALUES = "protocols/zmqraft/peer_values.py"
 JOBS = "protocols/zmqraft/jobs.py"
 DESK = "protocols/zmqraft/snapshots.py"
 WRITER = "storage/writer.py"
@@ -125,7 +125,7 @@ PLANTS = (
     ),
     Plant(
         "no pre-vote",
-        (Patch(PEER, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
+        (Patch(PEER_VALUES, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
         told="disturbed",
     ),
     Plant(

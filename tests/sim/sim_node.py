@@ -14,7 +14,8 @@ from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.franchise import Repair
-from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from kelek.protocols.zmqraft.peer import Peer
+from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshot_orders import encode_work, result_for
 from kelek.storage import repair
 from kelek.storage.errors import StorageError, StorageFull

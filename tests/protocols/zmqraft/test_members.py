@@ -14,7 +14,8 @@ from kelek.protocols.raft.messages import HardState
 from kelek.protocols.zmqraft import config_codec as codec
 from kelek.protocols.zmqraft.client_codec import LogInfo, encode_log_info_answer
 from kelek.protocols.zmqraft.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
-from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from kelek.protocols.zmqraft.peer import Peer
+from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO, encode_members, is_url
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, MemoryReader
 

@@ -27,8 +27,9 @@ from kelek.protocols.zmqraft.client_codec import (
     encode_client_request,
 )
 from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
-from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered, Wake
+from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
+from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered, Wake
 
 CLUSTER = b"demo"
 NAMES = ("n1", "n2", "n3")

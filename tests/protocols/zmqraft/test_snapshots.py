@@ -21,7 +21,8 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft import snapshot_codec as codec
-from kelek.protocols.zmqraft.peer import Peer, PeerSetup, Recovered
+from kelek.protocols.zmqraft.peer import Peer
+from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshot_orders import (
     Begun,
     EntriesRead,
