@@ -40,6 +40,17 @@ class Ack(NamedTuple):
     state: int
 
 
+def encode_job(job: Job) -> list[bytes]:
+    """A job as it goes through the pipe."""
+    kind = JOB_RESET if job.reset else JOB_APPEND
+    return [JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term), *job.blocks]
+
+
+def encode_compact(epoch: int, index: int) -> list[bytes]:
+    """That whole segments up to index are not needed any more."""
+    return [JOB.pack(JOB_COMPACT, epoch, 0, index, 0)]
+
+
 class GroupCommit:
     """The log and how it is written: one append and one sync for all jobs taken in, patience with
     a full disk, the spare prepared when nothing is asked for.

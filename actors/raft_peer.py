@@ -5,67 +5,34 @@ It never applies an entry (state_machine does), and writes the log only when the
 """
 
 import time
-from collections.abc import Iterable
 from functools import partial
 from random import SystemRandom
 
 import zmq
 
-from .. import __version__
 from ..native import Arena
 from ..native.updates import Reqids
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
 from ..protocols.zmqraft.commits import Commit
-from ..protocols.zmqraft.franchise import Repair
 from ..protocols.zmqraft.peer import Peer
-from ..protocols.zmqraft.peer_values import PeerSetup, Recovered
-from ..protocols.zmqraft.snapshot_orders import Result, Snapshot, encode_work, result_for
+from ..protocols.zmqraft.snapshot_orders import Result, encode_work, result_for
 from ..storage import repair
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
 from ..storage.start import Home, Known, reqids_of, start
-from .actor import RECONNECT_MS, Actor, SocketOptions, main, monotonic_ms
-from .log_writer import (
-    ACK,
-    JOB,
-    JOB_APPEND,
-    JOB_COMPACT,
-    JOB_RESET,
-    JOBS_HWM,
-    STATE_FULL,
-    Ack,
-    GroupCommit,
-)
-from .machines import broadcast_url
+from .actor import HWM, Actor, SocketOptions, main, monotonic_ms
+from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
+from .peer_links import PeerLinks
+from .peer_setup import peer_setup
 from .snapshot_sender import ORDERS_HWM, keep
 from .state_machine import APPLIED, COMMIT
 
 CLIENTS_HWM = 4096
-SILENT_HEARTBEATS = 3  # Unanswered: who leaves waits no longer for its successor.
 LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
-PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
-    "election_timeout_ms_min",
-    "election_timeout_ms_max",
-    "heartbeat_ms",
-    "rpc_timeout_ms",
-    "append_timeout_ms",
-    "append_inflight_max",
-    "append_bytes_max",
-    "entry_bytes_max",
-    "update_ttl_s",
-    "reqids_max",
-    "inflight_max",
-    "inflight_bytes_max",
-    "pre_vote",
-    "check_quorum",
-    "snapshot_entries",
-    "snapshot_bytes",
-    "snapshot_behind",
-)
 
 
 class RaftPeer(Actor):
@@ -94,80 +61,57 @@ class RaftPeer(Actor):
         self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
         self._again = False
         self._role: tuple[str, int, str | None] = ("", 0, None)
-        options, writer = self.options, "log_writer"
         pipe = partial(SocketOptions, hwm=JOBS_HWM)
-        self._clients = self.socket(
-            zmq.ROUTER,
-            SocketOptions(
-                bind=(options["url"],),
-                place=self.setup.places.get("url", ""),
-                hwm=CLIENTS_HWM,
-                linger_ms=LINGER_MS,
-                router_mandatory=True,
-            ),
-        )
-        self._peers = self.socket(
-            zmq.ROUTER,
-            SocketOptions(
-                bind=(options["peer_url"],),
-                place=self.setup.places.get("peer_url", ""),
-                linger_ms=LINGER_MS,
-                router_mandatory=True,
-            ),
-        )
+        self._clients = self._door("url", CLIENTS_HWM)
+        self._peers = self._door("peer_url", HWM)
         self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
         self._commit: Commit | None = None
         self.listen(self._commits, self._on_subscribed)
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
+        orders_end = self.endpoint("snapshot_sender", "orders")
         self._orders = self.socket(
-            zmq.PUSH,
-            pipe(
-                connect=(self.endpoint("snapshot_sender", "orders"),),
-                hwm=ORDERS_HWM,
-                immediate=True,
-            ),
+            zmq.PUSH, pipe(connect=(orders_end,), hwm=ORDERS_HWM, immediate=True)
         )
         results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
         self.listen(results, self._on_results)
         self._own: GroupCommit | None = None  # The log, when no log_writer has it.
-        if options["writer"] != "process":
+        if self.options["writer"] != "process":
             self._own = GroupCommit(self.setup)
             self._begin(self.now_ms)
             if self._own.sync_fd is not None:
                 self.watch(self._own.sync_fd, self._on_synced)
             return
-        jobs = self.socket(zmq.PUSH, pipe(connect=(self.endpoint(writer, "jobs"),), immediate=True))
-        self._jobs = self.pipe(jobs)
-        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint(writer, "acks"),)))
+        jobs_end = pipe(connect=(self.endpoint("log_writer", "jobs"),), immediate=True)
+        self._jobs = self.pipe(self.socket(zmq.PUSH, jobs_end))
+        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint("log_writer", "acks"),)))
         self.listen(acks, self._on_acks)
+
+    def _door(self, key: str, hwm: int) -> zmq.Socket[bytes]:
+        """What others find at our `url` or `peer_url`."""
+        options = SocketOptions(
+            bind=(self.options[key],),
+            place=self.setup.places.get(key, ""),
+            hwm=hwm,
+            linger_ms=LINGER_MS,
+            router_mandatory=True,
+        )
+        return self.socket(zmq.ROUTER, options)
 
     # ---- the log is recovered: the peer begins ----
 
     def _begin(self, now_ms: int) -> None:
         """Reads snapshot and log once: the terms for the core, the request ids for the intake."""
-        reqids, stored, setup = Reqids(), self._hard_state, self._peer_setup()
+        reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
         known = Known(keep(self.options), setup.urls, setup.peer_urls)
         found = start(self._home, self._reader, reqids, known)
         self._damage = damage = repair.unanswered(self._home.files, stored.repaired)
-        recovered = Recovered(
-            epoch=self.setup.epoch,
-            log=found.log,
-            hard_state=stored.state,
-            voter=stored.voter,
-            withheld=stored.withheld,
-            marks=found.marks,
-            roster=found.roster,
-            snapshot=found.snapshot,
-            reset=found.reset,
-            repair=damage and Repair(damage.last_index, damage.problem),
-        )
+        recovered = found.recovered(self.setup.epoch, stored, damage)
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
         peer.jobs.given_bytes = found.behind_bytes
-        self._links: dict[str, zmq.Socket[bytes]] = {}
-        self._places: dict[str, str] = {}  # Where each link goes.
-        self._follow_links(peer)
+        self._links = PeerLinks(self, self._on_answers)
+        self._links.follow(peer)
         self.listen(self._peers, self._on_peers)
         self.listen(self._clients, self._on_clients)
         self.log(
@@ -180,46 +124,6 @@ class RaftPeer(Actor):
         if damage is not None:
             self.log("repairing", until=damage.last_index, damage=damage.problem)
         self.ready()
-
-    def _follow_links(self, peer: Peer) -> None:
-        """Opens and closes sockets until there is one to each peer that we have to do with."""
-        places = peer.links.places
-        for name in [name for name, url in self._places.items() if places.get(name) != url]:
-            if name in self._links:
-                self.close(self._links.pop(name))
-        hwm = 2 * peer.setup.append_inflight_max + 8
-        for name, url in places.items():
-            if name not in self._links:
-                options = SocketOptions(
-                    connect=(url,), immediate=True, hwm=hwm, reconnect_ms=RECONNECT_MS
-                )
-                try:
-                    link = self._links[name] = self.socket(zmq.DEALER, options)
-                except zmq.ZMQError as error:  # The configuration may say anything.
-                    self.log_rarely("unreachable", peer=name, url=url, error=error)
-                    continue
-                self.listen(link, partial(self._on_answers, name))
-        self._places = places
-
-    def _peer_setup(self) -> PeerSetup:
-        options = self.options
-        return PeerSetup(
-            cluster=self.setup.cluster,
-            peer_id=self.setup.node,
-            urls={name: member["url"] for name, member in options["members"].items()},
-            peer_urls={
-                name: member["peer_url"]
-                for name, member in options["members"].items()
-                if member["peer_url"]
-            },
-            text_peers=frozenset(
-                name for name, member in options["members"].items() if member["dialect"] == "text"
-            ),
-            version=__version__,
-            bootstrap=self.setup.bootstrap,
-            broadcast_url=broadcast_url(options),
-            **{key: options[key] for key in PEER_OPTIONS},
-        )
 
     # ---- what arrives ----
 
@@ -279,11 +183,8 @@ class RaftPeer(Actor):
                 continue
             if result is not None:
                 results.append(result)
-        peer.on_results(results, self.now_ms, self._reqids_of)
-
-    def _reqids_of(self, snapshot: Snapshot) -> Iterable[bytes]:
-        """The table of request ids in the newest snapshot, which is this one or has replaced it."""
-        return reqids_of(self._home)
+        # Of the newest snapshot, which is the one installed or has replaced it.
+        peer.on_results(results, self.now_ms, lambda _: reqids_of(self._home))
 
     def _on_subscribed(self, arena: Arena) -> None:
         """Who applies has come, or come back: it must not wait for the next commit."""
@@ -300,13 +201,8 @@ class RaftPeer(Actor):
         if wake.hard_state is not None:
             self._save(peer, *wake.hard_state)
         self._log_role(peer)
-        if peer.links.places is not self._places:
-            self._follow_links(peer)
-        for name, frames in peer.links_out.items():
-            if name in self._links:
-                self.send_batch(self._links[name], frames)
-            else:
-                frames.clear()
+        self._links.follow(peer)
+        self._links.send(peer)
         self._write_log(peer, wake.job)
         self.send_batch(self._peers, peer.peers_out)
         self.send_batch(self._clients, peer.clients_out)
@@ -352,16 +248,14 @@ class RaftPeer(Actor):
                 self._on_ack(peer, ack)
                 self._again = not self._links  # Alone, we need nobody's answer to commit.
         elif job is not None:
-            kind = JOB_RESET if job.reset else JOB_APPEND
-            header = JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term)
-            self._jobs.send([header, *job.blocks])
+            self._jobs.send(encode_job(job))
 
     def _compact(self, index: int) -> None:
         """Lets the log writer remove the segments that nobody needs any more."""
         if self._own is not None:
             self._own.compact(index)
         else:
-            self._jobs.send([JOB.pack(JOB_COMPACT, self.setup.epoch, 0, index, 0)])
+            self._jobs.send(encode_compact(self.setup.epoch, index))
 
     def deadline_ms(self) -> int | None:
         if self._peer is None:
@@ -380,12 +274,8 @@ class RaftPeer(Actor):
                 self.log("leadership-kept", reason=reason)
 
     def drained(self) -> bool:
-        """A target that is silent by now was most likely told to end, too: the whole cluster is."""
-        if self._peer is None or self._peer.core.transferring is None:
-            return True
-        core = self._peer.core
-        heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
-        return self.now_ms > max(heard_ms, default=0) + SILENT_HEARTBEATS * core.setup.heartbeat_ms
+        """Whether nobody is to take the leadership over from us any more."""
+        return self._peer is None or not self._peer.transfers.awaits_successor(self.now_ms)
 
     def on_stop(self) -> None:
         self._hard_state.close()

@@ -9,10 +9,14 @@ from ..native.updates import Reqids
 from ..protocols.raft.log import RaftLog
 from ..protocols.record import slice_block
 from ..protocols.zmqraft.config_codec import decode_config_entry
+from ..protocols.zmqraft.franchise import Repair
+from ..protocols.zmqraft.peer_values import Recovered
 from ..protocols.zmqraft.prune import PruneMarks
 from ..protocols.zmqraft.roster import Roster
 from ..protocols.zmqraft.snapshot_orders import Snapshot
+from . import repair
 from .files import Files
+from .hard_state import HardStateFile
 from .reader import LogReader
 from .segment import Identity
 from .snapshot import newest, open_snapshot
@@ -30,6 +34,23 @@ class Started(NamedTuple):
     marks: PruneMarks
     reset: bool  # The files of the log lack the snapshot's last entry: they begin anew behind it.
     behind_bytes: int  # Of the log behind the snapshot.
+
+    def recovered(
+        self, epoch: int, stored: HardStateFile, damage: repair.Repair | None
+    ) -> Recovered:
+        """All that a peer is begun with, in its unit's epoch."""
+        return Recovered(
+            epoch=epoch,
+            log=self.log,
+            hard_state=stored.state,
+            voter=stored.voter,
+            withheld=stored.withheld,
+            snapshot=self.snapshot,
+            reset=self.reset,
+            marks=self.marks,
+            roster=self.roster,
+            repair=damage and Repair(damage.last_index, damage.problem),
+        )
 
 
 class Home(NamedTuple):

@@ -33,6 +33,7 @@ FEATURE_TRANSFER = "transfer"
 
 REMIND_MS = 100
 REQUESTS_MAX = 64  # That wait for one transfer.
+SILENT_HEARTBEATS = 3  # Unanswered: who leaves waits no longer for its successor.
 
 TRANSFER_NOT_LEADER = 0
 TRANSFER_DONE = 1
@@ -248,6 +249,16 @@ class Transfers:
         else:
             return None
         return TransferAnswer(TRANSFER_REFUSED, reason=reason)
+
+    def awaits_successor(self, now_ms: int) -> bool:
+        """Whether the leadership is on its way to somebody who may still take it.
+
+        A target that is silent by now was most likely told to end, too: the whole cluster is.
+        """
+        core = self._core
+        heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
+        silence_ms_max = SILENT_HEARTBEATS * core.setup.heartbeat_ms
+        return core.transferring is not None and now_ms <= max(heard_ms, default=0) + silence_ms_max
 
     @property
     def deadline_ms(self) -> int | None:

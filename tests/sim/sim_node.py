@@ -13,9 +13,8 @@ from kelek.native.updates import Reqids
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import Job
 from kelek.protocols.record import decode_block
-from kelek.protocols.zmqraft.franchise import Repair
 from kelek.protocols.zmqraft.peer import Peer
-from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
+from kelek.protocols.zmqraft.peer_values import PeerSetup
 from kelek.protocols.zmqraft.snapshot_orders import encode_work, result_for
 from kelek.storage import repair
 from kelek.storage.errors import StorageError, StorageFull
@@ -64,17 +63,7 @@ class PeerProcess(Process):
         )
         stored = self.hard_state
         self.damage = damage = repair.unanswered(self.files, stored.repaired)
-        recovered = Recovered(
-            epoch=self.epoch,
-            log=found.log,
-            hard_state=stored.state,
-            voter=stored.voter,
-            withheld=stored.withheld,
-            roster=found.roster,
-            snapshot=found.snapshot,
-            reset=found.reset,
-            repair=damage and Repair(damage.last_index, damage.problem),
-        )
+        recovered = found.recovered(self.epoch, stored, damage)
         random = Random(self.world.random.getrandbits(64))
         now_ms = self.world.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
