@@ -53,7 +53,10 @@ COLUMNS = {
     "commit_index": "COMMIT",
     "applied_index": "APPLIED",
     "lag": "LAG",
+    "snapshot_index": "SNAPSHOT",
 }
+# What a row may say besides the table, and the word that its line begins with.
+TROUBLES = {"reason": "gave up", "repair": "repairing", "snapshot_problem": "no snapshot"}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
 P = ParamSpec("P")
 
@@ -173,8 +176,9 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
         click.echo(json.dumps({"topology": path, "processes": rows}, indent=2))
     elif rows:
         click.echo(_table(rows))
-        for line in sorted({f"{row['node']}: {row['reason']}" for row in rows if "reason" in row}):
-            click.echo(f"gave up {line}")
+        for key, word in TROUBLES.items():
+            for line in sorted({f"{row['node']}: {row[key]}" for row in rows if row.get(key)}):
+                click.echo(f"{word} {line}")
         for line in drift_of(rows):
             click.echo(f"drift {line}")
     else:
@@ -229,16 +233,23 @@ def logs(
     topology: str | None, nodes: tuple[str, ...], roles: tuple[str, ...], lines: int, follow: bool
 ) -> int:
     """Shows the logs of the actors, merged by time."""
+    from ..actors.errors import OperatorError
+    from ..actors.schema import did_you_mean
+
     found = load(topology)
     paths = {
         path: f"{name}/{path.stem}"
         for name in own_nodes(found, nodes)
         for path in sorted((found.data_dir / name / "logs").glob("*.log"))
-        if not roles or path.stem in roles
     }
     if not paths:
-        of = f" of {', '.join(roles)}" if roles else ""
-        fail(f"{found.data_dir}: no logs{of}; nothing of it ran here yet", EXIT_NOTHING)
+        fail(f"{found.data_dir}: no logs; nothing of it ran here yet", EXIT_NOTHING)
+    known = {path.stem: None for path in paths}
+    for role in roles:
+        if role not in known:
+            raise OperatorError("--role", f"no logs of '{role}'", did_you_mean(role, known))
+    if roles:
+        paths = {path: name for path, name in paths.items() if path.stem in roles}
     tails = {path: _tail(path, lines) for path in paths}
     merged = sorted(
         (stamp, paths[path], number, line)
@@ -325,12 +336,19 @@ def _table(rows: list[dict[str, Any]]) -> str:
     """Columns that nobody has a value for are left out."""
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
     lines = [[COLUMNS[key] for key in keys]]
-    lines += [[_cell(key, row.get(key)) for key in keys] for row in rows]
+    lines += [[_cell(key, _shown(row, key)) for key in keys] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def _shown(row: dict[str, Any], key: str) -> Any:
+    """A peer that does not vote is no mere follower, which its column would say of it."""
+    if key == "raft_role" and row.get("vote", "voter") != "voter":
+        return row["vote"]
+    return row.get(key)
 
 
 def _cell(key: str, value: Any) -> str:

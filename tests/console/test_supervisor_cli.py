@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 import zmq
+from click.testing import CliRunner
 
 import kelek
+from kelek.console import supervisor_cli
 
 DEADLINE_S = 30.0
 NODES = ("n1", "n2", "n3")
@@ -169,10 +171,26 @@ def test_the_table_is_for_people(cli: Cli) -> None:
     head, supervisor, *actors = done.stdout.splitlines()
     assert head.split() == [
         "NODE", "ROLE", "PID", "STATE", "RESTARTS", "UPTIME", "RAFT", "TERM", "LEADER", "COMMIT",
-        "APPLIED", "LAG",
+        "APPLIED", "LAG", "SNAPSHOT",
     ]  # fmt: skip
     assert supervisor.split()[:2] == ["n1", "supervisor"]
     assert [line.split()[1] for line in actors] == [*ROLES]
+
+
+def test_the_table_shows_who_does_not_vote(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    row = {"state": "ready", "restarts": 0, "uptime": 1.0, "role": "raft_peer", "lag": 0}
+    rows = [
+        {**row, "node": "n1", "pid": 1, "raft_role": "leader", "vote": "voter", "repair": None},
+        {**row, "node": "n2", "pid": 2, "raft_role": "follower", "vote": "repairing",
+         "repair": "a.seg: offset 7: bad"},
+        {**row, "node": "n3", "pid": 3, "raft_role": "follower", "vote": "voter",
+         "snapshot_problem": "b.snap: full"},
+    ]  # fmt: skip
+    monkeypatch.setattr(supervisor_cli, "rows_of", lambda path, nodes: rows)
+    shown = CliRunner().invoke(supervisor_cli.main, ["status", str(cli.folder / "topology.yaml")])
+    lines = shown.stdout.splitlines()
+    assert [line.split()[6] for line in lines[1:4]] == ["leader", "repairing", "follower"]
+    assert lines[4:] == ["repairing n2: a.seg: offset 7: bad", "no snapshot n3: b.snap: full"]
 
 
 def test_nodes_one_by_one(cli: Cli) -> None:
@@ -321,6 +339,9 @@ def test_logs_are_merged_by_time(cli: Cli) -> None:
         "boom", "last",
     ]  # fmt: skip
     assert len(cli.run("logs", "--role", "log_writer").stdout.splitlines()) == 2
+    done = cli.run("logs", "--role", "raft_pear")
+    assert done.returncode == 2
+    assert done.stderr == "supervisor: --role: no logs of 'raft_pear'; did you mean 'raft_peer'?\n"
 
 
 def test_logs_follow_across_a_rotation(cli: Cli) -> None:
