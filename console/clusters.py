@@ -8,7 +8,7 @@ from ..actors import run_dir
 from ..actors import topology as topologies
 from ..actors.errors import OperatorError
 from ..actors.schema import NAME, NAME_RULE, url_problem
-from ..clients.errors import LogError, LogTimeout, NoLeader
+from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader
 from ..clients.log import Log
 from ..clients.steps import Tuning
 from .endings import FAILED, IMPOSSIBLE, Ending
@@ -70,5 +70,10 @@ def opened(where: Where) -> Iterator[tuple[Log, Place]]:
         except LogTimeout as error:
             way_out = "a majority of the nodes must run; what is on its way may still commit"
             raise Ending(f"{place.name}: {error}; {way_out}", FAILED) from error
+        except LogCompacted as error:
+            last = error.last_index
+            problem = f"a snapshot has taken the place of the entries up to {last}"
+            way_out = f"begin behind them: tail --after {last}, subscribe --from {last + 1}"
+            raise Ending(f"{place.name}: {problem}; {way_out}", FAILED) from error
         except LogError as error:
             raise Ending(f"{place.name}: {error}", FAILED) from error

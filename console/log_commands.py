@@ -82,13 +82,17 @@ def chosen(log: Log, options: Tail) -> Iterator[Entry]:
     if after is None:
         last: list[Entry] = []
         reach = options.entries
-        after = end = log.info().applied_index
-        while len(last) < options.entries and after > 0:
+        found = log.info()
+        after = end = found.applied_index
+        base = max(0, found.first_index - 1)  # A snapshot has what is not behind it.
+        while len(last) < options.entries and after > base:
             # The cluster's own entries are rare: mostly the first reach is enough.
-            after = max(0, end - reach)
+            after = max(base, end - reach)
             entries = log.entries(after, end - after) if end > after else iter(())
             last = [entry for entry in entries if shown(entry, options)]
             reach *= 4
+        if len(last) < options.entries and base > 0:
+            click.echo(f"(a snapshot has the entries up to {base})", err=True)
         yield from last[-options.entries :]
         after = end
         if not options.follow:
@@ -115,8 +119,14 @@ def info(output: str, where: Where) -> None:
         show_json({"cluster": place.cluster, "leader": leader, "nodes": rows})
     else:
         show_rows(rows)
-    if not leaders:
-        raise Ending(f"{place.name}: no node that answers knows a leader", FAILED)
+    if leaders:
+        return
+    problem = "no node that answers knows a leader; is a majority of the nodes running?"
+    if not any(answers.values()):
+        problem = f"no node answers; does one run, and is '{place.cluster}' its cluster?"
+    if not where["urls"]:
+        problem += f" supervisor status {place.name}"
+    raise Ending(f"{place.name}: {problem}", FAILED)
 
 
 def ask(place: Place, url: str, where: Where) -> LogInfo | None:

@@ -1,6 +1,7 @@
 """The command `kelek` as a shell sees it: on a cluster of real processes, and without one."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -83,7 +84,12 @@ def test_info_of_nobody_fails_and_still_shows_the_nodes() -> None:
     (node,) = json.loads(result.stdout)["nodes"]
     assert node["answers"] is False
     assert {node[key] for key in ("role", "leader", "term", "commit_index")} == {None}
-    assert "no answer  -" in CliRunner().invoke(main, words).stdout
+    shown = CliRunner().invoke(main, words)
+    assert "no answer  -" in shown.stdout
+    assert (
+        shown.stderr
+        == "kelek: ipc:///nobody: no node answers; does one run, and is 'c' its cluster?\n"
+    )
 
 
 def test_help_loads_nothing_slow() -> None:
@@ -179,3 +185,22 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
     assert [node["answers"] for node in found["nodes"]] == [True] * 3
     assert shell.ok("kelek log info").count("follower") == 2
     assert "updates/s" in shell.ok("kelek log bench --count 500 --alone 5")
+
+
+def test_what_a_snapshot_took_the_place_of(shell: Any) -> None:
+    """`tail` shows what is left; whoever asks for more is told where to begin."""
+    shell.ok("supervisor start topology.yaml --detach")
+    shell.ok("kelek log put one two")
+    shell.ok("kelek log snapshot")
+    done = shell.run("kelek log tail")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("(a snapshot has the entries up to ")
+    kept = shell.ok("kelek log put kept").strip()
+    assert shell.ok("kelek log tail").split()[::2] == [kept, "kept"]
+    for command in ("tail --after 0", "subscribe --from 1"):
+        done = shell.run(f"kelek log {command}")
+        found = re.search(r"tail --after (\d+), subscribe --from (\d+)\n", done.stderr)
+        assert found is not None, done.stderr
+        assert done.returncode == endings.FAILED
+        assert int(found[1]) + 1 == int(found[2]) <= int(kept)
+        assert shell.ok(f"kelek log tail --after {found[1]}").split()[::2] == [kept, "kept"]
