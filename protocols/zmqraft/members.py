@@ -163,7 +163,8 @@ class MemberChanges:
         """Whether we know for sure who the members are, and lead for some time to come."""
         core = self._core
         return (
-            core.transferring is None
+            core.is_voter
+            and core.transferring is None
             and core.commit_index >= self._roster.history.last_index
             and core.log.term_at(core.commit_index) == core.term
         )

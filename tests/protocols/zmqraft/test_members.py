@@ -178,6 +178,25 @@ def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
 
 
+def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
+    """It would be a new server to itself; whoever leads next is asked again."""
+    leaving = ring.peers["n1"]
+    ring.change("n2", "n3")
+    ring.run_until(lambda: not leaving.core.is_voter and leaving.core.commit_index == 3)
+    ring.now_ms -= 4  # Sooner than others are told of the commit.
+    ring.wake("n1")
+    assert leaving.members.status is None
+    assert (leaving.core.role, leaving.core.transferring) == (Role.LEADER, None)
+    reqid = ring.change(*OLD, to="n1")
+    assert not leaving.members.guests
+    others = [ring.peers["n2"].core, ring.peers["n3"].core]
+    ring.run_until(lambda: any(core.role is Role.LEADER for core in others))
+    ring.run_until(lambda: leaving.core.role is Role.FOLLOWER)
+    ring.answers.clear()
+    ring.change(*OLD, reqid=reqid)
+    assert ring.answer().status is ConfigStatus.TAKEN
+
+
 def test_who_has_lost_its_disk_is_found_by_a_leader_that_it_does_not_know(ring: Ring) -> None:
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
