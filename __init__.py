@@ -5,24 +5,48 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .clients.async_log import AsyncLog as AsyncLog
+    from .clients.errors import LogCompacted as LogCompacted
     from .clients.errors import LogError as LogError
+    from .clients.errors import LogTimeout as LogTimeout
+    from .clients.errors import MembersBusy as MembersBusy
+    from .clients.errors import MembersRefused as MembersRefused
+    from .clients.errors import NoLeader as NoLeader
+    from .clients.errors import SnapshotNotMade as SnapshotNotMade
+    from .clients.errors import TransferRefused as TransferRefused
+    from .clients.errors import UpdateExpired as UpdateExpired
+    from .clients.errors import UpdateRefused as UpdateRefused
+    from .clients.errors import UpdateTooLarge as UpdateTooLarge
     from .clients.log import Log as Log
 
 # Loaded when first asked for: `import kelek` alone loads neither ZeroMQ nor the C core.
+# What is not named here is one of the errors.
 _LAZY = {
     "AsyncLog": ".clients.async_log",
     "Log": ".clients.log",
-    "LogError": ".clients.errors",
 }
 
-__all__ = ["AsyncLog", "Log", "LogError"]
+__all__ = [
+    "AsyncLog",
+    "Log",
+    "LogCompacted",
+    "LogError",
+    "LogTimeout",
+    "MembersBusy",
+    "MembersRefused",
+    "NoLeader",
+    "SnapshotNotMade",
+    "TransferRefused",
+    "UpdateExpired",
+    "UpdateRefused",
+    "UpdateTooLarge",
+]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_LAZY[name], __name__), name)
+    value = getattr(import_module(_LAZY.get(name, ".clients.errors"), __name__), name)
     globals()[name] = value
     return value

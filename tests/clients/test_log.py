@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 import kelek
+from kelek.clients import errors
 from kelek.clients.errors import (
     LogError,
     LogTimeout,
@@ -277,6 +278,13 @@ def test_reqids_differ() -> None:
     assert len(set(ids)) == 2000
     assert {len(reqid) for reqid in ids} == {12}
     assert ids[0][:9] == ids[999][:9]
+
+
+def test_every_error_has_a_name_in_kelek() -> None:
+    """A program that catches one need not know which module it is from."""
+    names = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    assert names | {"AsyncLog", "Log"} == {*kelek.__all__}
+    assert all(getattr(kelek, name) is getattr(errors, name) for name in names)
 
 
 def test_importing_kelek_loads_next_to_nothing() -> None:
