@@ -3,10 +3,13 @@
 Paths are relative to the data directory. Whatever the system refuses is raised as StorageError.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
 from .. import native
+
+UNFINISHED = ".new"  # What every file that is being made ends with.
 
 
 class File(Protocol):
@@ -98,3 +101,17 @@ class Files(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Makes the names in a folder durable."""
+
+
+def replace(files: Files, path: str, data: bytes) -> None:
+    """Puts a small file in place, whole and durable, or leaves the one before it."""
+    unfinished = path + UNFINISHED
+    file = files.create(unfinished)
+    try:
+        file.zero(0, len(data))
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    files.rename(unfinished, path)
+    files.sync_folder(os.path.dirname(path))

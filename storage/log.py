@@ -14,7 +14,7 @@ from ..protocols.raft.messages import Batch
 from ..protocols.record import check_block
 from . import repair
 from .errors import Damaged, StorageError, StorageFull
-from .files import File, Files, Syncer
+from .files import UNFINISHED, File, Files, Syncer, replace
 from .recovery import CLEAN, Recovered, Tail, live, recover
 from .runs import Runs
 from .segment import (
@@ -32,7 +32,6 @@ SEGMENT_BYTES_MIN = 8 << 10
 ZERO_PIECE_BYTES = 256 << 10
 LOCK = "lock"
 SPARE = f"{FOLDER}/spare"
-UNFINISHED = ".new"  # What every file that is being made ends with.
 
 SegmentIo = Literal["pwrite", "mmap"]
 
@@ -415,16 +414,7 @@ class Log:
 
     def _write_clean(self) -> None:
         clean = CleanMark(self._sequence, self._offset, self.last_index, self.last_term)
-        data = encode_clean(clean)
-        file = self._files.create(CLEAN + UNFINISHED)
-        try:
-            file.zero(0, len(data))
-            file.write(0, [data])
-            file.sync()
-        finally:
-            file.close()
-        self._files.rename(CLEAN + UNFINISHED, CLEAN)
-        self._files.sync_folder(FOLDER)
+        replace(self._files, CLEAN, encode_clean(clean))
 
     # ---- the disk refuses ----
 

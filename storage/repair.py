@@ -9,13 +9,12 @@ from typing import NamedTuple
 from .. import native
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
-from .files import Files
+from .files import Files, replace
 from .recovery import Recovered, Tail, live, read_clean
 from .runs import Runs
 from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, decode_header, parse_name
 
 PATH = f"{FOLDER}/repair"
-UNFINISHED = f"{PATH}.new"
 ASIDE = ".damaged"  # What a segment is renamed to whose header can't be read.
 MAGIC = 0x524B4C4B  # "KLKR"
 VERSION = 1
@@ -70,15 +69,7 @@ def write(files: Files, repair: Repair) -> None:
     text = repair.problem.encode()[:TEXT_BYTES_MAX]
     data = _HEAD.pack(MAGIC, VERSION, repair.epoch, index, len(text)) + text
     data += _CRC.pack(native.crc32c(data))
-    file = files.create(UNFINISHED)
-    try:
-        file.zero(0, len(data))
-        file.write(0, [data])
-        file.sync()
-    finally:
-        file.close()
-    files.rename(UNFINISHED, PATH)
-    files.sync_folder(FOLDER)
+    replace(files, PATH, data)
 
 
 class Salvage(NamedTuple):
