@@ -1,6 +1,5 @@
 """The log on real disks: killed at random points, refused by the system, out of space."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -9,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from types import ModuleType
 
 import pytest
 
@@ -19,22 +17,11 @@ from kelek.storage.errors import StorageError
 from kelek.storage.hard_state import HardStateFile
 from kelek.storage.log import Log
 from kelek.storage.reader import LogReader
+from kelek.tests.crash import drill
 
 DRILL = Path(__file__).with_name("drill.py")
 DEADLINE_S = 60
 WAYS = ["pwrite", "mmap", "pwrite+thread", "mmap+thread"]
-
-
-def _drill() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("drill", DRILL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-drill = _drill()
 
 
 def started(command: Sequence[str], *arguments: object) -> subprocess.Popen[str]:

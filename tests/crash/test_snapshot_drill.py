@@ -1,34 +1,21 @@
 """A log with snapshots on a real disk, killed at random points: all of it is sound and complete."""
 
-import importlib.util
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from types import ModuleType
 
 import pytest
 
 from kelek.storage.disk import Disk
 from kelek.storage.snapshot import newest, open_snapshot
 from kelek.storage.verify import entries, verify
+from kelek.tests.crash import snapshot_drill as drill
 
 DRILL = Path(__file__).with_name("snapshot_drill.py")
 DEADLINE_S = 60
-
-
-def _drill() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("snapshot_drill", DRILL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-drill = _drill()
 
 
 def check(directory: Path, acked: int) -> None:

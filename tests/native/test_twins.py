@@ -1,10 +1,7 @@
 """C against its Python twins: the table of request ids and the intake, on random histories."""
 
-import importlib.util
 from collections import Counter
-from pathlib import Path
 from random import Random
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,21 +9,10 @@ import pytest
 from kelek import native
 from kelek.native.updates import Reqids, Updates, View
 from kelek.protocols.record import Record, decode_block, encode_block
+from kelek.tests.native import twins
 
 NOW_S = 1_800_000_000
 SEEDS = range(30)
-
-
-def _twins() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("twins", Path(__file__).with_name("twins.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-twins = _twins()
 
 
 def some_reqid(dice: Random, spread_s: int, numbers: int = 1200) -> bytes:

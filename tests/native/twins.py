@@ -14,6 +14,8 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
+from kelek.native.updates import View
+
 PACK = b"\x6b\x3d"
 SECONDS = 65536
 Messages = list[list[bytes]]
@@ -164,7 +166,7 @@ class Updates:
         inflight = sum(waiter.updates for waiter in self.waiters)
         return inflight > 0 and inflight + count > self.inflight_max
 
-    def take(self, messages: Messages, view: "View") -> None:
+    def take(self, messages: Messages, view: View) -> None:
         self.out, self.others = [], []
         for number, frames in enumerate(messages):
             if len(frames) < 3 or frames[2] not in (b"=", PACK):
@@ -186,7 +188,7 @@ class Updates:
             else:
                 self._take_single(routing_id, reqid, rest[-1] if len(rest) == 1 else rest[1], view)
 
-    def _take_single(self, routing_id: bytes, reqid: bytes, data: bytes, view: "View") -> None:
+    def _take_single(self, routing_id: bytes, reqid: bytes, data: bytes, view: View) -> None:
         to, known = [routing_id, reqid], self.reqids.find(reqid)
         if known is not None and known <= view.commit_index:
             self.counters["repeated"] += 1
@@ -207,7 +209,7 @@ class Updates:
             self.counters["taken"] += 1
             self._wait(Waiter(routing_id, reqid, False, index, [], 1, 0), view.now_ms)
 
-    def _check_pack(self, reqid: bytes, records: bytes, view: "View") -> list[tuple[bytes, bytes]]:
+    def _check_pack(self, reqid: bytes, records: bytes, view: View) -> list[tuple[bytes, bytes]]:
         fault: Fault | None = None
         try:
             found = parse_records(records)
@@ -231,7 +233,7 @@ class Updates:
         return [(each, data) for each, data, _ in found]
 
     def _take_pack(
-        self, routing_id: bytes, reqid: bytes, previous: bytes, records: bytes, view: "View"
+        self, routing_id: bytes, reqid: bytes, previous: bytes, records: bytes, view: View
     ) -> None:
         to = [routing_id, reqid]
         try:
@@ -294,15 +296,6 @@ class Updates:
             self._answer([waiter.routing_id, waiter.reqid], waiter.pack, status, refusal)
         self.waiters, self.due_ms, self.records = [], [], []
         return self.out
-
-
-class View(NamedTuple):
-    leader: bool
-    refusal: bytes
-    next_index: int
-    commit_index: int
-    now_ms: int
-    unix_s: int
 
 
 def encode_runs(runs: list[tuple[int, int]]) -> bytes:

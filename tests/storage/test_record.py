@@ -1,11 +1,8 @@
 """CRC and framing in C against their Python twins, and the faces of protocols/record.py."""
 
-import importlib.util
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from random import Random
-from types import ModuleType
 
 import pytest
 from hypothesis import example, given
@@ -15,18 +12,8 @@ from kelek import native
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.record import Record
+from kelek.tests.storage import twins
 
-
-def _twins() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("twins", Path(__file__).with_name("twins.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-twins = _twins()
 numbers = st.integers(1, 2**53 - 1)
 records = st.builds(
     Record,

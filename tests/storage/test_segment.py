@@ -1,28 +1,15 @@
 """Scanning and judging segments in C against their Python twins, on random damage."""
 
-import importlib.util
 from pathlib import Path
 from random import Random
-from types import ModuleType
 
 import pytest
 
 from kelek import native
+from kelek.tests.storage import twins
 
 SEEDS = range(150)
 START = 64
-
-
-def _twins() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("twins", Path(__file__).with_name("twins.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-twins = _twins()
 
 
 def segment(random: Random) -> bytes:
