@@ -4,6 +4,7 @@ Raft, section 6, and dissertation, chapter 4. It sends nothing but answers to cl
 keeps links to `guests`, and the core replicates to its learners.
 """
 
+from collections.abc import Collection
 from enum import IntEnum
 from random import Random
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from .config_codec import (
     encode_config_update_answer,
     ids,
 )
+from .extensions import FEATURE_MEMBERS
 from .roster import Roster
 from .values import check_members, decode_json, is_url, reqid_seconds
 
@@ -114,6 +116,7 @@ class MemberChanges:
         self._change: Change | None = None
         self._gone_ms: dict[str, int] = {}  # Who has left and when it goes.
         self._handed_over = False  # We have left ourselves, and another one is to lead.
+        self._unversed: set[str] = set()  # Of ours, but of versions without changes of members.
         self.guests: dict[str, Guest] = {}  # Whom the peer must keep a link to.
 
     # What arrives.
@@ -152,6 +155,7 @@ class MemberChanges:
         if not self._is_settled():
             return None  # It comes again.
         new = self._check(request.payload)
+        self._check_versed(ids(new))
         self._check_quorum(new, now_ms)
         self._change = change = Change(reqid, new, Stage.CONNECT, now_ms)
         change.replies.append(reply)
@@ -190,6 +194,18 @@ class MemberChanges:
             raise Refusal("Unchanged", "these are the members already")
         return new
 
+    def _check_versed(self, new: tuple[str, ...]) -> None:
+        """Raises Refusal when an old version would go on counting by its own list of members.
+
+        One may leave, alone: any majority with it and any without have a member in common.
+        """
+        members = set(self._core.configuration.members)
+        unversed = self._unversed & {*members, *new}
+        leaves_alone = unversed == members ^ {*new} <= members and len(unversed) == 1
+        if unversed and not leaves_alone:
+            names = ", ".join(sorted(unversed))
+            raise Refusal("Unversed", f"the kelek of {names} can't follow the change: upgrade it")
+
     def _check_quorum(self, new: Members, now_ms: int) -> None:
         """Raises Refusal when the new members could not commit anything."""
         followers = {follower.peer: follower for follower in self._core.followers}
@@ -213,6 +229,13 @@ class MemberChanges:
         if follower is None:
             return False
         return now_ms - follower.counted_ms < self._core.setup.election_timeout_ms_max
+
+    def on_features(self, peer: str, features: Collection[str]) -> None:
+        """A peer of ours has said what it knows."""
+        if FEATURE_MEMBERS in features:
+            self._unversed.discard(peer)
+        else:
+            self._unversed.add(peer)
 
     def on_guest(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
         """A server that is to be a member has answered: with a hello, or with what its log is."""
@@ -274,6 +297,7 @@ class MemberChanges:
 
     def _connect(self, change: Change, now_ms: int) -> None:
         """Until every new server has answered; ours are fed from then on."""
+        self._check_versed(ids(change.new))
         missing = []
         for peer, guest in self.guests.items():
             if guest.is_ours:

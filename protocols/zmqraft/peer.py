@@ -437,6 +437,7 @@ class Peer:
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self.links.on_hello(peer, hello, self.setup.append_inflight_max)
+        self.members.on_features(peer, hello.features)
         self.snapshots.on_hello(peer, self._now_ms)
         if hello.voter and not self.roster.settled:
             if hello.members is not None:

@@ -313,6 +313,49 @@ def test_what_would_lose_the_quorum_is_refused(ring: Ring) -> None:
     assert "n3" in answer.message
 
 
+def be_old(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
+    """From now on it says hello as a kelek that knows no changes of members."""
+    about, other = peer._about_us, ("pack", "append", "prevote", "entries")
+    monkeypatch.setattr(peer, "_about_us", lambda: about()._replace(features=other, members=None))
+
+
+def test_no_change_while_an_old_version_would_not_follow_it(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would elect and commit by the majority of its own list of members."""
+    old = ring.peers["n3"]
+    be_old(monkeypatch, old)
+    ring.lead.links.wanted.add("n3")
+    ring.run_until(lambda: not ring.lead.links.wanted)
+    for names in (("n1", "n3"), (*OLD, "n4"), ("n1", "n2", "n4")):
+        ring.change(*names)
+        answer = ring.answer()
+        assert (answer.status, answer.name) == (ConfigStatus.ERROR, "Unversed")
+        assert "n3" in answer.message
+    monkeypatch.undo()
+    ring.lead.links.wanted.add("n3")
+    ring.run_until(lambda: not ring.lead.links.wanted)
+    ring.change("n1", "n3")
+    assert ring.answer().status is ConfigStatus.TAKEN
+
+
+def test_a_member_of_an_old_version_may_leave(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    be_old(monkeypatch, ring.peers["n3"])
+    ring.lead.links.wanted.add("n3")
+    ring.run_until(lambda: not ring.lead.links.wanted)
+    ring.change("n1", "n2")
+    assert ring.answer().status is ConfigStatus.TAKEN
+
+
+def test_a_new_server_of_an_old_version_is_refused(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_old(monkeypatch, ring.start("n4", OLD))
+    ring.change(*OLD, "n4")
+    assert ring.answer().name == "Unversed"
+    assert "n4" not in ring.lead.links.by_peer
+
+
 def test_one_change_at_a_time(ring: Ring) -> None:
     ring.change(*OLD, "n9")  # It is waited for.
     ring.change("n1", "n2")
