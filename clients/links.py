@@ -3,6 +3,7 @@ a SUB for each subscription.
 """
 
 import time
+from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -117,10 +118,13 @@ class Links:
         self._feeds: dict[Subscription, _Feed] = {}
         self._poller = zmq.Poller()
 
-    def turn(self, give_up_ms: int) -> None:
-        """One round: sends what is due, waits until something arrives or is due, takes it in."""
+    def turn(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        """One round: sends what is due, waits until something arrives or is due, takes it in.
+
+        It does not wait when that is done already: who asks an old leader is refused unsent.
+        """
         now_ms = monotonic_ms()
-        if not self._act(now_ms):
+        if not self._act(now_ms) or is_done():
             return
         until_ms = give_up_ms
         if self.client.deadline_ms is not None:

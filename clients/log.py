@@ -262,10 +262,10 @@ class Log:
         else:
             self._rest(step)
 
-    def _turn(self, until_ms: int) -> None:
+    def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         if self._links is None:
             raise LogError("this Log is closed")
-        self._links.turn(until_ms)
+        self._links.turn(until_ms, is_done)
 
     def _rest(self, step: Rest) -> None:
         until_ms = monotonic_ms() + step.pause_ms
@@ -280,7 +280,7 @@ class Log:
         while not step.is_done():
             if step.limited and monotonic_ms() >= give_up_ms:
                 raise timed_out(self._client.leader, self.timeout_ms)
-            self._turn(give_up_ms)
+            self._turn(give_up_ms, step.is_done)
             if not step.limited:
                 give_up_ms = monotonic_ms() + self.timeout_ms
 

@@ -20,6 +20,7 @@ from kelek.clients.errors import (
     UpdateExpired,
     UpdateTooLarge,
 )
+from kelek.clients.links import monotonic_ms
 from kelek.clients.reqids import new_reqids
 from kelek.clients.steps import Tuning
 from kelek.protocols.zmqraft.client import ClientSetup
@@ -137,10 +138,15 @@ def test_transfer(cluster: Cluster) -> None:
 
 
 def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
+    """It is refused before anything is sent: that must not wait for something to arrive."""
     cluster.world.peers[0].features = ("pack", "append")
-    with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
+    with kelek.Log(cluster.urls, timeout_ms=20_000) as log:
+        until_ms = monotonic_ms() + log.timeout_ms
         with pytest.raises(LogError, match="serves no linearizable reads"):
             log.read_index()
+        with pytest.raises(TransferRefused, match="knows no transfer"):
+            log.transfer("n2")
+        assert monotonic_ms() < until_ms
         assert log.update(b"still fine") == 1
     with kelek.Log(cluster.urls, form="text") as log, pytest.raises(LogError, match="form='auto'"):
         log.read_index()
