@@ -257,7 +257,7 @@ class Raft:
         self.leader = None
         self._urged = False
         self._election_ms = self._now_ms + self._election_timeout_ms()
-        if not self._may_vote or not self.is_voter:
+        if not self._may_vote or not self._may_be_needed():
             return
         self._granted = {self.setup.peer_id}
         self._answered = set()
@@ -271,6 +271,12 @@ class Raft:
                 self._answered.add(peer)
         self._ask()
         self._count_votes()
+
+    def _may_be_needed(self) -> bool:
+        """Whether an election may need us as a candidate: also when we leave, and the entry that
+        says so is not committed yet. It may be nowhere else but with those who leave, so that
+        nobody can win without it (dissertation, section 4.2.2); our own vote does not count."""
+        return self.is_voter or self.log.configurations.last_index > self.commit_index
 
     def _campaign(self) -> None:
         """A new term, our own vote, everybody is asked."""

@@ -188,6 +188,24 @@ def test_a_leader_that_has_left_does_not_count_itself() -> None:
     assert (raft.role, raft.is_voter, raft.ready().messages) == (Role.FOLLOWER, False, [])
 
 
+def test_who_leaves_campaigns_until_that_is_committed() -> None:
+    """The others are joint still, and can't win against the longer log of those who leave."""
+    raft = make()
+    last = entry(2, 1, Configuration(("n3", "n4", "n5")))
+    raft.step("n2", AppendEntries(1, "n2", 0, 0, 0, (entry(1, 1, JOINT), last)), 0)
+    durable(raft)
+    raft.tick(300)
+    for peer in ("n3", "n4"):
+        raft.step(peer, Vote(2, True, pre_vote=True), 300)
+    raft.step("n3", Vote(2, True), 300)
+    assert raft.role is Role.CANDIDATE, "its own vote does not count"
+    raft.step("n4", Vote(2, True), 300)
+    assert raft.role is Role.LEADER
+    raft.step("n2", AppendEntries(3, "n2", 2, 1, 2), 400)
+    raft.tick(1000)
+    assert raft.role is Role.FOLLOWER, "it has left"
+
+
 def test_an_election_takes_both_majorities_while_joint() -> None:
     raft = make(configuration=JOINT)
     raft.tick(300)
