@@ -114,6 +114,15 @@ class Raft:
         return self.setup.peer_id in self._configuration.members
 
     @property
+    def is_joining(self) -> bool:
+        """Whether the very entry by which we join is in force: of the leader's own term, and not
+        yet committed. A server that has lost its disk is sent the same one again, but what it has
+        forgotten was said since, and counts."""
+        index, (voters, old) = self.log.configurations.last_index, self._configuration
+        joins = bool(old) and self.setup.peer_id in set(voters) - set(old)
+        return joins and self.commit_index < index and self.log.term_at(index) == self.term
+
+    @property
     def may_vote(self) -> bool:
         """False: follows and acknowledges, but neither grants nor campaigns."""
         return self._may_vote

@@ -23,9 +23,10 @@ class Franchise:
     present incarnations, when the operator says so (bootstrap), or, as a learner, when it has
     caught up with the commit index of a leader that it has heard without a gap for so long that
     its check-quorum would have ended a stale one (a learner does not count in that); or when it
-    has the entry by which it joins. A peer whose
-    stored vote is damaged waits until it hears a leader of a newer term, and gives no other vote in
-    that one: the damaged slot was the newest, so the forgotten vote is most likely of that term.
+    has the entry by which it joins, of this leader and not yet committed: one that is, it may have
+    heard before. A peer whose stored vote is damaged waits until it hears a leader of a newer term,
+    and gives no other vote in that one: the damaged slot was the newest, so the forgotten vote is
+    most likely of that term.
     A peer whose log was damaged counts as a learner that has to hold, besides, as much as it may
     have acknowledged before: whoever lets it vote earlier may lose what it has helped to commit.
     """
@@ -104,12 +105,13 @@ class Franchise:
         self.empty = False
 
     def on_joining(self) -> bool:
-        """A joint configuration takes us in, to which we did not belong; returns whether we have
-        become a voter by it.
+        """A joint configuration takes us in, to which we did not belong, and is not committed;
+        returns whether we have become a voter by it.
 
         Whatever we may have forgotten was said before a majority did without us: none of it counts.
+        Whose log is being made good does not know whether it was a member behind the damage.
         """
-        if self.voter or self._lost_term is not None:
+        if self.voter or self._lost_term is not None or self.repair is not None:
             return False
         self.voter = True
         return True

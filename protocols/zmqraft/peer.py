@@ -479,8 +479,7 @@ class Peer:
         if core.configuration is not self._configuration:
             self._configuration = core.configuration
             self._note_members()
-            voters, old = core.configuration
-            if old and self.setup.peer_id in set(voters) - set(old) and self.franchise.on_joining():
+            if core.is_joining and self.franchise.on_joining():
                 self._become_voter()
                 core.spend_vote()
         ready = core.ready()

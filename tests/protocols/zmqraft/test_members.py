@@ -10,7 +10,7 @@ from kelek.native.updates import Reqids
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.messages import HardState
+from kelek.protocols.raft.messages import AppendEntries, HardState
 from kelek.protocols.zmqraft import config_codec as codec
 from kelek.protocols.zmqraft.client_codec import LogInfo, encode_log_info_answer
 from kelek.protocols.zmqraft.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
@@ -215,6 +215,32 @@ def test_a_server_of_another_make_copies_the_log_by_itself(ring: Ring) -> None:
     ring.change(*OLD, "m1")
     ring.run_until(lambda: "m1" in ring.members("n1"))
     assert "m1" in ring.lead.links.by_peer
+
+
+@pytest.mark.parametrize(
+    ("commit_index", "terms_later", "state"),
+    [
+        (1, 0, "voter"),  # It joins.
+        (3, 0, "learner"),  # It had joined, and what it said since may be committed with its help.
+        (1, 1, "learner"),  # The same, and a new leader does not know yet what is committed.
+    ],
+)
+def test_who_has_lost_its_disk_does_not_join_again(
+    ring: Ring, commit_index: int, terms_later: int, state: str
+) -> None:
+    ring.start("n4", OLD)
+    ring.change(*OLD, "n4")
+    assert ring.answer().log_index == 2
+    lead = ring.lead.core
+    batches = lead.log.slice(1, 1 << 20)
+    assert batches is not None
+    wiped = ring.start("n4", OLD)
+    term = lead.term + terms_later
+    first_two = AppendEntries(term, "n1", 0, 0, commit_index, tuple(batches[:2]))
+    wiped.core.step("n1", first_two, ring.now_ms)
+    wiped.wake(ring.now_ms)
+    assert wiped.core.configuration.old == OLD
+    assert wiped.franchise.state == state
 
 
 # Repeats, and leaders that change.
