@@ -375,6 +375,10 @@ class PeerRequests:
         self._last[about] = (routing_id, frames[0], None)
         return False
 
+    def forget_chunks(self) -> None:
+        """What was in work of snapshots is lost: a repeat of it is taken like the first."""
+        self._last = {about: last for about, last in self._last.items() if not about[1]}
+
     def answer(self, origin: Origin, message: Message) -> None:
         """Sends the answer to where the request came from, in the request's form."""
         message_id = decode_message_id(origin.message_id)

@@ -357,6 +357,7 @@ class SnapshotDesk:
         """A new snapshot_sender: what the last one had in work will not come."""
         self.newest = max(self.newest, snapshot)
         self._origins.clear()
+        self._requests.forget_chunks()
         self.incoming = None
         self._making_ms = None
         for peer, transfer in self._transfers.items():

@@ -379,6 +379,21 @@ def test_chunks_are_written_answered_and_installed() -> None:
     assert not desk.orders
 
 
+def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
+    desk = Desk()
+    piece = InstallSnapshot(3, "n3", 70, 2, 0, 10, b"01234")
+    frames = [b"route", *codec.encode_install(5, IDENT, piece)]
+
+    def take() -> list[Order]:
+        desk.peer.on_clients(native.Arena.from_messages([frames]), desk.now_ms, 0)
+        return [order for order in desk.wake() if isinstance(order, Receive)]
+
+    assert len(take()) == 1
+    assert not take(), "a repeat of what is in work"
+    desk.result(Begun(Snapshot()))
+    assert len(take()) == 1
+
+
 def test_a_chunk_of_an_old_term_is_not_taken() -> None:
     desk = Desk()
     heartbeat = own.encode_append_packed(4, IDENT, AppendEntries(5, "n2", 0, 0, 0))
