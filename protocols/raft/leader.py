@@ -96,6 +96,11 @@ class Leader:
         if message.success:
             return follower.on_match(message.match_index)
         next_index = self._next_index(follower, message)
+        if follower.next_index <= self._log.base_index and follower.state is not State.SNAPSHOT:
+            # What it was sent, or the answer, was lost, and what follows is compacted: heartbeats
+            # build on the base, which it lacks.
+            follower.probe(follower.next_index, paused=False)
+            return False
         # A refusal that leads nowhere new is a late one: what it asked for is under way already.
         if follower.match_index < next_index < follower.next_index:
             follower.probe(next_index, paused=False)

@@ -18,6 +18,7 @@ from kelek.protocols.raft.messages import (
     SnapshotResponse,
     Vote,
 )
+from kelek.protocols.raft.progress import State
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft import snapshot_codec as codec
@@ -259,6 +260,23 @@ def test_a_kelek_peer_gets_the_container_in_a_window() -> None:
     assert [piece.offset for piece in pieces(orders)] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
     read(desk, orders)
     assert [chunk.offset for chunk in desk.sent("n2")] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
+
+
+@pytest.mark.parametrize("inflight", [[], [51, 52, 53, 54]])
+def test_one_is_sent_when_what_was_under_way_is_lost_and_compacted(inflight: list[int]) -> None:
+    desk = Desk(50)
+    desk.lead()
+    core = desk.peer.core
+    (follower,) = (each for each in core.followers if each.peer == "n2")
+    core.step("n2", AppendResponse(core.term, True, 50), desk.now_ms)
+    follower.next_index, follower.paused = 50, not inflight
+    follower.state = State.REPLICATE if inflight else State.PROBE
+    follower.inflight.extend(inflight)
+    assert not pieces(desk.wake())
+    # A heartbeat builds on the base: it lacks that, and has all that was sent to it before.
+    follower.match_index = 49
+    core.step("n2", AppendResponse(core.term, False, conflict_index=50), desk.now_ms)
+    assert pieces(desk.wake())
 
 
 def test_it_resumes_where_the_receiver_is() -> None:
