@@ -38,6 +38,7 @@ CONNECT_MS = 2000  # A new server that has not answered by then can't be reached
 SILENT_MS = 2000  # One that was silent for so long is gone again.
 FAREWELL_MS = 200  # From the last commit to the end of the connection of who has left.
 REMIND_MS = 100  # "In work" is said again so often, so that nobody gives up.
+VOTE_MS = 2000  # So long a change waits until the new servers vote, too.
 LOOK_MS = 5  # How often what others do is looked at.
 CAUGHT_UP_ENTRIES = 1000
 EARLY_S_MAX = 15 * 60  # An id from further ahead is refused.
@@ -49,7 +50,7 @@ class Stage(IntEnum):
     CONNECT    every new server has to answer
     CATCH_UP   the new servers copy the log: ours as learners, others by themselves
     JOINT      the joint configuration is in force, and not committed yet
-    FINAL      the new one is
+    FINAL      the new one is; it is over when that is committed and the new servers vote
     """
 
     CONNECT = 0
@@ -80,7 +81,17 @@ class Guest:
 class Change:
     """The one that is in work."""
 
-    __slots__ = ("caught_ms", "index", "new", "remind_ms", "replies", "reqid", "since_ms", "stage")
+    __slots__ = (
+        "caught_ms",
+        "index",
+        "new",
+        "newcomers",
+        "remind_ms",
+        "replies",
+        "reqid",
+        "since_ms",
+        "stage",
+    )
 
     def __init__(self, reqid: bytes | None, new: Members, stage: Stage, now_ms: int) -> None:
         self.reqid = reqid  # None: another leader began it.
@@ -90,6 +101,7 @@ class Change:
         self.caught_ms: int | None = None
         self.remind_ms = now_ms + REMIND_MS
         self.index = 0  # Of its joint entry.
+        self.newcomers: list[str] = []  # New servers of ours.
         self.replies: list[Reply] = []
 
 
@@ -283,8 +295,8 @@ class MemberChanges:
             self._catch_up(change, now_ms)
         elif change.stage is Stage.JOINT and core.commit_index >= change.index:
             self._append(self._new_reqid(), ConfigEntry(change.new))
-            change.stage = Stage.FINAL
-        elif change.stage is Stage.FINAL and core.commit_index >= self._roster.history.last_index:
+            change.stage, change.since_ms = Stage.FINAL, now_ms
+        elif change.stage is Stage.FINAL and self._is_over(change, now_ms):
             answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.index)
             members = (core.setup.peer_id, *core.peers)
             leaving = [peer for peer in members if peer not in core.configuration.voters]
@@ -327,6 +339,7 @@ class MemberChanges:
         assert change.reqid is not None
         change.index = self._append(change.reqid, ConfigEntry(change.new, self._roster.entry.new))
         change.stage = Stage.JOINT
+        change.newcomers = [peer for peer, guest in self.guests.items() if guest.is_ours]
         self.guests = {}
 
     def _has_caught_up(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
@@ -341,6 +354,16 @@ class MemberChanges:
         return index + CAUGHT_UP_ENTRIES >= self._core.commit_index and (
             index > 0 or not guest.is_ours
         )
+
+    def _is_over(self, change: Change, now_ms: int) -> bool:
+        """Whether the new members are committed, and those of ours that are new vote: whoever then
+        takes another one away must be able to count on them."""
+        if self._core.commit_index < self._roster.history.last_index:
+            return False
+        if now_ms - change.since_ms >= VOTE_MS:
+            return True
+        followers = {follower.peer: follower for follower in self._core.followers}
+        return all(self._counts(peer, followers, now_ms) for peer in change.newcomers)
 
     def _append(self, reqid: bytes, entry: ConfigEntry) -> int:
         core = self._core
@@ -407,7 +430,7 @@ class MemberChanges:
             if core.configuration.old:
                 return now_ms
             return now_ms + LOOK_MS if self._gone_ms or self._handed_over else None
-        if change.stage >= Stage.JOINT and core.commit_index >= self._roster.history.last_index:
+        if change.stage is Stage.JOINT and core.commit_index >= change.index:
             return now_ms
         return now_ms + LOOK_MS
 

@@ -160,6 +160,23 @@ def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: Ring) -
     ring.run_until(lambda: ring.peers["n4"].franchise.state == "voter")
 
 
+def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
+    """It hears of both entries at once, too late to join by the first: else somebody could be taken
+    away whom it is to replace."""
+    leader = ring.lead.core
+    n4 = ring.start("n4", OLD)
+    ring.change(*OLD, "n4")
+    ring.run_until(lambda: bool(leader.configuration.old))
+    ring.away.add("n4")
+    ring.run_until(lambda: leader.commit_index == 3 and not leader.configuration.old)
+    back_ms = ring.now_ms + 100
+    ring.run_until(lambda: ring.now_ms > back_ms)
+    assert all(answer.log_index is None for answer in ring.answers)
+    ring.away.clear()
+    assert ring.answer().log_index == 2
+    assert n4.franchise.may_vote
+
+
 def test_who_leaves_is_told_and_then_left_alone(ring: Ring) -> None:
     leader = ring.lead
     ring.change("n1", "n2")
