@@ -135,7 +135,7 @@ PLANTS = (
             Patch(WRITER, "if job.seq != self._taken + 1:", "if False:"),
             Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
         ),
-        told=f"{LOST}|applies with a gap|not everything",
+        told=f"{LOST}|applies with a gap|has damaged its own log",
         first=19,
     ),
     Plant(

@@ -26,7 +26,7 @@ from kelek.storage.snapshot import newest
 from kelek.storage.snapshot_work import write_state
 from kelek.storage.start import Home, Known, reqids_of, start
 from kelek.storage.writer import Writer
-from kelek.tests.sim.sim_check import Applied, Checker
+from kelek.tests.sim.sim_check import Applied, Broken, Checker
 from kelek.tests.sim.sim_disk import Halt, NodeDisk
 from kelek.tests.sim.sim_net import Connection, Frames, Network
 from kelek.tests.sim.sim_snapshot import KEEP, SenderProcess, restored
@@ -235,6 +235,8 @@ class WriterProcess(Process):
             epoch=epoch,
             base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
         )
+        if self.log.damage is not None:  # No fault of ours flips a bit: a bug has.
+            raise Broken(f"{node.name} has damaged its own log: {self.log.damage.problem}")
         self.writer = Writer(self.log, epoch)
         self._flush_us: int | None = None
         self.world.note(self.name, "recovered up to", self.log.last_index)
