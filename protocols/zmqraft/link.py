@@ -117,6 +117,7 @@ class Pending(NamedTuple):
     last_index: int  # Of a snapshot's chunk: where it ends.
     round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
     prev_index: int = 0
+    late: bool = False  # Entries were sent since: a refusal asks for what is under way.
 
 
 class Origin(NamedTuple):
@@ -209,8 +210,17 @@ class PeerLink:
         message = message._replace(round=0)
         pending = Pending(Kind.APPEND, message.term, last, round_, message.prev_index)
         message_id = self._text_id(message, pending)
+        if message.batches:
+            self._outdate(message_id)
         entries = [entry for batch in message.batches for entry in self._entries.expand(batch)]
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
+
+    def _outdate(self, message_id: int) -> None:
+        """Refusals of what was asked before a message with entries come too late: sent once more,
+        those entries would be committed ones, and a peer of the npm package ends on such."""
+        for other, pending in self._pending.items():
+            if other != message_id and pending.kind is Kind.APPEND:
+                self._pending[other] = pending._replace(late=True)
 
     def _text_id(self, message: Message, pending: Pending) -> int:
         """A repeat carries the id of the request that it repeats (text, "Peer")."""
@@ -256,6 +266,8 @@ class PeerLink:
                 answer = decode_append_response(frames)[1]._replace(round=pending.round)
                 if answer.success:
                     return answer._replace(match_index=pending.last_index)
+                if pending.late and answer.term == pending.term:
+                    return None
                 if not answer.conflict_index:
                     # A refusal without a hint: one step back. A longer one could pass what a node
                     # peer has committed, by which it would stop; where both logs meet can't.

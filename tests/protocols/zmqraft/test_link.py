@@ -106,6 +106,25 @@ def test_a_refusal_without_a_hint_is_one_step_back() -> None:
     assert wire.answered() == AppendResponse(3, False, conflict_index=APPEND.prev_index)
 
 
+def test_a_refusal_from_before_entries_were_sent_is_late() -> None:
+    """Two heartbeats were refused; the entries that the first refusal asked for are on their way,
+    and may be committed there when the second one arrives."""
+    wire = Wire(None)
+    heartbeat = APPEND._replace(prev_index=7, prev_term=3, batches=())
+    origins = []
+    for commit_index in (3, 4):
+        wire.link.request(heartbeat._replace(commit_index=commit_index))
+        origins.append(wire.received()[2])
+    refusal = AppendResponse(3, False, conflict_index=5)
+    wire.requests.answer(origins[0], refusal)
+    assert wire.answered() == refusal
+    wire.link.request(APPEND)
+    wire.requests.answer(origins[1], refusal)
+    assert wire.answered() is None
+    wire.requests.answer(wire.received()[2], refusal)
+    assert wire.answered() == refusal, "it answers the entries themselves"
+
+
 @pytest.mark.parametrize(
     ("dialect", "frames"),
     [("node", [b"\x03", b"", b"\x05"]), ("text", [b"\x03", b"", b"\0", b"\x05"])],
