@@ -25,6 +25,7 @@ OLD = "1e3e211231d8493e55949c61808f9ef94db05d09"  # Before snapshots, membership
 CLUSTER = "mixed"
 DEADLINE_S = 30.0
 ASK_MS = 200
+ERRORS_MAX = 1500  # Characters of each log.
 QUICK, SLOW = (300, 450), (900, 1400)  # Milliseconds: who is quick leads when a leader is lost.
 
 
@@ -91,13 +92,15 @@ class Nodes:
             f"raft: {{election_timeout_ms: {list(part.timeouts_ms)}}}\n"
             f"log: {{writer: inline, segment_bytes: 64KiB{part.log}}}\nnodes:\n{nodes}"
         )
+        run_dir = self.folder / f"{name}-{part.version}"  # As on a machine of its own: the
+        run_dir.mkdir(exist_ok=True)  # old one's start fails when another removes what it left.
         with (self.folder / f"{name}.stderr").open("ab") as errors:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, "start", str(path), "--node", name],
                 env={
                     **os.environ,
                     "PYTHONPATH": self._paths[part.version],
-                    "XDG_RUNTIME_DIR": str(self.folder),
+                    "XDG_RUNTIME_DIR": str(run_dir),
                 },
                 cwd=self.folder,
                 stdout=subprocess.DEVNULL,
@@ -122,7 +125,7 @@ class Nodes:
 
     def errors(self, name: str) -> str:
         logs = [self.folder / f"{name}.stderr", *self.folder.glob(f"data/{name}/logs/*.log")]
-        return "\n".join(path.read_text() for path in logs)
+        return "\n".join(path.read_text()[-ERRORS_MAX:] for path in logs)
 
     def info(self, name: str) -> LogInfo | None:
         """What the node says of its log; None while it says nothing."""
@@ -143,7 +146,7 @@ class Nodes:
             if len(infos) == len(asked) and good(infos):
                 return infos
             if time.monotonic() > until:
-                logs = "\n".join(self.errors(name)[-3000:] for name in asked)
+                logs = "\n".join(self.errors(name) for name in asked)
                 raise AssertionError(f"{asked}\n{logs}")
 
     def wait_for_leader(self) -> str:
