@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import zmq
 
-from ..protocols.zmqraft.client import Client
-from .links import Links, monotonic_ms
+from .links import LIMITS, Links, Machine, MessageLimits, monotonic_ms
 
 ROUNDS_MAX = 16  # Taken in and sent in one go; then the loop's other tasks have their turn.
 
@@ -28,13 +27,13 @@ class _Waiter:
 class AsyncLinks(Links):
     """As Links, for any number of tasks of one loop: that in which it was made."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Machine, limits: MessageLimits = LIMITS) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: list[_Waiter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._closed = False
-        super().__init__(client)
+        super().__init__(client, limits)
 
     def wake(self) -> None:
         """Has everything done that is due, behind what the loop's tasks are about to ask for."""

@@ -9,21 +9,20 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     Callable,
-    Generator,
     Iterable,
     Mapping,
 )
 from contextlib import aclosing
 from itertools import islice
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple
 
 from ..protocols.zmqraft.client import Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
 from .async_links import AsyncLinks
-from .errors import LogError, UpdateRefused
+from .async_turning import AsyncTurning
+from .errors import LogError, LogTimeout, UpdateRefused
 from .log import timed_out
 from .members import members_of
 from .reqids import new_reqids
@@ -32,15 +31,13 @@ from .steps import (
     PACK_UPDATES,
     TIMEOUT_MS,
     Data,
-    Step,
     Steps,
     Tuning,
-    Wait,
     checked,
     make_client,
 )
+from .turning import Wait
 
-T = TypeVar("T")
 PACKS_AHEAD_MAX = 16  # That update_many() has made and that are not committed yet.
 
 
@@ -68,7 +65,7 @@ class _Place(NamedTuple):
     count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
 
 
-class AsyncLog:
+class AsyncLog(AsyncTurning):
     """A connection to a cluster, for the tasks of one asyncio loop.
 
         async with kelek.AsyncLog("tcp://127.0.0.1:7201") as log:
@@ -93,8 +90,6 @@ class AsyncLog:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
         self._steps = Steps(self._client)
-        self._links: AsyncLinks | None = None
-        self._closed = False
         self._open: _Pack | None = None  # Takes more updates.
         self._tasks: set[asyncio.Task[Pending]] = set()
         self._sending = asyncio.Lock()  # Packs are sent in the order in which they were begun.
@@ -282,55 +277,14 @@ class AsyncLog:
         """Has the leader hand over to the member `to`; see kelek.Log.transfer()."""
         return await self._run(self._steps.transfer(to))
 
-    # ---- the loop ----
+    def _make_links(self) -> AsyncLinks:
+        return AsyncLinks(self._client)
 
-    async def _run(self, steps: Generator[Step, None, T]) -> T:
-        """Takes all steps; returns what they return."""
-        try:
-            while True:
-                try:
-                    step = next(steps)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                await self._do(step)
-        finally:
-            steps.close()
+    def _closed_error(self) -> LogError:
+        return LogError("this AsyncLog is closed")
 
-    async def _lists(
-        self, steps: Generator[Step | list[Entry], None, None]
-    ) -> AsyncGenerator[list[Entry], None]:
-        try:
-            for step in steps:
-                if isinstance(step, list):
-                    yield step
-                else:
-                    await self._do(step)
-        finally:
-            steps.close()
-            if self._links is not None:
-                self._links.wake()  # What ends it at the peer is sent.
-
-    async def _do(self, step: Step) -> None:
-        links = self._connected()
-        if not isinstance(step, Wait):
-            links.wake()
-            await asyncio.sleep(step.pause_ms / 1000)
-            return
-        done = await links.wait(step.is_done, self.timeout_ms if step.limited else None)
-        self._check_open()
-        if not done:
-            raise timed_out(self._client.leader, self.timeout_ms)
-
-    def _connected(self) -> AsyncLinks:
-        self._check_open()
-        if self._links is None:
-            self._links = AsyncLinks(self._client)
-        return self._links
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LogError("this AsyncLog is closed")
+    def _timeout_error(self) -> LogTimeout:
+        return timed_out(self._client.leader, self.timeout_ms)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -339,23 +293,8 @@ class AsyncLog:
 
     async def aclose(self) -> None:
         """Ends it; updates on their way may still commit, and whoever waits gets a LogError."""
-        self._closed = True
-        if self._links is not None:
-            self._links.close()
-            self._links = None
+        await super().aclose()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        self._connected()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 async def _each(updates: Iterable[Data] | AsyncIterable[Data]) -> AsyncGenerator[Data, None]:

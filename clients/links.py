@@ -3,27 +3,19 @@ a SUB for each subscription.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from .. import native
-from ..protocols.zmqraft.client import (
-    Client,
-    Connect,
-    Disconnect,
-    Listen,
-    Send,
-    Subscription,
-    Unlisten,
-)
+from ..protocols.connections import Connect, Disconnect, Send
+from ..protocols.zmqraft.client import Listen, Subscription, Unlisten
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
 BROADCASTS_MAX = 256  # That wait for their reader; what is beyond is asked for.
-MESSAGE_BYTES_MAX = 32 << 20
-MESSAGE_FRAMES_MAX = 1 << 13
 ARENA_BYTES = 1 << 18
 ARENA_FRAMES = 1 << 12
 RECONNECT_MS = 50
@@ -36,15 +28,48 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class Machine(Protocol):
+    """What decides: it says which connections there are, and is told all that befalls them."""
+
+    @property
+    def deadline_ms(self) -> int | None: ...
+    def ready(self, now_ms: int) -> Sequence[NamedTuple]: ...
+    def on_connected(self, url: str, now_ms: int) -> None: ...
+    def on_disconnected(self, url: str, now_ms: int) -> None: ...
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None: ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """One that also has subscriptions."""
+
+    def on_broadcast(
+        self, subscription: Subscription, frames: Sequence[bytes], now_ms: int
+    ) -> None: ...
+
+
+class MessageLimits(NamedTuple):
+    """The largest message that is taken in; a larger one is dropped."""
+
+    size: int = 32 << 20  # Bytes, all frames together.
+    frames: int = 1 << 13
+
+
+LIMITS = MessageLimits()
+
+
 class _Link:
     __slots__ = ("drain", "frames", "monitor", "socket", "url")
 
-    def __init__(self, url: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(
+        self, url: str, context: zmq.Context[zmq.Socket[bytes]], limits: MessageLimits
+    ) -> None:
         self.url = url
-        self.socket = _socket(context, zmq.DEALER, SEND_MESSAGES_MAX, RECEIVE_MESSAGES_MAX)
+        self.socket = _socket(context, zmq.DEALER, (SEND_MESSAGES_MAX, RECEIVE_MESSAGES_MAX))
+        self.socket.setsockopt(zmq.MAXMSGSIZE, limits.size)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
         self.frames = native.Frames()
-        self.drain = _drain(self.socket)
+        self.drain = _drain(self.socket, limits)
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -63,9 +88,9 @@ class _Feed:
     __slots__ = ("drain", "socket")
 
     def __init__(self, url: str, topic: bytes, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.socket = _socket(context, zmq.SUB, 1, BROADCASTS_MAX)
+        self.socket = _socket(context, zmq.SUB, (1, BROADCASTS_MAX))
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)
-        self.drain = _drain(self.socket)
+        self.drain = _drain(self.socket, LIMITS)
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -77,14 +102,15 @@ class _Feed:
 
 
 def _socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, send_max: int, receive_max: int
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, marks: tuple[int, int]
 ) -> zmq.Socket[bytes]:
+    """marks: so many messages may wait to be sent, and to be taken in."""
     socket = context.socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
-        (zmq.SNDHWM, send_max),
-        (zmq.RCVHWM, receive_max),
-        (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
+        (zmq.SNDHWM, marks[0]),
+        (zmq.RCVHWM, marks[1]),
+        (zmq.MAXMSGSIZE, LIMITS.size),
         (zmq.RECONNECT_IVL, RECONNECT_MS),
         (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
         (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
@@ -93,11 +119,11 @@ def _socket(
     return socket
 
 
-def _drain(socket: zmq.Socket[bytes]) -> native.Drain:
+def _drain(socket: zmq.Socket[bytes], limits: MessageLimits) -> native.Drain:
     return native.Drain(
         socket,
-        message_bytes_max=MESSAGE_BYTES_MAX,
-        message_frames_max=MESSAGE_FRAMES_MAX,
+        message_bytes_max=limits.size,
+        message_frames_max=limits.frames,
         arena_bytes=ARENA_BYTES,
         frames=ARENA_FRAMES,
     )
@@ -111,8 +137,9 @@ class Links:
     feeds      SUB     StateBroadcast                             of a leader's state machine each
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Machine, limits: MessageLimits = LIMITS) -> None:
         self.client = client
+        self._limits = limits
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[str, _Link] = {}
         self._feeds: dict[Subscription, _Feed] = {}
@@ -151,8 +178,8 @@ class Links:
                     self._connect(url)
                 case Disconnect(url):
                     self._disconnect(url)
-                case Listen(subscription, url):
-                    self._listen(subscription, url)
+                case Listen(subscription, url, topic):
+                    self._listen(subscription, url, topic)
                 case Unlisten(subscription):
                     self._unlisten(subscription)
         return self._send(now_ms)
@@ -189,6 +216,7 @@ class Links:
             self.client.on_frames(link.url, arena.message(position), now_ms)
 
     def _drain_feed(self, subscription: Subscription, feed: _Feed) -> None:
+        assert isinstance(self.client, Listener)
         arena = feed.drain.take()
         now_ms = monotonic_ms()
         for position in range(arena.count):
@@ -204,7 +232,7 @@ class Links:
 
     def _connect(self, url: str) -> None:
         try:
-            link = _Link(url, self._context)
+            link = _Link(url, self._context, self._limits)
         except zmq.ZMQError:
             return  # Learned from a peer, and no address here: it stays a peer that never answers.
         self._links[url] = link
@@ -219,9 +247,9 @@ class Links:
         self._unregister(link.monitor)
         link.close()
 
-    def _listen(self, subscription: Subscription, url: str) -> None:
+    def _listen(self, subscription: Subscription, url: str, topic: bytes) -> None:
         try:
-            feed = _Feed(url, self.client.setup.cluster, self._context)
+            feed = _Feed(url, topic, self._context)
         except zmq.ZMQError:
             return  # No address here: what it would bring is asked for.
         self._feeds[subscription] = feed

@@ -5,34 +5,28 @@ All work is done inside the calls. One Log belongs to one thread at a time; make
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Self, TypeVar
 
 from ..protocols.zmqraft.client import Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
 from .errors import LogError, LogTimeout, NoLeader
-from .links import Links, monotonic_ms
+from .links import Links
 from .members import members_of
 from .reqids import new_reqids
 from .steps import (
     TIMEOUT_MS,
     Data,
-    Rest,
-    Step,
     Steps,
     Tuning,
-    Wait,
     checked,
     make_client,
     packs,
 )
+from .turning import Turning
 
-T = TypeVar("T")
 
-
-class Log:
+class Log(Turning):
     """A connection to a cluster.
 
         with kelek.Log("tcp://127.0.0.1:7201,tcp://127.0.0.1:7202") as log:
@@ -63,7 +57,7 @@ class Log:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
         self._steps = Steps(self._client)
-        self._links: Links | None = Links(self._client)
+        self._links = Links(self._client)
 
     # ---- writing ----
 
@@ -227,84 +221,16 @@ class Log:
         """
         return self._run(self._steps.transfer(to))
 
-    # ---- turning ----
+    def _closed_error(self) -> LogError:
+        return LogError("this Log is closed")
 
-    def _run(self, steps: Generator[Step, None, T]) -> T:
-        """Takes all steps; returns what they return."""
-        try:
-            while True:
-                try:
-                    step = next(steps)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                self._do(step)
-        finally:
-            steps.close()
-
-    def _lists(
-        self, steps: Generator[Step | list[Entry], None, None]
-    ) -> Generator[list[Entry], None, None]:
-        try:
-            for step in steps:
-                if isinstance(step, list):
-                    yield step
-                else:
-                    self._do(step)
-        finally:
-            steps.close()
-            if self._links is not None:
-                self._turn(0)  # What ends it at the peer is sent now.
-
-    def _do(self, step: Step) -> None:
-        if isinstance(step, Wait):
-            self._wait(step)
-        else:
-            self._rest(step)
-
-    def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
-        if self._links is None:
-            raise LogError("this Log is closed")
-        self._links.turn(until_ms, is_done)
-
-    def _rest(self, step: Rest) -> None:
-        until_ms = monotonic_ms() + step.pause_ms
-        while monotonic_ms() < until_ms:
-            self._turn(until_ms)
-
-    def _wait(self, step: Wait) -> None:
-        """Turns until it is done; every step begins the time anew: it is time without progress."""
-        if step.is_done():
-            return
-        give_up_ms = monotonic_ms() + self.timeout_ms
-        while not step.is_done():
-            if step.limited and monotonic_ms() >= give_up_ms:
-                raise timed_out(self._client.leader, self.timeout_ms)
-            self._turn(give_up_ms, step.is_done)
-            if not step.limited:
-                give_up_ms = monotonic_ms() + self.timeout_ms
+    def _timeout_error(self) -> LogTimeout:
+        return timed_out(self._client.leader, self.timeout_ms)
 
     @property
     def counters(self) -> dict[str, int]:
         """What happened: searches, leaders, refused, gaps, silent, junk, strays."""
         return dict(self._client.counters)
-
-    def close(self) -> None:
-        """Ends it; updates on their way may still commit."""
-        if self._links is not None:
-            self._links.close()
-            self._links = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def timed_out(leader: str | None, timeout_ms: int) -> LogTimeout:

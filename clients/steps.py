@@ -7,7 +7,7 @@ kelek.AsyncLog leaves them to asyncio (async_log.py). Nothing here reads, sends 
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .. import __version__
@@ -50,6 +50,7 @@ from .errors import (
 from .links import monotonic_ms
 from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 from .reqids import new_reqid
+from .turning import Rest, Step, Wait
 
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
@@ -66,22 +67,6 @@ URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/
 
 Data = bytes | bytearray | memoryview
 Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
-
-
-class Wait(NamedTuple):
-    """Go on once this is true; with limited False however long that takes."""
-
-    is_done: Callable[[], bool]
-    limited: bool = True
-
-
-class Rest(NamedTuple):
-    """Send what is due, and go on after so long."""
-
-    pause_ms: int
-
-
-Step = Wait | Rest
 
 
 class Tuning(NamedTuple):

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from ..connections import Connect, Disconnect, Send
 from ..errors import RemoteProtocolError
 from .client_codec import (
     ClientRequest,
@@ -61,26 +62,12 @@ class ClientSetup(NamedTuple):
     search_ms: int = 25  # How often each peer is asked who leads, instead of one grace period.
 
 
-class Connect(NamedTuple):
-    url: str
-
-
-class Disconnect(NamedTuple):
-    """Also drops what was queued for it and not yet sent."""
-
-    url: str
-
-
-class Send(NamedTuple):
-    url: str
-    frames: list[bytes]
-
-
 class Listen(NamedTuple):
     """Subscribe to the cluster's broadcasts at url, and tell on_broadcast() of them."""
 
     subscription: Subscription
     url: str
+    topic: bytes
 
 
 class Unlisten(NamedTuple):
@@ -413,7 +400,7 @@ class Client:
         if url is not None:
             self._actions.append(Unlisten(subscription))
         if subscription.url is not None:
-            self._actions.append(Listen(subscription, subscription.url))
+            self._actions.append(Listen(subscription, subscription.url, self.setup.cluster))
         self._listening[subscription] = subscription.url
 
     @property

@@ -343,7 +343,7 @@ class World:
                 case Send(url, frames):
                     self.sent.append((self.now_ms, url, frames))
                     self._deliver(url, frames)
-                case Listen(subscription, url):
+                case Listen(subscription, url, _):
                     assert subscription not in self.listening
                     self.listening[subscription] = url
                 case Unlisten(subscription):

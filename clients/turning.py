@@ -1,0 +1,116 @@
+"""What the steps of a client wait for, and the face of it that blocks until they are done.
+
+The other face is async_turning.py. A step is yielded by a generator that knows no connection.
+"""
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from .links import Links, monotonic_ms
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Wait(NamedTuple):
+    """Go on once this is true; with limited False however long that takes."""
+
+    is_done: Callable[[], bool]
+    limited: bool = True
+
+
+class Rest(NamedTuple):
+    """Send what is due, and go on after so long."""
+
+    pause_ms: int
+
+
+Step = Wait | Rest
+
+
+class Turning:
+    """Blocks until a step is done, and turns the connections meanwhile: without a thread."""
+
+    timeout_ms: int
+    _links: Links | None
+
+    def _closed_error(self) -> Exception:
+        """What is raised when it is used after its end."""
+        raise NotImplementedError
+
+    def _timeout_error(self) -> Exception:
+        """What is raised after so long without progress."""
+        raise NotImplementedError
+
+    def _run(self, steps: Generator[Step, None, T]) -> T:
+        """Takes all steps; returns what they return."""
+        try:
+            while True:
+                try:
+                    step = next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                self._do(step)
+        finally:
+            steps.close()
+
+    def _lists(
+        self, steps: Generator[Step | list[Item], None, None]
+    ) -> Generator[list[Item], None, None]:
+        try:
+            for step in steps:
+                if isinstance(step, list):
+                    yield step
+                else:
+                    self._do(step)
+        finally:
+            steps.close()
+            if self._links is not None:
+                self._turn(0)  # What ends it at the peer is sent now.
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Wait):
+            self._wait(step)
+        else:
+            self._rest(step)
+
+    def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        if self._links is None:
+            raise self._closed_error()
+        self._links.turn(until_ms, is_done)
+
+    def _rest(self, step: Rest) -> None:
+        until_ms = monotonic_ms() + step.pause_ms
+        while monotonic_ms() < until_ms:
+            self._turn(until_ms)
+
+    def _wait(self, step: Wait) -> None:
+        """Turns until it is done; every step begins the time anew: it is time without progress."""
+        if step.is_done():
+            return
+        give_up_ms = monotonic_ms() + self.timeout_ms
+        while not step.is_done():
+            if step.limited and monotonic_ms() >= give_up_ms:
+                raise self._timeout_error()
+            self._turn(give_up_ms, step.is_done)
+            if not step.limited:
+                give_up_ms = monotonic_ms() + self.timeout_ms
+
+    def close(self) -> None:
+        """Ends it; writes on their way may still happen."""
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
