@@ -12,7 +12,10 @@ from . import pipes, yaml_tree
 from .errors import OperatorError
 from .yaml_tree import Mapping, Mark, Node, Scalar
 
+TABLE_MAX = (1 << 32) - 1
+TABLES_LISTED_MAX = 65_536
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+MULTICAST = re.compile(r"e?pgm://[^\s;]+;[0-9.]+:[0-9]{1,5}")
 NAME_RULE = "1 to 32 letters, digits, dots, dashes or underscores"
 PORT_MAX = 65535
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -189,9 +192,34 @@ def path_key(default: Any = REQUIRED) -> Key:
     return Key(read, default)
 
 
-def url_key(default: Any = REQUIRED) -> Key:
+def tables_key() -> Key:
+    """A list of table numbers and ranges of them, `[7, 100-199]`; by default none."""
+
+    def read(reader: Reader, node: Node, key: str) -> list[int]:
+        if not isinstance(node, yaml_tree.Sequence):
+            reader.fail(node.mark, key, "must be a list of table numbers", "write [7, 100-199]")
+        tables: set[int] = set()
+        for item in node.items:
+            scalar = reader.scalar(item, key, "a table number, or a range of them")
+            match = re.fullmatch(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", scalar.text)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if not first <= last <= TABLE_MAX:
+                problem = f"'{scalar.text}' is no table number, nor a range of them"
+                reader.fail(scalar.mark, key, problem, "write [7, 100-199]")
+            if len(tables) + last - first >= TABLES_LISTED_MAX:
+                problem = f"more than {TABLES_LISTED_MAX} tables"
+                reader.fail(scalar.mark, key, problem, "list fewer")
+            tables.update(range(first, last + 1))
+        return sorted(tables)
+
+    return Key(read, [])
+
+
+def url_key(default: Any = REQUIRED, multicast: bool = False) -> Key:
     def read(reader: Reader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, "a url")
+        if multicast and MULTICAST.fullmatch(scalar.text):
+            return scalar.text
         problem = url_problem(scalar.text)
         if problem:
             reader.fail(scalar.mark, key, *problem)
@@ -245,6 +273,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(names)}"
 
 
-def section_key(keys: dict[str, Key]) -> Key:
-    defaults = {name: description.default for name, description in keys.items()}
-    return Key(lambda reader, node, key: reader.section(node, key, keys), defaults)
+def section_key(keys: dict[str, Key], default: dict[str, Any] | None = None) -> Key:
+    """Settings below a key; without it their defaults hold, or what is given here."""
+    if default is None:
+        default = {name: description.default for name, description in keys.items()}
+    return Key(lambda reader, node, key: reader.section(node, key, keys), default)

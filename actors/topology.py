@@ -25,6 +25,7 @@ from .schema import (
     range_ms_key,
     section_key,
     size_key,
+    tables_key,
     url_key,
 )
 from .yaml_tree import Mapping, Node, Scalar
@@ -40,6 +41,7 @@ class NodeTopology(NamedTuple):
     broadcast_url: str
     peer_url: str
     dialect: str
+    zerodb: dict[str, str]  # The urls of its doors to the tables; empty: it has none.
 
 
 class Topology(NamedTuple):
@@ -53,6 +55,7 @@ class Topology(NamedTuple):
     raft: dict[str, Any]
     log: dict[str, Any]
     clients: dict[str, Any]
+    zerodb: dict[str, Any]
     nodes: dict[str, NodeTopology]
     places: dict[str, str]  # key.path -> FILE:LINE:COL
 
@@ -66,7 +69,7 @@ class Topology(NamedTuple):
         return f"{self.places[key]}: {key}" if key in self.places else f"{self.path}: {key}"
 
     def options(self, node: str) -> dict[str, Any]:
-        """What the actors of a node's Raft part are told."""
+        """What the actors of a node are told."""
         own = self.nodes[node]
         members = {
             name: {
@@ -83,6 +86,7 @@ class Topology(NamedTuple):
             "peer_url": own.peer_url,
             "members": members,
             "state_machine": self.state_machine,
+            **({"zerodb": {**self.zerodb, **own.zerodb}} if own.zerodb else {}),
             **self.raft,
             **self.log,
         }
@@ -93,17 +97,28 @@ class Topology(NamedTuple):
             **{key: f"nodes.{node}.{key}" for key in NODE_KEYS},
             **{key: f"raft.{key}" for key in RAFT_KEYS},
             **{key: f"log.{key}" for key in LOG_KEYS},
+            **{f"zerodb.{key}": f"zerodb.{key}" for key in ZERODB_KEYS},
+            **{f"zerodb.{key}": f"nodes.{node}.zerodb.{key}" for key in NODE_ZERODB_KEYS},
             "data_dir": "data",
             "state_machine": "state_machine",
         }
         return {option: self.place(key) for option, key in keys.items()}
 
 
+NODE_ZERODB_KEYS = {
+    "url": url_key(""),
+    "pull_url": url_key(""),
+    "sub_url": url_key("", multicast=True),
+    "log_url": url_key(""),
+    "jobs_url": url_key(""),
+}
+
 NODE_KEYS = {
     "url": url_key(),
     "broadcast_url": url_key(""),
     "peer_url": url_key(""),
     "dialect": choice_key("kelek", "text", "node", default="kelek"),
+    "zerodb": section_key(NODE_ZERODB_KEYS, default={}),
 }
 
 # docs/topology.md has the same table in words; a test holds them together.
@@ -139,6 +154,22 @@ CLIENT_KEYS = {
 }
 
 
+ZERODB_KEYS = {
+    "workers": count_key(1, 16, 1),
+    "local": tables_key(),
+    "stale": choice_key("refused", "allowed", default="refused"),
+    "request_timeout_ms": duration_ms_key(50, 600_000, 5000),
+    "response_bytes_max": size_key(MIB, GIB, 64 * MIB),
+    "chunk_pairs": count_key(1, 1_000_000, 1000),
+    "job_idle_s": duration_s_key(1, 86_400, 60),
+    "cache_bytes": size_key(MIB, 1024 * GIB, 256 * MIB),
+    "write_buffer_bytes": size_key(MIB, 1024 * GIB, 256 * MIB),
+    "open_on_the_fly": boolean_key(True),
+    "mapper": choice_key("off", "wasm", default="off"),
+    "allow_native": boolean_key(False),
+}
+
+
 def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]:
     mapping = reader.mapping(node, key, "nodes")
     if not mapping.entries:
@@ -156,15 +187,32 @@ def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]
             reader.fail(
                 value.mark, path, "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
             )
+        _check_zerodb(reader, path, value, settings)
         _check_taken(reader, path, value, taken)
         nodes[node_name.text] = NodeTopology(node_name.text, **settings)
     return nodes
+
+
+def _check_zerodb(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
+    """A node with tables has a door to them, and is one that we run."""
+    if not settings["zerodb"]:
+        return
+    path = f"{path}.zerodb"
+    assert isinstance(node, Mapping)
+    mark = next(value.mark for word, value in node.entries if word.text == "zerodb")
+    if settings["dialect"] != "kelek":
+        reader.fail(mark, path, "this node is not ours", "remove `zerodb:` or `dialect:`")
+    doors = [key for key in NODE_ZERODB_KEYS if key != "log_url"]
+    if not any(settings["zerodb"][key] for key in doors):
+        reader.fail(mark, path, "there is no door", f"add one of {', '.join(doors)}")
 
 
 def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -> None:
     """No address is bound twice."""
     assert isinstance(node, Mapping)
     for name_, value in node.entries:
+        if name_.text == "zerodb":
+            _check_taken(reader, f"{path}.zerodb", value, taken)
         if not name_.text.endswith("url") or not isinstance(value, Scalar):
             continue
         other = taken.get(value.text)
@@ -187,6 +235,7 @@ TOP_KEYS = {
     "raft": section_key(RAFT_KEYS),
     "log": section_key(LOG_KEYS),
     "clients": section_key(CLIENT_KEYS),
+    "zerodb": section_key(ZERODB_KEYS),
 }
 
 
@@ -206,6 +255,7 @@ def load(path: str) -> Topology:
         _raft(found["raft"]),
         found["log"],
         found["clients"],
+        found["zerodb"],
         found["nodes"],
         reader.places,
     )

@@ -286,6 +286,7 @@ def check(topology: str | None, output: str) -> int:
     drift = drift_of(rows_of(found.path))
     if output == "json":
         settings = {"raft": found.raft, "log": found.log, "clients": found.clients}
+        settings["zerodb"] = found.zerodb
         text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
         click.echo(json.dumps({**text, "drift": drift}, indent=2))
         return 0

@@ -27,6 +27,8 @@ def value(text: str) -> object:
     number = re.fullmatch(r"(\d+)(?: (\w+))?", text)
     if number:
         return int(number[1]) * UNITS.get(number[2], 1)
+    if text == "[]":
+        return []
     if text.startswith("["):
         first, second = (int(word) for word in re.findall(r"\d+", text))
         return first, second
@@ -40,12 +42,15 @@ def value(text: str) -> object:
         ("of `raft`", topology.RAFT_KEYS),
         ("of `log`", topology.LOG_KEYS),
         ("of `clients`", topology.CLIENT_KEYS),
+        ("of a node's `zerodb`", topology.NODE_ZERODB_KEYS),
+        ("of `zerodb`", topology.ZERODB_KEYS),
     ],
 )
 def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
+    odd = {"peer_url": REQUIRED, "zerodb": ""} if title == "of a node" else {}
     assert {key: value(text) for key, text in table(title).items()} == {
         key: description.default for key, description in keys.items()
-    } | ({"peer_url": REQUIRED} if title == "of a node" else {})
+    } | odd
 
 
 def test_sections() -> None:

@@ -26,11 +26,17 @@ log:
   writer: inline
 clients:
   timeout_ms: 2 s
+zerodb:
+  workers: 2
+  local: [7, 100-102]
+  stale: allowed
+  cache_bytes: 1 GiB
 nodes:
   a:
     url: tcp://10.0.0.1:7201
     broadcast_url: tcp://10.0.0.1:7211
     peer_url: tcp://10.0.0.1:7221
+    zerodb: {url: 'tcp://10.0.0.1:7100', sub_url: 'epgm://eth0;239.1.1.1:5555'}
   b:
     url: tcp://[fe80::1]:7201
     peer_url: ipc:///tmp/b.peers
@@ -70,13 +76,23 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert found.log["writer"] == "inline"
     assert found.log["snapshot_entries"] == 4_000_000, "a default"
     assert found.clients == {"timeout_ms": 2000, "election_grace_ms": 300}
+    assert found.zerodb["local"] == [7, 100, 101, 102]
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
-    assert found.place("nodes.b.url").endswith("t.yaml:20:10: nodes.b.url")
+    assert found.place("nodes.b.url").endswith("t.yaml:26:10: nodes.b.url")
     assert found.place("raft.rpc_timeout_ms").endswith("t.yaml: raft.rpc_timeout_ms")
     options = found.options("a")
     assert options["members"]["b"]["peer_url"] == "ipc:///tmp/b.peers"
     assert options["url"] == "tcp://10.0.0.1:7201"
+    assert options["zerodb"]["url"] == "tcp://10.0.0.1:7100"
+    assert options["zerodb"]["pull_url"] == ""
+    assert options["zerodb"]["sub_url"] == "epgm://eth0;239.1.1.1:5555"
+    assert options["zerodb"]["workers"] == 2
+    assert options["zerodb"]["request_timeout_ms"] == 5000, "a default"
+    places = found.option_places("a")
+    assert places["zerodb.url"].endswith("t.yaml:24:19: nodes.a.zerodb.url")
+    assert places["zerodb.stale"].endswith("t.yaml:17:10: zerodb.stale")
+    assert "zerodb" not in found.options("b")
 
 
 def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
@@ -152,7 +168,7 @@ MISTAKES = [
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
      "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, "
-     "state_machine, nodes, raft, log, clients"),
+     "state_machine, nodes, raft, log, clients, zerodb"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),
@@ -251,6 +267,24 @@ MISTAKES = [
     ("port twice in a node", node("broadcast_url: tcp://h:2"),
      "t.yaml:6:20: nodes.a.broadcast_url: tcp://h:2 is taken already by nodes.a.peer_url in "
      "line 5; give each its own address"),
+    ("no list of tables", HEAD + "zerodb: {local: 7}\n",
+     "t.yaml:3:17: zerodb.local: must be a list of table numbers; write [7, 100-199]"),
+    ("no table", HEAD + "zerodb: {local: [1, x]}\n",
+     "t.yaml:3:21: zerodb.local: 'x' is no table number, nor a range of them; "
+     "write [7, 100-199]"),
+    ("a table beyond", HEAD + "zerodb: {local: [4294967296]}\n",
+     "t.yaml:3:18: zerodb.local: '4294967296' is no table number, nor a range of them; "
+     "write [7, 100-199]"),
+    ("too many tables", HEAD + "zerodb: {local: [0-65536]}\n",
+     "t.yaml:3:18: zerodb.local: more than 65536 tables; list fewer"),
+    ("no door to the tables", node("zerodb: {log_url: 'tcp://h:3'}"),
+     "t.yaml:6:13: nodes.a.zerodb: there is no door; "
+     "add one of url, pull_url, sub_url, jobs_url"),
+    ("a door taken already", node("zerodb: {url: 'tcp://h:2'}"),
+     "t.yaml:6:19: nodes.a.zerodb.url: tcp://h:2 is taken already by nodes.a.peer_url in "
+     "line 5; give each its own address"),
+    ("tables of a foreign node", node("dialect: text\n    zerodb: {url: 'tcp://h:3'}"),
+     "t.yaml:7:13: nodes.a.zerodb: this node is not ours; remove `zerodb:` or `dialect:`"),
     ("relative ipc", node("broadcast_url: ipc://x"),
      "t.yaml:6:20: nodes.a.broadcast_url: ipc path 'x' is not absolute; write ipc:///PATH"),
     ("long ipc", node("broadcast_url: ipc:///" + "x" * 107),
@@ -269,8 +303,8 @@ def test_a_mistake_has_place_problem_and_way_out(tmp_path: Path, text: str, line
 def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
     line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
     assert line == (
-        "t.yaml:20:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
-        "line 18; give each its own address"
+        "t.yaml:26:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
+        "line 23; give each its own address"
     )
 
 
