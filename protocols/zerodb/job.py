@@ -1,0 +1,320 @@
+"""The job table: which data jobs and leases there are, and which chunk comes next. No IO here.
+
+A lease is a snapshot that jobs read; a job is one scan of it, given out in chunks to whoever asks,
+each chunk once. Numbers of both come from one counter and are never used again (APIDs).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ..errors import LocalProtocolError
+
+NO_MORE = 0x01  # Flags of a client data response: nothing is in it, and nothing will be.
+PARTIAL = 0x02  # This chunk is the last one, and shorter than the chunk size.
+
+RUNNING = "running"
+DONE = "done"
+FAILED = "failed"
+EXPIRED = "expired"  # Nobody asked for its chunks any more.
+
+Pairs = Iterator[tuple[bytes, bytes]]
+
+
+class JobLimits(NamedTuple):
+    """What the topology says, and what one node bears."""
+
+    idle_ms: int = 60_000  # A job, and a lease without jobs, ends after this long without requests.
+    chunk_pairs: int = 1000  # Of a chunk, when the request names no size.
+    chunk_pairs_max: int = 100_000
+    chunk_bytes_max: int = 64 << 20  # A chunk ends with the pair that reaches it.
+    jobs_max: int = 4096
+    leases_max: int = 256  # Each holds files that compaction could have removed.
+    kept_max: int = 10_000  # Statistics of jobs that have ended.
+
+
+class Lease(NamedTuple):
+    """A snapshot of one database."""
+
+    number: int  # Never used again, like an APID.
+    table: int  # The table that it was made for; the others of that database are in it too.
+    path: str  # Its directory; a program on the same machine may read it there.
+    log_index: int  # The entry up to which it has everything; 0 for local tables.
+    term: int
+
+
+class Scan(NamedTuple):
+    """What a job reads, of which table, and who asked for it."""
+
+    request_type: int  # 0x40, 0x41 or 0x42
+    table: int
+    lease: int
+    chunk_pairs: int | None = None
+    limit: int | None = None  # Of pairs in all.
+
+
+class Chunk(NamedTuple):
+    """The answer to a client data request: flags, then key, value, key, value ..."""
+
+    flags: int
+    frames: list[bytes]
+
+
+class Statistics(NamedTuple):
+    """What is known of a job; `state` other than running means that nothing changes any more."""
+
+    apid: int
+    request_type: int
+    table: int
+    state: str
+    rows: int = 0  # Pairs read from the snapshot and handed out, or given to the mapper.
+    size: int = 0  # Bytes of their keys and values.
+    chunks: int = 0  # Chunks handed out, or batches mapped.
+    started_ms: int = 0  # Unix time.
+    ended_ms: int = 0  # 0: it runs.
+    puts: int = 0  # What a mapper's output wrote.
+    deletes: int = 0
+    reason: str = ""  # Why it failed.
+
+    def fields(self) -> list[bytes]:
+        """Name, value, name, value ... in UTF-8, as the response to 0x48 has them."""
+        frames = []
+        for name, value in self._asdict().items():
+            frames += [name.encode(), str(value).encode()]
+        return frames
+
+
+class JobRefused(Exception):
+    """A job or lease that can't be begun; the text is for whoever asked."""
+
+
+class JobFailed(Exception):
+    """A client data request to a job that has failed; the text is the reason."""
+
+
+class _Job:
+    def __init__(self, scan: Scan, pairs: Pairs, statistics: Statistics) -> None:
+        self.scan = scan
+        self.pairs = pairs
+        self.statistics = statistics
+        self.idle_ms = 0  # When it ends for want of requests.
+
+    @property
+    def left(self) -> int | None:
+        limit = self.scan.limit
+        return None if limit is None else limit - self.statistics.rows
+
+
+class _Held:
+    """A lease and who holds it."""
+
+    def __init__(self, lease: Lease, keeps: bool, idle_ms: int) -> None:
+        self.lease = lease
+        self.keeps = keeps  # Stays without jobs, until it has been idle or is released.
+        self.jobs: set[int] = set()
+        self.idle_ms = idle_ms
+
+
+class JobTable:
+    """Jobs and leases of one node. `now_ms` grows evenly; `unix_ms` is for people."""
+
+    def __init__(self, limits: JobLimits, next_apid: Callable[[], int]) -> None:
+        self.limits = limits
+        self._next_apid = next_apid
+        self._jobs: dict[int, _Job] = {}
+        self._leases: dict[int, _Held] = {}
+        self._ended: dict[int, Statistics] = {}  # The oldest first.
+        self._new_ended: list[Statistics] = []
+        self._freed: list[Lease] = []
+
+    # ---- leases ----
+
+    def check_room(self) -> None:
+        """Raises JobRefused when no further job with a lease of its own can begin."""
+        if len(self._jobs) >= self.limits.jobs_max:
+            raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
+        if len(self._leases) >= self.limits.leases_max:
+            raise JobRefused(
+                f"{len(self._leases)} snapshots are held already; wait until a job has ended"
+            )
+
+    def add_lease(self, lease: Lease, keeps: bool, now_ms: int) -> None:
+        """A snapshot is there. Without `keeps` it goes with the last job on it."""
+        if lease.number in self._leases:
+            raise LocalProtocolError(f"lease {lease.number} is there already")
+        self._leases[lease.number] = _Held(lease, keeps, now_ms + self.limits.idle_ms)
+
+    def lease(self, number: int) -> Lease:
+        """Raises JobRefused when there is none."""
+        if number not in self._leases:
+            raise JobRefused(f"there is no lease {number}; it was released or idle for too long")
+        return self._leases[number].lease
+
+    def renew(self, number: int, now_ms: int) -> None:
+        """JobRefused: there is none."""
+        self.lease(number)
+        self._leases[number].idle_ms = now_ms + self.limits.idle_ms
+
+    def release(self, number: int) -> None:
+        """The lease goes with the last job on it, or at once. JobRefused: there is none."""
+        self.lease(number)
+        self._leases[number].keeps = False
+        self._free_unused(number)
+
+    def _free_unused(self, number: int) -> None:
+        held = self._leases[number]
+        if not held.jobs and not held.keeps:
+            self._freed.append(self._leases.pop(number).lease)
+
+    # ---- jobs ----
+
+    def begin(self, scan: Scan, pairs: Pairs, now_ms: int, unix_ms: int) -> int:
+        """A job on a lease that is there; returns its APID. pairs are what the scan yields."""
+        held = self._leases[scan.lease]
+        if len(self._jobs) >= self.limits.jobs_max:
+            raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
+        apid = self._next_apid()
+        statistics = Statistics(apid, scan.request_type, scan.table, RUNNING, started_ms=unix_ms)
+        self._jobs[apid] = _Job(scan, pairs, statistics)
+        held.jobs.add(apid)
+        self._renew(self._jobs[apid], now_ms)
+        return apid
+
+    def chunk(self, apid: int, now_ms: int, unix_ms: int) -> Chunk:
+        """The next chunk; an empty one with NO_MORE behind the last, and for what is no job.
+
+        Raises JobFailed for a job that has failed, as an end without error would hide that pairs
+        are missing; and whatever reading raises: the caller then fails the job.
+        """
+        job = self._jobs.get(apid)
+        if job is None:
+            ended = self._ended.get(apid)
+            if ended is not None and ended.state == FAILED:
+                raise JobFailed(f"data job {apid} has failed: {ended.reason}")
+            return Chunk(NO_MORE, [])
+        if job.scan.request_type == 0x41:  # Its pairs go to a mapper, not to a client.
+            return Chunk(NO_MORE, [])
+        wanted = job.scan.chunk_pairs or self.limits.chunk_pairs
+        room = min(wanted, self.limits.chunk_pairs_max)
+        if job.left is not None:
+            room = min(room, job.left)
+        frames, whole = self._take(job, room, self.limits.chunk_bytes_max)
+        self._renew(job, now_ms)
+        if not frames:
+            self._end(apid, DONE, unix_ms)
+            return Chunk(NO_MORE, [])
+        # A chunk that only our own limits have cut is no last one.
+        last = whole or job.left == 0
+        if last and len(frames) < 2 * wanted:
+            self._end(apid, DONE, unix_ms)
+            return Chunk(PARTIAL, frames)
+        return Chunk(0, frames)
+
+    def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
+        """For a mapper: the next pairs as key, value, key, value ...; none at the end."""
+        return self._take(self._jobs[apid], pairs_max, bytes_max)[0]
+
+    def _take(self, job: _Job, room: int, bytes_max: int) -> tuple[list[bytes], bool]:
+        """At most `room` pairs, ending with the one that reaches bytes_max; and whether the
+        scan's end was met on the way."""
+        frames: list[bytes] = []
+        size = 0
+        ended = True
+        if room > 0:
+            for pair in job.pairs:
+                frames += pair
+                size += len(pair[0]) + len(pair[1])
+                if len(frames) == 2 * room or size >= bytes_max:
+                    ended = False
+                    break
+        was = job.statistics
+        if frames:
+            job.statistics = was._replace(
+                rows=was.rows + len(frames) // 2, size=was.size + size, chunks=was.chunks + 1
+            )
+        return frames, ended
+
+    def wrote(self, apid: int, puts: int, deletes: int) -> None:
+        """A mapper's output was written."""
+        job = self._jobs[apid]
+        was = job.statistics
+        job.statistics = was._replace(puts=was.puts + puts, deletes=was.deletes + deletes)
+
+    def keep(self, apid: int, now_ms: int) -> None:
+        """The job is at work by itself: it is not idle."""
+        self._renew(self._jobs[apid], now_ms)
+
+    def finish(self, apid: int, unix_ms: int) -> None:
+        """Ends a job that runs by itself."""
+        self._end(apid, DONE, unix_ms)
+
+    def fail(self, apid: int, reason: str, unix_ms: int) -> None:
+        """Ends a job that can't go on."""
+        self._end(apid, FAILED, unix_ms, reason)
+
+    def statistics(self, apid: int) -> Statistics | None:
+        """None: no such job is known, or it ended before kept_max others."""
+        job = self._jobs.get(apid)
+        return job.statistics if job is not None else self._ended.get(apid)
+
+    def _renew(self, job: _Job, now_ms: int) -> None:
+        job.idle_ms = now_ms + self.limits.idle_ms
+        self._leases[job.scan.lease].idle_ms = job.idle_ms
+
+    def _end(self, apid: int, state: str, unix_ms: int, reason: str = "") -> None:
+        job = self._jobs.pop(apid)
+        ended = job.statistics._replace(state=state, ended_ms=unix_ms, reason=reason)
+        self._new_ended.append(ended)
+        self._keep_ended(ended)
+        self._leases[job.scan.lease].jobs.discard(apid)
+        self._free_unused(job.scan.lease)
+
+    def _keep_ended(self, ended: Statistics) -> None:
+        self._ended[ended.apid] = ended
+        while len(self._ended) > self.limits.kept_max:
+            del self._ended[next(iter(self._ended))]
+
+    # ---- time, and what is to be done ----
+
+    def tick(self, now_ms: int, unix_ms: int) -> None:
+        """Ends what nobody has asked for in a while."""
+        for apid in [apid for apid, job in self._jobs.items() if now_ms >= job.idle_ms]:
+            self._end(apid, EXPIRED, unix_ms)
+        for number, held in list(self._leases.items()):
+            if not held.jobs and now_ms >= held.idle_ms:
+                held.keeps = False
+                self._free_unused(number)
+
+    def deadline_ms(self) -> int | None:
+        """When tick() must come next."""
+        idle = [job.idle_ms for job in self._jobs.values()]
+        idle += [held.idle_ms for held in self._leases.values() if not held.jobs]
+        return min(idle, default=None)
+
+    def take_freed(self) -> list[Lease]:
+        """Leases that nobody reads any more: their files go."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def take_ended(self) -> list[Statistics]:
+        """Statistics that will not change any more: to be stored."""
+        ended, self._new_ended = self._new_ended, []
+        return ended
+
+    def restore(self, ended: list[Statistics]) -> None:
+        """What take_ended() once gave, the oldest first."""
+        for one in ended:
+            self._keep_ended(one)
+
+    @property
+    def jobs(self) -> dict[int, Statistics]:
+        """Those that run."""
+        return {apid: job.statistics for apid, job in self._jobs.items()}
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [held.lease for held in self._leases.values()]
+
+
+def end_exclusive(end: bytes) -> bytes:
+    """The key right behind an inclusive end; empty: to the last key, as it was."""
+    return end + b"\0" if end else b""
