@@ -1,0 +1,501 @@
+"""The operations of a replicated write as one entry of the log holds them, packed.
+
+All operations of an entry are one atomic batch. Packing and walking is done in C
+(native/ops.py); nothing here knows a table's engine (docs/protocols/zerodb.md, "Entries").
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
+
+from .values import KEY_BYTES_MAX, NO_REQID, REQID_BYTES, VALUE_BYTES_MAX, TableOptions
+
+ENTRY_MAGIC = b"kLT\x01"  # An entry of the log that begins otherwise is none of ours.
+
+OPEN = 0x01
+TRUNCATE = 0x04
+GET = 0x10
+PUT = 0x20
+DELETE = 0x21
+DELETE_RANGE = 0x22
+DELETE_LIMITED = 0x23
+TRANSACTION = 0x80
+EXPIRY = 0x81
+ATTACH = 0x82
+SESSION_OPEN = 0x83
+SESSION_KEEP = 0x84
+SESSION_END = 0x85
+EXPIRE = 0x86
+PART = 0x8F
+
+# How a transaction compares.
+ABSENT = 0
+PRESENT = 1
+EQUAL = 2
+NOT_EQUAL = 3
+LESS = 4
+GREATER = 5
+ALIVE = 6  # The key is a session, u64: it has not ended.
+COMPARE_KINDS = range(7)
+
+PARTS_MAX = 1 << 16
+
+
+class Open(NamedTuple):
+    """Makes a table, unless it is there: then its options stay."""
+
+    table: int
+    options: TableOptions
+
+
+class Truncate(NamedTuple):
+    """Removes a table with its options; the next put or open makes it anew."""
+
+    table: int
+
+
+class Put(NamedTuple):
+    """Stores values; a later one of equal keys wins. An expiry or session of a key ends."""
+
+    table: int
+    keys: list[bytes]
+    values: list[bytes]
+
+
+class Delete(NamedTuple):
+    table: int
+    keys: list[bytes]
+
+
+class DeleteRange(NamedTuple):
+    """Deletes start <= key < end; an empty start is the first key, an empty end: to the last."""
+
+    table: int
+    start: bytes
+    end: bytes
+
+
+class DeleteLimited(NamedTuple):
+    """Deletes at most limit keys, the smallest that are not below start."""
+
+    table: int
+    start: bytes
+    limit: int
+
+
+class Get(NamedTuple):
+    """Within a transaction alone: what the keys hold goes into its result."""
+
+    table: int
+    keys: list[bytes]
+
+
+class Compare(NamedTuple):
+    """A condition of a transaction: what a key holds against an operand, bytewise."""
+
+    table: int
+    key: bytes
+    kind: int  # ABSENT, PRESENT, EQUAL, NOT_EQUAL, LESS, GREATER, ALIVE
+    operand: bytes = b""  # LESS: the value is there and below it.
+
+
+class Transaction(NamedTuple):
+    """then, when every compare holds, else otherwise. The result is kept under reqid in the same
+    batch: an entry with a reqid that is known changes nothing and gets the same result."""
+
+    table: int  # Of its first part: whose worker it concerns.
+    reqid: bytes  # 12 bytes; zero: nothing is kept.
+    compares: list[Compare]
+    then: list["Op"]  # Get, Put, Delete, DeleteRange, Expiry, Attach
+    otherwise: list["Op"]
+
+
+class Expiry(NamedTuple):
+    """The keys vanish with the first Expire whose time is not before at_ms."""
+
+    table: int
+    at_ms: int  # Unix time.
+    keys: list[bytes]
+
+
+class Attach(NamedTuple):
+    """The keys vanish when this session ends; of an ended one, at once."""
+
+    table: int
+    session: int
+    keys: list[bytes]
+
+
+class SessionOpen(NamedTuple):
+    """Begins a session; its number is the index of the entry."""
+
+    table: int
+    ttl_ms: int
+    now_ms: int  # The proposer's unix time.
+
+
+class SessionKeep(NamedTuple):
+    """The session lives for its ttl from now_ms on, unless it has ended."""
+
+    table: int
+    session: int
+    now_ms: int
+
+
+class SessionEnd(NamedTuple):
+    table: int
+    session: int
+
+
+class Expire(NamedTuple):
+    """Ends every session and removes every key whose time has come."""
+
+    table: int
+    now_ms: int
+
+
+class Part(NamedTuple):
+    """A piece of packed operations that are too large for one entry: applied with the last."""
+
+    table: int
+    reqid: bytes  # 12 bytes, the same for all pieces.
+    part: int  # From 0.
+    parts: int
+    data: bytes
+
+
+Op = (
+    Open
+    | Truncate
+    | Get
+    | Put
+    | Delete
+    | DeleteRange
+    | DeleteLimited
+    | Transaction
+    | Expiry
+    | Attach
+    | SessionOpen
+    | SessionKeep
+    | SessionEnd
+    | Expire
+    | Part
+)
+
+_HEAD = struct.Struct("<BI")
+_COUNT = struct.Struct("<I")
+_PAIR = struct.Struct("<II")
+_OPTIONS = struct.Struct("<QQQQB")
+_NUMBER = struct.Struct("<Q")
+_NUMBERS = struct.Struct("<QQ")
+_TRANSACTION = struct.Struct("<12sIII")
+_COMPARE = struct.Struct("<BIII")
+_PART = struct.Struct("<12sIII")
+
+
+def pack(ops: Sequence[Op]) -> bytes:
+    """The data of an entry; the layout is under unpack. Raises ValueError on a number or size
+    over its limit, or a Get outside a transaction."""
+    return ENTRY_MAGIC + b"".join(chain.from_iterable(map(_pack_op, ops)))
+
+
+def is_packed(data: bytes) -> bool:
+    """Whether an entry's data is for the tables."""
+    return data[:4] == ENTRY_MAGIC
+
+
+def unpack(data: bytes) -> list[Op]:
+    """Reads the data of an entry. Numbers are little endian.
+
+    4 bytes  6b 4c 54 01
+    then any number of operations, each: u8 operation, u32 table, and
+
+    0x01  open            u64 cache, u64 block, u64 write buffer, u64 bloom bits, u8 compression
+    0x04  truncate
+    0x20  put             u32 count, count x (u32 key size, u32 value size), (key, value) ...
+    0x21  delete          u32 count, count x u32 key size, key ...
+    0x22  delete range    u32 start size, u32 end size, start, end
+    0x23  limited delete  u64 limit, u32 start size, start
+    0x80  transaction     12 bytes reqid, u32 compares, u32 then size, u32 else size,
+                          compares x (u8 kind, u32 table, u32 key size, u32 operand size, key,
+                          operand), then, else: operations
+    0x10  get             as delete; within a transaction alone
+    0x81  expiry          u64 unix time in ms, then as delete
+    0x82  attach          u64 session, then as delete
+    0x83  session open    u64 ttl in ms, u64 unix time in ms
+    0x84  session keep    u64 session, u64 unix time in ms
+    0x85  session end     u64 session
+    0x86  expire          u64 unix time in ms
+    0x8f  part            12 bytes reqid, u32 part, u32 count, u32 size, data
+
+    Raises ValueError on other magic, an unknown operation, a size or count that reaches beyond
+    the data or over a limit, an empty key.
+    """
+    if not is_packed(data):
+        raise ValueError("these bytes are no packed operations")
+    try:
+        return _unpack(data, 4, len(data), False)
+    except struct.error as error:
+        raise ValueError(f"packed operations end early: {error}") from None
+
+
+def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:
+    """Packed operations as entries of at most bytes_max each: data itself, or Part entries whose
+    data joined are data. Raises ValueError when there would be too many."""
+    if len(data) <= bytes_max:
+        return [data]
+    room = bytes_max - len(ENTRY_MAGIC) - _HEAD.size - _PART.size
+    count = -(-len(data) // room)
+    return [
+        pack([Part(table, reqid, part, count, data[part * room : (part + 1) * room])])
+        for part in range(count)
+    ]
+
+
+# ---- packing ----
+
+
+def _pack_op(op: Op) -> list[bytes]:
+    match op:
+        case Put():
+            return [_HEAD.pack(PUT, op.table), *_pack_pairs(op.keys, op.values)]
+        case Delete():
+            return [_HEAD.pack(DELETE, op.table), *_pack_keys(op.keys)]
+        case Open():
+            return [_HEAD.pack(OPEN, op.table), _OPTIONS.pack(*op.options)]
+        case Truncate():
+            return [_HEAD.pack(TRUNCATE, op.table)]
+        case DeleteRange():
+            _check_bounds(op.start, op.end)
+            sizes = _PAIR.pack(len(op.start), len(op.end))
+            return [_HEAD.pack(DELETE_RANGE, op.table), sizes, op.start, op.end]
+        case DeleteLimited():
+            _check_bounds(op.start)
+            numbers = _NUMBER.pack(op.limit) + _COUNT.pack(len(op.start))
+            return [_HEAD.pack(DELETE_LIMITED, op.table), numbers, op.start]
+        case Transaction():
+            return _pack_transaction(op)
+        case Part():
+            if not 0 <= op.part < op.parts <= PARTS_MAX:
+                raise ValueError(f"part {op.part} of {op.parts}")
+            head = _PART.pack(_reqid(op.reqid), op.part, op.parts, len(op.data))
+            return [_HEAD.pack(PART, op.table), head, op.data]
+        case _:
+            return _pack_session(op)
+
+
+def _pack_session(op: Op) -> list[bytes]:
+    """The operations of expiries and sessions."""
+    match op:
+        case Expiry():
+            return [_HEAD.pack(EXPIRY, op.table), _NUMBER.pack(op.at_ms), *_pack_keys(op.keys)]
+        case Attach():
+            return [_HEAD.pack(ATTACH, op.table), _NUMBER.pack(op.session), *_pack_keys(op.keys)]
+        case SessionOpen():
+            return [_HEAD.pack(SESSION_OPEN, op.table), _NUMBERS.pack(op.ttl_ms, op.now_ms)]
+        case SessionKeep():
+            return [_HEAD.pack(SESSION_KEEP, op.table), _NUMBERS.pack(op.session, op.now_ms)]
+        case SessionEnd():
+            return [_HEAD.pack(SESSION_END, op.table), _NUMBER.pack(op.session)]
+        case Expire():
+            return [_HEAD.pack(EXPIRE, op.table), _NUMBER.pack(op.now_ms)]
+        case _:
+            raise ValueError(f"{type(op).__name__} has no place here")
+
+
+def _pack_transaction(op: Transaction) -> list[bytes]:
+    branches = [
+        b"".join(chain.from_iterable(map(_pack_step, branch))) for branch in (op.then, op.otherwise)
+    ]
+    head = _TRANSACTION.pack(_reqid(op.reqid), len(op.compares), *map(len, branches))
+    parts = [_HEAD.pack(TRANSACTION, op.table), head]
+    for compare in op.compares:
+        if compare.kind not in COMPARE_KINDS:
+            raise ValueError(f"a compare of kind {compare.kind}")
+        _check_keys([len(compare.key)])
+        _check_values([len(compare.operand)])
+        sizes = len(compare.key), len(compare.operand)
+        parts += [_COMPARE.pack(compare.kind, compare.table, *sizes), compare.key, compare.operand]
+    return parts + branches
+
+
+def _pack_step(op: Op) -> list[bytes]:
+    match op:
+        case Get():
+            return [_HEAD.pack(GET, op.table), *_pack_keys(op.keys)]
+        case Put() | Delete() | DeleteRange() | Expiry() | Attach():
+            return _pack_op(op)
+        case _:
+            raise ValueError(f"{type(op).__name__} has no place in a transaction")
+
+
+def _pack_pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    key_sizes, value_sizes = list(map(len, keys)), list(map(len, values))
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys, {len(values)} values")
+    _check_keys(key_sizes)
+    _check_values(value_sizes)
+    sizes = chain.from_iterable(zip(key_sizes, value_sizes, strict=True))
+    head = struct.pack(f"<I{2 * len(keys)}I", len(keys), *sizes)
+    return [head, *chain.from_iterable(zip(keys, values, strict=True))]
+
+
+def _pack_keys(keys: Sequence[bytes]) -> list[bytes]:
+    sizes = list(map(len, keys))
+    _check_keys(sizes)
+    return [struct.pack(f"<I{len(keys)}I", len(keys), *sizes), *keys]
+
+
+def _check_keys(sizes: Sequence[int]) -> None:
+    if sizes and not (min(sizes) > 0 and max(sizes) <= KEY_BYTES_MAX):
+        raise ValueError(f"a key of {min(sizes) and max(sizes)} bytes: 1 to {KEY_BYTES_MAX}")
+
+
+def _check_values(sizes: Sequence[int]) -> None:
+    if sizes and max(sizes) > VALUE_BYTES_MAX:
+        raise ValueError(f"a value of {max(sizes)} bytes: at most {VALUE_BYTES_MAX}")
+
+
+def _check_bounds(*bounds: bytes) -> None:
+    if max(map(len, bounds)) > KEY_BYTES_MAX:
+        raise ValueError(f"a bound of a range over {KEY_BYTES_MAX} bytes")
+
+
+def _reqid(reqid: bytes) -> bytes:
+    if len(reqid or NO_REQID) != REQID_BYTES:
+        raise ValueError(f"a reqid of {len(reqid)} bytes")
+    return reqid or NO_REQID
+
+
+# ---- unpacking ----
+
+
+class _Reader:
+    """Takes bytes off; never beyond the end."""
+
+    def __init__(self, data: bytes, offset: int, end: int) -> None:
+        self.data, self.offset, self.end = data, offset, end
+
+    def numbers(self, form: struct.Struct) -> tuple[int, ...]:
+        return form.unpack(self.take(form.size))
+
+    def take(self, size: int) -> bytes:
+        start, self.offset = self.offset, self.offset + size
+        if self.offset > self.end:
+            raise ValueError(f"packed operations end at {self.end}, need {self.offset}")
+        return self.data[start : self.offset]
+
+    def sizes(self, columns: int) -> tuple[int, ...]:
+        """A count, and count x columns sizes that the rest can hold."""
+        count = self.numbers(_COUNT)[0] * columns
+        sizes = struct.unpack(f"<{count}I", self.take(4 * count) if count else b"")
+        if sum(sizes) > self.end - self.offset:
+            raise ValueError(f"packed operations end at {self.end}, sizes reach beyond")
+        return sizes
+
+    def slices(self, sizes: Sequence[int]) -> list[bytes]:
+        ends = list(accumulate(sizes, initial=self.offset))
+        self.offset = ends[-1]
+        return [self.data[start:end] for start, end in pairwise(ends)]
+
+    def keys(self) -> list[bytes]:
+        sizes = self.sizes(1)
+        _check_keys(sizes)
+        return self.slices(sizes)
+
+    def pairs(self) -> tuple[list[bytes], list[bytes]]:
+        sizes = self.sizes(2)
+        _check_keys(sizes[::2])
+        _check_values(sizes[1::2])
+        slices = self.slices(sizes)
+        return slices[::2], slices[1::2]
+
+    def bounds(self, count: int) -> list[bytes]:
+        sizes = struct.unpack(f"<{count}I", self.take(4 * count))
+        if max(sizes) > KEY_BYTES_MAX:
+            raise ValueError(f"a bound of a range of {max(sizes)} bytes")
+        return [self.take(size) for size in sizes]
+
+
+def _unpack(data: bytes, offset: int, end: int, within: bool) -> list[Op]:
+    reader = _Reader(data, offset, end)
+    ops: list[Op] = []
+    while reader.offset < end:
+        operation, table = reader.numbers(_HEAD)
+        if within and operation not in (GET, PUT, DELETE, DELETE_RANGE, EXPIRY, ATTACH):
+            raise ValueError(f"operation {operation:#04x} has no place in a transaction")
+        if operation == GET and not within:
+            raise ValueError("a get outside a transaction")
+        ops.append(_unpack_op(operation, table, reader))
+    return ops
+
+
+def _unpack_op(operation: int, table: int, reader: _Reader) -> Op:
+    match operation:
+        case 0x20:
+            return Put(table, *reader.pairs())
+        case 0x21:
+            return Delete(table, reader.keys())
+        case 0x10:
+            return Get(table, reader.keys())
+        case 0x01:
+            cache, block, write_buffer, bloom, compression = reader.numbers(_OPTIONS)
+            options = TableOptions(cache, block, write_buffer, bloom, bool(compression))
+            return Open(table, options)
+        case 0x04:
+            return Truncate(table)
+        case 0x22:
+            return DeleteRange(table, *reader.bounds(2))
+        case 0x23:
+            limit = reader.numbers(_NUMBER)[0]
+            return DeleteLimited(table, reader.bounds(1)[0], limit)
+        case 0x80:
+            return _unpack_transaction(table, reader)
+        case 0x8F:
+            reqid, part, count, size = _PART.unpack(reader.take(_PART.size))
+            if not part < count <= PARTS_MAX:
+                raise ValueError(f"part {part} of {count}")
+            return Part(table, reqid, part, count, reader.take(size))
+        case _:
+            return _unpack_session(operation, table, reader)
+
+
+def _unpack_session(operation: int, table: int, reader: _Reader) -> Op:
+    match operation:
+        case 0x81:
+            return Expiry(table, reader.numbers(_NUMBER)[0], reader.keys())
+        case 0x82:
+            return Attach(table, reader.numbers(_NUMBER)[0], reader.keys())
+        case 0x83:
+            return SessionOpen(table, *reader.numbers(_NUMBERS))
+        case 0x84:
+            return SessionKeep(table, *reader.numbers(_NUMBERS))
+        case 0x85:
+            return SessionEnd(table, *reader.numbers(_NUMBER))
+        case 0x86:
+            return Expire(table, *reader.numbers(_NUMBER))
+        case _:
+            raise ValueError(f"operation {operation:#04x} is unknown")
+
+
+def _unpack_transaction(table: int, reader: _Reader) -> Transaction:
+    reqid, count, then_size, else_size = _TRANSACTION.unpack(reader.take(_TRANSACTION.size))
+    if count * _COMPARE.size + then_size + else_size > reader.end - reader.offset:
+        raise ValueError(f"packed operations end at {reader.end}, a transaction reaches beyond")
+    compares = []
+    for _ in range(count):
+        kind, of_table, key_size, operand_size = reader.numbers(_COMPARE)
+        if kind not in COMPARE_KINDS:
+            raise ValueError(f"a compare of kind {kind}")
+        _check_keys([key_size])
+        _check_values([operand_size])
+        compares.append(Compare(of_table, reader.take(key_size), kind, reader.take(operand_size)))
+    branches = []
+    for size in (then_size, else_size):
+        end = reader.offset + size
+        if end > reader.end:
+            raise ValueError(f"packed operations end at {reader.end}, need {end}")
+        branches.append(_unpack(reader.data, reader.offset, end, True))
+        reader.offset = end
+    return Transaction(table, reqid, compares, *branches)

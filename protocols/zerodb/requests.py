@@ -1,0 +1,375 @@
+"""Every request of ZeroDB as a value, what it becomes as operations, and how a wrong one is named.
+
+A request is read from frames by codec.decode_request() and written by codec.encode_request().
+"""
+
+from typing import NamedTuple
+
+from . import ops, values
+from .values import NO_EXTENSION, Extension, TableOptions
+
+
+class RequestError(Exception):
+    """A request that is answered with an error and does nothing; answers.encode_refusal()."""
+
+    def __init__(
+        self, request_type: int, code: int, text: str, extension: Extension = NO_EXTENSION
+    ) -> None:
+        super().__init__(text)
+        self.request_type = request_type  # PROTOCOL_ERROR: it is not known as a request at all.
+        self.code = code
+        self.text = text
+        self.extension = extension
+
+
+class ServerInfo(NamedTuple):
+    extension: Extension = NO_EXTENSION
+
+
+class OpenTable(NamedTuple):
+    table: int
+    options: TableOptions = TableOptions()
+    extension: Extension = NO_EXTENSION
+
+
+class CloseTable(NamedTuple):
+    table: int
+    extension: Extension = NO_EXTENSION
+
+
+class CompactTable(NamedTuple):
+    """start <= key <= end; an empty bound is the first or last key."""
+
+    table: int
+    start: bytes = b""
+    end: bytes = b""
+    extension: Extension = NO_EXTENSION
+
+
+class TruncateTable(NamedTuple):
+    table: int
+    extension: Extension = NO_EXTENSION
+
+
+class Read(NamedTuple):
+    table: int
+    keys: list[bytes]
+    extension: Extension = NO_EXTENSION
+
+
+class Count(NamedTuple):
+    """start <= key <= end: the end is counted, too. An empty bound is the first or last key."""
+
+    table: int
+    start: bytes = b""
+    end: bytes = b""
+    extension: Extension = NO_EXTENSION
+
+
+class Exists(NamedTuple):
+    table: int
+    keys: list[bytes]
+    extension: Extension = NO_EXTENSION
+
+
+class Scan(NamedTuple):
+    """start <= key < end; reverse: from the largest key below end down to start."""
+
+    table: int
+    limit: int | None = None  # Pairs; None: no limit.
+    start: bytes = b""
+    end: bytes = b""
+    extension: Extension = NO_EXTENSION
+
+
+class Put(NamedTuple):
+    table: int
+    keys: list[bytes]
+    values: list[bytes]
+    flags: int = 0  # PARTSYNC, FULLSYNC
+    extension: Extension = NO_EXTENSION
+
+
+class Delete(NamedTuple):
+    table: int
+    keys: list[bytes]
+    flags: int = 0
+    extension: Extension = NO_EXTENSION
+
+
+class DeleteRange(NamedTuple):
+    """start <= key < end."""
+
+    table: int
+    start: bytes
+    end: bytes
+    flags: int = 0
+    extension: Extension = NO_EXTENSION
+
+
+class DeleteLimited(NamedTuple):
+    table: int
+    start: bytes
+    limit: int
+    flags: int = 0
+    extension: Extension = NO_EXTENSION
+
+
+class WriteTables(NamedTuple):
+    """One atomic batch over several tables."""
+
+    parts: list[ops.Op]  # Put and Delete alone.
+    flags: int = 0
+    extension: Extension = NO_EXTENSION
+
+
+class ForwardRange(NamedTuple):
+    """A range job with a limit; start <= key <= end."""
+
+    table: int
+    start: bytes
+    end: bytes
+    limit: int | None  # Pairs; None: no limit.
+    extension: Extension = NO_EXTENSION
+
+
+class MapTable(NamedTuple):
+    """SSTSMIR: runs a mapper over a table's snapshot into a table."""
+
+    source: int
+    target: int
+    threads: int
+    parameters: list[tuple[bytes, bytes]]
+    mapper: bytes
+    extension: Extension = NO_EXTENSION
+
+
+class RangeJob(NamedTuple):
+    """CSPTMIR: a snapshot of start <= key <= end, handed out in chunks."""
+
+    table: int
+    chunk_pairs: int | None = None  # None: the server's default.
+    start: bytes = b""
+    end: bytes = b""
+    extension: Extension = NO_EXTENSION
+
+
+class JobStatus(NamedTuple):
+    apid: int
+    extension: Extension = NO_EXTENSION
+
+
+class ClientData(NamedTuple):
+    """The next chunk of a range job. apid None: malformed, answered like an unknown one."""
+
+    apid: int | None
+    extension: Extension = NO_EXTENSION
+
+
+# ---- ours ----
+
+
+class SplitPoints(NamedTuple):
+    """At most parts - 1 keys that cut start <= key < end into parts of about equal size."""
+
+    table: int
+    parts: int
+    start: bytes = b""
+    end: bytes = b""
+    extension: Extension = NO_EXTENSION
+
+
+class TableInfo(NamedTuple):
+    table: int | None = None  # None: all tables.
+    extension: Extension = NO_EXTENSION
+
+
+class Watch(NamedTuple):
+    """The changes of start <= key < end by entries from index on; waits for one until the
+    deadline of its extension. Index 0: none, but where to begin."""
+
+    table: int
+    start: bytes
+    end: bytes
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    extension: Extension = NO_EXTENSION
+
+
+class Transaction(NamedTuple):
+    """then, when every compare holds, else otherwise: one atomic batch. The operations hold one
+    key each: Get, Put, Delete and DeleteRange."""
+
+    compares: list[ops.Compare]
+    then: list[ops.Op]
+    otherwise: list[ops.Op]
+    flags: int = 0
+    extension: Extension = NO_EXTENSION
+
+
+SESSION_OPEN = 0
+SESSION_KEEP = 1
+SESSION_END = 2
+
+
+class Session(NamedTuple):
+    """Begins a session, keeps it alive, or ends it and the keys that were put with it."""
+
+    action: int  # SESSION_OPEN, SESSION_KEEP, SESSION_END
+    session: int = 0  # 0 for an open.
+    ttl_ms: int = 0  # For an open.
+    flags: int = 0
+    extension: Extension = NO_EXTENSION
+
+
+LEASE_RENEW = 0
+LEASE_RELEASE = 1
+
+
+class Lease(NamedTuple):
+    """Renews or releases the lease of a snapshot that range jobs share."""
+
+    lease: int
+    action: int  # LEASE_RENEW, LEASE_RELEASE
+    extension: Extension = NO_EXTENSION
+
+
+class CopyTable(NamedTuple):
+    """A job that puts start <= key < end of a snapshot of source into target."""
+
+    source: int
+    target: int
+    start: bytes = b""
+    end: bytes = b""
+    extension: Extension = NO_EXTENSION
+
+
+Request = (
+    ServerInfo
+    | OpenTable
+    | CloseTable
+    | CompactTable
+    | TruncateTable
+    | Read
+    | Count
+    | Exists
+    | Scan
+    | Put
+    | Delete
+    | DeleteRange
+    | DeleteLimited
+    | WriteTables
+    | ForwardRange
+    | MapTable
+    | RangeJob
+    | JobStatus
+    | ClientData
+    | SplitPoints
+    | TableInfo
+    | Watch
+    | Transaction
+    | Session
+    | Lease
+    | CopyTable
+)
+
+TYPES: dict[type, int] = {
+    ServerInfo: values.SERVER_INFO,
+    OpenTable: values.OPEN_TABLE,
+    CloseTable: values.CLOSE_TABLE,
+    CompactTable: values.COMPACT_TABLE,
+    TruncateTable: values.TRUNCATE_TABLE,
+    Read: values.READ,
+    Count: values.COUNT,
+    Exists: values.EXISTS,
+    Scan: values.SCAN,
+    Put: values.PUT,
+    Delete: values.DELETE,
+    DeleteRange: values.DELETE_RANGE,
+    DeleteLimited: values.DELETE_LIMITED,
+    WriteTables: values.WRITE_TABLES,
+    ForwardRange: values.FORWARD_RANGE,
+    MapTable: values.MAP_TABLE,
+    RangeJob: values.RANGE_JOB,
+    JobStatus: values.JOB_STATUS,
+    ClientData: values.CLIENT_DATA,
+    SplitPoints: values.SPLIT_POINTS,
+    TableInfo: values.TABLE_INFO,
+    Watch: values.WATCH,
+    Transaction: values.TRANSACTION,
+    Session: values.SESSION,
+    Lease: values.LEASE,
+    CopyTable: values.COPY_TABLE,
+}
+
+
+def type_of(request: Request) -> int:
+    """The type octet of a request and of its answer."""
+    return TYPES[type(request)]
+
+
+def operations(request: Request, now_ms: int) -> list[ops.Op]:
+    """What a request to write does, as operations of one batch.
+
+    now_ms: unix time, from which a time to live is counted.
+    Raises ValueError on a request that is no write.
+    """
+    match request:
+        case Put():
+            put = ops.Put(request.table, request.keys, request.values)
+            return [put, *_bounds(request, now_ms)]
+        case Delete():
+            return [ops.Delete(request.table, request.keys)]
+        case DeleteRange():
+            return [ops.DeleteRange(request.table, request.start, request.end)]
+        case DeleteLimited():
+            return [ops.DeleteLimited(request.table, request.start, request.limit)]
+        case WriteTables():
+            return request.parts
+        case OpenTable():
+            return [ops.Open(request.table, request.options)]
+        case TruncateTable():
+            return [ops.Truncate(request.table)]
+        case Transaction():
+            return [_transaction(request, now_ms)]
+        case Session():
+            return [_session(request, now_ms)]
+        case _:
+            raise ValueError(f"{type(request).__name__} writes nothing")
+
+
+def _bounds(request: Put, now_ms: int) -> list[ops.Op]:
+    """What ends the keys of a put again."""
+    extension = request.extension
+    bounds: list[ops.Op] = []
+    if extension.ttl_ms:
+        bounds.append(ops.Expiry(request.table, now_ms + extension.ttl_ms, request.keys))
+    if extension.lease:
+        bounds.append(ops.Attach(request.table, extension.lease, request.keys))
+    return bounds
+
+
+def _transaction(request: Transaction, now_ms: int) -> ops.Transaction:
+    def bound(branch: list[ops.Op]) -> list[ops.Op]:
+        puts = [
+            Put(op.table, op.keys, op.values, 0, request.extension)
+            for op in branch
+            if isinstance(op, ops.Put)
+        ]
+        return branch + [op for put in puts for op in _bounds(put, now_ms)]
+
+    tables = [part.table for part in (*request.compares, *request.then, *request.otherwise)]
+    return ops.Transaction(
+        tables[0] if tables else 0,
+        request.extension.reqid or values.NO_REQID,
+        request.compares,
+        bound(request.then),
+        bound(request.otherwise),
+    )
+
+
+def _session(request: Session, now_ms: int) -> ops.Op:
+    if request.action == SESSION_OPEN:
+        return ops.SessionOpen(0, request.ttl_ms, now_ms)
+    if request.action == SESSION_KEEP:
+        return ops.SessionKeep(0, request.session, now_ms)
+    return ops.SessionEnd(0, request.session)

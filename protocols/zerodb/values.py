@@ -1,0 +1,195 @@
+"""The numbers of ZeroDB's wire: request types, codes, flags, limits, options of a table, and our
+extension of a header. It knows no message (docs/protocols/zerodb.md)."""
+
+import struct
+from typing import NamedTuple
+
+MAGIC = 0x31
+VERSION = 0x01
+HEADER_BYTES_MIN = 3
+
+# Request types; an answer has the type of its request.
+SERVER_INFO = 0x00
+OPEN_TABLE = 0x01
+CLOSE_TABLE = 0x02
+COMPACT_TABLE = 0x03
+TRUNCATE_TABLE = 0x04
+READ = 0x10
+COUNT = 0x11
+EXISTS = 0x12
+SCAN = 0x13
+PUT = 0x20
+DELETE = 0x21
+DELETE_RANGE = 0x22
+DELETE_LIMITED = 0x23
+WRITE_TABLES = 0x24
+FORWARD_RANGE = 0x40
+MAP_TABLE = 0x41  # SSTSMIR
+RANGE_JOB = 0x42  # CSPTMIR
+JOB_STATUS = 0x48
+CLIENT_DATA = 0x50
+PROTOCOL_ERROR = 0xFF
+# Ours, in codes that the text leaves free.
+SPLIT_POINTS = 0x14
+TABLE_INFO = 0x15
+WATCH = 0x16
+TRANSACTION = 0x25
+SESSION = 0x26
+LEASE = 0x43
+COPY_TABLE = 0x44
+
+# What may come over PULL and SUB, where nobody is answered.
+ONE_WAY_TYPES = frozenset(
+    {
+        OPEN_TABLE,
+        CLOSE_TABLE,
+        COMPACT_TABLE,
+        TRUNCATE_TABLE,
+        PUT,
+        DELETE,
+        DELETE_RANGE,
+        DELETE_LIMITED,
+        WRITE_TABLES,
+    }
+)
+# What the endpoint for data jobs answers, too.
+JOB_TYPES = frozenset(
+    {FORWARD_RANGE, MAP_TABLE, RANGE_JOB, JOB_STATUS, CLIENT_DATA, LEASE, COPY_TABLE}
+)
+WRITE_TYPES = frozenset(
+    {PUT, DELETE, DELETE_RANGE, DELETE_LIMITED, WRITE_TABLES, TRANSACTION, SESSION}
+)
+
+# Response codes.
+OK = 0x00
+ERROR = 0x01
+DATABASE_ERROR = 0x02
+GONE = 0x03  # Ours: a watch asked for changes that are no longer kept.
+REQUEST_ERROR = 0x10
+
+# Flags of write requests.
+PARTSYNC = 0x01
+FULLSYNC = 0x02
+# Flag of a table open request.
+NOCOMPRESSION = 0x01
+# Flags of a chunk of data.
+NO_MORE_DATA = 0x01
+PARTIAL_DATA = 0x02
+# Types of the modifications within a multi-table write.
+MODIFY_PUT = 0x00
+MODIFY_DELETE = 0x01
+
+# Features in the answer to a server info request; the first three are the text's.
+FEATURE_OPEN = 0x01  # Tables are opened on the fly.
+FEATURE_PARTSYNC = 0x02
+FEATURE_FULLSYNC = 0x04
+FEATURE_PACKED = 0x100  # Packed puts, reads and scans; reverse and keys-only scans.
+FEATURE_STALE = 0x200
+FEATURE_TABLE_INFO = 0x400
+FEATURE_SPLIT_POINTS = 0x800
+FEATURE_TRANSACTIONS = 0x1000
+FEATURE_WATCH = 0x2000
+FEATURE_TTL = 0x4000
+FEATURE_LEASES = 0x8000  # Sessions of keys and leases of snapshots.
+FEATURE_COPY = 0x10000
+
+# Flags of our extension.
+STALE = 0x01  # Read what this node has, without asking the leader.
+PACKED = 0x02  # Keys and values as columns, in the request (put, read) and in the answer.
+KEYS_ONLY = 0x04  # Scan: all values are empty.
+REVERSE = 0x08  # Scan: from the end key downwards.
+WITH_LEASE = 0x10  # The field `lease` is meant, also when it is 0.
+
+KEY_BYTES_MAX = 64 << 10
+VALUE_BYTES_MAX = 64 << 20
+REQUEST_BYTES_MAX = 128 << 20  # Of all frames together.
+REQUEST_FRAMES_MAX = 1 << 20
+TABLE_MAX = 2**32 - 1
+LIMIT_MAX = 2**64 - 1
+CHUNK_PAIRS_MAX = 1 << 20  # In one chunk of a range job.
+MAPPER_BYTES_MAX = 16 << 20
+THREADS_MAX = 256
+SPLIT_POINTS_MAX = 1 << 16
+TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
+COMPARES_MAX = 1024  # In one transaction; as many operations in each branch.
+TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
+
+REQID_BYTES = 12
+NO_REQID = bytes(REQID_BYTES)
+
+
+class TableOptions(NamedTuple):
+    """How a table is kept by its engine; remembered when it is made."""
+
+    cache_bytes: int = 10 << 20  # LRU cache of blocks.
+    block_bytes: int = 4 << 10
+    write_buffer_bytes: int = 64 << 20
+    bloom_bits: int = 0  # Bits per key of a bloom filter; 0: none.
+    compression: bool = True  # Snappy.
+
+
+# The largest and the smallest that an engine can take; beyond them an open is refused.
+OPTION_LIMITS = (
+    ("LRU cache size", 0, 1 << 40),
+    ("block size", 1, 1 << 30),
+    ("write buffer size", 1, 1 << 40),
+    ("bloom filter bits per key", 0, 64),
+)
+
+
+class Extension(NamedTuple):
+    """Our fields behind the last header byte that the text defines (docs/protocols/zerodb.md,
+    "Extensions")."""
+
+    flags: int = 0
+    deadline_ms: int = 0  # How long the server may take, or a watch wait; 0: the server's choice.
+    reqid: bytes = b""  # 12 bytes, or empty: the request has no extension.
+    bytes_max: int = 0  # Of keys and values in the answer; 0: the server's choice.
+    ttl_ms: int = 0  # Put: the keys vanish after it; 0: never.
+    lease: int = 0  # Put: the session that the keys vanish with. Range job: a lease of a snapshot.
+
+
+NO_EXTENSION = Extension()
+EXTENSION_MAGIC = b"\x6b\x4c\x4b\x01"
+_FIELDS = struct.Struct("<BI12sIQQ")
+# Where a field behind the reqid ends: an extension may end there, too.
+_EXTENSION_ENDS = (21, 25, 33, 41)
+EXTENSION_BYTES = 4 + _FIELDS.size
+EXTENSION_BYTES_MIN = _EXTENSION_ENDS[0]
+
+
+def encode_extension(extension: Extension) -> bytes:
+    """Encodes our extension, without the fields at its end that are 0; the layout is under
+    decode_extension. NO_EXTENSION is no bytes at all."""
+    if extension == NO_EXTENSION:
+        return b""
+    data = _FIELDS.pack(*extension._replace(reqid=extension.reqid or NO_REQID))
+    used = len(data.rstrip(b"\0")) + 4
+    size = next(end for end in _EXTENSION_ENDS if end >= used)
+    return EXTENSION_MAGIC + data[: size - 4]
+
+
+def decode_extension(header: bytes, offset: int) -> Extension:
+    """Decodes what stands behind a header's last byte of the text.
+
+     4 bytes  6b 4c 4b and the version, 1; anything else there is ignored, as the text says
+     u8       flags: 1 stale, 2 packed, 4 keys only, 8 reverse, 16 lease
+     u32      deadline, ms; 0: the server's choice
+    12 bytes  reqid, echoed in the answer
+     u32      largest size of keys and values in the answer, bytes; 0: the server's choice
+     u64      time to live, ms; 0: for ever
+     u64      session, or lease of a snapshot; 0: none
+
+    The last three may be missing, from the end; bytes behind them are ignored.
+    Raises ValueError when it ends within a field, or has another version.
+    """
+    if header[offset : offset + 3] != EXTENSION_MAGIC[:3]:
+        return NO_EXTENSION
+    size = len(header) - offset
+    if header[offset + 3 : offset + 4] != EXTENSION_MAGIC[3:]:
+        raise ValueError(f"frame 0: an extension of version {header[offset + 3 :][:1].hex()}")
+    if size < EXTENSION_BYTES and size not in _EXTENSION_ENDS:
+        ends = ", ".join(map(str, _EXTENSION_ENDS))
+        raise ValueError(f"frame 0: expected an extension of {ends} bytes or more, found {size}")
+    data = header[offset + 4 : offset + EXTENSION_BYTES]
+    return Extension(*_FIELDS.unpack(data.ljust(_FIELDS.size, b"\0")))
