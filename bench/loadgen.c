@@ -1,9 +1,14 @@
-/* loadgen - closed-loop updates for a ZMQ RAFT cluster or for etcd, in C so that it is not what is
- * measured. Prints one JSON object; bench/loadgen.py builds and starts it.
+/* loadgen - closed loops for a ZMQ RAFT cluster and etcd, for ZeroDB's tables and Redis, in C so
+ * that it is not what is measured. Prints one JSON object; bench/loadgen.py builds and starts it.
  *
- *   --protocol zmqraft|etcd   what is spoken
- *   --urls A,B,..      every peer: tcp://HOST:PORT (zmqraft) or HOST:PORT (etcd)
- *   --libzmq PATH      zmqraft: the shared library (pyzmq's own: no header, no package is needed)
+ *   --protocol zmqraft|etcd|zerodb|redis   what is spoken
+ *   --urls A,B,..      every peer: tcp://HOST:PORT (zmqraft, zerodb) or HOST:PORT (etcd, redis)
+ *   --op put|get|scan  zerodb, redis: what is asked; an update is then one row
+ *   --batch N          ... rows in a request; the window counts requests
+ *   --keys N           ... different keys, used one after the other
+ *   --table N          zerodb: the table's number
+ *   --wait N           redis: each write is followed by WAIT N
+ *   --libzmq PATH      zmqraft, zerodb: the shared library (pyzmq's own: no header is needed)
  *   --ident IDENT      zmqraft: node form (ident as frame 3) instead of text form
  *   --reads 1          zmqraft: linearizable reads (kelek's own form) instead of updates
  *   --pack N           zmqraft: N updates in one message of kelek's own form, a power of two
@@ -39,6 +44,8 @@ struct load_options load_options = {.clients = 1,
                                     .size = 64,
                                     .secs = 2,
                                     .warmup_s = 0.5,
+                                    .batch = 1,
+                                    .keys = 1000000,
                                     .drain_s = 20,
                                     .give_up_s = 30,
                                     .timeout_ns = 500000000u};
@@ -211,6 +218,14 @@ static void take_urls(char *list) {
     }
 }
 
+static enum load_op op_of(const char *name) {
+    static const char *const names[] = {"put", "get", "scan"};
+    for (int op = LOAD_PUT; op <= LOAD_SCAN; op++)
+        if (!strcmp(name, names[op]))
+            return (enum load_op)op;
+    load_die("--op: put, get or scan");
+}
+
 static bool take_option(const char *name, char *value) {
     struct load_options *o = &load_options;
     if (!strcmp(name, "--urls"))
@@ -223,6 +238,16 @@ static bool take_option(const char *name, char *value) {
         o->reads = atoi(value) != 0;
     else if (!strcmp(name, "--pack"))
         o->pack = atoi(value);
+    else if (!strcmp(name, "--op"))
+        o->op = op_of(value);
+    else if (!strcmp(name, "--batch"))
+        o->batch = atoi(value);
+    else if (!strcmp(name, "--keys"))
+        o->keys = strtoull(value, NULL, 10);
+    else if (!strcmp(name, "--table"))
+        o->table = strtoul(value, NULL, 10);
+    else if (!strcmp(name, "--wait"))
+        o->wait = atoi(value);
     else if (!strcmp(name, "--clients"))
         o->clients = atoi(value);
     else if (!strcmp(name, "--window"))
@@ -273,6 +298,10 @@ int main(int argc, char **argv) {
         load_zmqraft();
     else if (!strcmp(protocol, "etcd"))
         load_etcd();
+    else if (!strcmp(protocol, "zerodb"))
+        load_zerodb();
+    else if (!strcmp(protocol, "redis"))
+        load_redis();
     else
         load_die("unknown protocol");
     report();

@@ -1,8 +1,8 @@
 /* What the drivers of the load generator share: the options, the accounting, the report.
  *
- * A driver (loadgen_zmqraft.c, loadgen_etcd.c) owns its sockets and its loop: it finds the leader,
- * keeps `window` updates outstanding on each of `clients` connections, sends again what a dead
- * leader left unanswered, and tells the accounting of each update that is committed. */
+ * A driver (loadgen_zmqraft.c, loadgen_zerodb.c, ...) owns its sockets and its loop: it finds whom
+ * to ask, keeps `window` requests outstanding on each of `clients` connections, sends again what a
+ * dead leader left unanswered, and tells the accounting of each update that is committed. */
 #ifndef LOADGEN_H
 #define LOADGEN_H
 #include <stdbool.h>
@@ -18,6 +18,8 @@ enum {
     LOAD_GAP_MS_MIN = 20 /* shorter pauses between commits are not listed */
 };
 
+enum load_op { LOAD_PUT, LOAD_GET, LOAD_SCAN };
+
 struct load_options {
     char *urls[LOAD_URLS_MAX];
     int url_count;
@@ -28,6 +30,11 @@ struct load_options {
     bool reads;        /* linearizable reads instead of updates, in kelek's own form */
     const char *ident; /* node form when given, else text form */
     const char *libzmq;
+    enum load_op op;        /* tables: what is asked */
+    int batch;              /* tables: rows in a request */
+    uint64_t keys;          /* tables: so many different keys */
+    unsigned long table;    /* ZeroDB: its number */
+    int wait;               /* Redis: replicas that must have a write */
     uint64_t count; /* send so many and end; 0: send for warmup_s + secs */
     double secs, warmup_s, drain_s, give_up_s;
     uint64_t timeout_ns; /* without any answer for so long: the leader is looked for again */
@@ -64,5 +71,7 @@ void load_commit(uint64_t sent_ns, uint64_t now, uint64_t records);
 
 void load_zmqraft(void);
 void load_etcd(void);
+void load_zerodb(void);
+void load_redis(void);
 
 #endif

@@ -1,4 +1,4 @@
-"""Builds and runs bench/loadgen.c: the same closed loop for kelek, the floor and etcd.
+"""Builds and runs bench/loadgen.c: the same closed loop for kelek and what stands beside it.
 
 It is compiled when a benchmark needs it, into a directory of the caller's, and works on the shared
 library that pyzmq brings: nothing but a C compiler is needed.
@@ -15,7 +15,8 @@ import zmq
 from kelek.bench.machine import BenchError
 
 HERE = Path(__file__).resolve().parent
-SOURCES = [HERE / name for name in ("loadgen.c", "loadgen_zmqraft.c", "loadgen_etcd.c")]
+DRIVERS = ("zmqraft", "etcd", "zerodb", "redis")
+SOURCES = [HERE / f"loadgen{part}.c" for part in ("", "_zmq", *(f"_{name}" for name in DRIVERS))]
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 SLACK_S = 60.0  # Beyond its own time limits a generator is stuck.
 

@@ -1,82 +1,17 @@
 /* The load generator's ZMQ RAFT driver: RequestUpdate in text or node form, or packs of our own.
  *
- * It works on pyzmq's shared library, found by path: the few declarations below are libzmq's stable
- * ABI, so no header and no Debian package is needed. The leader is looked for with RequestConfig on
+ * The leader is looked for with RequestConfig on
  * connections to all peers that stay open; that it is gone is noticed by the socket monitor (the
  * connection broke) or by load_options.timeout_ns without an answer. */
 #define _GNU_SOURCE
 #include "loadgen.h"
+#include "loadgen_zmq.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* ---- libzmq, without zmq.h ---- */
-
-enum {
-    ZMQ_PAIR = 0,
-    ZMQ_DEALER = 5,
-    ZMQ_LINGER = 17,
-    ZMQ_RECONNECT_IVL = 18,
-    ZMQ_SNDHWM = 23,
-    ZMQ_RCVHWM = 24,
-    ZMQ_IMMEDIATE = 39,
-    ZMQ_POLLIN = 1,
-    ZMQ_DONTWAIT = 1,
-    ZMQ_SNDMORE = 2,
-    ZMQ_EVENT_DISCONNECTED = 0x0200
-};
-
-typedef struct {
-    _Alignas(8) unsigned char opaque[64];
-} zmq_message;
-
-typedef struct {
-    void *socket;
-    int fd;
-    short events, revents;
-} zmq_item;
-
-static struct {
-    void *(*ctx_new)(void);
-    void *(*socket)(void *, int);
-    int (*close)(void *);
-    int (*setsockopt)(void *, int, const void *, size_t);
-    int (*connect)(void *, const char *);
-    int (*monitor)(void *, const char *, int);
-    int (*send)(void *, const void *, size_t, int);
-    int (*poll)(zmq_item *, int, long);
-    int (*msg_init)(zmq_message *);
-    int (*msg_recv)(zmq_message *, void *, int);
-    int (*msg_more)(const zmq_message *);
-    void *(*msg_data)(zmq_message *);
-    size_t (*msg_size)(const zmq_message *);
-} zmq;
-
-static void open_libzmq(const char *path) {
-    void *library = dlopen(path ? path : "libzmq.so.5", RTLD_NOW);
-    if (!library)
-        load_die(dlerror());
-    const struct {
-        void *into;
-        const char *name;
-    } symbols[] = {{&zmq.ctx_new, "zmq_ctx_new"},       {&zmq.socket, "zmq_socket"},
-                   {&zmq.close, "zmq_close"},           {&zmq.setsockopt, "zmq_setsockopt"},
-                   {&zmq.connect, "zmq_connect"},       {&zmq.monitor, "zmq_socket_monitor"},
-                   {&zmq.send, "zmq_send"},             {&zmq.poll, "zmq_poll"},
-                   {&zmq.msg_init, "zmq_msg_init"},     {&zmq.msg_recv, "zmq_msg_recv"},
-                   {&zmq.msg_more, "zmq_msg_more"},     {&zmq.msg_data, "zmq_msg_data"},
-                   {&zmq.msg_size, "zmq_msg_size"}};
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *symbol = dlsym(library, symbols[i].name);
-        if (!symbol)
-            load_die(symbols[i].name);
-        memcpy(symbols[i].into, &symbol, sizeof symbol);
-    }
-}
 
 /* ---- one request: an update, or a pack of them ---- */
 
@@ -99,7 +34,6 @@ struct client {
     uint8_t last_id[ID_SIZE];
 };
 
-static void *context;
 static void *probes[LOAD_URLS_MAX];
 static void *monitor;
 static int monitors_made;
@@ -128,11 +62,6 @@ static void write_id(uint8_t *id, uint32_t seconds, uint32_t counter) {
         id[9 + i] = (uint8_t)(counter >> (16 - 8 * i));
 }
 
-static void send_frame(void *socket, const void *data, size_t size, bool more) {
-    if (zmq.send(socket, data, size, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
-        load_die("zmq_send");
-}
-
 static size_t write_varint(uint8_t *at, size_t value) {
     size_t size = 0;
     for (; value > 127; value >>= 7)
@@ -158,20 +87,20 @@ static void send_request(struct slot *slot, uint64_t now) {
     void *socket = clients[slot->client].socket;
     const char *ident = load_options.ident;
     slot->heard = now;
-    send_frame(socket, slot->id, ID_SIZE, true);
+    load_send_frame(socket, slot->id, ID_SIZE, true);
     if (load_options.reads) {
-        send_frame(socket, "kR", 2, true);
-        send_frame(socket, ident, strlen(ident), false);
+        load_send_frame(socket, "kR", 2, true);
+        load_send_frame(socket, ident, strlen(ident), false);
         return;
     }
-    send_frame(socket, load_options.pack ? "k=" : "=", load_options.pack ? 2 : 1, true);
+    load_send_frame(socket, load_options.pack ? "k=" : "=", load_options.pack ? 2 : 1, true);
     if (ident)
-        send_frame(socket, ident, strlen(ident), true);
+        load_send_frame(socket, ident, strlen(ident), true);
     if (load_options.pack) {
-        send_frame(socket, slot->previous, slot->has_previous ? ID_SIZE : 0, true);
-        send_frame(socket, pack, write_pack(slot), false);
+        load_send_frame(socket, slot->previous, slot->has_previous ? ID_SIZE : 0, true);
+        load_send_frame(socket, pack, write_pack(slot), false);
     } else {
-        send_frame(socket, payload, load_options.size, false);
+        load_send_frame(socket, payload, load_options.size, false);
     }
 }
 
@@ -217,20 +146,20 @@ static void fill_windows(uint64_t now) {
 
 /* Reads one message into `frames`; the number of its frames, or 0 when nothing waits. */
 static int receive(void *socket) {
-    if (zmq.msg_recv(&frames[0], socket, ZMQ_DONTWAIT) < 0)
+    if (load_zmq.msg_recv(&frames[0], socket, ZMQ_DONTWAIT) < 0)
         return 0;
     int count = 1;
-    for (const zmq_message *last = &frames[0]; zmq.msg_more(last); count++) {
+    for (const zmq_message *last = &frames[0]; load_zmq.msg_more(last); count++) {
         int into = count < FRAMES_MAX ? count : FRAMES_MAX - 1;
-        if (zmq.msg_recv(&frames[into], socket, ZMQ_DONTWAIT) < 0)
+        if (load_zmq.msg_recv(&frames[into], socket, ZMQ_DONTWAIT) < 0)
             break;
         last = &frames[into];
     }
     return count;
 }
 
-static const uint8_t *frame(int i) { return zmq.msg_data(&frames[i]); }
-static size_t frame_size(int i) { return zmq.msg_size(&frames[i]); }
+static const uint8_t *frame(int i) { return load_zmq.msg_data(&frames[i]); }
+static size_t frame_size(int i) { return load_zmq.msg_size(&frames[i]); }
 
 static struct slot *slot_of_answer(void) {
     if (frame_size(0) != ID_SIZE)
@@ -369,30 +298,14 @@ static void drain_client(int number, uint64_t now) {
 
 /* ---- the leader ---- */
 
-static void *new_socket(const char *url, bool immediate) {
-    const int zero = 0, one = 1, reconnect_ms = ROUND_MS;
-    void *socket = zmq.socket(context, ZMQ_DEALER);
-    if (!socket)
-        load_die("zmq_socket");
-    zmq.setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero);
-    zmq.setsockopt(socket, ZMQ_SNDHWM, &zero, sizeof zero);
-    zmq.setsockopt(socket, ZMQ_RCVHWM, &zero, sizeof zero);
-    zmq.setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
-    if (immediate)
-        zmq.setsockopt(socket, ZMQ_IMMEDIATE, &one, sizeof one);
-    if (zmq.connect(socket, url) < 0)
-        load_die(url);
-    return socket;
-}
-
 /* Asks a peer who leads; with ZMQ_IMMEDIATE nothing is queued for one that is not there. */
 static void ask(void *probe) {
     const char *ident = load_options.ident;
-    if (zmq.send(probe, question_id, ID_SIZE, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
+    if (load_zmq.send(probe, question_id, ID_SIZE, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
         return;
-    send_frame(probe, "^", 1, ident != NULL);
+    load_send_frame(probe, "^", 1, ident != NULL);
     if (ident)
-        send_frame(probe, ident, strlen(ident), false);
+        load_send_frame(probe, ident, strlen(ident), false);
 }
 
 /* Only a peer that says of itself that it leads counts: no third party's word is needed. */
@@ -410,7 +323,7 @@ static int round_of_questions(void) {
     }
     uint64_t until = load_now_ns() + ROUND_MS * 1000000u;
     for (uint64_t now = load_now_ns(); now < until; now = load_now_ns()) {
-        zmq.poll(items, load_options.url_count, (long)((until - now) / 1000000u) + 1);
+        load_zmq.poll(items, load_options.url_count, (long)((until - now) / 1000000u) + 1);
         for (int i = 0; i < load_options.url_count; i++)
             for (int count; (count = receive(probes[i])) != 0;)
                 if (count >= 3 && says_it_leads())
@@ -423,11 +336,11 @@ static void watch(void *socket) {
     char endpoint[64];
     snprintf(endpoint, sizeof endpoint, "inproc://monitor-%d", monitors_made++);
     if (monitor)
-        zmq.close(monitor);
-    if (zmq.monitor(socket, endpoint, ZMQ_EVENT_DISCONNECTED) < 0)
+        load_zmq.close(monitor);
+    if (load_zmq.monitor(socket, endpoint, ZMQ_EVENT_DISCONNECTED) < 0)
         load_die("zmq_socket_monitor");
-    monitor = zmq.socket(context, ZMQ_PAIR);
-    if (!monitor || zmq.connect(monitor, endpoint) < 0)
+    monitor = load_zmq.socket(load_zmq.context, ZMQ_PAIR);
+    if (!monitor || load_zmq.connect(monitor, endpoint) < 0)
         load_die("monitor");
 }
 
@@ -442,8 +355,8 @@ static void find_leader(void) {
     } while (leader < 0);
     for (int i = 0; i < load_options.clients; i++) {
         if (clients[i].socket)
-            zmq.close(clients[i].socket);
-        clients[i].socket = new_socket(load_options.urls[leader], false);
+            load_zmq.close(clients[i].socket);
+        clients[i].socket = load_new_socket(load_options.urls[leader], false);
     }
     watch(clients[0].socket);
     uint64_t now = load_now_ns();
@@ -472,8 +385,7 @@ static void repeat_overdue(uint64_t now, uint64_t any_heard) {
 }
 
 static void set_up(void) {
-    open_libzmq(load_options.libzmq);
-    context = zmq.ctx_new();
+    load_open_libzmq(load_options.libzmq);
     uint32_t requests = 1024;
     uint32_t updates = (uint32_t)(load_options.clients * load_options.window);
     while (requests < updates * 4 / records_of_request())
@@ -482,7 +394,7 @@ static void set_up(void) {
     slots = calloc(requests, sizeof *slots);
     payload = malloc(load_options.size);
     pack = malloc((size_t)records_of_request() * (load_options.size + ID_SIZE + 8));
-    if (!context || !slots || !payload || !pack)
+    if (!slots || !payload || !pack)
         load_die("out of memory");
     memset(payload, 'v', load_options.size);
     uint64_t now = load_now_ns();
@@ -492,9 +404,9 @@ static void set_up(void) {
     machine[3] = (uint8_t)(process >> 8);
     machine[4] = (uint8_t)process;
     for (int i = 0; i < FRAMES_MAX; i++)
-        zmq.msg_init(&frames[i]);
+        load_zmq.msg_init(&frames[i]);
     for (int i = 0; i < load_options.url_count; i++)
-        probes[i] = new_socket(load_options.urls[i], true);
+        probes[i] = load_new_socket(load_options.urls[i], true);
 }
 
 void load_zmqraft(void) {
@@ -512,7 +424,7 @@ void load_zmqraft(void) {
         for (int i = 0; i < load_options.clients; i++)
             items[i] = (zmq_item){.socket = clients[i].socket, .events = ZMQ_POLLIN};
         items[load_options.clients] = (zmq_item){.socket = monitor, .events = ZMQ_POLLIN};
-        zmq.poll(items, load_options.clients + 1, 20);
+        load_zmq.poll(items, load_options.clients + 1, 20);
         now = load_now_ns();
         for (int i = 0; i < load_options.clients; i++)
             if (items[i].revents & ZMQ_POLLIN) {

@@ -1,0 +1,127 @@
+"""The load generator against tables: a ZeroDB played by hand, and Redis if it is there."""
+
+import shutil
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.bench import loadgen
+from kelek.bench.loadgen import Generator, Load
+from kelek.bench.tables_peers import Redis
+
+POLL_MS = 20
+JOIN_S = 10
+TABLE = 7
+
+
+class Server(threading.Thread):
+    """ZeroDB as far as the generator asks for it, over one table in memory."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        super().__init__(daemon=True)
+        self.refuses = refuses
+        self.rows: dict[bytes, bytes] = {}
+        self.stopped = threading.Event()
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.url = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            if self.socket.poll(POLL_MS):
+                client, header, table, *frames = self.socket.recv_multipart()
+                assert header[:2] == b"\x31\x01"
+                assert table == TABLE.to_bytes(4, "little")
+                answer = self.answer(header[2:], frames)
+                code = b"\1" if self.refuses else b"\0"
+                self.socket.send_multipart([client, header[:3] + code, *answer])
+        self.socket.close()
+
+    def answer(self, kind: bytes, frames: list[bytes]) -> list[bytes]:
+        if self.refuses:
+            return [b"no\0"]
+        if kind == b"\x20\x01":
+            self.rows.update(zip(frames[::2], frames[1::2], strict=True))
+            return []
+        if kind == b"\x10":
+            return [self.rows.get(key, b"") for key in frames]
+        assert kind == b"\x13"
+        limit, start, end = frames
+        assert end == b""
+        keys = sorted(self.rows)
+        first = bisect_left(keys, start)
+        found = keys[first : first + int.from_bytes(limit, "little")]
+        return [frame for key in found for frame in (key, self.rows[key])]
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
+    return Generator(tmp_path_factory.mktemp("loadgen"))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stopped.set()
+    server.join(JOIN_S)
+
+
+def drive(generator: Generator, server: Server, load: Load, **more: Any) -> dict[str, Any]:
+    if not server.is_alive():
+        server.start()
+    target = ["--protocol", "zerodb", "--libzmq", loadgen.libzmq(), "--urls", server.url]
+    words = [word for name, value in more.items() for word in (f"--{name}", str(value))]
+    return generator.run([*target, "--table", str(TABLE), *words], load)
+
+
+def assert_sound(result: dict[str, Any], rows: int) -> None:
+    names = ("done", "sent", "rejected", "refused", "malformed", "stray")
+    assert [result[name] for name in names] == [rows, rows, 0, 0, 0, 0]
+
+
+def test_puts_write_every_key_and_reads_ask_for_them(generator: Generator, server: Server) -> None:
+    load = Load(2, 4, size=10, updates=300)
+    assert_sound(drive(generator, server, load, op="put", batch=10, keys=300), 300)
+    assert len(server.rows) == 300
+    assert {(len(key), len(value)) for key, value in server.rows.items()} == {(16, 10)}
+    asked = drive(generator, server, load, op="get", batch=10, keys=300)
+    assert_sound(asked, 300)
+    assert_sound(drive(generator, server, Load(1, 1, updates=7), op="put", keys=7), 7)
+
+
+def test_scans_pass_over_each_row_in_turn(generator: Generator, server: Server) -> None:
+    """The last chunk of a round is short: those rows count, and no others."""
+    drive(generator, server, Load(1, 1, size=3, updates=250), op="put", batch=10, keys=250)
+    result = drive(generator, server, Load(1, 1, updates=500), op="scan", batch=100)
+    assert_sound(result, 500)
+
+
+def test_a_refusal_voids_a_run(generator: Generator, server: Server) -> None:
+    server.refuses = True
+    result = drive(generator, server, Load(1, 1, updates=5), op="put")
+    assert (result["done"], result["rejected"]) == (0, 5)
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+def test_redis(generator: Generator, tmp_path: Path) -> None:
+    redis = Redis(tmp_path / "redis")
+    redis.start_fresh()
+    try:
+        load = Load(2, 4, size=10, updates=300)
+        for more in (("--op", "put", "--batch", "10"), ("--op", "put"), ("--op", "get")):
+            result = generator.run([*redis.target, "--keys", "300", *more], load)
+            assert_sound(result, 300)
+        waits = generator.run([*redis.target, "--op", "put", "--wait", "1"], load)
+        assert_sound(waits, 300)
+        never = generator.run(
+            [*redis.target, "--op", "put", "--wait", "2"], load._replace(updates=1)
+        )
+        assert never["refused"] == 1
+    finally:
+        redis.stop()
