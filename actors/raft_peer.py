@@ -207,7 +207,8 @@ class RaftPeer(Actor):
         self.send_batch(self._peers, peer.peers_out)
         self.send_batch(self._clients, peer.clients_out)
         for order in wake.orders:
-            self.send(self._orders, encode_work(self.setup.epoch, order))
+            if not self.send(self._orders, encode_work(self.setup.epoch, order)):
+                peer.snapshots.on_order_lost(order)
         if wake.compact is not None:
             self._compact(wake.compact)
         if wake.commit is not None:

@@ -129,7 +129,8 @@ class SnapshotDesk:
         self._setup = setup
         self._transfers: dict[str, _Transfer] = {}
         self._unheard: set[str] = set()  # They want one and have not said hello.
-        self._origins: deque[Origin] = deque()  # Of chunks that are being written, in order.
+        # The chunks that are being written, in order, and where each came from.
+        self._receiving: deque[tuple[Receive, Origin]] = deque()
         self._askers: list[tuple[Reply, bytes]] = []
         self._making_ms: int | None = None  # Since when one is being made.
         self._first_due_ms = 0
@@ -232,19 +233,30 @@ class SnapshotDesk:
 
     def on_chunk(self, message: InstallSnapshot, origin: Origin) -> None:
         """A chunk came from whom the core takes for the leader."""
-        if not self._core.wants_snapshot(message) or len(self._origins) >= RECEIVING_MAX:
+        if not self._core.wants_snapshot(message) or len(self._receiving) >= RECEIVING_MAX:
+            self._requests.forget(origin)
             return
         _, _, index, term, offset, size, chunk = message
-        self._origins.append(origin)
         foreign = b""
         if origin.kind is Kind.SNAPSHOT:
             foreign = self._roster.encoded(self._core.log.last_index)
-        self.orders.append(Receive(index, term, offset, size, chunk, foreign))
+        order = Receive(index, term, offset, size, chunk, foreign)
+        self._receiving.append((order, origin))
+        self.orders.append(order)
         self.incoming = offset, size
 
+    def on_order_lost(self, order: Order) -> None:
+        """There was no room in the pipe: only of a chunk an answer would come, to the wrong one;
+        whatever else is lost is asked for again after a while."""
+        for receiving in self._receiving:
+            if receiving[0] is order:
+                self._receiving.remove(receiving)
+                self._requests.forget(receiving[1])
+                return
+
     def _answer(self, offset: int, *, done: bool) -> None:
-        if self._origins:
-            origin = self._origins.popleft()
+        if self._receiving:
+            _, origin = self._receiving.popleft()
             self._requests.answer(origin, SnapshotResponse(self._core.term, offset, done))
 
     # ---- our own ----
@@ -356,7 +368,7 @@ class SnapshotDesk:
     def _on_begun(self, snapshot: Snapshot, now_ms: int) -> None:
         """A new snapshot_sender: what the last one had in work will not come."""
         self.newest = max(self.newest, snapshot)
-        self._origins.clear()
+        self._receiving.clear()
         self._requests.forget_chunks()
         self.incoming = None
         self._making_ms = None
