@@ -24,6 +24,7 @@ APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each
 READ_BYTES_MAX = 1 << 20
 BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
 SUBSCRIPTION_BYTES_MAX = 1 << 10
+RETRY_MS = 10  # A log that lacks what is committed is just being replaced: it is looked at again.
 PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
 
 
@@ -61,6 +62,7 @@ class StateMachine(Actor):
         self._applied_term = 0
         self._barrier: int | None = None  # From this index on our state is wanted.
         self._behind = False
+        self._retry_due_ms: int | None = None
         self._heard_ms = 0
         self._tick_due_ms: int | None = None
         self._topics: set[bytes] = set()
@@ -160,7 +162,7 @@ class StateMachine(Actor):
         self._tick_due_ms = self._machine.tick(now_ms)
 
     def _apply(self) -> None:
-        self._behind = False
+        self._behind, self._retry_due_ms = False, None
         if self._applied >= self._commit_index:
             return
         batches = self._reader.batches(
@@ -175,6 +177,9 @@ class StateMachine(Actor):
         if batches:
             self._tell_applied()
             self._behind = self._applied < self._commit_index
+        elif self._applied < self._commit_index and not self._behind:
+            # Its writer has yet to begin it anew behind a snapshot, and nobody says when.
+            self._retry_due_ms = self.now_ms + RETRY_MS
 
     # ---- snapshots ----
 
@@ -220,7 +225,10 @@ class StateMachine(Actor):
         self._tell_applied()
 
     def deadline_ms(self) -> int | None:
-        return 0 if self._behind else self._tick_due_ms
+        if self._behind:
+            return 0
+        dues = [due for due in (self._retry_due_ms, self._tick_due_ms) if due is not None]
+        return min(dues, default=None)
 
     def status(self) -> dict[str, object]:
         return {
