@@ -48,6 +48,7 @@ RECEIVING_MAX = 16  # Chunks handed to be written and not yet answered; others a
 ASKERS_MAX = 1000  # Clients that wait for a snapshot to be made.
 MAKE_MS_MAX = 60_000  # A snapshot that is not made by then will not come.
 COMPACT_MS = 200  # How often it is looked at what may go.
+STATE_BYTES_FREE = 16 << 20  # So small a state may be written again whenever it is asked for.
 BEHIND_MS_MAX = 5000  # A follower that was not heard for so long is not waited for.
 
 
@@ -310,11 +311,14 @@ class SnapshotDesk:
         self._tell(self.newest, "")
 
     def _is_due(self, applied_index: int) -> bool:
+        """A large state is written again once as much has come to the log: so all that is written
+        is at most doubled."""
         entries, size = self._setup[:2]
         behind = applied_index - self.newest.last_index
-        return behind > 0 and (
-            (0 < entries <= behind) or (0 < size <= self._given_bytes - self.asked_bytes)
-        )
+        grown = self._given_bytes - self.asked_bytes
+        if behind <= 0 or STATE_BYTES_FREE < self.newest.state_size > grown:
+            return False
+        return (0 < entries <= behind) or (0 < size <= grown)
 
     def compact(self, applied_index: int, now_ms: int) -> int | None:
         """Forgets the log up to where that may be; returns that index, or None: nothing more.
