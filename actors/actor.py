@@ -143,7 +143,7 @@ class Pipe:
     def send(self, frames: Frames) -> None:
         if self._waiting or not _send(self.socket, frames):
             self._waiting.append(frames)
-            self._loop._want_out(self.socket, self._on_writable)
+            self._loop.want_out(self.socket, self._on_writable)
         self._loop.check(self.socket)
 
     def _on_writable(self) -> None:
@@ -151,7 +151,7 @@ class Pipe:
             if not _send(self.socket, self._waiting[0]):
                 return
             self._waiting.popleft()
-        self._loop._want_out(self.socket, None)
+        self._loop.want_out(self.socket, None)
 
 
 def _send(socket: Socket, frames: Frames) -> bool:
@@ -302,6 +302,14 @@ class Loop:
         self._paused.discard(source)
         self._register(source)
 
+    def want_out(self, source: Socket | int, on_writable: Callable[[], None] | None) -> None:
+        """Calls on_writable as long as the source can be written to; None: no more."""
+        if on_writable is None:
+            self._writers.pop(source, None)
+        else:
+            self._writers[source] = on_writable
+        self._register(source)
+
     def pause(self, source: Socket | int) -> None:
         """Leaves what arrives where it is, until resume()."""
         if source not in self._paused:
@@ -435,13 +443,6 @@ class Loop:
         if source in self._writers:
             flags |= zmq.POLLOUT
         self._poller.register(source, flags, source in self._drained)
-
-    def _want_out(self, socket: Socket, on_writable: Callable[[], None] | None) -> None:
-        if on_writable is None:
-            self._writers.pop(socket, None)
-        else:
-            self._writers[socket] = on_writable
-        self._register(socket)
 
     # ---- Small things ----
 

@@ -626,43 +626,31 @@ int klk_reads_remind(struct klk_reads *reads, uint64_t now_ms, struct klk_messag
 int klk_reads_refuse(struct klk_reads *reads, const uint8_t *refusal, uint32_t refusal_size,
                      struct klk_messages *out);
 
-/* ---- ops.c: packed operations of tables (docs/protocols/zerodb.md, "Entries") ---- */
+/* ---- mapper.c: what goes into a mapper and what comes out of it (docs/mapper.md) ---- */
 
-enum klk_ops_limit {
-    KLK_KEY_BYTES_MAX = 64 << 10,
-    KLK_VALUE_BYTES_MAX = 64 << 20,
-    KLK_FORMAT_ITEM_MAX = 9 /* characters of one size in a format: "67108864s" */
+enum {
+    KLK_KEY_BYTES_MAX = 65536
 };
 
-/* Whether sizes (count of u32 little endian) are those of keys (columns 1), or of keys and values
- * in turns (2): KLK_OK, or KLK_ECORRUPT on an empty key or one over a limit. */
-int klk_sizes_check(const uint8_t *sizes, uint64_t count, int columns);
+/* Packs count records: of each u32 key size, u32 value size, key, value.
+ *
+ *   sizes          key size and value size of each
+ *   joined, size   the keys and values, one behind the other
+ *
+ * Returns what it wrote, size + 8 * count; KLK_EINVAL when size is not the sum of sizes; KLK_ESPACE
+ * when capacity is short. */
+ssize_t klk_records_pack(const uint32_t *sizes, uint32_t count, const uint8_t *joined, size_t size,
+                         uint8_t *out, size_t capacity);
 
-/* Writes the format by which Python's struct module cuts keys, or keys and values, that lie one
- * behind the other: "<16s100s16s100s". It makes the objects several times faster than slices do.
+/* Turns a mapper's output (of each record u8 0 put or 1 delete, u32 key size, u32 value size, key,
+ * value) into the packed operations of one table, a run of equal kind to each, in its order.
  *
- *   data, size     count * columns sizes (u32 little endian), then the bytes, and perhaps more
- *   columns        1 key, or 2 key and value
- *   out, capacity  1 + KLK_FORMAT_ITEM_MAX for each size is always enough
- *   bytes          out: of all keys and values
+ *   capacity   at least 2 * size
+ *   counts     out: puts, deletes, and with KLK_ECORRUPT where the malformed record stands
  *
- * Returns the characters written; KLK_ETORN when size ends before the sizes, or the bytes, do;
- * KLK_ECORRUPT on an empty key or one over a limit; KLK_ESPACE; KLK_EINVAL on other columns. */
-ssize_t klk_sizes_format(const uint8_t *data, size_t size, uint32_t count, int columns, char *out,
-                         size_t capacity, uint64_t *bytes);
-
-/* The same of a column: offsets of its items within it, count + 1 of u32 little endian.
- *
- *   size   bytes of the column: each item lies from one offset to the next
- *
- * Returns the characters written; KLK_ECORRUPT unless the offsets begin with 0, never go back, end
- * at size, and no item has more than KLK_VALUE_BYTES_MAX bytes; KLK_ESPACE. */
-ssize_t klk_offsets_format(const uint8_t *offsets, uint32_t count, size_t size, char *out,
-                           size_t capacity);
-
-/* Adds count frames to the message that grows at the end of out: their sizes, their joined bytes.
- * Returns KLK_OK, KLK_EINVAL when the sizes don't sum up to size, KLK_EFULL: out must grow. */
-int klk_messages_add(struct klk_messages *out, const uint32_t *sizes, uint32_t count,
-                     const uint8_t *data, size_t size);
+ * Returns what it wrote; KLK_ECORRUPT for a record that is cut short or of no kind, an empty or
+ * over-long key, or a delete with a value; KLK_ESPACE when capacity is short. */
+ssize_t klk_output_ops(const uint8_t *output, size_t size, uint32_t table, uint8_t *out,
+                       size_t capacity, uint64_t *counts);
 
 #endif

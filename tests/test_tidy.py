@@ -48,6 +48,7 @@ LAYERS = {
     "actors/": layer(
         "actors storage protocols native __version__", "zmq msgpack yaml", f"asyncio {THREADS}"
     ),
+    "actors/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "clients/": layer("clients protocols native __version__", "zmq msgpack", THREADS),
     "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
     "console/": layer(
@@ -372,9 +373,8 @@ TWINS = {
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",
     r"klk_entries_add": "native/test_entries.py::test_messages_of_entries_are_their_twins",
-    r"klk_sizes_\w+": "native/test_ops.py::test_sizes_are_cut_as_the_twin_does",
-    r"klk_offsets_format": "native/test_ops.py::test_a_column_is_cut_as_the_twin_does",
-    r"klk_messages_add": "native/test_ops.py::test_many_frames_are_put_as_the_few_of_a_twin",
+    r"klk_records_pack": "native/test_mapper.py::test_records_are_their_twins",
+    r"klk_output_ops": "native/test_mapper.py::test_operations_of_an_output_are_their_twins",
     r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
 }
 
