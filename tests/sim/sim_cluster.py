@@ -609,7 +609,8 @@ class Cluster:
         """Whether no node has forgotten anything: only one at a time may."""
         peers = {name: node.peer.peer for name, node in self.nodes.items() if node.peer is not None}
         voters = {name for name, peer in peers.items() if peer and peer.franchise.may_vote}
-        return members_of(self.checker.rafts) <= voters
+        members = members_of(self.checker.rafts)  # Of nobody while nobody runs.
+        return bool(members) and members <= voters
 
     def _empty_disk(self) -> None:
         """A disk is replaced: what stood on it is known to the others alone."""
