@@ -37,7 +37,7 @@ from ..protocols.zmqraft.client_codec import (
 from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import MakeSnapshot, SnapshotMade
-from ..protocols.zmqraft.transfer import RequestTransfer
+from ..protocols.zmqraft.transfer_codec import RequestTransfer
 from .errors import (
     LogCompacted,
     LogError,

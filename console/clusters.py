@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..actors import run_dir
-from ..actors import topology as topologies
 from ..actors.errors import OperatorError
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader
@@ -40,6 +39,8 @@ def find_place(where: Where) -> Place:
             if problem:
                 raise Ending(f"--url {url}: {'; '.join(problem)}")
         return Place(", ".join(urls), cluster, {url: url for url in urls})
+    from ..actors import topology as topologies  # And with it YAML, for nothing with --url.
+
     path = where["topology"] or run_dir.default_path()
     try:
         found = topologies.load(path)

@@ -36,11 +36,11 @@ from .extensions import (
     encode_entries_packed,
     encode_hello,
 )
+from .read_codec import FEATURE_READS
 from .read_window import PendingRead, ReadWindow
-from .reads import FEATURE_READS
 from .requests import Ask, Part, Stream, TransferAsk
 from .subscription import Subscription
-from .transfer import FEATURE_TRANSFER
+from .transfer_codec import FEATURE_TRANSFER
 from .values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
 from .window import Pending, Window, WindowLimits
 

@@ -56,7 +56,7 @@ from .snapshot_codec import (
     encode_install_packed,
     encode_install_packed_answer,
 )
-from .transfer import (
+from .transfer_codec import (
     FEATURE_TRANSFER,
     decode_timeout_now,
     decode_transfer_vote,

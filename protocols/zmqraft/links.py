@@ -11,7 +11,7 @@ from .extensions import FEATURE_PRE_VOTE, Hello
 from .link import Entries, PeerLink
 from .members import Guest
 from .roster import Roster
-from .transfer import FEATURE_TRANSFER
+from .transfer_codec import FEATURE_TRANSFER
 
 HELLO_REPEAT_MS = 100
 SILENT_MS = 500  # A follower that has not answered for so long may have forgotten who we are.

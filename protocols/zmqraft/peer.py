@@ -51,14 +51,16 @@ from .peer_codec import Dialect
 from .peer_values import FORGET_AFTER_TTL_S, PeerSetup, Reader, Recovered, Wake
 from .prune import PruneMarks
 from .questions import Questions, Standing
+from .read_codec import FEATURE_READS
 from .readers import EntryReaders
-from .reads import FEATURE_READS, PeerReads
+from .reads import PeerReads
 from .roster import Roster
 from .snapshot_codec import FEATURE_SNAPSHOT
 from .snapshot_orders import Result, Snapshot
 from .snapshots import Place, SnapshotDesk, SnapshotSetup
 from .streams import Asker
-from .transfer import FEATURE_TRANSFER, Transfers
+from .transfer import Transfers
+from .transfer_codec import FEATURE_TRANSFER
 from .values import (
     APPEND_ENTRIES,
     APPEND_PACKED,

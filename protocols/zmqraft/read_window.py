@@ -6,7 +6,7 @@ again until a leader has answered it: the answer counts from the moment it was b
 
 from collections.abc import Callable, Iterable, Sequence
 
-from .reads import decode_read_answer, encode_read_index
+from .read_codec import decode_read_answer, encode_read_index
 
 REQUESTS_MAX = 64  # On their way; reads beyond share the next one.
 

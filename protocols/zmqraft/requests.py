@@ -34,7 +34,7 @@ from .config_codec import (
 )
 from .entry import Entry, block_log_entries, decode_entries
 from .snapshot_codec import MakeSnapshot, SnapshotMade, decode_snapshot_made
-from .transfer import (
+from .transfer_codec import (
     TRANSFER_NOT_LEADER,
     TRANSFER_REFUSED,
     RequestTransfer,

@@ -106,6 +106,16 @@ def test_help_loads_nothing_slow() -> None:
     assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio"} & set(loaded.stdout.split())
 
 
+def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
+    """A fifth of a second for a whole command goes mostly into loading modules."""
+    script = "import sys, kelek.console.log_commands; print(*sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    unwanted = {"asyncio", "logging", "ssl", "kelek.protocols.raft.core", "kelek.storage"}
+    assert not unwanted & set(loaded.stdout.split())
+
+
 def test_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file.csv"
     path.write_bytes(b"header\none\r\n\ntwo\nthree")

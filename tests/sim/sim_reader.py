@@ -4,7 +4,7 @@ What it is told must not be older than anything that was committed anywhere when
 """
 
 from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
-from kelek.protocols.zmqraft.reads import decode_read_answer, encode_read_index
+from kelek.protocols.zmqraft.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.sim.sim_check import Checker
 from kelek.tests.sim.sim_client import ClientEnd, Home
 from kelek.tests.sim.sim_net import Frames, Network

@@ -23,7 +23,7 @@ from kelek.protocols.zmqraft.client_codec import LogInfo
 from kelek.protocols.zmqraft.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
 from kelek.protocols.zmqraft.link import Entries, Origin, PeerLink, PeerRequests
 from kelek.protocols.zmqraft.peer_codec import Dialect
-from kelek.protocols.zmqraft.transfer import FEATURE_TRANSFER
+from kelek.protocols.zmqraft.transfer_codec import FEATURE_TRANSFER
 from kelek.protocols.zmqraft.values import (
     APPEND_ENTRIES,
     APPEND_PACKED,

@@ -9,7 +9,7 @@ from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.client import PendingRead
 from kelek.protocols.zmqraft.commits import Commit
-from kelek.protocols.zmqraft.reads import decode_read_answer, encode_read_index
+from kelek.protocols.zmqraft.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, Alone, entries, lead
 from kelek.tests.protocols.zmqraft.world import World
 

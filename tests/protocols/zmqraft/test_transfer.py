@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kelek.native.updates import REMIND_MS
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse, RequestVote, TimeoutNow
-from kelek.protocols.zmqraft import transfer as wire
+from kelek.protocols.zmqraft import transfer_codec as wire
 from kelek.protocols.zmqraft.client import TransferAsk
 from kelek.protocols.zmqraft.client_codec import (
     Form,
@@ -21,6 +21,7 @@ from kelek.protocols.zmqraft.client_codec import (
     encode_client_request,
 )
 from kelek.protocols.zmqraft.extensions import Hello
+from kelek.protocols.zmqraft.transfer import REQUESTS_MAX
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, Alone, lead
 from kelek.tests.protocols.zmqraft.world import World
 
@@ -149,7 +150,7 @@ def test_a_repeat_does_not_move_it_a_second_time() -> None:
 
 def test_those_who_wait_are_few() -> None:
     alone = leader()
-    answers = [answer for _ in range(wire.REQUESTS_MAX + 3) for answer in ask(alone, "n2")]
+    answers = [answer for _ in range(REQUESTS_MAX + 3) for answer in ask(alone, "n2")]
     assert [answer.reason for answer in answers] == ["too many wait for it"] * 3
 
 

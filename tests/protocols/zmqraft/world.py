@@ -22,7 +22,7 @@ from kelek.protocols.zmqraft.client_codec import UpdateStatus
 from kelek.protocols.zmqraft.config_codec import ConfigUpdate
 from kelek.protocols.zmqraft.entry import encode_entry
 from kelek.protocols.zmqraft.snapshot_codec import MakeSnapshot
-from kelek.protocols.zmqraft.transfer import (
+from kelek.protocols.zmqraft.transfer_codec import (
     RequestTransfer,
     TransferAnswer,
     decode_transfer,
