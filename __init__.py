@@ -5,28 +5,48 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .clients.async_log import AsyncLog as AsyncLog
+    from .clients.async_table import AsyncTable as AsyncTable
+    from .clients.batch import Batch as Batch
+    from .clients.errors import ChangesGone as ChangesGone
+    from .clients.errors import JobLost as JobLost
     from .clients.errors import LogCompacted as LogCompacted
     from .clients.errors import LogError as LogError
     from .clients.errors import LogTimeout as LogTimeout
     from .clients.errors import MembersBusy as MembersBusy
     from .clients.errors import MembersRefused as MembersRefused
     from .clients.errors import NoLeader as NoLeader
+    from .clients.errors import NoServer as NoServer
     from .clients.errors import SnapshotNotMade as SnapshotNotMade
+    from .clients.errors import TableError as TableError
+    from .clients.errors import TableRefused as TableRefused
+    from .clients.errors import TableTimeout as TableTimeout
+    from .clients.errors import TableTooLarge as TableTooLarge
+    from .clients.errors import TableUnsupported as TableUnsupported
     from .clients.errors import TransferRefused as TransferRefused
     from .clients.errors import UpdateExpired as UpdateExpired
     from .clients.errors import UpdateRefused as UpdateRefused
     from .clients.errors import UpdateTooLarge as UpdateTooLarge
     from .clients.log import Log as Log
+    from .clients.table import Table as Table
+    from .clients.table import TableOptions as TableOptions
 
 # Loaded when first asked for: `import kelek` alone loads neither ZeroMQ nor the C core.
 # What is not named here is one of the errors.
 _LAZY = {
     "AsyncLog": ".clients.async_log",
+    "AsyncTable": ".clients.async_table",
+    "Batch": ".clients.batch",
     "Log": ".clients.log",
+    "Table": ".clients.table",
+    "TableOptions": ".clients.table",
 }
 
 __all__ = [
     "AsyncLog",
+    "AsyncTable",
+    "Batch",
+    "ChangesGone",
+    "JobLost",
     "Log",
     "LogCompacted",
     "LogError",
@@ -34,7 +54,15 @@ __all__ = [
     "MembersBusy",
     "MembersRefused",
     "NoLeader",
+    "NoServer",
     "SnapshotNotMade",
+    "Table",
+    "TableError",
+    "TableOptions",
+    "TableRefused",
+    "TableTimeout",
+    "TableTooLarge",
+    "TableUnsupported",
     "TransferRefused",
     "UpdateExpired",
     "UpdateRefused",

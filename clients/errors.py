@@ -66,3 +66,51 @@ class MembersBusy(LogError):
 
 class UpdateExpired(UpdateRefused):
     """Its request id is older than the cluster remembers, or this clock is far off."""
+
+
+class TableError(Exception):
+    """Something about a table could not be done."""
+
+
+class TableTimeout(TableError, TimeoutError):
+    """No answer for the time given. A write may still happen: nothing says that it won't."""
+
+
+class NoServer(TableTimeout):
+    """For the time given no server answered at all."""
+
+
+class TableTooLarge(TableError, ValueError):
+    """A key is empty or over 64 KiB, or a value over 64 MiB: nothing was sent."""
+
+
+class TableRefused(TableError):
+    """The server answered with an error; the text is its own."""
+
+    def __init__(self, code: int, text: str, written: int = 0) -> None:
+        super().__init__(text or f"the server answered with code {code:#04x} and no words")
+        self.code = code  # Of the request's answer: docs/protocols/zerodb.md.
+        self.text = text
+        self.written = written  # Of this call: how many pairs before it were written.
+
+
+class TableUnsupported(TableError):
+    """The server is of another kind, or a version, that does not know this request."""
+
+
+class JobLost(TableError):
+    """The server that hands out a range job was lost, and with it what is not handed out yet."""
+
+
+class ChangesGone(TableError):
+    """A watch asked for changes that are no longer kept.
+
+    Read the table once, and watch on from index.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"some changes before index {index} are no longer kept; read the table, and watch on "
+            f"from index {index}"
+        )
+        self.index = index

@@ -83,6 +83,7 @@ class Turning:
 
     def _rest(self, step: Rest) -> None:
         until_ms = monotonic_ms() + step.pause_ms
+        self._turn(until_ms)
         while monotonic_ms() < until_ms:
             self._turn(until_ms)
 

@@ -49,11 +49,11 @@ LAYERS = {
         "actors storage protocols native __version__", "zmq msgpack yaml", f"asyncio {THREADS}"
     ),
     "actors/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
-    "clients/": layer("clients protocols native __version__", "zmq msgpack", THREADS),
+    "clients/": layer("clients protocols native __version__", "zmq msgpack pyarrow", THREADS),
     "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
     "console/": layer(
         "console pipeline clients actors storage protocols native __version__",
-        "click yaml zmq msgpack rich",
+        "click yaml zmq msgpack rich pyarrow",
         THREADS,
     ),
 }

@@ -1,0 +1,387 @@
+"""kelek.AsyncTable: one table of a cluster for asyncio, with the methods of kelek.Table.
+
+Any number of tasks of one loop may share one AsyncTable: their requests travel side by side.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from ..protocols.zerodb.client import ServerInfo
+from ..protocols.zerodb.requests import MapTable
+from ..protocols.zerodb.values import TableOptions
+from .arguments import Data, checked_range
+from .async_links import AsyncLinks
+from .async_turning import AsyncTurning
+from .batch import Batch, BatchResult
+from .errors import TableError, TableTimeout
+from .table_steps import (
+    DEFAULT_OPTIONS,
+    PACK_BYTES,
+    PACK_PAIRS,
+    TABLE_LIMITS,
+    TIMEOUT_MS,
+    Change,
+    Pair,
+    RangeJob,
+    Scan,
+    TableSteps,
+    TableTuning,
+    checked_pairs,
+    make_client,
+    timed_out,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class AsyncTable(AsyncTurning):
+    """A connection to one table of a cluster, for the tasks of one asyncio loop.
+
+        async with kelek.AsyncTable("tcp://127.0.0.1:7100", 7) as table:
+            await table.put(b"key", b"value")
+            async for key, value in table.scan(prefix=b"k"): ...
+
+    The arguments are kelek.Table's. Writes of one AsyncTable happen in the order in which they were
+    begun; one whose task is cancelled may still happen. Connections are made with the first call.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        number: int = 0,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        sync: str = "partsync",
+        stale: bool = False,
+        tuning: TableTuning | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self._client = make_client(urls, tuning)
+        self._steps = TableSteps(self._client, number, lambda: self.timeout_ms)
+        self._steps.set_defaults(sync, stale)
+
+    # ---- reading ----
+
+    async def get(self, key: Data) -> bytes | None:
+        """What the key holds; None: it is not there."""
+        return (await self._run(self._steps.get_many([key])))[0]
+
+    async def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
+        """What each key holds, in their order; None: it is not there."""
+        return await self._run(self._steps.get_many(keys))
+
+    async def exists(self, key: Data) -> bool:
+        """Whether the key is there."""
+        return (await self._run(self._steps.exists_many([key])))[0]
+
+    async def exists_many(self, keys: Iterable[Data]) -> list[bool]:
+        """Whether each key is there, in their order."""
+        return await self._run(self._steps.exists_many(keys))
+
+    async def count(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> int:
+        """How many keys begin with prefix, or lie in start <= key < end."""
+        return await self._run(self._steps.count(checked_range(prefix, start, end)))
+
+    async def scan(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> AsyncGenerator[Pair, None]:
+        """(key, value) of a range, in order; see kelek.Table.scan()."""
+        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        async with aclosing(self._lists(self._steps.scan(asked))) as pages:
+            async for page in pages:
+                for pair in page:
+                    yield pair
+
+    async def keys(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """The keys alone; as scan(), but no value is sent."""
+        asked = Scan(checked_range(prefix, start, end), reverse, limit, keys_only=True)
+        async with aclosing(self._lists(self._steps.scan(asked))) as pages:
+            async for page in pages:
+                for key, _ in page:
+                    yield key
+
+    def scan_pages(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> AsyncGenerator[list[Pair], None]:
+        """As scan(): all pairs of a page in one list, which is never empty."""
+        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        return self._lists(self._steps.scan(asked))
+
+    async def to_arrow(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
+        """The range as Arrow record batches with the columns key and value, both binary."""
+        asked = Scan(checked_range(prefix, start, end))
+        async with aclosing(self._lists(self._steps.scan_columns(asked))) as pages:
+            async for page in pages:
+                for batch in page:
+                    yield batch
+
+    # ---- writing ----
+
+    async def put(
+        self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0
+    ) -> None:
+        """Stores a value; see kelek.Table.put()."""
+        await self._run(self._steps.put([(key, value)], ttl_s, session))
+
+    async def put_many(
+        self,
+        pairs: Iterable[tuple[Data, Data]] | AsyncIterable[tuple[Data, Data]],
+        *,
+        ttl_s: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Stores pairs in order, pipelined, and returns how many once all are acknowledged.
+
+        A pack is sent when it is full or the source has ended: use put() for a source that may
+        wait long. progress is called with the number acknowledged so far.
+        """
+        puts = self._steps.puts(ttl_s)
+        try:
+            async for pack in _packs(pairs):
+                await self._run(puts.add(pack))
+                if progress is not None:
+                    progress(puts.written)
+            while puts.open:
+                await self._run(puts.settle())
+                if progress is not None:
+                    progress(puts.written)
+        finally:
+            puts.close()
+        return puts.written
+
+    async def delete(self, key: Data) -> None:
+        """Deletes a key, whether it is there or not."""
+        await self._run(self._steps.delete_many([key]))
+
+    async def delete_many(self, keys: Iterable[Data]) -> None:
+        """Deletes keys, whether they are there or not, all of them at once."""
+        await self._run(self._steps.delete_many(keys))
+
+    async def delete_range(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> None:
+        """Deletes the keys that begin with prefix, or lie in start <= key < end; at once."""
+        await self._run(self._steps.delete_range(checked_range(prefix, start, end)))
+
+    async def delete_limited(self, limit: int, *, start: Data = b"") -> None:
+        """Deletes the first limit keys that are not below start."""
+        await self._run(self._steps.delete_limited(limit, start))
+
+    # ---- several at once ----
+
+    def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
+        """An empty batch for this table, to be filled and then given to commit()."""
+        return Batch(self.number, ttl_s=ttl_s, session=session)
+
+    async def commit(self, batch: Batch) -> BatchResult:
+        """Does all of a batch in one step, or nothing of it; says whether its conditions held."""
+        return await self._run(self._steps.commit(batch))
+
+    async def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
+        """Stores a value if the key holds what is expected; see kelek.Table.compare_and_put()."""
+        return await self._run(self._steps.compare_and_put(key, expected, value))
+
+    # ---- sessions ----
+
+    async def open_session(self, ttl_s: float) -> int:
+        """Begins a session and returns its number; see kelek.Table.open_session()."""
+        return await self._run(self._steps.open_session(ttl_s))
+
+    async def keep_session(self, session: int) -> bool:
+        """The session lives for its time from now on; False: it has ended."""
+        return await self._run(self._steps.keep_session(session))
+
+    async def end_session(self, session: int) -> None:
+        """Ends a session now, and its keys with it."""
+        await self._run(self._steps.end_session(session))
+
+    # ---- changes ----
+
+    async def watch(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        index: int = 0,
+    ) -> AsyncGenerator[Change, None]:
+        """The changes of a range for ever, in order; see kelek.Table.watch()."""
+        asked = checked_range(prefix, start, end)
+        async with aclosing(self._lists(self._steps.watch(asked, index))) as lists:
+            async for changes in lists:
+                for change in changes:
+                    yield change
+
+    # ---- the table ----
+
+    async def open(self, options: TableOptions = DEFAULT_OPTIONS) -> None:
+        """Makes the table with these options; one that is there keeps its own."""
+        await self._run(self._steps.open(options))
+
+    async def unload(self) -> None:
+        """Has the node write out what it holds of the table in memory; the next request opens it
+        again."""
+        await self._run(self._steps.unload())
+
+    async def truncate(self) -> None:
+        """Removes all pairs and the table's options; the next open or put makes it anew."""
+        await self._run(self._steps.truncate())
+
+    async def compact(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> None:
+        """Has the node that answers rewrite a range, so that what is deleted takes no room."""
+        await self._run(self._steps.compact(checked_range(prefix, start, end)))
+
+    async def info(self) -> dict[str, Any] | None:
+        """What the node knows of the table by name: its options, size, ...; None: it is not
+        there."""
+        return await self._run(self._steps.info())
+
+    async def tables(self) -> dict[int, dict[str, Any]]:
+        """The same of all tables, by number."""
+        return await self._run(self._steps.tables())
+
+    async def split_points(
+        self,
+        parts: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+    ) -> list[bytes]:
+        """At most parts - 1 keys that cut a range into parts of about equal size."""
+        return await self._run(self._steps.split_points(parts, checked_range(prefix, start, end)))
+
+    async def server(self) -> ServerInfo:
+        """The server that is asked: its url, features, name and version."""
+        return await self._run(self._steps.server())
+
+    # ---- jobs ----
+
+    async def range_job(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        chunk_pairs: int | None = None,
+        lease: int | None = None,
+    ) -> RangeJob:
+        """Has the node take a snapshot of a range; see kelek.Table.range_job()."""
+        asked = checked_range(prefix, start, end)
+        return await self._run(self._steps.range_job(asked, chunk_pairs, lease))
+
+    def chunks(self, job: RangeJob) -> AsyncGenerator[list[Pair], None]:
+        """Chunks of a job, until none is left: each is given out once, also to several tasks."""
+        return self._lists(self._steps.chunks(job))
+
+    async def release(self, lease: int) -> None:
+        """Gives a snapshot back; without it that happens when no job has used it for a while."""
+        await self._run(self._steps.release(lease))
+
+    async def copy_into(
+        self,
+        target: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+    ) -> int:
+        """Begins a job that puts a snapshot of a range into the table target; its APID."""
+        return await self._run(self._steps.copy_into(target, checked_range(prefix, start, end)))
+
+    async def map_into(
+        self,
+        target: int,
+        mapper: bytes,
+        *,
+        parameters: Iterable[tuple[Data, Data]] = (),
+        threads: int = 1,
+    ) -> int:
+        """Begins a job that runs a mapper over the table into another one; its APID."""
+        asked = MapTable(self.number, target, threads, checked_pairs(parameters), mapper)
+        return await self._run(self._steps.map_into(asked))
+
+    async def job_status(self, apid: int) -> dict[str, str]:
+        """Statistics of a job by name: state, rows, bytes, started, ended."""
+        return await self._run(self._steps.job_status(apid))
+
+    # ---- the end ----
+
+    @property
+    def number(self) -> int:
+        """The table's."""
+        return self._steps.number
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened: searches, servers, again, silent, junk, strays."""
+        return dict(self._client.counters)
+
+    def _make_links(self) -> AsyncLinks:
+        return AsyncLinks(self._client, TABLE_LIMITS)
+
+    def _closed_error(self) -> TableError:
+        return TableError("this AsyncTable is closed")
+
+    def _timeout_error(self) -> TableTimeout:
+        return timed_out(self._client, self.timeout_ms)
+
+
+async def _packs(
+    pairs: Iterable[tuple[Data, Data]] | AsyncIterable[tuple[Data, Data]],
+) -> AsyncGenerator[list[Pair], None]:
+    """Full packs; a source that never waits lets the loop's other tasks run."""
+    pack: list[Pair] = []
+    size = 0
+    async for one in _each(pairs):
+        (pair,) = checked_pairs([one])
+        size += len(pair[0]) + len(pair[1])
+        if size > PACK_BYTES and pack:
+            yield pack
+            pack, size = [], len(pair[0]) + len(pair[1])
+        pack.append(pair)
+        if len(pack) == PACK_PAIRS:
+            yield pack
+            pack, size = [], 0
+    if pack:
+        yield pack
+
+
+async def _each(
+    pairs: Iterable[tuple[Data, Data]] | AsyncIterable[tuple[Data, Data]],
+) -> AsyncGenerator[tuple[Data, Data], None]:
+    if isinstance(pairs, AsyncIterable):
+        async for pair in pairs:
+            yield pair
+        return
+    for number, pair in enumerate(pairs, 1):
+        yield pair
+        if number % PACK_PAIRS == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,382 @@
+"""kelek.Table: one table of a cluster for its users, without a thread of its own.
+
+All work is done inside the calls. One Table belongs to one thread at a time; make one for each.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ..protocols.zerodb.client import ServerInfo
+from ..protocols.zerodb.requests import MapTable
+from ..protocols.zerodb.values import TableOptions
+from .arguments import Data, checked_range
+from .batch import Batch, BatchResult
+from .errors import TableError, TableTimeout
+from .links import Links
+from .table_steps import (
+    DEFAULT_OPTIONS,
+    TABLE_LIMITS,
+    TIMEOUT_MS,
+    Change,
+    Pair,
+    RangeJob,
+    Scan,
+    TableSteps,
+    TableTuning,
+    checked_pairs,
+    make_client,
+    packs,
+    timed_out,
+)
+from .turning import Turning
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["Table", "TableOptions"]
+
+
+class Table(Turning):
+    """A connection to one table of a cluster.
+
+        with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", 7) as table:
+            table.put(b"key", b"value")
+            table.put_many(pairs)
+            for key, value in table.scan(prefix=b"k"): ...
+
+    urls         some nodes' ZeroDB addresses, in a list or joined by commas: one is used, the
+                 others when it is lost. A table that the topology calls local is each node's own:
+                 give the url of one node
+    number       the table's
+    timeout_ms   so long without an answer: TableTimeout, or NoServer
+    sync         how a write is acknowledged: "partsync", once a majority has it on disk and it is
+                 applied, so that everybody reads it; "fullsync", once it is also on stable storage
+                 in the table; "async", on receipt, unchecked: it may be lost
+    stale        reads may be answered with what the node has, without asking the leader
+
+    A replicated write happens once, also when it is sent again because a node was lost; writes of
+    one Table happen in the order sent. Raises TableError, or one of its kinds.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        number: int = 0,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        sync: str = "partsync",
+        stale: bool = False,
+        tuning: TableTuning | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self._client = make_client(urls, tuning)
+        self._steps = TableSteps(self._client, number, lambda: self.timeout_ms)
+        self._steps.set_defaults(sync, stale)
+        self._links = Links(self._client, TABLE_LIMITS)
+
+    # ---- reading ----
+
+    def get(self, key: Data) -> bytes | None:
+        """What the key holds; None: it is not there."""
+        return self._run(self._steps.get_many([key]))[0]
+
+    def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
+        """What each key holds, in their order; None: it is not there."""
+        return self._run(self._steps.get_many(keys))
+
+    def exists(self, key: Data) -> bool:
+        """Whether the key is there."""
+        return self._run(self._steps.exists_many([key]))[0]
+
+    def exists_many(self, keys: Iterable[Data]) -> list[bool]:
+        """Whether each key is there, in their order."""
+        return self._run(self._steps.exists_many(keys))
+
+    def count(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> int:
+        """How many keys begin with prefix, or lie in start <= key < end."""
+        return self._run(self._steps.count(checked_range(prefix, start, end)))
+
+    def scan(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Generator[Pair, None, None]:
+        """(key, value) of the keys that begin with prefix, or of start <= key < end, in order.
+
+        It is read by the page, each as it is then; a range_job() reads a snapshot.
+
+        reverse   from the largest key down
+        limit     so many pairs at most
+        """
+        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        return self._items(asked)
+
+    def keys(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Generator[bytes, None, None]:
+        """The keys alone; as scan(), but no value is sent."""
+        asked = Scan(checked_range(prefix, start, end), reverse, limit, keys_only=True)
+        for key, _ in self._items(asked):
+            yield key
+
+    def scan_pages(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Generator[list[Pair], None, None]:
+        """As scan(): all pairs of a page in one list, which is never empty."""
+        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        return self._lists(self._steps.scan(asked))
+
+    def to_arrow(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> Generator["pyarrow.RecordBatch", None, None]:
+        """The range as Arrow record batches with the columns key and value, both binary.
+
+        Raises TableError when pyarrow is not installed.
+        """
+        asked = Scan(checked_range(prefix, start, end))
+        for page in self._lists(self._steps.scan_columns(asked)):
+            yield from page
+
+    def _items(self, asked: Scan) -> Generator[Pair, None, None]:
+        with closing(self._lists(self._steps.scan(asked))) as pages:
+            for page in pages:
+                yield from page
+
+    # ---- writing ----
+
+    def put(self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0) -> None:
+        """Stores a value.
+
+        ttl_s     the key vanishes after so long
+        session   the key vanishes when this session ends (open_session)
+        """
+        self._run(self._steps.put([(key, value)], ttl_s, session))
+
+    def put_many(
+        self,
+        pairs: Iterable[tuple[Data, Data]],
+        *,
+        ttl_s: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Stores pairs in order, pipelined, and returns how many once all are acknowledged.
+
+        progress is called with the number acknowledged so far. Raises TableRefused with the number
+        written before.
+        """
+        puts = self._steps.puts(ttl_s)
+        try:
+            for pack in packs(pairs):
+                self._run(puts.add(pack))
+                if progress is not None:
+                    progress(puts.written)
+            while puts.open:
+                self._run(puts.settle())
+                if progress is not None:
+                    progress(puts.written)
+        finally:
+            puts.close()
+        return puts.written
+
+    def delete(self, key: Data) -> None:
+        """Deletes a key, whether it is there or not."""
+        self._run(self._steps.delete_many([key]))
+
+    def delete_many(self, keys: Iterable[Data]) -> None:
+        """Deletes keys, whether they are there or not, all of them at once."""
+        self._run(self._steps.delete_many(keys))
+
+    def delete_range(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> None:
+        """Deletes the keys that begin with prefix, or lie in start <= key < end; at once."""
+        self._run(self._steps.delete_range(checked_range(prefix, start, end)))
+
+    def delete_limited(self, limit: int, *, start: Data = b"") -> None:
+        """Deletes the first limit keys that are not below start."""
+        self._run(self._steps.delete_limited(limit, start))
+
+    # ---- several at once ----
+
+    def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
+        """An empty batch for this table, to be filled and then given to commit()."""
+        return Batch(self.number, ttl_s=ttl_s, session=session)
+
+    def commit(self, batch: Batch) -> BatchResult:
+        """Does all of a batch in one step, or nothing of it; says whether its conditions held."""
+        return self._run(self._steps.commit(batch))
+
+    def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
+        """Stores a value if the key holds what is expected (None: nothing); says whether it did.
+
+        One step of the log: of several who try at once, with the same expectation, one succeeds.
+        """
+        return self._run(self._steps.compare_and_put(key, expected, value))
+
+    # ---- sessions ----
+
+    def open_session(self, ttl_s: float) -> int:
+        """Begins a session: the keys put with it vanish when it ends. It ends when it has not been
+        kept for ttl_s, whoever leads. Returns its number."""
+        return self._run(self._steps.open_session(ttl_s))
+
+    def keep_session(self, session: int) -> bool:
+        """The session lives for its time from now on; False: it has ended."""
+        return self._run(self._steps.keep_session(session))
+
+    def end_session(self, session: int) -> None:
+        """Ends a session now, and its keys with it."""
+        self._run(self._steps.end_session(session))
+
+    # ---- changes ----
+
+    def watch(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        index: int = 0,
+    ) -> Generator[Change, None, None]:
+        """The changes of a range from now on, or from LOG INDEX index on, for ever, in order.
+
+        None is left out or doubled, whichever node is asked: after a pause go on with
+        index = the last change's index + 1. Raises ChangesGone when they are no longer kept.
+        """
+        asked = checked_range(prefix, start, end)
+        with closing(self._lists(self._steps.watch(asked, index))) as lists:
+            for changes in lists:
+                yield from changes
+
+    # ---- the table ----
+
+    def open(self, options: TableOptions = DEFAULT_OPTIONS) -> None:
+        """Makes the table with these options; one that is there keeps its own."""
+        self._run(self._steps.open(options))
+
+    def unload(self) -> None:
+        """Has the node write out what it holds of the table in memory; the next request opens it
+        again."""
+        self._run(self._steps.unload())
+
+    def truncate(self) -> None:
+        """Removes all pairs and the table's options; the next open or put makes it anew."""
+        self._run(self._steps.truncate())
+
+    def compact(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> None:
+        """Has the node that answers rewrite a range, so that what is deleted takes no room."""
+        self._run(self._steps.compact(checked_range(prefix, start, end)))
+
+    def info(self) -> dict[str, Any] | None:
+        """What the node knows of the table by name: its options, size, ...; None: it is not
+        there."""
+        return self._run(self._steps.info())
+
+    def tables(self) -> dict[int, dict[str, Any]]:
+        """The same of all tables, by number."""
+        return self._run(self._steps.tables())
+
+    def split_points(
+        self,
+        parts: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+    ) -> list[bytes]:
+        """At most parts - 1 keys that cut a range into parts of about equal size."""
+        return self._run(self._steps.split_points(parts, checked_range(prefix, start, end)))
+
+    def server(self) -> ServerInfo:
+        """The server that is asked: its url, features, name and version."""
+        return self._run(self._steps.server())
+
+    # ---- jobs ----
+
+    def range_job(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        chunk_pairs: int | None = None,
+        lease: int | None = None,
+    ) -> RangeJob:
+        """Has the node take a snapshot of a range and hand it out in chunks.
+
+        lease   0: keep the snapshot for other jobs, too; the job then names its lease.
+                Its number: use that snapshot, and take none
+        """
+        asked = checked_range(prefix, start, end)
+        return self._run(self._steps.range_job(asked, chunk_pairs, lease))
+
+    def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:
+        """Chunks of a job, until none is left: each is given out once, to whoever asks first, here
+        or in another process. Raises JobLost, after which nobody gets the rest."""
+        return self._lists(self._steps.chunks(job))
+
+    def release(self, lease: int) -> None:
+        """Gives a snapshot back; without it that happens when no job has used it for a while."""
+        self._run(self._steps.release(lease))
+
+    def copy_into(
+        self,
+        target: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+    ) -> int:
+        """Begins a job that puts a snapshot of a range into the table target; its APID."""
+        return self._run(self._steps.copy_into(target, checked_range(prefix, start, end)))
+
+    def map_into(
+        self,
+        target: int,
+        mapper: bytes,
+        *,
+        parameters: Iterable[tuple[Data, Data]] = (),
+        threads: int = 1,
+    ) -> int:
+        """Begins a job that runs a mapper over the table into another one; its APID."""
+        asked = MapTable(self.number, target, threads, checked_pairs(parameters), mapper)
+        return self._run(self._steps.map_into(asked))
+
+    def job_status(self, apid: int) -> dict[str, str]:
+        """Statistics of a job by name: state, rows, bytes, started, ended. Empty: unknown."""
+        return self._run(self._steps.job_status(apid))
+
+    # ---- the end ----
+
+    @property
+    def number(self) -> int:
+        """The table's."""
+        return self._steps.number
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened: searches, servers, again, silent, junk, strays."""
+        return dict(self._client.counters)
+
+    def _closed_error(self) -> TableError:
+        return TableError("this Table is closed")
+
+    def _timeout_error(self) -> TableTimeout:
+        return timed_out(self._client, self.timeout_ms)

@@ -1,0 +1,598 @@
+"""What a Table does, once for both of its faces: generators that say what they wait for.
+
+A step is driven to its end by whoever has the connections: kelek.Table turns them (table.py),
+kelek.AsyncTable leaves them to asyncio (async_table.py). Nothing here reads, sends or sleeps.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ..protocols.errors import RemoteProtocolError
+from ..protocols.zerodb import answers, ops, requests, values
+from ..protocols.zerodb.answers import Answer
+from ..protocols.zerodb.client import Client, ClientSetup, Exchange, ServerInfo
+from ..protocols.zerodb.requests import Request
+from ..protocols.zerodb.values import (
+    GONE,
+    KEYS_ONLY,
+    PACKED,
+    PARTSYNC,
+    REVERSE,
+    STALE,
+    WITH_LEASE,
+    Extension,
+    TableOptions,
+)
+from .arguments import (
+    Data,
+    Range,
+    checked_bound,
+    checked_key,
+    checked_keys,
+    checked_table,
+    checked_value,
+    milliseconds,
+    sync_flags,
+)
+from .batch import Batch, BatchResult
+from .errors import (
+    ChangesGone,
+    JobLost,
+    NoServer,
+    TableError,
+    TableRefused,
+    TableTimeout,
+    TableUnsupported,
+)
+from .links import MessageLimits, monotonic_ms
+from .reqids import new_reqid
+from .steps import check_url
+from .turning import Rest, Step, Wait
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+Pair = tuple[bytes, bytes]
+
+DEFAULT_OPTIONS = TableOptions()
+TIMEOUT_MS = 30_000
+PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
+PAGE_PAIRS = 1000  # Of a scan in the text's framing.
+PACK_PAIRS = 1024  # In one put of put_many().
+PACK_BYTES = 256 << 10
+GATHER_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
+KEYS_MAX = 4096  # In one request to read.
+WATCH_MS = 10_000  # A server answers by then, with or without changes.
+# The largest answer: a value, or a page with one pair too many; and any number of small values.
+TABLE_LIMITS = MessageLimits(values.VALUE_BYTES_MAX + (16 << 20), 1 << 18)
+
+
+class TableTuning(NamedTuple):
+    """How much may be on its way, and the times of the search for a server (ClientSetup)."""
+
+    requests_max: int = 64
+    bytes_max: int = 32 << 20
+    silence_ms: int = 1000
+
+
+class Scan(NamedTuple):
+    """What to read."""
+
+    range: Range
+    reverse: bool = False
+    limit: int | None = None
+    keys_only: bool = False
+
+
+class RangeJob(NamedTuple):
+    """A snapshot of a range, handed out in chunks by one server."""
+
+    apid: int
+    url: str  # Of that server.
+    lease: int = 0  # The snapshot's, for other jobs; 0: it is this job's alone.
+    path: str = ""  # Where it lies, for readers on the server's machine.
+    index: int = 0  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
+
+
+class Change(NamedTuple):
+    """What became of a key, or of a range of keys."""
+
+    index: int  # type: ignore[assignment]  # LOG INDEX; hides tuple.index, which nobody misses.
+    key: bytes  # Or the first of a range; empty: the table's first.
+    value: bytes | None  # None: it was deleted.
+    end: bytes | None = None  # Of a range of deleted keys, exclusive; empty: to the last.
+
+
+def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client:
+    """The machine for a Table with these arguments. Raises ValueError, TypeError."""
+    known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
+    if not known:
+        raise ValueError("a Table needs the url of a node")
+    for url in known:
+        check_url(url)
+    return Client(ClientSetup(known, *(tuning or TableTuning())))
+
+
+def timed_out(client: Client, timeout_ms: int) -> TableTimeout:
+    """What is raised after so long without an answer."""
+    if client.server is None:
+        return NoServer(f"no server answered for {timeout_ms} ms")
+    return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
+
+
+class TableSteps:
+    """The steps of one Table over its machine."""
+
+    def __init__(self, client: Client, number: int, timeout_ms: Callable[[], int]) -> None:
+        self.client = client
+        self.number = checked_table(number)
+        self._timeout_ms = timeout_ms
+        self._write_flags = PARTSYNC
+        self._read_flags = PACKED
+
+    def set_defaults(self, sync: str, stale: bool) -> None:
+        """How writes are acknowledged, and whether reads may be stale."""
+        self._write_flags = sync_flags(sync)
+        self._read_flags = PACKED | STALE if stale else PACKED
+
+    # ---- reading ----
+
+    def get_many(self, keys: Iterable[Data]) -> Generator[Step, None, list[bytes | None]]:
+        """What each key holds."""
+        found: list[bytes | None] = []
+        for part in parts(checked_keys(keys)):
+            exchange, answer = yield from self._ask(
+                requests.Read(self.number, part, Extension(self._read_flags))
+            )
+            assert isinstance(exchange.sent, requests.Read)
+            held = _decoded(answers.decode_values, answer, exchange.sent)
+            if not exchange.sent.extension.flags & PACKED:
+                held = yield from self._told_apart(part, held)
+            found += held
+        return found
+
+    def _told_apart(
+        self, keys: list[bytes], held: list[bytes | None]
+    ) -> Generator[Step, None, list[bytes | None]]:
+        """In the text's framing an empty value looks like none: the server is asked which it is."""
+        unclear = [key for key, value in zip(keys, held, strict=True) if value is None]
+        there = iter((yield from self.exists_many(unclear)) if unclear else [])
+        return [(b"" if next(there) else None) if value is None else value for value in held]
+
+    def exists_many(self, keys: Iterable[Data]) -> Generator[Step, None, list[bool]]:
+        """Whether each key is there."""
+        found: list[bool] = []
+        for part in parts(checked_keys(keys)):
+            exchange, answer = yield from self._ask(
+                requests.Exists(self.number, part, Extension(self._read_flags))
+            )
+            assert isinstance(exchange.sent, requests.Exists)
+            found += _decoded(answers.decode_exists, answer, exchange.sent)
+        return found
+
+    def count(self, asked: Range) -> Generator[Step, None, int]:
+        """How many keys a range has."""
+        if asked.empty:
+            return 0
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(
+            requests.Count(self.number, asked.start, asked.last, stale)
+        )
+        return _decoded(answers.decode_count, answer)
+
+    def scan(self, asked: Scan) -> Generator[Step | list[Pair], None, None]:
+        """Pages of pairs."""
+        for page in self._pages(asked):
+            if isinstance(page, answers.Pairs):
+                yield list(zip(page.keys, page.values, strict=True))
+            else:
+                yield page
+
+    def scan_columns(
+        self, asked: Scan
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """Record batches, one a page."""
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise TableError("Arrow needs pyarrow; pip install pyarrow") from error
+        names = ["key", "value"]
+        for page in self._pages(asked):
+            if isinstance(page, answers.Pairs):
+                columns = [pyarrow.array(it, pyarrow.binary()) for it in (page.keys, page.values)]
+                yield [pyarrow.RecordBatch.from_arrays(columns, names)]
+            else:
+                yield page
+
+    def _pages(self, asked: Scan) -> Generator[Step | answers.Pairs, None, None]:
+        """Pages that are not empty; the next one is asked for before one is given out."""
+        if asked.limit is not None and asked.limit < 0:
+            raise ValueError(f"limit is 0 or more, not {asked.limit}")
+        left: Scan | None = asked
+        exchange = self._begin_page(asked) if _has_more(asked) else None
+        try:
+            while exchange is not None and left is not None:
+                answer = yield from self._finish(exchange)
+                page, left = self._page(exchange, answer, left)
+                exchange = self._begin_page(left) if left is not None else None
+                if exchange is not None:
+                    yield Rest(0)  # It is sent now.
+                if page.keys:
+                    yield page
+        finally:
+            if exchange is not None:
+                self.client.drop(exchange)
+
+    def _begin_page(self, asked: Scan) -> Exchange:
+        flags = self._read_flags
+        flags |= REVERSE if asked.reverse else 0
+        flags |= KEYS_ONLY if asked.keys_only else 0
+        server = self.client.server
+        packed = server is None or bool(server.features & values.FEATURE_PACKED)
+        limit = asked.limit
+        if not packed:
+            limit = PAGE_PAIRS if limit is None else min(limit, PAGE_PAIRS)
+            flags &= ~KEYS_ONLY  # Values come, and nobody looks at them.
+        extension = Extension(flags, bytes_max=PAGE_BYTES)
+        return self._begin(
+            requests.Scan(self.number, limit, asked.range.start, asked.range.end, extension)
+        )
+
+    def _page(
+        self, exchange: Exchange, answer: Answer, asked: Scan
+    ) -> tuple[answers.Pairs, Scan | None]:
+        """A page, and what is left to be asked for."""
+        assert isinstance(exchange.sent, requests.Scan)
+        page = _decoded(answers.decode_pairs, answer, exchange.sent)
+        resume = page.resume
+        if not exchange.sent.extension.flags & PACKED:
+            full = exchange.sent.limit is not None and len(page.keys) >= exchange.sent.limit
+            resume = page.keys[-1] + b"\0" if full and page.keys else b""
+        limit = None if asked.limit is None else asked.limit - len(page.keys)
+        start, end = asked.range
+        bounds = Range(start, resume) if asked.reverse else Range(resume, end)
+        left = asked._replace(range=bounds, limit=limit)
+        return page, left if resume and _has_more(left) else None
+
+    # ---- writing ----
+
+    def put(
+        self, pairs: list[tuple[Data, Data]], ttl_s: float | None, session: int
+    ) -> Generator[Step, None, None]:
+        """Stores a few pairs at once."""
+        exchange = self._begin(self._put(checked_pairs(pairs), ttl_s, session))
+        yield from self._finish(exchange)
+
+    def _put(self, pairs: list[Pair], ttl_s: float | None, session: int) -> requests.Put:
+        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=session)
+        keys, data = [key for key, _ in pairs], [value for _, value in pairs]
+        return requests.Put(self.number, keys, data, self._write_flags, extension)
+
+    def puts(self, ttl_s: float | None) -> "Puts":
+        """Puts in a pipe."""
+        return Puts(self, ttl_s)
+
+    def delete_many(self, keys: Iterable[Data]) -> Generator[Step, None, None]:
+        """Deletes keys."""
+        asked = checked_keys(keys)
+        if asked:
+            yield from self._ask(
+                requests.Delete(self.number, asked, self._write_flags, Extension(PACKED))
+            )
+
+    def delete_range(self, asked: Range) -> Generator[Step, None, None]:
+        """Deletes a range."""
+        if not asked.empty:
+            yield from self._ask(requests.DeleteRange(self.number, *asked, self._write_flags))
+
+    def delete_limited(self, limit: int, start: Data) -> Generator[Step, None, None]:
+        """Deletes the first keys of a range."""
+        if limit < 0:
+            raise ValueError(f"limit is 0 or more, not {limit}")
+        first = checked_bound(start)
+        yield from self._ask(requests.DeleteLimited(self.number, first, limit, self._write_flags))
+
+    def commit(self, batch: Batch) -> Generator[Step, None, BatchResult]:
+        """Does what a batch says."""
+        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=batch.session)
+        _, answer = yield from self._ask(
+            requests.Transaction(
+                batch.compares,
+                batch.ops,
+                batch.otherwise.ops,
+                self._write_flags or PARTSYNC,
+                extension,
+            )
+        )
+        return BatchResult(*_decoded(answers.decode_transaction, answer))
+
+    def compare_and_put(
+        self, key: Data, expected: Data | None, value: Data
+    ) -> Generator[Step, None, bool]:
+        """A batch of one condition and one put."""
+        batch = Batch(self.number).put(key, value)
+        if expected is None:
+            batch.when_absent(key)
+        else:
+            batch.when_equal(key, expected)
+        return (yield from self.commit(batch)).succeeded
+
+    # ---- sessions ----
+
+    def open_session(self, ttl_s: float) -> Generator[Step, None, int]:
+        """Begins a session."""
+        return (yield from self._session(requests.SESSION_OPEN, 0, milliseconds(ttl_s)))
+
+    def keep_session(self, session: int) -> Generator[Step, None, bool]:
+        """Keeps it."""
+        return bool((yield from self._session(requests.SESSION_KEEP, session, 0)))
+
+    def end_session(self, session: int) -> Generator[Step, None, None]:
+        """Ends it."""
+        yield from self._session(requests.SESSION_END, session, 0)
+
+    def _session(self, action: int, session: int, ttl_ms: int) -> Generator[Step, None, int]:
+        flags = self._write_flags or PARTSYNC
+        _, answer = yield from self._ask(requests.Session(action, session, ttl_ms, flags))
+        return _decoded(answers.decode_session, answer)
+
+    # ---- changes ----
+
+    def watch(self, asked: Range, index: int) -> Generator[Step | list[Change], None, None]:
+        """Lists of changes for ever."""
+        while True:
+            request = requests.Watch(self.number, *asked, index, Extension(deadline_ms=WATCH_MS))
+            exchange = self._begin(request, limited=False)
+            yield from self._wait(exchange, limited=False)
+            if exchange.answer is not None and exchange.answer.code == GONE:
+                raise ChangesGone((yield from self._watchable()))
+            index, entries = _decoded(answers.decode_watch, self._answer(exchange))
+            changes = [it for entry in entries for it in changes_of(entry, self.number, asked)]
+            if changes:
+                yield changes
+
+    def _watchable(self) -> Generator[Step, None, int]:
+        """From where on changes can be watched."""
+        _, answer = yield from self._ask(requests.Watch(self.number, b"", b"", 0))
+        return _decoded(answers.decode_watch, answer)[0]
+
+    # ---- the table ----
+
+    def open(self, options: TableOptions) -> Generator[Step, None, None]:
+        """Makes the table."""
+        yield from self._ask(requests.OpenTable(self.number, options))
+
+    def unload(self) -> Generator[Step, None, None]:
+        """Closes it on the node that answers."""
+        yield from self._ask(requests.CloseTable(self.number))
+
+    def truncate(self) -> Generator[Step, None, None]:
+        """Empties it."""
+        yield from self._ask(requests.TruncateTable(self.number))
+
+    def compact(self, asked: Range) -> Generator[Step, None, None]:
+        """Rewrites a range."""
+        if not asked.empty:
+            yield from self._ask(requests.CompactTable(self.number, asked.start, asked.last))
+
+    def info(self) -> Generator[Step, None, dict[str, Any] | None]:
+        """What the node knows of the table."""
+        _, answer = yield from self._ask(requests.TableInfo(self.number))
+        return _decoded(answers.decode_table_info, answer).get(self.number)
+
+    def tables(self) -> Generator[Step, None, dict[int, dict[str, Any]]]:
+        """What the node knows of all tables."""
+        _, answer = yield from self._ask(requests.TableInfo())
+        return _decoded(answers.decode_table_info, answer)
+
+    def split_points(self, count: int, asked: Range) -> Generator[Step, None, list[bytes]]:
+        """Keys that cut a range into parts."""
+        _, answer = yield from self._ask(requests.SplitPoints(self.number, count, *asked))
+        return answers.decode_split_points(answer)
+
+    def server(self) -> Generator[Step, None, ServerInfo]:
+        """Who is asked."""
+        yield Wait(lambda: self.client.server is not None)
+        assert self.client.server is not None
+        return self.client.server
+
+    # ---- jobs ----
+
+    def range_job(
+        self, asked: Range, chunk_pairs: int | None, lease: int | None
+    ) -> Generator[Step, None, RangeJob]:
+        """Takes a snapshot of a range."""
+        extension = Extension() if lease is None else Extension(WITH_LEASE, lease=lease)
+        if asked.empty:
+            raise ValueError("the range is empty: no key can lie in it")
+        server = yield from self.server()
+        request = requests.RangeJob(self.number, chunk_pairs, asked.start, asked.last, extension)
+        _, answer = yield from self._ask(request, server.url)
+        apid, snapshot = _decoded(answers.decode_apid, answer)
+        if snapshot is None:
+            return RangeJob(apid, server.url)
+        return RangeJob(apid, server.url, snapshot.lease, snapshot.path, snapshot.index)
+
+    def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
+        """Chunks of a job, each given out once: so none is asked for again."""
+        request = requests.ClientData(job.apid, Extension(PACKED))
+        while True:
+            exchange, answer = yield from self._ask(request, job.url)
+            assert isinstance(exchange.sent, requests.ClientData)
+            page = _decoded(answers.decode_pairs, answer, exchange.sent)
+            if page.keys:
+                yield list(zip(page.keys, page.values, strict=True))
+            if answer.code & (values.NO_MORE_DATA | values.PARTIAL_DATA):
+                return
+
+    def release(self, lease: int) -> Generator[Step, None, None]:
+        """Gives a snapshot back."""
+        yield from self._ask(requests.Lease(lease, requests.LEASE_RELEASE))
+
+    def copy_into(self, target: int, asked: Range) -> Generator[Step, None, int]:
+        """Begins a job that copies."""
+        request = requests.CopyTable(self.number, checked_table(target), *asked)
+        _, answer = yield from self._ask(request, (yield from self.server()).url)
+        return _decoded(answers.decode_apid, answer)[0]
+
+    def map_into(self, request: requests.MapTable) -> Generator[Step, None, int]:
+        """Begins a job that maps."""
+        _, answer = yield from self._ask(request, (yield from self.server()).url)
+        return _decoded(answers.decode_apid, answer)[0]
+
+    def job_status(self, apid: int) -> Generator[Step, None, dict[str, str]]:
+        """Statistics of a job."""
+        _, answer = yield from self._ask(requests.JobStatus(apid))
+        return _decoded(answers.decode_status, answer)
+
+    # ---- asking ----
+
+    def _begin(self, request: Request, bound: str = "", limited: bool = True) -> Exchange:
+        """Puts a request on its way."""
+        deadline_ms = monotonic_ms() + self._timeout_ms() if limited else NEVER_MS
+        return self.client.add(Exchange(request, new_reqid(), deadline_ms, bound))
+
+    def _finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
+        """Waits for its answer. Raises TableRefused, TableUnsupported, JobLost."""
+        yield from self._wait(exchange)
+        return self._answer(exchange)
+
+    def _wait(self, exchange: Exchange, limited: bool = True) -> Generator[Step, None, None]:
+        try:
+            yield Wait(lambda: exchange.done, limited)
+        finally:
+            self.client.drop(exchange)
+
+    def _answer(self, exchange: Exchange) -> Answer:
+        if exchange.refusal:
+            raise (JobLost if exchange.bound else TableUnsupported)(exchange.refusal)
+        answer = exchange.answer
+        assert answer is not None
+        if not answer.failed:
+            return answer
+        raise TableRefused(answer.code, answer.text)
+
+    def _ask(
+        self, request: Request, bound: str = ""
+    ) -> Generator[Step, None, tuple[Exchange, Answer]]:
+        exchange = self._begin(request, bound)
+        return exchange, (yield from self._finish(exchange))
+
+
+class Puts:
+    """Packs of pairs in a pipe, acknowledged in their order."""
+
+    def __init__(self, steps: TableSteps, ttl_s: float | None) -> None:
+        self.written = 0  # Pairs that are acknowledged.
+        self._steps = steps
+        self._ttl_s = ttl_s
+        self._sent: deque[tuple[Exchange, int]] = deque()
+
+    @property
+    def open(self) -> bool:
+        """Whether some are not acknowledged."""
+        return bool(self._sent)
+
+    def add(self, pairs: list[Pair]) -> Generator[Step, None, None]:
+        """Puts a pack on its way, when there is room; takes what is acknowledged."""
+        client = self._steps.client
+        while self._sent and (self._sent[0][0].done or not client.has_room):
+            yield from self.settle()
+        request = self._steps._put(pairs, self._ttl_s, 0)
+        self._sent.append((self._steps._begin(request), len(pairs)))
+        yield Rest(0)  # It is sent now.
+
+    def settle(self) -> Generator[Step, None, None]:
+        """Waits for the oldest. Raises TableRefused with how many pairs are written."""
+        exchange, count = self._sent[0]
+        try:
+            yield from self._steps._finish(exchange)
+        except TableRefused as error:
+            raise TableRefused(error.code, error.text, self.written) from error
+        self._sent.popleft()
+        self.written += count
+
+    def close(self) -> None:
+        """Forgets what is on its way, if something went wrong."""
+        for exchange, _ in self._sent:
+            self._steps.client.drop(exchange)
+
+
+NEVER_MS = 1 << 62
+
+
+def _has_more(asked: Scan) -> bool:
+    return not asked.range.empty and asked.limit != 0
+
+
+def _decoded(decode: Callable[..., T], *arguments: object) -> T:
+    try:
+        return decode(*arguments)
+    except RemoteProtocolError as error:
+        raise TableError(f"the server sent what is no answer to this: {error}") from error
+
+
+def changes_of(change: answers.Change, table: int, asked: Range) -> Iterator[Change]:
+    """What an entry did to the keys of a range, in its order."""
+    start, end = asked
+
+    def within(key: bytes) -> bool:
+        return key >= start and (not end or key < end)
+
+    for op in change.ops:
+        if getattr(op, "table", table) != table:
+            continue
+        match op:
+            case ops.Put():
+                for key, value in zip(op.keys, op.values, strict=True):
+                    if within(key):
+                        yield Change(change.index, key, value)
+            case ops.Delete():
+                for key in op.keys:
+                    if within(key):
+                        yield Change(change.index, key, None)
+            case ops.DeleteRange():
+                yield Change(change.index, max(op.start, start), None, least(op.end, end))
+            case ops.Truncate():
+                yield Change(change.index, start, None, end)
+
+
+def least(one: bytes, other: bytes) -> bytes:
+    """Of two ends, of which an empty one is the last."""
+    return min(one, other) if one and other else one or other
+
+
+def parts(keys: list[bytes]) -> Iterator[list[bytes]]:
+    """Keys for one request each."""
+    for first in range(0, len(keys), KEYS_MAX):
+        yield keys[first : first + KEYS_MAX]
+
+
+def checked_pairs(pairs: Iterable[tuple[Data, Data]]) -> list[Pair]:
+    """Raises TypeError, TableTooLarge."""
+    return [(checked_key(key), checked_value(value)) for key, value in pairs]
+
+
+def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
+    """Cuts pairs into packs: full ones from a fast source, early ones from a slow one."""
+    clock = time.monotonic
+    pack: list[Pair] = []
+    size = 0
+    until_s = 0.0
+    for one in pairs:
+        key, value = checked_key(one[0]), checked_value(one[1])
+        size += len(key) + len(value)
+        if size > PACK_BYTES and pack:
+            yield pack
+            pack, size = [], len(key) + len(value)
+        if not pack:
+            until_s = clock() + GATHER_S_MAX
+        pack.append((key, value))
+        if len(pack) == PACK_PAIRS or clock() >= until_s:
+            yield pack
+            pack, size = [], 0
+    if pack:
+        yield pack

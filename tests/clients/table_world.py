@@ -1,0 +1,324 @@
+"""ZeroDB servers for tests of the client: one table in memory behind several of them."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from kelek.protocols.zerodb import answers, ops, requests, values
+from kelek.protocols.zerodb.codec import decode_request
+from kelek.protocols.zerodb.requests import Request, RequestError
+from kelek.protocols.zerodb.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
+
+FEATURES = 0x1FFFF
+CHUNK_PAIRS = 3
+
+
+class World:
+    """The tables that all servers share, and what was done to them."""
+
+    def __init__(self) -> None:
+        self.tables: dict[int, dict[bytes, bytes]] = {}
+        self.options: dict[int, values.TableOptions] = {}
+        self.writes: list[Request] = []  # Each once, as the log has them.
+        self.known: dict[bytes, list[bytes]] = {}  # Answers to writes by reqid.
+        self.changes: list[tuple[int, bytes]] = []
+        self.first_change = 1
+        self.jobs: dict[int, list[tuple[bytes, bytes]]] = {}
+        self.sessions: set[int] = set()
+
+    def table(self, number: int) -> dict[bytes, bytes]:
+        return self.tables.setdefault(number, {})
+
+    def within(self, number: int, start: bytes, end: bytes, last: bytes = b"") -> list[bytes]:
+        return [
+            key
+            for key in sorted(self.table(number))
+            if key >= start and (not end or key < end) and (not last or key <= last)
+        ]
+
+    def apply(self, all_ops: Sequence[ops.Op]) -> None:
+        for op in all_ops:
+            table = self.table(op.table)
+            match op:
+                case ops.Put():
+                    table.update(zip(op.keys, op.values, strict=True))
+                case ops.Delete():
+                    for key in op.keys:
+                        table.pop(key, None)
+                case ops.DeleteRange():
+                    for key in self.within(op.table, op.start, op.end):
+                        del table[key]
+                case ops.DeleteLimited():
+                    for key in self.within(op.table, op.start, b"")[: op.limit]:
+                        del table[key]
+                case ops.Truncate():
+                    table.clear()
+                case ops.Open():
+                    self.options.setdefault(op.table, op.options)
+        self.changes.append((len(self.changes) + 1, ops.pack(plain(all_ops))))
+
+
+def plain(all_ops: Sequence[ops.Op]) -> list[ops.Op]:
+    return [op for op in all_ops if not isinstance(op, ops.Get | ops.Expiry | ops.Attach)]
+
+
+class Server:
+    """One server. What it is told to do wrong it does until it is told otherwise."""
+
+    def __init__(self, world: World, name: str, features: int = FEATURES) -> None:
+        self.world = world
+        self.name = name
+        self.features = features
+        self.requests: list[Request] = []  # All that it understood.
+        self.silent = False  # Says nothing at all.
+        self.mute = 0  # So many writes are done, and not answered.
+        self.cannot = 0  # So many requests are answered with: try again.
+        self.error: tuple[int, str] | None = None
+
+    def on_frames(self, frames: list[bytes]) -> list[list[bytes]]:
+        """The answers to a message."""
+        if self.silent:
+            return []
+        try:
+            request = decode_request(frames)
+        except RequestError as error:
+            return [answers.encode_refusal(error)]
+        if not self.features & values.FEATURE_PACKED:
+            assert request.extension == NO_EXTENSION, "a foreign server was sent our extension"
+        self.requests.append(request)
+        if not isinstance(request, requests.ServerInfo):
+            if self.cannot:
+                self.cannot -= 1
+                return [answers.encode_error(request, 1, "an election", retry=True)]
+            if self.error is not None:
+                return [answers.encode_error(request, *self.error)]
+        answer = self._answer(request)
+        if self.mute and isinstance(request, requests.Put):
+            self.mute -= 1
+            return []
+        return [answer] if answer else []
+
+    def _answer(self, request: Any) -> list[bytes]:
+        match request:
+            case requests.ServerInfo():
+                return answers.encode_server_info(request, self.features, self.name)
+            case requests.Read():
+                table = self.world.table(request.table)
+                return answers.encode_values(request, [table.get(key) for key in request.keys])
+            case requests.Exists():
+                table = self.world.table(request.table)
+                return answers.encode_exists(request, [key in table for key in request.keys])
+            case requests.Count():
+                keys = self.world.within(request.table, request.start, b"", request.end)
+                return answers.encode_count(request, len(keys))
+            case requests.Scan():
+                return self._scan(request)
+            case requests.Watch():
+                return self._watch(request)
+            case requests.SplitPoints():
+                number, parts, start, end, _ = request
+                keys = self.world.within(number, start, end)
+                size = max(1, len(keys) // parts)
+                return answers.encode_split_points(request, keys[size::size][: parts - 1])
+            case requests.TableInfo():
+                return self._info(request)
+            case requests.CompactTable() | requests.CloseTable() | requests.Lease():
+                return answers.encode_ok(request)
+            case _ if isinstance(
+                request,
+                requests.RangeJob | requests.ClientData | requests.JobStatus | requests.CopyTable
+                | requests.MapTable,
+            ):  # fmt: skip
+                return self._job(request)
+            case _:
+                return self._write(request)
+
+    def _scan(self, request: requests.Scan) -> list[bytes]:
+        keys = self.world.within(request.table, request.start, request.end)
+        flags = request.extension.flags
+        if flags & REVERSE:
+            keys.reverse()
+        table = self.world.table(request.table)
+        taken: list[bytes] = []
+        size = 0
+        for key in keys:
+            if len(taken) == request.limit:
+                break
+            size += len(key) + len(table[key])
+            if taken and flags & PACKED and 0 < request.extension.bytes_max < size:
+                break
+            taken.append(key)
+        rest = keys[len(taken) :]
+        resume = b""
+        if rest:
+            resume = rest[0] + b"\0" if flags & REVERSE else rest[0]
+        found = [b"" if flags & KEYS_ONLY else table[key] for key in taken]
+        return answers.encode_scan(request, taken, found, resume)
+
+    def _watch(self, request: requests.Watch) -> list[bytes]:
+        changes = self.world.changes
+        if request.index == 0:
+            return answers.encode_watch(request, len(changes) + 1, [])
+        if request.index < self.world.first_change:
+            return answers.encode_error(request, values.GONE, "no longer kept")
+        return answers.encode_watch(
+            request, len(changes) + 1, [it for it in changes if it[0] >= request.index]
+        )
+
+    def _info(self, request: requests.TableInfo) -> list[bytes]:
+        numbers = self.world.tables if request.table is None else [request.table]
+        found: dict[int, dict[str, object]] = {
+            number: {"keys": len(self.world.tables[number])}
+            for number in numbers
+            if number in self.world.tables
+        }
+        return answers.encode_table_info(request, found)
+
+    def _job(self, request: Any) -> list[bytes]:
+        jobs = self.world.jobs
+        match request:
+            case requests.RangeJob():
+                apid = len(jobs) + 1
+                table = self.world.table(request.table)
+                keys = self.world.within(request.table, request.start, b"", request.end)
+                jobs[apid] = [(key, table[key]) for key in keys]
+                lease = None
+                if request.extension.flags & values.WITH_LEASE:
+                    lease = answers.SnapshotLease(9, "lease.9", 5, 1)
+                return answers.encode_apid(request, apid, lease)
+            case requests.ClientData():
+                assert request.apid is not None
+                left = jobs.get(request.apid, [])
+                chunk, jobs[request.apid] = left[:CHUNK_PAIRS], left[CHUNK_PAIRS:]
+                flags = values.PARTIAL_DATA if 0 < len(chunk) < CHUNK_PAIRS else 0
+                flags = flags if chunk else values.NO_MORE_DATA
+                keys, found = [key for key, _ in chunk], [value for _, value in chunk]
+                return answers.encode_chunk(request, keys, found, flags)
+            case requests.JobStatus():
+                return answers.encode_status(request, {"state": "finished"})
+            case _:
+                return answers.encode_apid(request, 77)
+
+    def _write(self, request: Any) -> list[bytes]:
+        reqid = request.extension.reqid
+        if reqid and reqid in self.world.known:
+            return self.world.known[reqid]
+        self.world.writes.append(request)
+        if isinstance(request, requests.Transaction):
+            answer = self._transaction(request)
+        elif isinstance(request, requests.Session):
+            answer = self._session(request)
+        else:
+            self.world.apply(requests.operations(request, 0))
+            answer = answers.encode_ok(request)
+        self.world.known[reqid] = answer
+        return answer
+
+    def _session(self, request: requests.Session) -> list[bytes]:
+        sessions = self.world.sessions
+        session = request.session
+        if request.action == requests.SESSION_OPEN:
+            session = len(sessions) + 100
+            sessions.add(session)
+        elif session not in sessions:
+            session = 0
+        if request.action == requests.SESSION_END:
+            sessions.discard(request.session)
+        return answers.encode_session(request, session)
+
+    def _transaction(self, request: requests.Transaction) -> list[bytes]:
+        holds = all(map(self._holds, request.compares))
+        branch = request.then if holds else request.otherwise
+        result = bytes((holds,)) + len(self.world.writes).to_bytes(8, "little")
+        for op in branch:
+            if isinstance(op, ops.Get):
+                value = self.world.table(op.table).get(op.keys[0])
+                size = 0xFFFFFFFF if value is None else len(value)
+                result += size.to_bytes(4, "little") + (value or b"")
+        self.world.apply(branch)
+        return answers.encode_transaction(request, result)
+
+    def _holds(self, compare: ops.Compare) -> bool:
+        value = self.world.table(compare.table).get(compare.key)
+        match compare.kind:
+            case ops.ABSENT:
+                return value is None
+            case ops.PRESENT:
+                return value is not None
+            case ops.EQUAL:
+                return value == compare.operand
+            case ops.NOT_EQUAL:
+                return value != compare.operand
+            case ops.LESS:
+                return value is not None and value < compare.operand
+            case ops.GREATER:
+                return value is not None and value > compare.operand
+            case _:
+                return int.from_bytes(compare.key, "little") in self.world.sessions
+
+
+class Cluster:
+    """Three ROUTERs on ipc, served by one thread until it is told to stop."""
+
+    def __init__(self, folder: Path, features: int = FEATURES) -> None:
+        self.world = World()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.servers = [Server(self.world, f"s{i}", features) for i in range(3)]
+        self.routers: dict[zmq.Socket[bytes], Server] = {}
+        self.urls = [f"ipc://{folder}/{server.name}" for server in self.servers]
+        for url, server in zip(self.urls, self.servers, strict=True):
+            router = self.context.socket(zmq.ROUTER)
+            router.linger = 0
+            router.bind(url)
+            self.routers[router] = server
+        self.commands = self._pipe(zmq.PULL)
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _pipe(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        (socket.bind if kind == zmq.PULL else socket.connect)("inproc://commands")
+        return socket
+
+    def tell(self, command: str) -> None:
+        pipe = self._pipe(zmq.PUSH)
+        pipe.send_string(command)
+        pipe.close(linger=1000)
+
+    def kill(self, url: str) -> None:
+        self.tell(f"kill {self.servers[self.urls.index(url)].name}")
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self.commands, *self.routers):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            for socket, _ in poller.poll():
+                assert isinstance(socket, zmq.Socket)
+                if socket is not self.commands:
+                    if not socket.closed:
+                        self._answer(socket)
+                    continue
+                command = socket.recv_string()
+                for router, server in list(self.routers.items()):
+                    if command in ("stop", f"kill {server.name}"):
+                        poller.unregister(router)
+                        router.close()
+                        del self.routers[router]
+                if command == "stop":
+                    self.commands.close()
+                    return
+
+    def _answer(self, router: zmq.Socket[bytes]) -> None:
+        routing_id, *frames = router.recv_multipart()
+        for answer in self.routers[router].on_frames(frames):
+            router.send_multipart([routing_id, *answer])
+
+    def close(self) -> None:
+        self.tell("stop")
+        self.thread.join()
+        self.context.term()
