@@ -26,6 +26,7 @@ from ..storage.segment import Identity
 from ..storage.start import Home, Known, reqids_of, start
 from .actor import HWM, Actor, SocketOptions, main, monotonic_ms
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
+from .participants import participants
 from .peer_links import PeerLinks
 from .peer_setup import peer_setup
 from .snapshot_sender import ORDERS_HWM, keep
@@ -44,7 +45,7 @@ class RaftPeer(Actor):
     jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
     acks      PULL     [epoch, seq, state]                        from it
     commits   XPUB     [commit index, its term, term led or 0]    to whoever applies
-    applied   PULL     [applied index, flushed index, urgent]     from the state machine
+    applied   PULL     [applied index, flushed, urgent][actor]    from whoever applies
     orders    PUSH     snapshot_orders.encode_work()              to the snapshot_sender
     results   PULL     the same                                   from it
     """
@@ -67,6 +68,7 @@ class RaftPeer(Actor):
         self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
         self._commit: Commit | None = None
         self.listen(self._commits, self._on_subscribed)
+        self._appliers = dict.fromkeys(participants(self.options), (0, False))
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
         orders_end = self.endpoint("snapshot_sender", "orders")
@@ -166,9 +168,17 @@ class RaftPeer(Actor):
         peer.on_written(ack.seq, self.now_ms)
 
     def _on_applied(self, arena: Arena) -> None:
-        if self._peer is not None:
-            for (applied, _, urgent), _ in self.unpacked(arena, APPLIED, "applied"):
-                self._peer.on_applied(applied, urgent != 0)
+        """What all have applied counts, and what one of them waits for."""
+        if self._peer is None:
+            return
+        for (applied, _, urgent), rest in self.unpacked(arena, APPLIED, "applied"):
+            name = b"".join(rest).decode("ascii", "replace")
+            if name in self._appliers:
+                self._appliers[name] = applied, urgent != 0
+        reports = self._appliers.values()
+        self._peer.on_applied(
+            min(applied for applied, _ in reports), any(urgent for _, urgent in reports)
+        )
 
     def _on_results(self, arena: Arena) -> None:
         peer = self._peer
@@ -207,7 +217,8 @@ class RaftPeer(Actor):
         self.send_batch(self._peers, peer.peers_out)
         self.send_batch(self._clients, peer.clients_out)
         for order in wake.orders:
-            self.send(self._orders, encode_work(self.setup.epoch, order))
+            if not self.send(self._orders, encode_work(self.setup.epoch, order)):
+                peer.snapshots.on_order_lost(order)
         if wake.compact is not None:
             self._compact(wake.compact)
         if wake.commit is not None:

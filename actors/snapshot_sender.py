@@ -12,6 +12,7 @@ import zmq
 
 from ..native import Arena
 from ..protocols.errors import LocalProtocolError
+from ..protocols.zmqraft.barrier import Barrier, Phase, Standing
 from ..protocols.zmqraft.peer_values import FORGET_AFTER_TTL_S
 from ..protocols.zmqraft.snapshot_orders import (
     Begun,
@@ -30,11 +31,11 @@ from ..storage.disk import Disk
 from ..storage.segment import Identity
 from ..storage.snapshot_work import Keep, SnapshotWork
 from .actor import Actor, SocketOptions, main
+from .participants import participants
 
-BARRIER = struct.Struct("<Q")  # The state machine's state is wanted at this index or a later one.
-STATE = struct.Struct("<QQ")  # It is written, as of the entry of this index and term.
+BARRIER = struct.Struct("<BQQQ")  # A barrier's phase, attempt, and index and term of its entry.
+STATE = struct.Struct("<BQQQ")  # The same, as an answer.
 ORDERS_HWM = 64
-BARRIER_REPEAT_MS = 2000  # It may have been lost with a state machine that ended.
 ORDERS = (ReadEntries, ReadPiece, Make, Receive)
 
 
@@ -48,8 +49,10 @@ class SnapshotSender(Actor):
 
     orders     PULL   snapshot_orders.encode_work()           from the raft peer
     results    PUSH   the same                                to the raft peer
-    barriers   PUSH   [index]                                 to the state machine
-    states     PULL   [index, term of the entry there]        from the state machine
+    barriers   PUSH   [phase, attempt, index, term]           one to each that applies the log
+    states     PULL   the same[actor]([directory])            from them: where they stand (STOP),
+                      or that the state of that entry is written (APPLY), into that directory or
+                      by write_state()
     """
 
     role = "snapshot_sender"
@@ -65,7 +68,9 @@ class SnapshotSender(Actor):
             self.say(damaged)
         self._peer_epoch = 0
         self._receiving = 0, 0, 0  # Index, term and size: for one line each.
-        self._barrier_due_ms: int | None = None
+        names = participants(options)
+        self._barrier = Barrier(names)
+        self._parts: dict[str, Disk] = {}  # The directories of this attempt, by who wrote them.
         self._made_s = self._file_s()
         self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
         orders = self.socket(
@@ -78,10 +83,12 @@ class SnapshotSender(Actor):
                 connect=(self.endpoint("raft_peer", "results"),), hwm=ORDERS_HWM, immediate=True
             ),
         )
-        self._barriers = self.socket(
-            zmq.PUSH,
-            SocketOptions(connect=(self.endpoint("state_machine", "barriers"),), immediate=True),
-        )
+        self._barriers = {
+            name: self.socket(
+                zmq.PUSH, SocketOptions(connect=(self.endpoint(name, "barriers"),), immediate=True)
+            )
+            for name in names
+        }
         self._results = self.pipe(results)
         self._orders = orders
         self.listen(orders, self._on_orders)
@@ -100,8 +107,8 @@ class SnapshotSender(Actor):
                 self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
                 continue
             self._peer_epoch = epoch
-            self._log_order(order)
             result = self._work.take(order)
+            self._log_order(order)
             if result is not None:
                 self._send(result)
                 self._count(result)
@@ -111,7 +118,8 @@ class SnapshotSender(Actor):
         match order:
             case Make(index):
                 self.log("making", index=index)
-                self._barrier_due_ms = self.now_ms
+                if self._work.wants_state is not None:
+                    self._barrier.want(index, self.now_ms)
             case ReadPiece(to, index, _, 0):
                 self.log("sending", to=to, index=index)
             case Receive(index, term, offset, size) if (index, term, size) != self._receiving:
@@ -130,21 +138,30 @@ class SnapshotSender(Actor):
         self._counts[key] += 1
 
     def _on_states(self, arena: Arena) -> None:
-        for (index, term), _ in self.unpacked(arena, STATE, "states"):
-            self._work.on_state(index, term)
+        for (phase, attempt, *at), rest in self.unpacked(arena, STATE, "states"):
+            name, *directory = (frame.decode("utf-8", "replace") for frame in rest)
+            standing = Standing(Phase(phase), attempt, (at[0], at[1]))
+            if standing.phase is Phase.STOP:
+                self._parts.pop(name, None)
+            elif directory:
+                self._parts[name] = Disk(directory[0])
+            written = self._barrier.on_standing(name, standing, self.now_ms)
+            if written is not None:
+                self._work.on_state(*written, self._parts)
 
     def _send(self, result: Result) -> None:
         self._results.send(encode_work(self._peer_epoch, result))
 
     def on_wake(self, now_ms: int) -> None:
-        wanted = self._work.wants_state
-        if wanted is not None and now_ms >= (self._barrier_due_ms or 0):
-            self._barrier_due_ms = now_ms + BARRIER_REPEAT_MS
-            self.send(self._barriers, [BARRIER.pack(wanted.last_index)])
+        self._barrier.tick(now_ms)
         if self._work.busy:
             made = self._work.step()
             if made is not None:
+                self._barrier.give_up()  # Who wrote a part of it may remove that now.
                 self._on_made(made)
+        for name, order in self._barrier.orders:
+            self.send(self._barriers[name], [BARRIER.pack(order.phase, order.attempt, *order.at)])
+        self._barrier.orders.clear()
         if self._results.full:
             self.pause(self._orders)
         else:
@@ -167,9 +184,7 @@ class SnapshotSender(Actor):
         return os.stat(os.path.join(self.setup.data_dir, info.path)).st_mtime
 
     def deadline_ms(self) -> int | None:
-        if self._work.busy:
-            return 0
-        return self._barrier_due_ms if self._work.wants_state is not None else None
+        return 0 if self._work.busy else self._barrier.deadline_ms
 
     def on_stop(self) -> None:
         self._work.close()

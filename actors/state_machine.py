@@ -9,12 +9,13 @@ import zmq
 
 from .. import native
 from ..native import Arena
+from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
-from ..storage.snapshot import SnapshotFile, newest, open_snapshot
-from ..storage.snapshot_work import write_state
+from ..storage.snapshot import newest, open_snapshot
+from ..storage.snapshot_work import state_read, write_state
 from .actor import Actor, Socket, SocketOptions, main
 from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
 from .snapshot_sender import BARRIER, STATE
@@ -24,21 +25,8 @@ APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each
 READ_BYTES_MAX = 1 << 20
 BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
 SUBSCRIPTION_BYTES_MAX = 1 << 10
+RETRY_MS = 10  # A log that lacks what is committed is just being replaced: it is looked at again.
 PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
-
-
-class StateBytes:
-    """A snapshot's state as a stream."""
-
-    def __init__(self, file: SnapshotFile) -> None:
-        self._file = file
-        self._offset = 0
-
-    def read(self, size: int) -> bytes:
-        """At most size bytes; none at the end."""
-        data = self._file.read_state(self._offset, size)
-        self._offset += len(data)
-        return data
 
 
 class StateMachine(Actor):
@@ -46,9 +34,10 @@ class StateMachine(Actor):
 
     commits      SUB    [commit index, its term, term led]      from the raft peer
     applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
+                        [actor]
     broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
-    barriers     PULL   [index]                                 from the snapshot_sender
-    states       PUSH   [applied index, term of that entry]     to it: the state lies in a file
+    barriers     PULL   [phase, attempt, index, term]           from the snapshot_sender
+    states       PUSH   the same[actor]                         to it: the state lies in a file
     """
 
     role = "state_machine"
@@ -59,8 +48,9 @@ class StateMachine(Actor):
         self._reader = LogReader(self._disk, self._identity)
         self._commit_index = self._commit_term = self._applied = self._term = 0
         self._applied_term = 0
-        self._barrier: int | None = None  # From this index on our state is wanted.
+        self._line = StopLine()
         self._behind = False
+        self._retry_due_ms: int | None = None
         self._heard_ms = 0
         self._tick_due_ms: int | None = None
         self._topics: set[bytes] = set()
@@ -81,10 +71,11 @@ class StateMachine(Actor):
         barriers = self.socket(
             zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "barriers"),))
         )
-        self._states = self.socket(
-            zmq.PUSH,
-            SocketOptions(connect=(self.endpoint("snapshot_sender", "states"),), immediate=True),
+        states = SocketOptions(
+            connect=(self.endpoint("snapshot_sender", "states"),), immediate=True
         )
+        self._states = self.pipe(self.socket(zmq.PUSH, states))
+        self._say_standing(Standing(Phase.GO_ON))
         self._machine = self._make()
         self._restore()
         self.listen(commits, self._on_commits)
@@ -148,24 +139,26 @@ class StateMachine(Actor):
 
     def _tell_applied(self) -> None:
         """A report that finds no room is made up for by the next one."""
-        self.send(self._reports, [APPLIED.pack(self._applied, self._applied, self.subscribed)])
+        report = APPLIED.pack(self._applied, self._applied, self.subscribed)
+        self.send(self._reports, [report, self.role.encode()])
 
     def on_wake(self, now_ms: int) -> None:
         if self.subscribed and now_ms >= self._heard_ms + PEER_SILENCE_MS:
             self._term = 0
         self._machine.lead(self._term)
-        self._apply()
-        if self._barrier is not None and self._applied >= self._barrier:
-            self._write_state()
+        self._apply(now_ms)
+        standing = self._line.to_write(self._applied)
+        if standing is not None:
+            self._write_state(standing)
         self._tick_due_ms = self._machine.tick(now_ms)
 
-    def _apply(self) -> None:
-        self._behind = False
-        if self._applied >= self._commit_index:
+    def _apply(self, now_ms: int) -> None:
+        self._behind, self._retry_due_ms = False, None
+        commit = self._commit_index, self._commit_term
+        index, term = self._line.reach(commit, self._applied, now_ms)
+        if self._applied >= index:
             return
-        batches = self._reader.batches(
-            self._applied + 1, self._commit_index, self._commit_term, READ_BYTES_MAX
-        )
+        batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
         if not batches and self._applied < self._reader.base()[0]:
             self._restore()  # A snapshot has come in the place of what we lack.
             self._behind = self._applied >= self._reader.base()[0]
@@ -174,23 +167,35 @@ class StateMachine(Actor):
             self._applied, self._applied_term = batch.last_index, batch.term
         if batches:
             self._tell_applied()
-            self._behind = self._applied < self._commit_index
+            self._behind = self._applied < index
+        elif self._applied < index and not self._behind:
+            # Its writer has yet to begin it anew behind a snapshot, and nobody says when.
+            self._retry_due_ms = self.now_ms + RETRY_MS
 
     # ---- snapshots ----
 
     def _on_barriers(self, arena: Arena) -> None:
-        for (index,), _ in self.unpacked(arena, BARRIER, "barriers"):
-            self._barrier = index
+        for (phase, attempt, *at), _ in self.unpacked(arena, BARRIER, "barriers"):
+            order = BarrierOrder(Phase(phase), attempt, (at[0], at[1]))
+            here = self._applied, self._applied_term
+            standing = self._line.take(order, here, self.now_ms)
+            if standing is not None:
+                self._say_standing(standing)
 
-    def _write_state(self) -> None:
+    def _say_standing(self, standing: Standing) -> None:
+        phase, attempt, at = standing
+        self._states.send([STATE.pack(phase, attempt, *at), self.role.encode()])
+
+    def _write_state(self, standing: Standing) -> None:
         """As of now, exactly; when the disk refuses it is asked for again."""
-        self._barrier = None
+        self._line.go_on()
+        self._behind = self._applied < self._commit_index
         try:
             write_state(self._disk, self._applied, self._machine.snapshot)
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            return
-        self.send(self._states, [STATE.pack(self._applied, self._applied_term)])
+            standing = Standing(Phase.GO_ON)
+        self._say_standing(standing)
 
     def _restore(self) -> None:
         """Takes the state from the newest snapshot, if that is ahead of us. A damaged one is the
@@ -208,8 +213,7 @@ class StateMachine(Actor):
         if file is None:
             return  # A newer one has replaced it: the next look finds that.
         try:
-            file.check()
-            self._machine.restore(info.index, StateBytes(file).read)
+            self._machine.restore(info.index, state_read(file, self.role))
         except ValueError as error:  # From a peer of another kind: nobody here can read it.
             self.log("state-not-understood", index=info.index, reason=str(error))
             self._machine.restore(info.index, lambda size: b"")
@@ -220,7 +224,10 @@ class StateMachine(Actor):
         self._tell_applied()
 
     def deadline_ms(self) -> int | None:
-        return 0 if self._behind else self._tick_due_ms
+        if self._behind:
+            return 0
+        dues = (self._retry_due_ms, self._tick_due_ms, self._line.deadline_ms)
+        return min((due for due in dues if due is not None), default=None)
 
     def status(self) -> dict[str, object]:
         return {

@@ -38,7 +38,7 @@ static int64_t output_read(const uint8_t *data, size_t size) {
     int delete = data[0] == OUTPUT_DELETE;
     if (!delete && data[0] != OUTPUT_PUT) return KLK_ECORRUPT;
     if (key == 0 || key > KLK_KEY_BYTES_MAX || (delete && value)) return KLK_ECORRUPT;
-    if (key + value > size - OUTPUT_HEAD) return KLK_ECORRUPT;
+    if (value > KLK_VALUE_BYTES_MAX || key + value > size - OUTPUT_HEAD) return KLK_ECORRUPT;
     return (int64_t)(key + value);
 }
 

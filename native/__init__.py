@@ -364,6 +364,8 @@ def _system(code: int) -> None:
 BYTES_MAX = 1 << 30  # Of one buffer of messages: offsets have 32 bits.
 FRAMES_MAX = 1 << 26
 _TAKES_BEFORE_SHRINK = 256
+_FEW_FRAMES = 32  # Beyond, a message is put together in C.
+_FRAMES_PIECE = 1 << 12
 _JOIN_MAX = 1 << 14  # Up to here one copy more is cheaper than one call for each frame.
 _DONTWAIT = 1
 
@@ -402,6 +404,8 @@ class Arena:
     def _grow(self, bytes_max: int, frames_max: int) -> None:
         """Room for so much in all; what is here stays."""
         messages = self._struct
+        if bytes_max <= messages.bytes_max and frames_max <= messages.frames_max:
+            return
         held = self._bytes, self._offsets, self._firsts
         self._allocate(max(bytes_max, messages.bytes_max), max(frames_max, messages.frames_max))
         ffi.memmove(self._bytes, held[0], held[1][messages.frames])
@@ -421,6 +425,9 @@ class Arena:
 
     def _put(self, frames: Sequence[bytes]) -> None:
         """Adds frames to the message that grows."""
+        if len(frames) > _FEW_FRAMES:
+            self._put_many(frames)
+            return
         messages = self._struct
         first = messages.frames
         end = first + len(frames)
@@ -438,6 +445,21 @@ class Arena:
             for start, frame in zip(ends, frames, strict=False):
                 ffi.memmove(self._bytes + start, frame, len(frame))
         messages.frames = end
+
+    def _put_many(self, frames: Sequence[bytes]) -> None:
+        """The same without an object for each offset, by pieces, so that no copy is large."""
+        for first in range(0, len(frames), _FRAMES_PIECE):
+            piece = frames[first : first + _FRAMES_PIECE]
+            sizes, data = array("I", list(map(len, piece))), b"".join(piece)
+            messages = self._struct
+            self._grow(
+                _doubled(messages.bytes_max, self._offsets[messages.frames] + len(data), BYTES_MAX),
+                _doubled(messages.frames_max, messages.frames + len(piece), FRAMES_MAX),
+            )
+            numbers = ffi.from_buffer("uint32_t[]", sizes)
+            code = lib.klk_messages_add(messages, numbers, len(piece), data, len(data))
+            if code < 0:
+                raise NativeError(code)
 
     def _clear(self) -> None:
         self._struct.frames = self._struct.messages = 0

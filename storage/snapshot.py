@@ -1,7 +1,7 @@
 """Snapshots on disk: the container `KLKS`, who reads it and the one process that writes it.
 
-It never looks into the state, nor into the configuration (docs/disk-format.md, "Snapshot"), and
-never holds more than a piece of the state in memory.
+It never looks into the state (docs/disk-format.md, "Snapshot"), nor holds more than a piece of it
+in memory; a configuration that can't be read is damage like a wrong checksum.
 """
 
 import re
@@ -11,6 +11,9 @@ from struct import Struct
 from typing import NamedTuple
 
 from .. import native
+from ..native.updates import Reqids
+from ..protocols.errors import RemoteProtocolError
+from ..protocols.zmqraft.config_codec import decode_config_entry
 from .errors import Damaged, StorageError
 from .files import File, Files, Lock
 from .segment import (
@@ -96,6 +99,7 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
     configuration = file.read(SEGMENT_START, configuration_size)
     configuration_crc, reqids_crc, state_crc, made_s = rest
     _check_crc(file, SEGMENT_START, configuration_crc, native.crc32c(configuration))
+    _check_configuration(file, configuration)
     parts = configuration_crc, reqids_size, reqids_crc, state_size, state_crc
     return SnapshotInfo(index, term, configuration, *parts, made_s)
 
@@ -104,6 +108,16 @@ def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
     if expected != found:
         problem = f"offset {offset}: expected checksum {expected:08x}, found {found:08x}"
         raise Damaged(file.place, problem, RESTORE)
+
+
+def _check_configuration(file: File, configuration: bytes) -> None:
+    """Whoever made it has written its checksum over whatever it was: a peer could not begin."""
+    try:
+        if configuration:
+            decode_config_entry(configuration)
+    except RemoteProtocolError as error:
+        problem = f"offset {SEGMENT_START}: no configuration: {error}"
+        raise Damaged(file.place, problem, RESTORE) from None
 
 
 def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
@@ -147,6 +161,15 @@ class SnapshotFile:
         for pieces in (self.reqids(), self.state()):
             for _ in pieces:
                 pass
+
+    def check_reqids(self) -> None:
+        """Whether the table of request ids is one: its checksum is its maker's. StorageError."""
+        try:
+            Reqids().load(self.reqids())
+        except native.NativeError:
+            at = self.info.reqids_offset
+            problem = f"offset {at}: the table of request ids is malformed"
+            raise Damaged(self._file.place, problem, RESTORE) from None
 
     def close(self) -> None:
         self._file.close()
@@ -358,7 +381,9 @@ class Incoming:
         try:
             self._file.sync()
             info = read_info(self._file, self._owner.identity.cluster)
-            SnapshotFile(self._file, info).check()
+            snapshot = SnapshotFile(self._file, info)
+            snapshot.check()
+            snapshot.check_reqids()
             if (info.index, info.term) != (self.index, self.term):
                 problem = (
                     f"offset 8: expected entry {self.index} of term {self.term}, "

@@ -3,7 +3,7 @@
 One process does all of it for a peer. It waits for the disk, never for another process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..native.updates import Reqids
@@ -23,13 +23,34 @@ from ..protocols.zmqraft.snapshot_orders import (
     Result,
     Snapshot,
 )
+from .archive import (
+    Member,
+    Source,
+    folder_sources,
+    is_archive,
+    member_read,
+    members,
+    pack,
+    pieces,
+)
 from .errors import StorageError
 from .files import Files
 from .reader import LogReader
 from .segment import Identity
-from .snapshot import FOLDER, Incoming, SnapshotFile, SnapshotInfo, Snapshots, open_snapshot
+from .snapshot import (
+    FOLDER,
+    PIECE_BYTES,
+    Incoming,
+    SnapshotFile,
+    SnapshotInfo,
+    Snapshots,
+    SnapshotWriter,
+    open_snapshot,
+)
 
 LOG_BYTES = 4 << 20  # Of the log, read for a snapshot in one step.
+STEP_BYTES = 8 << 20  # Of the state, copied in one step.
+STATE_PART = "state_machine"  # Whose state stands first in an archive.
 OPEN_MAX = 4  # Snapshots that are kept open for those who are being sent them.
 
 
@@ -81,7 +102,8 @@ class SnapshotWork:
             case Make(0):
                 return self._note_configuration(order)
             case Make():
-                self._order, self._steps = order, None
+                if self._steps is None:  # A large state takes long: it comes to its end first.
+                    self._order = order
                 return None
 
     # ---- reading ----
@@ -153,11 +175,15 @@ class SnapshotWork:
         """The state machine is to write its state (write_state()), at this entry or a later one."""
         return self._order if self._steps is None else None
 
-    def on_state(self, index: int, term: int) -> None:
-        """The state as of entry (index, term) is written; step() makes a snapshot of it."""
+    def on_state(self, index: int, term: int, parts: Mapping[str, Files] | None = None) -> None:
+        """The state as of entry (index, term) is written; step() makes a snapshot of it.
+
+        parts   flat directories beside the state machine's own file, by who wrote them: with any,
+                the snapshot's state is an archive of all. They must stay until step() has ended.
+        """
         order = self._order
         if order is not None and self._steps is None and index >= order.last_index:
-            self._steps = self._make(order, index, term)
+            self._steps = self._make(order, (index, term), dict(parts or {}))
         elif self._steps is None:
             self._files.remove(_state_path(index))  # Somebody has asked for it in vain.
 
@@ -180,9 +206,12 @@ class SnapshotWork:
             return Made(None, str(error))
         raise AssertionError("making a snapshot ends with what became of it")
 
-    def _make(self, order: Make, index: int, term: int) -> Iterator[Made]:
+    def _make(
+        self, order: Make, entry: tuple[int, int], parts: Mapping[str, Files]
+    ) -> Iterator[Made]:
         """The configuration and the request ids come from the last snapshot and the log behind it:
         nobody else's memory is asked. Yields an empty Made after each piece of work."""
+        index, term = entry
         last = self.snapshots.newest
         reqids = Reqids()
         configuration, at = order.configuration, 0
@@ -211,18 +240,33 @@ class SnapshotWork:
                 reqids.bound(self._keep.reqids_max)  # What is left does not depend on when.
             yield Made(None)
         reqids.settle(*self._keep)
-        yield Made(self._write(index, term, configuration, reqids))
-
-    def _write(self, index: int, term: int, configuration: bytes, reqids: Reqids) -> Snapshot:
         writer = self.snapshots.create(index, term, configuration, reqids.export(index))
+        yield from self._write(writer, self._state(index, parts))
+
+    def _state(self, index: int, parts: Mapping[str, Files]) -> Iterator[bytes]:
+        """The state by pieces: the state machine's file as it is, or an archive."""
+        if not parts:
+            return _file_pieces(self._files, _state_path(index))
+        sources = [Source(self._files, _state_path(index), STATE_PART)]
+        for name, folder in parts.items():
+            sources += folder_sources(folder, name)
+        return pack(sources)
+
+    def _write(self, writer: SnapshotWriter, state: Iterator[bytes]) -> Iterator[Made]:
+        size = 0
         try:
-            writer.copy(_state_path(index))
+            for piece in state:
+                writer.write(piece)
+                size += len(piece)
+                if size >= STEP_BYTES:
+                    size = 0
+                    yield Made(None)
             info = writer.finish()
         except StorageError:
             writer.abort()
             raise
-        self._files.remove(_state_path(index))
-        return note(info)
+        self._files.remove(_state_path(info.index))
+        yield Made(note(info))
 
     def close(self) -> None:
         self.reader.close()
@@ -235,6 +279,17 @@ class SnapshotWork:
 
 def _state_path(index: int) -> str:
     return f"{FOLDER}/{index:016x}.state.new"  # What ends so goes at the next start.
+
+
+def _file_pieces(files: Files, path: str) -> Iterator[bytes]:
+    file = files.open(path)
+    if file is None:
+        raise StorageError(files.place(path), "it disappeared", "leave this directory to its owner")
+    try:
+        for at in range(0, file.size, PIECE_BYTES):
+            yield file.read(at, PIECE_BYTES)
+    finally:
+        file.close()
 
 
 def write_state(
@@ -252,6 +307,24 @@ def write_state(
     finally:
         file.close()
     files.rename(f"{path}.new", path)
+
+
+def state_read(file: SnapshotFile, name: str) -> Callable[[int], bytes]:
+    """The state that the process of this name wrote, as a stream: read(n) gives n bytes at most,
+    and none at the end. A snapshot without archive has the state machine's alone.
+
+    Raises Damaged: it was read once to check it.
+    """
+    read, place = file.read_state, file.info.path
+    if not is_archive(read):
+        file.check()
+        return member_read(read, Member(name, 0, file.info.state_size if name == STATE_PART else 0))
+    for member in members(read, place):
+        if member.path == name:
+            for _ in pieces(read, member, place):
+                pass
+            return member_read(read, member)
+    return lambda size: b""
 
 
 def _configuration(batch: Batch) -> bytes | None:

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .. import native
-from ..native.updates import Reqids
 from ..protocols.raft.messages import HardState
 from ..protocols.record import decode_block
 from . import hard_state
@@ -160,14 +159,10 @@ def _snapshots(files: Files, identity: Identity, findings: list[Finding]) -> lis
             snapshot = open_path(files, path, identity)
             if snapshot is not None:
                 snapshot.check()
-                Reqids().load(snapshot.reqids())
+                snapshot.check_reqids()
                 sound.append(snapshot.info)
         except StorageError as error:
             findings.append(_found(path, error))
-        except native.NativeError:
-            assert snapshot is not None
-            offset = snapshot.info.reqids_offset
-            findings.append(Finding(path, offset, "the table of request ids is malformed"))
         finally:
             if snapshot is not None:
                 snapshot.close()

@@ -707,6 +707,11 @@ class Raft:
             self._leading.on_speaks(peer, last_index)
             self._commit_due = True  # What it has confirmed may count from now on.
 
+    def on_restarted(self, peer: str, last_index: int) -> None:
+        """The peer runs anew, with a log up to last_index: perhaps not the one that it had."""
+        if self._leading is not None and peer in self._peers:
+            self._leading.on_restarted(peer, last_index)
+
     def on_unreachable(self, peer: str) -> None:
         """The connection to a peer is lost, with what was on it."""
         if self._leading is not None and peer in self._peers:

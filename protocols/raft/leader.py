@@ -153,6 +153,14 @@ class Leader:
             # It may have committed what we told it last, and its answer was lost.
             follower.probe(max(follower.match_index, follower.commit_sent) + 1, paused=True)
 
+    def on_restarted(self, peer: str, last_index: int) -> None:
+        """What the peer has confirmed it confirms again, or no longer has: a log that is as long
+        may be another one, of a disk that was lost and another leader's entries."""
+        follower = self._followers[peer]
+        follower.match_index = 0
+        if follower.state is not State.SNAPSHOT:
+            follower.probe(min(last_index, self._log.last_index) + 1, paused=False)
+
     def on_speaks(self, peer: str, last_index: int | None) -> None:
         """The peer is there (again); `last_index` is the end of the log that it came up with."""
         follower = self._followers[peer]

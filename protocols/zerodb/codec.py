@@ -241,8 +241,9 @@ def decode_compact_table(frames: Frames, flags: int, extension: Extension) -> re
     2 bytes   start key, inclusive; empty: the first
     3 bytes   end key, inclusive; empty: the last
     """
+    table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
-    return requests.CompactTable(_table(frames), start, end, extension)
+    return requests.CompactTable(table, start, end, extension)
 
 
 def decode_truncate_table(
@@ -324,9 +325,10 @@ def decode_watch(frames: Frames, flags: int, extension: Extension) -> requests.W
     3 bytes   end key, exclusive; empty: to the last
     4 u64     the first LOG INDEX; 0: only say where to begin
     """
+    table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
     index = _number(frames, 4, "index", 8)
-    return requests.Watch(_table(frames), start, end, index, extension)
+    return requests.Watch(table, start, end, index, extension)
 
 
 # ---- writes ----
@@ -367,8 +369,9 @@ def decode_delete_range(frames: Frames, flags: int, extension: Extension) -> req
     2 bytes   start key, inclusive; empty: the first
     3 bytes   end key, exclusive; empty: to the last
     """
+    table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
-    return requests.DeleteRange(_table(frames), start, end, flags, extension)
+    return requests.DeleteRange(table, start, end, flags, extension)
 
 
 def decode_delete_limited(
@@ -379,8 +382,9 @@ def decode_delete_limited(
     2 bytes   start key, inclusive; empty: the first
     3 u64     limit, keys
     """
+    table = _table(frames)
     start, limit = _bound(frames, 2, "start key"), _number(frames, 3, "limit", 8)
-    return requests.DeleteLimited(_table(frames), start, limit, flags, extension)
+    return requests.DeleteLimited(table, start, limit, flags, extension)
 
 
 def decode_write_tables(frames: Frames, flags: int, extension: Extension) -> requests.WriteTables:
@@ -511,9 +515,10 @@ def decode_forward_range(frames: Frames, flags: int, extension: Extension) -> re
     3 bytes   end key, inclusive; empty: the last
     4 u64     limit, pairs; empty: none
     """
+    table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
     limit = _optional(frames, 4, "limit", 8)
-    return requests.ForwardRange(_table(frames), start, end, limit, extension)
+    return requests.ForwardRange(table, start, end, limit, extension)
 
 
 def decode_map_table(frames: Frames, flags: int, extension: Extension) -> requests.MapTable:

@@ -1,11 +1,12 @@
 """Columns: many keys or values as two frames, offsets and joined bytes, as Arrow has them."""
 
 import struct
-from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
-_OFFSET_BYTES = 4
+from ...native import NativeError
+from ...native.ops import cut_column
+
 COLUMN_BYTES_MAX = 2**32 - 1
 
 
@@ -25,15 +26,10 @@ def split(offsets: bytes, data: bytes, place: int) -> list[bytes]:
     Raises ValueError unless there are n + 1 offsets that begin with 0, never go back and end
     where the data does.
     """
-    count, rest = divmod(len(offsets), _OFFSET_BYTES)
-    if rest or not count:
+    try:
+        return list(cut_column(offsets, data))
+    except NativeError:
         raise ValueError(
-            f"frame {place}: expected a multiple of 4 bytes of offsets, found {len(offsets)}"
-        )
-    ends = array("I", struct.unpack(f"<{count}I", offsets))
-    if ends[0] != 0 or ends[-1] != len(data) or any(a > b for a, b in pairwise(ends)):
-        raise ValueError(
-            f"frame {place}: expected offsets from 0 up to {len(data)}, found {ends[0]} to"
-            f" {ends[-1]}, or some that go back"
-        )
-    return [data[start:end] for start, end in pairwise(ends)]
+            f"frame {place}: expected offsets from 0 up to {len(data)}, found {len(offsets)} bytes"
+            " that are not so"
+        ) from None

@@ -6,9 +6,11 @@ All operations of an entry are one atomic batch. Packing and walking is done in 
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
+from ... import native
+from ...native import ops as native_ops
 from .values import KEY_BYTES_MAX, NO_REQID, REQID_BYTES, VALUE_BYTES_MAX, TableOptions
 
 ENTRY_MAGIC = b"kLT\x01"  # An entry of the log that begins otherwise is none of ours.
@@ -331,20 +333,23 @@ def _pack_step(op: Op) -> list[bytes]:
 
 
 def _pack_pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
-    key_sizes, value_sizes = list(map(len, keys)), list(map(len, values))
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys, {len(values)} values")
-    _check_keys(key_sizes)
-    _check_values(value_sizes)
-    sizes = chain.from_iterable(zip(key_sizes, value_sizes, strict=True))
-    head = struct.pack(f"<I{2 * len(keys)}I", len(keys), *sizes)
-    return [head, *chain.from_iterable(zip(keys, values, strict=True))]
+    items = list(chain.from_iterable(zip(keys, values, strict=True)))
+    return [_COUNT.pack(len(keys)), _pack_sizes(2, items), *items]
 
 
 def _pack_keys(keys: Sequence[bytes]) -> list[bytes]:
-    sizes = list(map(len, keys))
-    _check_keys(sizes)
-    return [struct.pack(f"<I{len(keys)}I", len(keys), *sizes), *keys]
+    return [_COUNT.pack(len(keys)), _pack_sizes(1, keys), *keys]
+
+
+def _pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
+    try:
+        return native_ops.pack_sizes(columns, items)
+    except native.NativeError:
+        raise ValueError(
+            f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
+        ) from None
 
 
 def _check_keys(sizes: Sequence[int]) -> None:
@@ -386,30 +391,26 @@ class _Reader:
             raise ValueError(f"packed operations end at {self.end}, need {self.offset}")
         return self.data[start : self.offset]
 
-    def sizes(self, columns: int) -> tuple[int, ...]:
-        """A count, and count x columns sizes that the rest can hold."""
-        count = self.numbers(_COUNT)[0] * columns
-        sizes = struct.unpack(f"<{count}I", self.take(4 * count) if count else b"")
-        if sum(sizes) > self.end - self.offset:
-            raise ValueError(f"packed operations end at {self.end}, sizes reach beyond")
-        return sizes
-
-    def slices(self, sizes: Sequence[int]) -> list[bytes]:
-        ends = list(accumulate(sizes, initial=self.offset))
-        self.offset = ends[-1]
-        return [self.data[start:end] for start, end in pairwise(ends)]
-
     def keys(self) -> list[bytes]:
-        sizes = self.sizes(1)
-        _check_keys(sizes)
-        return self.slices(sizes)
+        return list(self._items(1))
 
     def pairs(self) -> tuple[list[bytes], list[bytes]]:
-        sizes = self.sizes(2)
-        _check_keys(sizes[::2])
-        _check_values(sizes[1::2])
-        slices = self.slices(sizes)
-        return slices[::2], slices[1::2]
+        items = self._items(2)
+        return list(items[::2]), list(items[1::2])
+
+    def _items(self, columns: int) -> tuple[bytes, ...]:
+        """A count, so many keys' sizes, or keys' and values', and these."""
+        count = self.numbers(_COUNT)[0]
+        try:
+            items, self.offset = native_ops.cut_sizes(
+                self.data, self.offset, self.end, count, columns
+            )
+        except native.NativeError as error:
+            what = (
+                "end before their sizes do" if error.code == native.ETORN else "hold a wrong size"
+            )
+            raise ValueError(f"packed operations {what}, at {self.offset}") from None
+        return items
 
     def bounds(self, count: int) -> list[bytes]:
         sizes = struct.unpack(f"<{count}I", self.take(4 * count))

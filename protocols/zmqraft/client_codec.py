@@ -12,6 +12,7 @@ from ..errors import RemoteProtocolError
 from ..raft.messages import Batch
 from ..record import RECORD_BYTES_MAX
 from .config_codec import ConfigUpdate
+from .entry import check_heads
 from .peer_codec import check_entries
 from .snapshot_codec import MakeSnapshot, encode_make_snapshot
 from .values import (
@@ -443,12 +444,14 @@ def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroa
              4.. entry the entries just applied, the last one has that index
 
     Raises RemoteProtocolError on a wrong frame count, a foreign cluster ident, an over-long
-    number, an entry of a wrong size or more of them than there can be.
+    number, what is no entry, or more of them than there can be. Nobody asks its sender again: what
+    is dropped here the subscriber gets by RequestEntries.
     """
     expect(frames, "a StateBroadcast", 3, 3 + ENTRIES_ANSWER_MAX)
     decode_ident(frames[0], cluster)
     entries = tuple(frames[3:])
     check_entries(entries)
+    check_heads(entries)
     message = StateBroadcast(decode_uint(frames[1]), decode_uint(frames[2]), entries)
     if message.applied_index < len(entries):
         raise RemoteProtocolError("a StateBroadcast with more entries than its LAST APPLIED INDEX")

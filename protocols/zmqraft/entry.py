@@ -69,6 +69,13 @@ def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
     return entries
 
 
+def check_heads(frames: Sequence[bytes]) -> None:
+    """Raises RemoteProtocolError unless decode_entries would take these, whose sizes are right."""
+    for frame in frames:
+        if frame[12] > KIND_MAX or not 0 < int.from_bytes(frame[13:20], "little") <= TERM_MAX:
+            raise RemoteProtocolError(f"an entry that begins with {frame[:20].hex()}")
+
+
 def block_log_entries(batch: Batch) -> list[Entry]:
     """The entries of a checked block, each with its place."""
     block, index, term = batch.block, batch.first_index, batch.term

@@ -387,6 +387,13 @@ class PeerRequests:
         self._last[about] = (routing_id, frames[0], None)
         return False
 
+    def forget(self, origin: Origin) -> None:
+        """The request was dropped, so that a repeat of it is to be taken like the first."""
+        about = origin.peer, origin.kind is Kind.SNAPSHOT
+        last = self._last.get(about)
+        if last is not None and last[:2] == (origin.routing_id, origin.message_id):
+            del self._last[about]
+
     def forget_chunks(self) -> None:
         """What was in work of snapshots is lost: a repeat of it is taken like the first."""
         self._last = {about: last for about, last in self._last.items() if not about[1]}

@@ -75,6 +75,7 @@ class Links:
         known = self._incarnations.get(peer, hello.incarnation)
         if known != hello.incarnation:
             self.lost(peer)
+            self._core.on_restarted(peer, hello.last_index)
         self._incarnations[peer] = hello.incarnation
         if hello.voter:
             self._voters[peer] = hello.incarnation

@@ -4,6 +4,7 @@ Raft, section 6, and dissertation, chapter 4. It sends nothing but answers to cl
 keeps links to `guests`, and the core replicates to its learners.
 """
 
+from collections import deque
 from collections.abc import Collection
 from enum import IntEnum
 from random import Random
@@ -41,6 +42,7 @@ REMIND_MS = 100  # "In work" is said again so often, so that nobody gives up.
 VOTE_MS = 2000  # So long a change waits until the new servers vote, too.
 LOOK_MS = 5  # How often what others do is looked at.
 CAUGHT_UP_ENTRIES = 1000
+REPLIES_MAX = 16  # Connections that the one who asks has had; the newest ones are answered.
 EARLY_S_MAX = 15 * 60  # An id from further ahead is refused.
 
 
@@ -102,7 +104,7 @@ class Change:
         self.remind_ms = now_ms + REMIND_MS
         self.index = 0  # Of its joint entry.
         self.newcomers: list[str] = []  # New servers of ours.
-        self.replies: list[Reply] = []
+        self.replies: deque[Reply] = deque(maxlen=REPLIES_MAX)
 
 
 class Refusal(Exception):

@@ -11,6 +11,8 @@ import msgpack
 from ..errors import LocalProtocolError
 from ..raft.messages import Batch
 
+NUMBER_MAX = (1 << 63) - 1
+
 
 class Snapshot(NamedTuple):
     """A snapshot that is in place; last_index 0: none, or one that only names the members."""
@@ -142,20 +144,36 @@ def decode_work(frames: list[bytes]) -> tuple[int, Order | Result]:
     """Takes what encode_work() made: (epoch, work). Raises LocalProtocolError on anything else."""
     try:
         kind, epoch, *fields = msgpack.unpackb(frames[0])
-        made, large = _KINDS[kind], iter(frames[1:])
-        names = made.__annotations__
-        values = [_value(name, field, large) for name, field in zip(names, fields, strict=True)]
-        return epoch, made(*values)
+        made, large = _KINDS[_checked(int, kind)], iter(frames[1:])
+        values = [
+            _value(expected, field, large)
+            for expected, field in zip(made.__annotations__.values(), fields, strict=True)
+        ]
+        if next(large, None) is not None:
+            raise ValueError("frames that nothing stands for")
+        return _checked(int, epoch), made(*values)
     except (ValueError, LookupError, TypeError, StopIteration, msgpack.UnpackException) as error:
         raise LocalProtocolError(f"not an order about snapshots: {error}") from error
 
 
-def _value(name: str, field: Any, large: Iterator[bytes]) -> object:
-    if name == "batches":
-        return [Batch(first, count, term, next(large)) for first, count, term in field]
-    if name == "snapshot":
-        return None if field is None else Snapshot(*field)
-    return next(large) if field is None else field
+def _value(expected: Any, field: Any, large: Iterator[bytes]) -> object:
+    """A field of the type that its NamedTuple says. Raises ValueError, TypeError, StopIteration."""
+    if expected == list[Batch]:
+        numbers = [[_checked(int, number) for number in numbers] for numbers in field]
+        return [Batch(first, count, term, next(large)) for first, count, term in numbers]
+    if expected == Snapshot | None and field is None:
+        return None
+    if expected in (Snapshot, Snapshot | None):
+        parts = zip(Snapshot.__annotations__.values(), _checked(list, field), strict=True)
+        return Snapshot(*(_checked(*part) for part in parts))
+    return _checked(expected, next(large) if field is None else field)
+
+
+def _checked(expected: type, value: Any) -> Any:
+    fits = type(value) is expected
+    if not fits or (expected is int and not 0 <= value <= NUMBER_MAX):
+        raise ValueError(f"{value!r:.40} where {expected.__name__} belongs")
+    return value
 
 
 def result_for(epoch: int, frames: list[bytes]) -> Result | None:

@@ -48,6 +48,7 @@ RECEIVING_MAX = 16  # Chunks handed to be written and not yet answered; others a
 ASKERS_MAX = 1000  # Clients that wait for a snapshot to be made.
 MAKE_MS_MAX = 60_000  # A snapshot that is not made by then will not come.
 COMPACT_MS = 200  # How often it is looked at what may go.
+STATE_BYTES_FREE = 16 << 20  # So small a state may be written again whenever it is asked for.
 BEHIND_MS_MAX = 5000  # A follower that was not heard for so long is not waited for.
 
 
@@ -129,7 +130,8 @@ class SnapshotDesk:
         self._setup = setup
         self._transfers: dict[str, _Transfer] = {}
         self._unheard: set[str] = set()  # They want one and have not said hello.
-        self._origins: deque[Origin] = deque()  # Of chunks that are being written, in order.
+        # The chunks that are being written, in order, and where each came from.
+        self._receiving: deque[tuple[Receive, Origin]] = deque()
         self._askers: list[tuple[Reply, bytes]] = []
         self._making_ms: int | None = None  # Since when one is being made.
         self._first_due_ms = 0
@@ -232,19 +234,30 @@ class SnapshotDesk:
 
     def on_chunk(self, message: InstallSnapshot, origin: Origin) -> None:
         """A chunk came from whom the core takes for the leader."""
-        if not self._core.wants_snapshot(message) or len(self._origins) >= RECEIVING_MAX:
+        if not self._core.wants_snapshot(message) or len(self._receiving) >= RECEIVING_MAX:
+            self._requests.forget(origin)
             return
         _, _, index, term, offset, size, chunk = message
-        self._origins.append(origin)
         foreign = b""
         if origin.kind is Kind.SNAPSHOT:
             foreign = self._roster.encoded(self._core.log.last_index)
-        self.orders.append(Receive(index, term, offset, size, chunk, foreign))
+        order = Receive(index, term, offset, size, chunk, foreign)
+        self._receiving.append((order, origin))
+        self.orders.append(order)
         self.incoming = offset, size
 
+    def on_order_lost(self, order: Order) -> None:
+        """There was no room in the pipe: only of a chunk an answer would come, to the wrong one;
+        whatever else is lost is asked for again after a while."""
+        for receiving in self._receiving:
+            if receiving[0] is order:
+                self._receiving.remove(receiving)
+                self._requests.forget(receiving[1])
+                return
+
     def _answer(self, offset: int, *, done: bool) -> None:
-        if self._origins:
-            origin = self._origins.popleft()
+        if self._receiving:
+            _, origin = self._receiving.popleft()
             self._requests.answer(origin, SnapshotResponse(self._core.term, offset, done))
 
     # ---- our own ----
@@ -298,11 +311,14 @@ class SnapshotDesk:
         self._tell(self.newest, "")
 
     def _is_due(self, applied_index: int) -> bool:
+        """A large state is written again once as much has come to the log: so all that is written
+        is at most doubled."""
         entries, size = self._setup[:2]
         behind = applied_index - self.newest.last_index
-        return behind > 0 and (
-            (0 < entries <= behind) or (0 < size <= self._given_bytes - self.asked_bytes)
-        )
+        grown = self._given_bytes - self.asked_bytes
+        if behind <= 0 or STATE_BYTES_FREE < self.newest.state_size > grown:
+            return False
+        return (0 < entries <= behind) or (0 < size <= grown)
 
     def compact(self, applied_index: int, now_ms: int) -> int | None:
         """Forgets the log up to where that may be; returns that index, or None: nothing more.
@@ -356,7 +372,7 @@ class SnapshotDesk:
     def _on_begun(self, snapshot: Snapshot, now_ms: int) -> None:
         """A new snapshot_sender: what the last one had in work will not come."""
         self.newest = max(self.newest, snapshot)
-        self._origins.clear()
+        self._receiving.clear()
         self._requests.forget_chunks()
         self.incoming = None
         self._making_ms = None

@@ -36,7 +36,7 @@ def state(index: int) -> bytes:
 def container(index: int, term: int) -> bytes:
     """A snapshot as another peer sends it."""
     files = MemoryDisk().process()
-    writer = Snapshots.open(files, OTHER).create(index, term, b"\x90")
+    writer = Snapshots.open(files, OTHER).create(index, term, b"\x91\x92\xa2n1\xa1u")
     writer.write(state(index))
     snapshot = open_snapshot(files, OTHER, writer.finish())
     assert snapshot is not None
@@ -53,7 +53,7 @@ def take(snapshots: Snapshots, log: Log, index: int, term: int) -> None:
 
 
 def make(snapshots: Snapshots, log: Log) -> None:
-    writer = snapshots.create(log.last_index, log.last_term, b"\x90")
+    writer = snapshots.create(log.last_index, log.last_term, b"\x91\x92\xa2n1\xa1u")
     writer.write(state(log.last_index))
     writer.finish()
     log.compact(log.last_index)

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from kelek.native.updates import Reqids
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.files import Files
@@ -30,6 +31,7 @@ ME = Identity("demo", "n1")
 OTHER = Identity("demo", "n2")
 STATE_PATH = f"{FOLDER}/1.state.new"
 CONFIGURATION = b"\x91\x92\xa2n1\xa1u"
+REQIDS = bytes(Reqids().export(50))  # An empty table.
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -41,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]
 
 
 def make(
-    snapshots: Snapshots, index: int, state: bytes = b"state", reqids: bytes = b"ids"
+    snapshots: Snapshots, index: int, state: bytes = b"state", reqids: bytes = REQIDS
 ) -> SnapshotInfo:
     writer = snapshots.create(index, index // 10, CONFIGURATION, reqids)
     for at in range(0, len(state), 100_000):
@@ -290,6 +292,47 @@ def test_another_snapshot_than_announced_is_refused() -> None:
     for name in [(51, 5), (50, 6)]:
         with pytest.raises(StorageError, match=r"expected entry 5. of term ., found 50 of 5"):
             received(MemoryDisk().process(), name, data)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "reqids", "problem"),
+    [
+        (b"\x90", REQIDS, "offset 4096: no configuration: "),  # Of nobody.
+        (b"\xc1", REQIDS, "offset 4096: no configuration: "),
+        (b"\x81\xa3old\x90", REQIDS, "offset 4096: no configuration: "),
+        (b"\x91\x92\xa2n1\x05", REQIDS, "offset 4096: no configuration: "),
+        (CONFIGURATION, b"ids", "offset 4103: the table of request ids is malformed"),
+        (CONFIGURATION, bytes(8) + REQIDS[8:] * 2, "offset 4103: the table of request ids is"),
+    ],
+)
+def test_what_a_peer_could_not_begin_with_is_never_put_in_place(
+    configuration: bytes, reqids: bytes, problem: str
+) -> None:
+    """All checksums are right: it was made so."""
+    source = MemoryDisk().process()
+    made = Snapshots.open(source, OTHER).create(50, 5, configuration, reqids).finish()
+    file = source.open(made.path)
+    assert file is not None
+    files = MemoryDisk().process()
+    with pytest.raises(StorageError, match=problem):
+        received(files, (50, 5), file.read(0, made.size))
+    assert names(files) == [], "it comes again from its start"
+
+
+def test_one_without_a_configuration_that_is_in_place_is_damage() -> None:
+    files = MemoryDisk().process()
+    snapshots = Snapshots.open(files, ME)
+    sound = make(snapshots, 40)
+    path = snapshots.create(50, 5, b"\x90").finish().path
+    snapshots.close()
+    found, damage = examine(files, ME)
+    assert found is None, "the older one is gone"
+    assert damage is not None, "so the log's writer marks it for repair and puts it aside"
+    snapshots = Snapshots.open(files, ME)
+    assert (snapshots.newest, list(snapshots.damaged)) == (None, [path])
+    assert make(snapshots, sound.index) == snapshots.newest
+    assert snapshots.damaged == {}
+    snapshots.close()
 
 
 def test_a_damaged_snapshot_is_told_of_and_replaced() -> None:

@@ -41,7 +41,7 @@ def filled(snapshot: int | None = None, clean: bool = True) -> MemoryDisk:
         log.sync()
     if snapshot is not None:
         snapshots = Snapshots.open(files, ME)
-        writer = snapshots.create(snapshot, 1, b"\x90", reqids.export(snapshot))
+        writer = snapshots.create(snapshot, 1, b"\x91\x92\xa2n1\xa1u", reqids.export(snapshot))
         writer.write(b"state" * 100)
         writer.finish()
         snapshots.close()
@@ -132,8 +132,8 @@ DAMAGES = [
     (flip(lambda _: "hard_state", 4100), 4096, "slot is damaged"),
     (flip(snapshot_path, 5), 4, "version"),
     (flip(snapshot_path, 4096), 4096, "expected checksum"),
-    (flip(snapshot_path, 4099), 4097, "expected checksum"),
-    (flip(snapshot_path, 4300), 4121, "expected checksum"),
+    (flip(snapshot_path, 4105), 4103, "expected checksum"),
+    (flip(snapshot_path, 4300), 4127, "expected checksum"),
     (lambda disk: disk.cut(first(disk), 8000) or first(disk), None, "expected"),
     (lambda disk: disk.cut(last(disk), 6000) or last(disk), None, "expected"),
     (lambda disk: disk.cut(snapshot_path(disk), 4500) or snapshot_path(disk), 24, "parts"),

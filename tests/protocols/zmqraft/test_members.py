@@ -14,6 +14,7 @@ from kelek.protocols.raft.messages import AppendEntries, HardState
 from kelek.protocols.zmqraft import config_codec as codec
 from kelek.protocols.zmqraft.client_codec import LogInfo, encode_log_info_answer
 from kelek.protocols.zmqraft.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
+from kelek.protocols.zmqraft.members import REMIND_MS, REPLIES_MAX
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO, encode_members, is_url
@@ -143,6 +144,20 @@ class Ring:
 @pytest.fixture
 def ring() -> Ring:
     return Ring(*OLD)
+
+
+def test_who_asks_again_and_again_on_new_connections_is_answered_on_the_newest(ring: Ring) -> None:
+    ring.foreign["n9"] = 0
+    reqid = ring.new_id()
+    payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
+    for number in range(1000):
+        message = [b"client%d" % number, reqid, b"&", CLUSTER, payload]
+        ring.lead.on_clients(native.Arena.from_messages([message]), ring.now_ms, UNIX_S)
+    ring.lead.clients_out.clear()
+    ring.now_ms += REMIND_MS
+    ring.lead.wake(ring.now_ms)
+    told = {message[0] for message in ring.lead.clients_out.messages()}
+    assert told == {b"client%d" % number for number in range(1000 - REPLIES_MAX, 1000)}
 
 
 # What is done.

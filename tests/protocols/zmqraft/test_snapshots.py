@@ -42,6 +42,7 @@ from kelek.protocols.zmqraft.snapshot_orders import (
     encode_work,
     result_for,
 )
+from kelek.protocols.zmqraft.snapshots import RECEIVING_MAX
 from kelek.protocols.zmqraft.values import encode_json, encode_members
 
 IDENT = b"demo"
@@ -132,6 +133,23 @@ def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
         [encode_json([-1, {}, 1])],
         [encode_json([4, 1, "n2", 5, 7])],
         [encode_json([4, 1, "n2", 5, [[1, 2, 3]]])],
+        [*encode_work(9, Make(70, 2, b""))[:1], b"more than is said"],
+        [encode_json([2, 1, "70", 2, b""])],
+        [encode_json([2, 1, 70, 2, "text"])],
+        [encode_json([2, 1, True, 2, b""])],
+        [encode_json([2, 1, -1, 2, b""])],
+        [encode_json([2, 1 << 63, 70, 2, b""])],
+        [encode_json([2, "epoch", 70, 2, b""])],
+        [encode_json(["2", 1, 70, 2, b""])],
+        [encode_json([1, 1, "n2", 70, 2, 0, 10, 1])],
+        [encode_json([1, 1, b"n2", 70, 2, 0, 10, True])],
+        [encode_json([1, 1, "n2", 70, 2, 0, None, True]), b"a number?"],
+        [encode_json([4, 1, "n2", 5, [[1, 2, "3"]]]), b"block"],
+        [encode_json([4, 1, "n2", 5, "abc"]), b"block"],
+        [encode_json([6, 1, [70, 2, 5000, 100, "text"], ""])],
+        [encode_json([6, 1, [70, 2, 5000], ""])],
+        [encode_json([6, 1, {"last_index": 70}, ""])],
+        [encode_json([8, 1, None])],
         encode_work(9, Make(70, 2, b"")),
     ],
     ids=str,
@@ -316,6 +334,36 @@ def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
     assert pieces(desk.wake())[-1].last_term == 2
 
 
+def says_hello(desk: Desk, incarnation: int, last_index: int) -> None:
+    hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
+    frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+    desk.peer.on_peers(native.Arena.from_messages([frames]), desk.now_ms)
+
+
+def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() -> None:
+    """Its log is as long as ours, and another one: it lost its disk, and got the entries of an
+    older leader before it heard us."""
+    desk = Desk()
+    desk.lead()
+    core = desk.peer.core
+    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 99))
+    desk.wake()
+    (follower,) = (each for each in core.followers if each.peer == "n2")
+    core.step("n2", AppendResponse(core.term, True, 100), desk.now_ms)
+    assert (core.log.last_index, follower.match_index) == (100, 100)
+    says_hello(desk, 7, 100)
+    assert follower.match_index == 100, "of the one that has confirmed it"
+    says_hello(desk, 8, 100)
+    assert follower.counted_index == 0
+    desk.wake(200)
+    core.step("n2", AppendResponse(core.term, False, 0, 60, 1), desk.now_ms)
+    assert follower.next_index == 60, "where the logs part"
+    says_hello(desk, 9, 10**9)  # A log that is longer than ours.
+    assert follower.next_index == 101
+    core.step("n2", AppendResponse(core.term, True, 100), desk.now_ms)
+    assert follower.match_index == 100
+
+
 def test_the_end_lets_entries_follow() -> None:
     desk = lacking(50, "n2")
     read(desk, desk.orders)
@@ -410,6 +458,46 @@ def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
     assert not take(), "a repeat of what is in work"
     desk.result(Begun(Snapshot()))
     assert len(take()) == 1
+
+
+def single(offset: int, message_id: int) -> list[bytes]:
+    """A chunk in the text's form, of a leader that repeats it until it is answered."""
+    piece = InstallSnapshot(3, "n3", 70, 2, offset, 1000, b"01234")
+    return [b"route", *codec.encode_install(message_id, IDENT, piece)]
+
+
+def taken(desk: Desk, frames: list[bytes]) -> list[Order]:
+    desk.peer.on_clients(native.Arena.from_messages([frames]), desk.now_ms, 0)
+    return [order for order in desk.wake() if isinstance(order, Receive)]
+
+
+def test_a_single_chunk_for_which_there_was_no_room_is_taken_when_it_is_repeated() -> None:
+    desk = Desk()
+    for _ in range(RECEIVING_MAX):
+        follow(desk, InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234"))
+    assert not taken(desk, single(0, 5))
+    assert not taken(desk, single(0, 5))
+    for _ in range(RECEIVING_MAX):
+        desk.result(Received(70, 2, 5))
+    answers(desk)
+    assert taken(desk, single(0, 5))
+    desk.result(Received(70, 2, 5))
+    assert len(desk.peer.clients_out.messages()) == 1
+
+
+def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again() -> None:
+    """And the answers of others do not go to where it came from."""
+    desk = Desk()
+    (lost,) = taken(desk, single(0, 5))
+    desk.peer.snapshots.on_order_lost(lost)
+    desk.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100))
+    assert taken(desk, single(0, 5))
+    desk.result(Received(70, 2, 5))
+    ((_, message_id, *_),) = desk.peer.clients_out.messages()
+    assert message_id == b"\5"
+    desk.peer.clients_out.clear()
+    assert not taken(desk, single(0, 5))
+    assert len(desk.peer.clients_out.messages()) == 1, "a repeat of what is answered"
 
 
 def test_a_chunk_of_an_old_term_is_not_taken() -> None:

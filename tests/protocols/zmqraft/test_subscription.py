@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from kelek.protocols.record import Record
 from kelek.protocols.zmqraft import subscription as subscriptions
 from kelek.protocols.zmqraft.client_codec import (
     EntriesAnswer,
@@ -11,7 +12,7 @@ from kelek.protocols.zmqraft.client_codec import (
     Form,
     StateChunk,
 )
-from kelek.protocols.zmqraft.entry import Entry
+from kelek.protocols.zmqraft.entry import Entry, encode_entry
 from kelek.protocols.zmqraft.requests import Compacted
 from kelek.protocols.zmqraft.subscription import Subscription
 from kelek.protocols.zmqraft.values import ENTRIES_PACKED, REQUEST_ENTRIES
@@ -212,6 +213,28 @@ def test_junk_is_counted_and_changes_nothing(reader: Reader) -> None:
     reader.append()
     reader.world.broadcast("n1", 1)
     reader.run(11)
+    reader.check()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        bytes(12) + b"\xff" + (1).to_bytes(7, "little") + b"x",  # A type of no entry.
+        bytes(12) + b"\0" + bytes(7) + b"x",  # Term 0.
+        bytes(12) + b"\0" + b"\xff" * 7 + b"x",  # A term that nobody counts up to.
+    ],
+)
+def test_a_broadcast_of_what_is_no_entry_is_filled_from_the_log(reader: Reader, bad: bytes) -> None:
+    live(reader)
+    client = reader.world.client
+    reader.append(2)
+    good = encode_entry(1, Record(0, bytes(11) + b"\x0c", b"12"))
+    broadcast = [b"demo", b"\1", b"\x0c", bad, good]
+    client.on_broadcast(reader.subscription, broadcast, reader.world.now_ms)
+    assert client.counters["junk"] == 1
+    reader.append()
+    reader.world.broadcast("n1", 1)
+    assert reader.run(13) < 30
     reader.check()
 
 
