@@ -1,0 +1,41 @@
+"""What is told of a table's content: where it splits into ranges of about equal size, its hash."""
+
+import struct
+from collections.abc import Iterable
+from hashlib import blake2b
+from itertools import chain, islice
+
+from .tables import Pair
+
+HASH_PAIRS = 1024  # That are hashed in one step; another number gives another hash.
+
+Piece = tuple[bytes, int]  # Its first key, its size in bytes.
+
+
+def split_points(pieces: Iterable[Piece], count: int) -> list[bytes]:
+    """At most count keys, ascending, that part the pieces into groups of about equal size.
+
+    The pieces ascend by their first keys; a point is one of these, never that of the first piece.
+    """
+    found = list(pieces)
+    total = sum(size for _, size in found)
+    points: list[bytes] = []
+    behind = share = 0  # Bytes before this piece, and how many shares of all they fill.
+    for key, size in found:
+        reached = behind * (count + 1) // total if total else 0
+        if reached > share and key > found[0][0]:
+            points.append(key)
+            share = reached
+        behind += size
+    return points
+
+
+def content_hash(pairs: Iterable[Pair]) -> bytes:
+    """32 bytes that are equal for equal keys and values, in their order."""
+    digest = blake2b(digest_size=32)
+    found = iter(pairs)
+    while chunk := list(islice(found, HASH_PAIRS)):
+        sizes = [size for key, value in chunk for size in (len(key), len(value))]
+        digest.update(struct.pack(f"<{len(sizes)}I", *sizes))
+        digest.update(b"".join(chain.from_iterable(chunk)))
+    return digest.digest()

@@ -1,0 +1,557 @@
+"""What each operation of an entry means for the tables, the same on every node: a pure function of
+the tables and the operation.
+
+Beside the tables it keeps what its own operations need in a table of its own, SYSTEM, which nobody
+else writes: results by reqid, keys that vanish, sessions, pieces of large values. It never
+reads a clock and never asks who else has the entry.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from ..protocols.zerodb.ops import (
+    ABSENT,
+    ALIVE,
+    EQUAL,
+    LESS,
+    NOT_EQUAL,
+    PRESENT,
+    Attach,
+    Compare,
+    Delete,
+    DeleteLimited,
+    DeleteRange,
+    Expire,
+    Expiry,
+    Get,
+    Op,
+    Open,
+    Part,
+    Put,
+    SessionEnd,
+    SessionKeep,
+    SessionOpen,
+    Transaction,
+    Truncate,
+    unpack,
+)
+from ..protocols.zerodb.values import NO_REQID, TableOptions
+from .tables import Pair
+
+SYSTEM = -1  # The table of our own bookkeeping.
+RESULTS_MAX = 65_536  # Of transactions, kept for repeats: the newest.
+RESULTS_BYTES_MAX = 64 << 20  # Together.
+RESULT_BYTES_MAX = 1 << 20  # A transaction whose gets find more is refused.
+EXPIRE_MAX = 10_000  # Keys and sessions that one Expire ends.
+UNFINISHED_MAX = 64  # Large writes of which pieces are missing; the oldest goes.
+UNFINISHED_BYTES_MAX = 256 << 20  # Of one of them.
+
+_TABLE = struct.Struct(">I")  # Within keys numbers are big endian: their order is that of bytes.
+_NUMBER = struct.Struct(">Q")
+_NUMBERS = struct.Struct(">QQ")
+_COUNTERS = struct.Struct(">QQQQQ")
+_KEYS = {
+    "counters": b"c",
+    "bond": b"k",  # table, key: until when, with which session
+    "bonds": b"b",  # table: how many of its keys vanish
+    "expiry": b"e",  # time, table, key
+    "session": b"s",  # session: ttl, until when
+    "session expiry": b"f",  # time, session
+    "member": b"m",  # session, table, key
+    "result": b"r",  # reqid: place in the order, data
+    "result order": b"o",  # place in the order: reqid
+    "unfinished": b"q",  # reqid: index of the first piece, pieces, bytes
+    "part": b"p",  # reqid, number: data
+}
+COUNTERS = _KEYS["counters"]
+BONDS = _KEYS["bonds"]
+EXPIRIES = _KEYS["expiry"]
+SESSION_EXPIRIES = _KEYS["session expiry"]
+
+
+class State(Protocol):
+    """The tables as they are behind the operations before this one; SYSTEM is always there."""
+
+    bonded: set[int]  # Every table that may have keys that vanish.
+
+    def options(self, table: int) -> TableOptions | None:
+        """None: the table is not there."""
+
+    def create(self, table: int, options: TableOptions) -> None:
+        """Makes an empty table; it is not there."""
+
+    def drop(self, table: int) -> None:
+        """Removes a table and all that is in it."""
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
+        """Ascending, start <= key < end; nothing is changed meanwhile."""
+
+    def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
+
+    def delete(self, table: int, keys: Sequence[bytes]) -> None: ...
+
+    def delete_range(self, table: int, start: bytes, end: bytes) -> None: ...
+
+
+class Refused(Exception):
+    """The operation is not done, on no node; the text says why."""
+
+
+class Counters(NamedTuple):
+    """Of what is numbered."""
+
+    session: int = 0  # The last one.
+    token: int = 0  # The last one.
+    first_result: int = 0  # Place of the oldest result that is kept ...
+    next_result: int = 0
+    result_bytes: int = 0  # ... and what they take together.
+
+
+class Bond(NamedTuple):
+    """Why a key will vanish."""
+
+    at_ms: int = 0  # Unix time; 0: at no time.
+    session: int = 0  # 0: with none.
+
+
+def apply(state: State, index: int, op: Op) -> bytes:
+    """Carries out an operation of entry `index`; returns what it has to tell who asked for it:
+
+    transaction   u8 1 then or 0 else, u64 fencing token, then for each key of the gets of that
+                  branch u32 size (0xffffffff: absent) and value
+    session open  u64 session
+    session keep, session end   u8 1 it was alive or 0 it had ended
+    expire        u32 how many keys and sessions have ended
+    part          of the last one: what the operations that it completes have to tell, joined
+    others        nothing
+
+    Numbers are little endian. Raises Refused: this operation was not done.
+    """
+    match op:
+        case Put():
+            _put(state, op)
+        case Delete():
+            _delete(state, op.table, op.keys)
+        case Open():
+            if state.options(op.table) is None:
+                state.create(op.table, op.options)
+        case Truncate():
+            if state.options(op.table) is not None:
+                _release_range(state, op.table, b"", b"")
+                state.drop(op.table)
+        case DeleteRange():
+            _delete_range(state, op.table, op.start, op.end)
+        case DeleteLimited():
+            _delete_limited(state, op)
+        case Transaction():
+            return _transaction(state, op)
+        case Part():
+            return _part(state, index, op)
+        case Get():
+            raise Refused("a get stands outside a transaction")
+        case _:
+            return _vanishing(state, index, op)
+    return b""
+
+
+def _vanishing(state: State, index: int, op: Op) -> bytes:
+    """The operations about keys that vanish."""
+    match op:
+        case Expiry():
+            _bind(state, op.table, op.keys, Bond(at_ms=op.at_ms))
+        case Attach():
+            if _session(state, op.session) is None:
+                _delete(state, op.table, op.keys)
+            else:
+                _bind(state, op.table, op.keys, Bond(session=op.session))
+        case SessionOpen():
+            return _session_open(state, index, op)
+        case SessionKeep():
+            return _session_keep(state, op)
+        case SessionEnd():
+            alive = _session(state, op.session) is not None
+            if alive:
+                _session_end(state, op.session)
+            return bytes([alive])
+        case Expire():
+            return struct.pack("<I", _expire(state, op.now_ms))
+        case _:
+            raise Refused(f"{type(op).__name__} is no operation of a table")
+    return b""
+
+
+# ---- what the text knows ----
+
+
+def _put(state: State, op: Put) -> None:
+    if state.options(op.table) is None:
+        state.create(op.table, TableOptions())
+    if op.table in state.bonded:
+        _release(state, op.table, op.keys)
+    state.put(op.table, op.keys, op.values)
+
+
+def _delete(state: State, table: int, keys: Sequence[bytes]) -> None:
+    if state.options(table) is not None:
+        if table in state.bonded:
+            _release(state, table, keys)
+        state.delete(table, keys)
+
+
+def _delete_range(state: State, table: int, start: bytes, end: bytes) -> None:
+    if state.options(table) is not None and (not end or start < end):
+        _release_range(state, table, start, end)
+        state.delete_range(table, start, end)
+
+
+def _delete_limited(state: State, op: DeleteLimited) -> None:
+    """A range up to the first key that stays: the memory that it takes does not grow with it."""
+    if state.options(op.table) is None or op.limit == 0:
+        return
+    stays = next(islice(state.scan(op.table, op.start, b""), min(op.limit, 1 << 62), None), None)
+    _delete_range(state, op.table, op.start, b"" if stays is None else stays[0])
+
+
+# ---- keys that vanish ----
+
+
+def _bond_key(table: int, key: bytes) -> bytes:
+    return _KEYS["bond"] + _TABLE.pack(table) + key
+
+
+def _bonds_of(state: State, table: int, keys: Sequence[bytes]) -> dict[bytes, Bond]:
+    """The keys that will vanish, and why."""
+    found = state.get(SYSTEM, [_bond_key(table, key) for key in keys])
+    return {
+        key: Bond(*_NUMBERS.unpack(data))
+        for key, data in zip(keys, found, strict=True)
+        if data is not None
+    }
+
+
+def _release(state: State, table: int, keys: Sequence[bytes]) -> None:
+    """These keys will no longer vanish."""
+    _unbind(state, table, _bonds_of(state, table, keys))
+
+
+def _release_range(state: State, table: int, start: bytes, end: bytes) -> None:
+    if table not in state.bonded:
+        return
+    first = _bond_key(table, start)
+    last = _bond_key(table, end) if end else _after(_bond_key(table, b""))
+    found = state.scan(SYSTEM, first, last)
+    _unbind(state, table, {key[5:]: Bond(*_NUMBERS.unpack(data)) for key, data in found})
+
+
+def _unbind(state: State, table: int, bonds: dict[bytes, Bond]) -> None:
+    gone = []
+    for key, bond in bonds.items():
+        gone += [_bond_key(table, key), *_indexes(table, key, bond)]
+    if gone:
+        state.delete(SYSTEM, gone)
+        _count_bonds(state, table, -len(bonds))
+
+
+def _bind(state: State, table: int, keys: Sequence[bytes], wanted: Bond) -> None:
+    """Keys that are there will vanish: at a time, with a session, or with what comes first."""
+    if state.options(table) is None:
+        return
+    there = state.get(table, keys)
+    found = zip(keys, there, strict=True)
+    keys = list(dict.fromkeys(key for key, value in found if value is not None))
+    before = _bonds_of(state, table, keys)
+    gone: list[bytes] = []
+    names: list[bytes] = []
+    values: list[bytes] = []
+    for key in keys:
+        old = before.get(key, Bond())
+        new = Bond(wanted.at_ms or old.at_ms, wanted.session or old.session)
+        gone += _indexes(table, key, old)
+        indexes = _indexes(table, key, new)
+        names += [_bond_key(table, key), *indexes]
+        values += [_NUMBERS.pack(*new), *[b""] * len(indexes)]
+    state.delete(SYSTEM, gone)
+    state.put(SYSTEM, names, values)
+    _count_bonds(state, table, len(keys) - len(before))
+
+
+def _indexes(table: int, key: bytes, bond: Bond) -> list[bytes]:
+    """Where a key that vanishes is found by time and by session."""
+    name = _TABLE.pack(table) + key
+    found = []
+    if bond.at_ms:
+        found.append(EXPIRIES + _NUMBER.pack(bond.at_ms) + name)
+    if bond.session:
+        found.append(_KEYS["member"] + _NUMBER.pack(bond.session) + name)
+    return found
+
+
+def _count_bonds(state: State, table: int, more: int) -> None:
+    name = BONDS + _TABLE.pack(table)
+    before = state.get(SYSTEM, [name])[0]
+    count = (_NUMBER.unpack(before)[0] if before else 0) + more
+    assert count >= 0, f"table {table} has fewer keys that vanish than none"
+    if count:
+        state.bonded.add(table)
+        state.put(SYSTEM, [name], [_NUMBER.pack(count)])
+    elif before:
+        state.delete(SYSTEM, [name])
+
+
+def bonded_tables(found: Iterator[Pair]) -> set[int]:
+    """The tables with keys that vanish, from all of SYSTEM that begins with BONDS."""
+    return {_TABLE.unpack(key[1:])[0] for key, _ in found}
+
+
+def first_expiry_ms(first: bytes, first_session: bytes) -> int:
+    """From the first keys of SYSTEM that begin with EXPIRIES and with SESSION_EXPIRIES, if any."""
+    times = [_NUMBER.unpack_from(key, 1)[0] for key in (first, first_session) if key]
+    return max(min(times), 1) if times else 0
+
+
+# ---- sessions ----
+
+
+def _session(state: State, session: int) -> tuple[int, int] | None:
+    """Its ttl and when it ends, in ms; None: it has ended."""
+    data = state.get(SYSTEM, [_KEYS["session"] + _NUMBER.pack(session)])[0]
+    if data is None:
+        return None
+    ttl_ms, until_ms = _NUMBERS.unpack(data)
+    return ttl_ms, until_ms
+
+
+def _session_write(state: State, session: int, ttl_ms: int, until_ms: int) -> None:
+    number = _NUMBER.pack(session)
+    names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
+    state.put(SYSTEM, names, [_NUMBERS.pack(ttl_ms, until_ms), b""])
+
+
+def _until(ttl_ms: int, now_ms: int) -> int:
+    return min(ttl_ms + now_ms, 2**64 - 1)
+
+
+def _session_open(state: State, index: int, op: SessionOpen) -> bytes:
+    """It has the number of its entry, or the next one where an entry begins several."""
+    counters = _counters(state)
+    session = max(index, counters.session + 1)
+    _write_counters(state, counters._replace(session=session))
+    _session_write(state, session, op.ttl_ms, _until(op.ttl_ms, op.now_ms))
+    return struct.pack("<Q", session)
+
+
+def _session_keep(state: State, op: SessionKeep) -> bytes:
+    found = _session(state, op.session)
+    if found is None:
+        return b"\0"
+    ttl_ms, until_ms = found
+    later_ms = max(until_ms, _until(ttl_ms, op.now_ms))  # An old request takes nothing away.
+    _session_forget(state, op.session, until_ms)
+    _session_write(state, op.session, ttl_ms, later_ms)
+    return b"\1"
+
+
+def _session_forget(state: State, session: int, until_ms: int) -> None:
+    number = _NUMBER.pack(session)
+    names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
+    state.delete(SYSTEM, names)
+
+
+def _session_end(state: State, session: int) -> None:
+    found = _session(state, session)
+    assert found is not None
+    _session_forget(state, session, found[1])
+    prefix = _KEYS["member"] + _NUMBER.pack(session)
+    members = [key[len(prefix) :] for key, _ in state.scan(SYSTEM, prefix, _after(prefix))]
+    _delete_names(state, members)
+
+
+def _delete_names(state: State, names: list[bytes]) -> None:
+    """Deletes keys that are given with their table's number before them."""
+    by_table: dict[int, list[bytes]] = {}
+    for name in names:
+        by_table.setdefault(_TABLE.unpack_from(name)[0], []).append(name[4:])
+    for table, keys in by_table.items():
+        _delete(state, table, keys)
+
+
+def _expire(state: State, now_ms: int) -> int:
+    """Ends what is due, the oldest first, at most EXPIRE_MAX; returns how many."""
+    end = _after(EXPIRIES + _NUMBER.pack(now_ms))
+    due = [key[9:] for key, _ in islice(state.scan(SYSTEM, EXPIRIES, end), EXPIRE_MAX)]
+    _delete_names(state, due)
+    end = _after(SESSION_EXPIRIES + _NUMBER.pack(now_ms))
+    left = EXPIRE_MAX - len(due)
+    found = islice(state.scan(SYSTEM, SESSION_EXPIRIES, end), left)
+    sessions = [_NUMBER.unpack_from(key, 9)[0] for key, _ in found]
+    for session in sessions:
+        _session_end(state, session)
+    return len(due) + len(sessions)
+
+
+# ---- transactions ----
+
+
+def _counters(state: State) -> Counters:
+    data = state.get(SYSTEM, [COUNTERS])[0]
+    return Counters() if data is None else Counters(*_COUNTERS.unpack(data))
+
+
+def _write_counters(state: State, counters: Counters) -> None:
+    state.put(SYSTEM, [COUNTERS], [_COUNTERS.pack(*counters)])
+
+
+def _transaction(state: State, op: Transaction) -> bytes:
+    """A repeat gets the result of the first time and changes nothing.
+
+    The gets of a branch read what was there before it.
+    """
+    keeps = op.reqid != NO_REQID
+    if keeps and (known := kept_result(state.get(SYSTEM, [result_key(op.reqid)])[0])) is not None:
+        return known
+    counters = _counters(state)
+    holds = all(_holds(state, compare) for compare in op.compares)
+    branch = op.then if holds else op.otherwise
+    values = b"".join(_value(state, step) for step in branch if isinstance(step, Get))
+    counters = counters._replace(token=counters.token + holds)
+    result = struct.pack("<BQ", holds, counters.token) + values
+    if len(result) > RESULT_BYTES_MAX:
+        raise Refused(f"the gets find {len(values)} bytes, at most {RESULT_BYTES_MAX}")
+    for step in branch:
+        if not isinstance(step, Get):
+            apply(state, 0, step)
+    if keeps:
+        counters = _keep_result(state, counters, op.reqid, result)
+    _write_counters(state, counters)
+    return result
+
+
+def _holds(state: State, compare: Compare) -> bool:
+    if compare.kind == ALIVE:
+        number = int.from_bytes(compare.key, "little")
+        return number < 2**64 and _session(state, number) is not None
+    value = state.get(compare.table, [compare.key])[0]
+    match compare.kind:
+        case kind if kind == ABSENT:
+            return value is None
+        case kind if kind == PRESENT:
+            return value is not None
+        case kind if kind == EQUAL:
+            return value == compare.operand
+        case kind if kind == NOT_EQUAL:
+            return value != compare.operand
+        case kind if kind == LESS:
+            return value is not None and value < compare.operand
+        case _:
+            return value is not None and value > compare.operand
+
+
+def _value(state: State, op: Get) -> bytes:
+    parts = []
+    total = 0
+    for key in op.keys:
+        value = state.get(op.table, [key])[0]
+        total += len(value or b"")
+        if total > RESULT_BYTES_MAX:
+            raise Refused(f"the gets find more than {RESULT_BYTES_MAX} bytes")
+        parts.append(struct.pack("<I", 0xFFFFFFFF if value is None else len(value)))
+        parts.append(value or b"")
+    return b"".join(parts)
+
+
+def result_key(reqid: bytes) -> bytes:
+    """Where SYSTEM keeps the result of a transaction."""
+    return _KEYS["result"] + reqid
+
+
+def kept_result(data: bytes | None) -> bytes | None:
+    """The result in what SYSTEM keeps, None when there is none."""
+    return None if data is None else data[8:]
+
+
+def _keep_result(state: State, counters: Counters, reqid: bytes, result: bytes) -> Counters:
+    """The newest results are kept, bounded in number and size."""
+    first, size = counters.first_result, counters.result_bytes + len(result)
+    place = counters.next_result
+    gone = []
+    while first < place and (size > RESULTS_BYTES_MAX or place - first >= RESULTS_MAX):
+        order = _KEYS["result order"] + _NUMBER.pack(first)
+        oldest = state.get(SYSTEM, [order])[0]
+        assert oldest is not None, f"result {first} is not there"
+        data = kept_result(state.get(SYSTEM, [result_key(oldest)])[0])
+        size -= len(data or b"")
+        gone += [order, result_key(oldest)]
+        first += 1
+    state.delete(SYSTEM, gone)
+    number = _NUMBER.pack(place)
+    names = [_KEYS["result order"] + number, result_key(reqid)]
+    state.put(SYSTEM, names, [reqid, number + result])
+    return counters._replace(first_result=first, next_result=place + 1, result_bytes=size)
+
+
+# ---- large values ----
+
+
+def _part(state: State, index: int, op: Part) -> bytes:
+    """Kept until all pieces are there, then they are applied as one."""
+    name = _KEYS["unfinished"] + op.reqid
+    prefix = _KEYS["part"] + op.reqid
+    before = state.get(SYSTEM, [name])[0]
+    first, count, size = _COUNTERS.unpack(before)[:3] if before else (index, 0, 0)
+    if size + len(op.data) > UNFINISHED_BYTES_MAX:
+        _forget_parts(state, op.reqid)
+        raise Refused(f"the pieces have more than {UNFINISHED_BYTES_MAX} bytes together")
+    piece = prefix + _TABLE.pack(op.part)
+    if state.get(SYSTEM, [piece])[0] is not None:
+        return b""  # It came twice.
+    if count + 1 < op.count:
+        if before is None:
+            _bound_unfinished(state)
+        state.put(
+            SYSTEM,
+            [name, piece],
+            [_COUNTERS.pack(first, count + 1, size + len(op.data), 0, 0), op.data],
+        )
+        return b""
+    pieces = dict(state.scan(SYSTEM, prefix, _after(prefix)))
+    pieces[piece] = op.data
+    _forget_parts(state, op.reqid)
+    try:
+        ops = unpack(b"".join(pieces[key] for key in sorted(pieces)))
+    except ValueError as error:
+        raise Refused(f"the pieces together are malformed: {error}") from None
+    if any(isinstance(one, Part) for one in ops):
+        raise Refused("the pieces together hold pieces again")
+    told, problem = [], ""
+    for one in ops:
+        try:
+            told.append(apply(state, index, one))
+        except Refused as error:  # As in an entry, the others are done.
+            problem = problem or str(error)
+    if problem:
+        raise Refused(problem)
+    return b"".join(told)
+
+
+def _bound_unfinished(state: State) -> None:
+    """Whoever proposed the oldest has long given up."""
+    prefix = _KEYS["unfinished"]
+    found = [(data[:8], key[1:]) for key, data in state.scan(SYSTEM, prefix, _after(prefix))]
+    for _, reqid in sorted(found)[: max(len(found) + 1 - UNFINISHED_MAX, 0)]:
+        _forget_parts(state, reqid)
+
+
+def _forget_parts(state: State, reqid: bytes) -> None:
+    prefix = _KEYS["part"] + reqid
+    state.delete_range(SYSTEM, prefix, _after(prefix))
+    state.delete(SYSTEM, [_KEYS["unfinished"] + reqid])
+
+
+def _after(prefix: bytes) -> bytes:
+    """The smallest bytes behind all that begin with prefix, which is not all 0xff."""
+    short = prefix.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1])

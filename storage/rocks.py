@@ -1,0 +1,446 @@
+"""The tables' engine on a disk: one RocksDB database, one column family a table.
+
+A replicated database has no log of the engine's: all tables are flushed as one, together with the
+index of the entry that they have reached, and what is lost with a crash is applied again from
+there. A local database has one, that a write may wait for.
+
+What the system column family says is made durable with the data that it tells of, but column
+families come and go at once. So none is ever used twice: a table that is truncated gets another one
+when it is made anew, and the old one goes when it is durable that nobody needs it. A column family
+is called `number.cache.block.buffer.bloom.compression`: its options must be known to open it.
+
+Four traps of rocksdict 0.3.29 are kept out of here: flush() of one column family tears what is
+flushed as one apart; set_iterate_lower_bound() sets the upper bound; a Snapshot reads what is
+written after it; items() ends without a word where it meets damage.
+"""
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
+from types import GeneratorType
+from typing import cast
+
+import rocksdict
+
+from ..protocols.zerodb.values import TableOptions
+from .content import Piece, content_hash, split_points
+from .errors import Damaged, StorageError, refused
+from .operations import (
+    BONDS,
+    EXPIRIES,
+    SESSION_EXPIRIES,
+    SYSTEM,
+    Refused,
+    apply,
+    bonded_tables,
+    first_expiry_ms,
+    kept_result,
+    result_key,
+)
+from .rocks_batch import APPLIED, AT, NUMBER, TABLES, Batch
+from .rocks_families import (
+    Family,
+    Guard,
+    Shared,
+    database_options,
+    family_name,
+    family_options,
+    parse_family,
+)
+from .rocks_walk import Row, Walk, file_pieces, files_of
+from .tables import Entry, Outcome, Pair, TableInfo
+
+SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
+STUCK_MAX = 10  # Attempts of recover() until the database is opened anew.
+FREE_BYTES_MIN = 16 << 20  # On the disk, to do that: it needs some itself.
+EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it: about 0.3 s.
+PIECE_PAIRS = 64  # That are one piece then.
+
+
+def open_tables(path: str, shared: Shared, replicated: bool) -> "RocksTables":
+    """Opens a database, or makes it. Raises StorageError."""
+    return RocksTables(path, shared, replicated, read_only=False)
+
+
+def open_checkpoint(path: str, shared: Shared) -> "RocksTables":
+    """Opens what RocksTables.checkpoint() has made, to read it alone; it changes no byte, so many
+    processes may do so at once. Raises StorageError."""
+    return RocksTables(path, shared, replicated=True, read_only=True)
+
+
+class RocksTables:
+    """The Tables of a database. One process has it open, but for a checkpoint."""
+
+    def __init__(self, path: str, shared: Shared, replicated: bool, read_only: bool) -> None:
+        self.path = path
+        self.problem = ""
+        self.applied = (0, 0)
+        self.families: dict[int, Family] = {}  # SYSTEM is among them.
+        self.bonded: set[int] = set()
+        self._shared = shared
+        self._replicated = replicated
+        self._read_only = read_only
+        self._spare: dict[TableOptions, list[Family]] = {}
+        self._doomed: list[Family] = []  # They go when it is durable that nobody needs them.
+        self._scans: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
+        self._database: rocksdict.Rdict | None = None
+        self._next_number = 1  # Of a column family.
+        self._attempts = 0
+        self._expires_ms: int | None = None  # None: it has to be looked up.
+        self._write_options = rocksdict.WriteOptions()
+        self._write_options.disable_wal = replicated  # type: ignore[method-assign, assignment]
+        self._sync_options = rocksdict.WriteOptions()
+        self._sync_options.disable_wal = replicated  # type: ignore[method-assign, assignment]
+        self._sync_options.sync = not replicated
+        self._open(SPARE_MIN)
+
+    # ---- opening ----
+
+    def _open(self, spares: int) -> None:
+        """Opens it with this many column families in store, if it is new or needs more."""
+        guard = Guard(self.path)
+        with guard:
+            there = os.path.exists(f"{self.path}/CURRENT")
+            names = rocksdict.Rdict.list_cf(self.path) if there else []
+        numbers = [int(name.split(".")[0]) for name in names if "." in name]
+        self._next_number = max([0, *numbers]) + 1
+        if not there or spares > SPARE_MIN:
+            names += [self._next_name(TableOptions()) for _ in range(spares)]
+        if not there:
+            _make_folder(self.path)
+        parsed = {name: parse_family(name)[1] for name in names if "." in name}
+        made = {
+            name: family_options(options, self._shared, self._replicated)
+            for name, options in {"system": TableOptions(), **parsed}.items()
+        }
+        options = {name: one for name, (one, _) in made.items()}
+        options["default"] = database_options(self._shared, self._replicated)
+        access = rocksdict.AccessType
+        with guard:
+            self._database = rocksdict.Rdict(
+                self.path,
+                database_options(self._shared, self._replicated),
+                options,
+                access.read_only(False) if self._read_only else access.read_write(),
+            )
+            families = {
+                name: self._family(name, parsed.get(name, TableOptions()), own)
+                for name, (_, own) in made.items()
+            }
+        self._load(families)
+
+    def _next_name(self, options: TableOptions) -> str:
+        number, self._next_number = self._next_number, self._next_number + 1
+        return family_name(number, options)
+
+    def _family(self, name: str, options: TableOptions, own: rocksdict.Cache | None) -> Family:
+        database = self._opened()
+        data = database.get_column_family(name)
+        return Family(name, options, own, data, database.get_column_family_handle(name))
+
+    def _opened(self) -> rocksdict.Rdict:
+        if self._database is None:
+            raise StorageError(self.path, f"not open: {self.problem}", "it is tried again")
+        return self._database
+
+    def _load(self, families: dict[str, Family]) -> None:
+        """Finds out which column family is which table; the others were not needed any more, or
+        not yet, when the process ended."""
+        self.families = {SYSTEM: families.pop("system")}
+        for key, value in self.scan(SYSTEM, TABLES, TABLES + b"\xff" * 5):
+            table, name = NUMBER.unpack(key[1:])[0], value.decode()
+            if name not in families:
+                problem = f"table {table} lacks its column family {name}"
+                raise Damaged(self.path, problem, "move it away: it is made anew")
+            self.families[table] = families.pop(name)
+        applied = self.get(SYSTEM, [APPLIED])[0]
+        self.applied = (0, 0) if applied is None else AT.unpack(applied)
+        self.bonded = bonded_tables(self.scan(SYSTEM, BONDS, BONDS + b"\xff" * 5))
+        self._expires_ms = None
+        self._spare = {}
+        self._doomed = []
+        for family in families.values():
+            if next(iter(family.data.keys()), None) is None:
+                self._spare.setdefault(family.options, []).append(family)
+            else:
+                self._doomed.append(family)
+        if not self._read_only:
+            self._drop_doomed()
+
+    def take_family(self, options: TableOptions) -> Family:
+        """An empty column family with these options that nobody has used."""
+        spare = self._spare.get(options)
+        if spare:
+            return spare.pop()
+        name = self._next_name(options)
+        made, own = family_options(options, self._shared, self._replicated)
+        with Guard(self.path):
+            self._opened().create_column_family(name, made)
+            return self._family(name, options, own)
+
+    def _grow(self, wanted: int) -> None:
+        """Puts column families in store when too many are wanted: to make many while the database
+        is opened takes less time than to make one by one."""
+        spares = len(
+            self._spare.get(TableOptions(), ())
+        )  # A family that we held would hold it open.
+        if wanted <= spares or wanted + len(self.families) <= SPARE_MIN or self._scanned():
+            return
+        self._reopen(wanted + max(SPARE_MIN + 1, len(self.families)))
+
+    def _reopen(self, spares: int) -> None:
+        self.close()
+        self._open(spares)
+
+    # ---- reading ----
+
+    def tables(self) -> dict[int, TableOptions]:
+        return {table: family.options for table, family in self.families.items() if table != SYSTEM}
+
+    @property
+    def expires_ms(self) -> int:
+        if self._expires_ms is None:
+            firsts = [
+                next(self.keys(SYSTEM, prefix, prefix + b"\xff" * 9), b"")
+                for prefix in (EXPIRIES, SESSION_EXPIRIES)
+            ]
+            self._expires_ms = first_expiry_ms(*firsts)
+        return self._expires_ms
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        family = self.families.get(table)
+        if family is None:
+            return [None] * len(keys)
+        with Guard(self.path):
+            found: list[bytes | None] = family.data.get(list(keys))  # type: ignore[assignment]
+            return found
+
+    def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
+        family = self.families.get(table)
+        if family is None:
+            return [False] * len(keys)
+        with Guard(self.path):
+            return [key in family.data for key in keys]
+
+    def count(self, table: int, start: bytes = b"", end: bytes = b"") -> int:
+        found = self.keys(table, start, end and end + b"\0")
+        last = deque(enumerate(found, 1), maxlen=1)
+        return last[0][0] if last else 0
+
+    def scan(
+        self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
+    ) -> Iterator[Pair]:
+        family = self.families.get(table)
+        if family is None:
+            return iter(())
+        walk = Walk(self.path, family.data, start, end, reverse)
+        found = family.data.items(reverse, walk.first, walk.options)
+        return self._held(walk.pairs(cast(Iterator[Pair], found)))
+
+    def keys(
+        self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
+    ) -> Iterator[bytes]:
+        family = self.families.get(table)
+        if family is None:
+            return iter(())
+        walk = Walk(self.path, family.data, start, end, reverse)
+        found = family.data.keys(reverse, walk.first, walk.options)
+        return self._held(walk.keys(cast(Iterator[bytes], found)))
+
+    def last_key(self, table: int) -> bytes:
+        """Empty: the table is."""
+        return next(self.keys(table, reverse=True), b"")
+
+    def _held(self, scan: Generator[Row, None, None]) -> Iterator[Row]:
+        self._scans.add(scan)
+        return scan
+
+    def _scanned(self) -> bool:
+        """Whether somebody holds a scan, and with it the database."""
+        return any(cast("GeneratorType[object, None, None]", scan).gi_frame for scan in self._scans)
+
+    # ---- writing ----
+
+    def write(self, entries: Sequence[Entry], sync: bool = False) -> list[Outcome]:
+        entries = [one for one in entries if one.log_index == 0 or one.log_index > self.applied[0]]
+        if not entries:
+            return []
+        unknown = {op.table for entry in entries for op in entry.ops}.difference(self.families)
+        batch = None
+        try:
+            self._grow(len(unknown))
+            batch = Batch(self)
+            outcomes = list(_outcomes(batch, entries))
+            self._commit(batch, entries[-1], sync)
+        except StorageError as error:
+            if batch is not None:
+                for family in batch.made:  # Nothing is in them.
+                    self._spare.setdefault(family.options, []).append(family)
+            self.problem = str(error)
+            raise
+        return outcomes
+
+    def _commit(self, batch: Batch, last: Entry, sync: bool) -> None:
+        at = (last.log_index, last.term) if last.log_index else None
+        made = batch.finish(at)
+        sync = sync or bool(batch.dropped)
+        with Guard(self.path):
+            self._opened().write(made, self._sync_options if sync else self._write_options)
+        self.families = batch.families
+        self.applied = at or self.applied
+        self._expires_ms = None
+        self.problem = ""
+        if batch.dropped:
+            self._doomed += batch.dropped
+            self._drop_doomed()
+
+    def _drop_doomed(self) -> None:
+        """What can't be dropped now is the next time, or at the next start."""
+        if not self._doomed:
+            return
+        try:
+            self.flush()
+            while self._doomed:
+                with Guard(self.path):
+                    self._opened().drop_column_family(self._doomed[-1].name)
+                self._doomed.pop()
+        except StorageError as error:
+            self.problem = str(error)
+
+    def result(self, reqid: bytes) -> bytes | None:
+        return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
+
+    def flush(self) -> None:
+        with Guard(self.path):
+            if self._replicated:
+                # This one, and no other that rocksdict has, flushes all column families as one.
+                options = rocksdict.CompactOptions()
+                options.set_exclusive_manual_compaction(False)
+                self._opened().compact_range(None, None, options)
+            else:
+                self._opened().flush_wal(True)
+
+    def recover(self) -> bool:
+        """The engine goes on by itself some seconds after there is space again. Where it does
+        not, it is opened anew, which may lose what was not durable."""
+        if not self.problem:
+            return True
+        try:
+            if self._database is None:
+                self._open(0)
+            probe = rocksdict.WriteBatch(raw_mode=True)
+            probe.delete(b"probe", self.families[SYSTEM].handle)
+            with Guard(self.path):
+                self._opened().write(probe, self._sync_options)
+        except StorageError as error:
+            self.problem = str(error)
+            self._attempts += 1
+            if self._attempts % STUCK_MAX == 0 and not self._scanned() and self._room():
+                self._shut()
+            return False
+        self.problem = ""
+        self._attempts = 0
+        self._drop_doomed()
+        return not self.problem
+
+    def _room(self) -> bool:
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize >= FREE_BYTES_MIN
+
+    # ---- upkeep ----
+
+    def close_table(self, table: int) -> None:
+        family = self.families.get(table)
+        if family is None:
+            return
+        if self._replicated:
+            self.flush()
+        else:
+            with Guard(self.path):
+                family.data.flush()
+        if family.cache is not None:
+            family.cache.set_capacity(0)
+            family.cache.set_capacity(family.options.cache_bytes)
+
+    def compact(self, table: int, start: bytes = b"", end: bytes = b"") -> None:
+        family = self.families.get(table)
+        if family is not None:
+            with Guard(self.path):
+                family.data.compact_range(start or None, end or None)
+
+    def checkpoint(self, path: str) -> tuple[int, int]:
+        _make_folder(os.path.dirname(path))
+        with Guard(path):
+            rocksdict.Checkpoint(self._opened()).create_checkpoint(path)
+        return self.applied
+
+    def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
+        family = self.families.get(table)
+        if family is None or count < 1:
+            return []
+        with Guard(self.path):
+            files = files_of(family.data.property_value("rocksdb.sstables") or "")
+            size = sum(file.size for file in files)
+            size += family.data.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        if size > EXACT_BYTES_MAX:
+            return split_points(file_pieces(files, start, end), count)
+        return split_points(self._pieces(table, start, end), count)
+
+    def _pieces(self, table: int, start: bytes, end: bytes) -> Iterator[Piece]:
+        found = self.scan(table, start, end)
+        while pairs := list(islice(found, PIECE_PAIRS)):
+            yield pairs[0][0], sum(len(key) + len(value) for key, value in pairs)
+
+    def info(self, table: int) -> TableInfo | None:
+        family = self.families.get(table)
+        if family is None:
+            return None
+        names = ("estimate-num-keys", "total-sst-files-size", "cur-size-all-mem-tables")
+        with Guard(self.path):
+            keys, *sizes = (
+                family.data.property_int_value(f"rocksdb.{name}") or 0 for name in names
+            )
+        return TableInfo(family.options, keys, sum(sizes))
+
+    def content_hash(self, table: int) -> bytes:
+        return content_hash(self.scan(table))
+
+    def close(self) -> None:
+        if self._database is not None:
+            if not self._read_only and not self.problem:
+                self.flush()
+            self._shut()
+
+    def _shut(self) -> None:
+        families = [*self.families.values(), *self._doomed]
+        families += [family for spare in self._spare.values() for family in spare]
+        self.families, self._spare, self._doomed = {}, {}, []
+        database, self._database = self._database, None
+        for family in families:
+            family.data.close()
+        del families
+        if database is not None:
+            with Guard(self.path):
+                database.close()
+
+
+def _outcomes(batch: Batch, entries: Sequence[Entry]) -> Iterator[Outcome]:
+    """Puts the operations of entries into a batch; yields what they have to tell."""
+    for entry in entries:
+        for place, op in enumerate(entry.ops):
+            try:
+                data = apply(batch, entry.log_index, op)
+            except Refused as error:
+                yield Outcome(entry.log_index, place, b"", str(error))
+            else:
+                if data:
+                    yield Outcome(entry.log_index, place, data)
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise refused(path, "make this folder", error) from None
