@@ -3,10 +3,11 @@
  *
  *   --protocol zmqraft|etcd|zerodb|redis   what is spoken
  *   --urls A,B,..      every peer: tcp://HOST:PORT (zmqraft, zerodb) or HOST:PORT (etcd, redis)
- *   --op put|get|scan  zerodb, redis: what is asked; an update is then one row
+ *   --op put|get|scan|packed   zerodb, redis (no scans): what is asked; an update is then a row
  *   --batch N          ... rows in a request; the window counts requests
  *   --keys N           ... different keys, used one after the other
- *   --table N          zerodb: the table's number
+ *   --table N          zerodb: the table's number,
+ *   --tables N         ... and how many from there on are asked in turn
  *   --wait N           redis: each write is followed by WAIT N
  *   --libzmq PATH      zmqraft, zerodb: the shared library (pyzmq's own: no header is needed)
  *   --ident IDENT      zmqraft: node form (ident as frame 3) instead of text form
@@ -45,6 +46,7 @@ struct load_options load_options = {.clients = 1,
                                     .secs = 2,
                                     .warmup_s = 0.5,
                                     .batch = 1,
+                                    .tables = 1,
                                     .keys = 1000000,
                                     .drain_s = 20,
                                     .give_up_s = 30,
@@ -219,11 +221,11 @@ static void take_urls(char *list) {
 }
 
 static enum load_op op_of(const char *name) {
-    static const char *const names[] = {"put", "get", "scan"};
-    for (int op = LOAD_PUT; op <= LOAD_SCAN; op++)
+    static const char *const names[] = {"put", "get", "scan", "packed"};
+    for (int op = LOAD_PUT; op <= LOAD_PACKED; op++)
         if (!strcmp(name, names[op]))
             return (enum load_op)op;
-    load_die("--op: put, get or scan");
+    load_die("--op: put, get, scan or packed");
 }
 
 static bool take_option(const char *name, char *value) {
@@ -246,6 +248,8 @@ static bool take_option(const char *name, char *value) {
         o->keys = strtoull(value, NULL, 10);
     else if (!strcmp(name, "--table"))
         o->table = strtoul(value, NULL, 10);
+    else if (!strcmp(name, "--tables"))
+        o->tables = strtoul(value, NULL, 10);
     else if (!strcmp(name, "--wait"))
         o->wait = atoi(value);
     else if (!strcmp(name, "--clients"))

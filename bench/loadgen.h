@@ -18,7 +18,7 @@ enum {
     LOAD_GAP_MS_MIN = 20 /* shorter pauses between commits are not listed */
 };
 
-enum load_op { LOAD_PUT, LOAD_GET, LOAD_SCAN };
+enum load_op { LOAD_PUT, LOAD_GET, LOAD_SCAN, LOAD_PACKED };
 
 struct load_options {
     char *urls[LOAD_URLS_MAX];
@@ -33,7 +33,8 @@ struct load_options {
     enum load_op op;        /* tables: what is asked */
     int batch;              /* tables: rows in a request */
     uint64_t keys;          /* tables: so many different keys */
-    unsigned long table;    /* ZeroDB: its number */
+    unsigned long table;    /* ZeroDB: the first one's number */
+    unsigned long tables;   /* ... and how many are asked in turn */
     int wait;               /* Redis: replicas that must have a write */
     uint64_t count; /* send so many and end; 0: send for warmup_s + secs */
     double secs, warmup_s, drain_s, give_up_s;

@@ -191,7 +191,7 @@ static int connect_to(const char *url) {
 static void set_up(void) {
     if (load_options.batch < 1 || load_options.window > WINDOW_MAX || load_options.keys < 1)
         load_die("--batch, --window, --keys: out of range");
-    if (load_options.op == LOAD_SCAN)
+    if (load_options.op >= LOAD_SCAN)
         load_die("Redis has no ordered scan");
     value = malloc(load_options.size);
     if (!value)

@@ -1,7 +1,9 @@
-/* The load generator's ZeroDB driver: Put, Read and Scan in the text's framing, and packed scans.
+/* The load generator's ZeroDB driver: Put, Read and Scan in the text's framing, and packed scans
+ * (docs/protocols/zerodb.md).
  *
- * `window` requests of `batch` rows are outstanding on each connection. All of them are about one
- * table and of one type, so a connection's answers come in the order of its requests. Key number n
+ * `window` requests of `batch` rows are outstanding on each connection. All of them are of one type
+ * and about one table, so a connection's answers come in the order of its requests; with several
+ * tables latencies are those of the order of arrival. Key number n
  * is "%016x" of it, spread over the table by a multiplication: neighbours in time are none in the
  * table. A scan begins where the last one of its connection has ended and counts the rows that
  * come. Nobody fails over here: an answer that says no voids the run. */
@@ -15,18 +17,29 @@
 
 enum { KEY_SIZE = 16, WINDOW_MAX = 1 << 12, HEADER_MAX = 64 };
 enum { TYPE_READ = 0x10, TYPE_SCAN = 0x13, TYPE_PUT = 0x20, PARTSYNC = 1 };
+enum { EXTENSION_SIZE = 25, PACKED = 2, PACKED_BYTES_MAX = 8 << 20 };
 
 struct client {
     void *socket;
     uint64_t sent_at[WINDOW_MAX]; /* a ring: request n of this client is at n % WINDOW_MAX */
     uint64_t next, done;
-    char from[KEY_SIZE + 1]; /* scans: where the next one begins */
+    char from[KEY_SIZE]; /* scans: where the next one begins, */
+    size_t from_size;    /* 0: at the first row */
+};
+
+/* What an answer says, as far as it is looked at. */
+struct answer {
+    bool good;
+    uint64_t frames, packed_rows;
+    char last_key[KEY_SIZE];
+    char next_key[KEY_SIZE];
+    size_t next_size;
 };
 
 static struct client clients[LOAD_CLIENTS_MAX];
 static zmq_message message;
 static uint8_t *value;
-static uint64_t keys_used, outstanding;
+static uint64_t keys_used, requests, outstanding;
 
 /* Each number below `keys` has a place of its own: the factor is odd, the sum modulo 2^64. */
 static void write_key(char *at, uint64_t n) {
@@ -50,6 +63,15 @@ static size_t write_header(uint8_t *header) {
     default:
         header[2] = TYPE_SCAN;
     }
+    if (load_options.op == LOAD_PACKED) {
+        const uint32_t bytes_max = PACKED_BYTES_MAX;
+        memset(header + size, 0, EXTENSION_SIZE);
+        memcpy(header + size, "\x6b\x4c\x4b\x01", 4);
+        header[size + 4] = PACKED;
+        memset(header + size + 9, 'r', 12); /* The reqid: no read needs one of its own. */
+        memcpy(header + size + 21, &bytes_max, sizeof bytes_max);
+        size += EXTENSION_SIZE;
+    }
     return size;
 }
 
@@ -70,16 +92,16 @@ static void send_rows(struct client *client) {
 static void send_scan(struct client *client) {
     uint64_t limit = (uint64_t)load_options.batch;
     load_send_frame(client->socket, &limit, sizeof limit, true); /* Little endian, as we are. */
-    load_send_frame(client->socket, client->from, strlen(client->from), true);
+    load_send_frame(client->socket, client->from, client->from_size, true);
     load_send_frame(client->socket, "", 0, false);
 }
 
 static void send_request(struct client *client, uint64_t now) {
     uint8_t header[HEADER_MAX];
-    uint32_t table = (uint32_t)load_options.table;
+    uint32_t table = (uint32_t)(load_options.table + requests++ % load_options.tables);
     load_send_frame(client->socket, header, write_header(header), true);
     load_send_frame(client->socket, &table, sizeof table, true);
-    if (load_options.op == LOAD_SCAN)
+    if (load_options.op >= LOAD_SCAN)
         send_scan(client);
     else
         send_rows(client);
@@ -95,17 +117,21 @@ static bool is_good(const uint8_t *header, size_t size) {
 }
 
 /* A scan goes on behind its last key; at the table's end it begins again. */
-static void scan_on(struct client *client, uint64_t rows, const char *last) {
-    memcpy(client->from, last, KEY_SIZE);
-    client->from[KEY_SIZE] = 0;
-    if (rows < (uint64_t)load_options.batch)
-        client->from[0] = 0;
-    else
-        for (int i = KEY_SIZE; i-- > 0 && ++client->from[i] > 'f';)
-            client->from[i] = '0';
+static uint64_t scan_on(struct client *client, const struct answer *answer) {
+    if (load_options.op == LOAD_PACKED) {
+        memcpy(client->from, answer->next_key, KEY_SIZE);
+        client->from_size = answer->next_size;
+        return answer->packed_rows;
+    }
+    uint64_t rows = answer->frames / 2;
+    memcpy(client->from, answer->last_key, KEY_SIZE);
+    client->from_size = rows < (uint64_t)load_options.batch ? 0 : KEY_SIZE;
+    for (int i = KEY_SIZE; i-- > 0 && ++client->from[i] > 'f';)
+        client->from[i] = '0';
+    return rows;
 }
 
-static void on_answer(struct client *client, bool good, uint64_t frames, const char *last) {
+static void on_answer(struct client *client, const struct answer *answer) {
     uint64_t now = load_now_ns(), batch = (uint64_t)load_options.batch, rows = batch;
     if (client->done == client->next) {
         load_counters.stray++;
@@ -113,43 +139,57 @@ static void on_answer(struct client *client, bool good, uint64_t frames, const c
     }
     outstanding -= batch;
     uint64_t sent_at = client->sent_at[client->done++ % WINDOW_MAX];
-    if (!good) {
+    if (!answer->good) {
         load_counters.rejected += batch;
         return;
     }
-    if (load_options.op == LOAD_SCAN) {
-        rows = frames / 2;
+    if (load_options.op >= LOAD_SCAN) {
+        rows = scan_on(client, answer);
         load_counters.sent -= batch - rows;
-        scan_on(client, rows, last);
-    } else if (frames != (load_options.op == LOAD_GET ? batch : 0)) {
+    } else if (answer->frames != (load_options.op == LOAD_GET ? batch : 0)) {
         load_counters.malformed++;
     }
     load_commit(sent_at, now, rows);
 }
 
-/* Takes in all that waits: only the last key of a scan is looked at. */
+/* Keys and values: frames 1, 3, 5 .. and 2, 4, 6 ..; packed: key offsets, keys, value offsets,
+ * values, the key to go on from. */
+static void look_at(struct answer *answer, const void *data, size_t size) {
+    if (load_options.op == LOAD_PACKED && answer->frames == 1)
+        answer->packed_rows = size / 4 - 1;
+    if (load_options.op == LOAD_PACKED && answer->frames == 5) {
+        if (size != 0 && size != KEY_SIZE)
+            load_die("the key to go on from is none of ours");
+        answer->next_size = size;
+        memcpy(answer->next_key, data, size);
+    }
+    if (answer->frames % 2 == 1 && size == KEY_SIZE)
+        memcpy(answer->last_key, data, KEY_SIZE);
+}
+
+/* Takes in all that waits. */
 static bool drain(struct client *client) {
     bool any = false;
     while (load_zmq.msg_recv(&message, client->socket, ZMQ_DONTWAIT) >= 0) {
-        char last[KEY_SIZE] = {0};
-        uint64_t frames = 0;
-        bool good = is_good(load_zmq.msg_data(&message), load_zmq.msg_size(&message));
+        struct answer answer = {0};
+        answer.good = is_good(load_zmq.msg_data(&message), load_zmq.msg_size(&message));
         any = true;
-        for (; load_zmq.msg_more(&message); frames++) {
+        while (load_zmq.msg_more(&message)) {
             if (load_zmq.msg_recv(&message, client->socket, ZMQ_DONTWAIT) < 0)
                 load_die("zmq_msg_recv");
-            if (frames % 2 == 0 && load_zmq.msg_size(&message) == KEY_SIZE)
-                memcpy(last, load_zmq.msg_data(&message), KEY_SIZE);
+            answer.frames++;
+            look_at(&answer, load_zmq.msg_data(&message), load_zmq.msg_size(&message));
         }
-        on_answer(client, good, frames, last);
+        on_answer(client, &answer);
     }
     return any;
 }
 
 static void set_up(void) {
-    if (load_options.batch < 1 || load_options.window > WINDOW_MAX || load_options.keys < 1)
-        load_die("--batch, --window, --keys: out of range");
-    if (load_options.op == LOAD_SCAN && load_options.window != 1)
+    if (load_options.batch < 1 || load_options.window > WINDOW_MAX || load_options.keys < 1 ||
+        load_options.tables < 1)
+        load_die("--batch, --window, --keys, --tables: out of range");
+    if (load_options.op >= LOAD_SCAN && load_options.window != 1)
         load_die("a scan goes on where the last one ended: --window 1");
     load_open_libzmq(load_options.libzmq);
     value = malloc(load_options.size);

@@ -1,5 +1,6 @@
 """The load generator against tables: a ZeroDB played by hand, and Redis if it is there."""
 
+import itertools
 import shutil
 import threading
 from bisect import bisect_left
@@ -17,6 +18,19 @@ from kelek.bench.tables_peers import Redis
 POLL_MS = 20
 JOIN_S = 10
 TABLE = 7
+PACKED = b"kLK\1\2"  # Our extension, with the flag for a packed answer.
+
+
+def packed(pairs: list[bytes], rows: dict[bytes, bytes]) -> list[bytes]:
+    """Offsets, keys, offsets, values, and the key to go on from."""
+
+    def column(items: list[bytes]) -> list[bytes]:
+        ends = itertools.accumulate(map(len, items), initial=0)
+        return [b"".join(end.to_bytes(4, "little") for end in ends), b"".join(items)]
+
+    keys = pairs[::2]
+    left = sorted(key for key in rows if keys and key > keys[-1])
+    return [*column(keys), *column(pairs[1::2]), *left[:1]] + [b""] * (not left)
 
 
 class Server(threading.Thread):
@@ -26,6 +40,7 @@ class Server(threading.Thread):
         super().__init__(daemon=True)
         self.refuses = refuses
         self.rows: dict[bytes, bytes] = {}
+        self.tables: set[int] = set()
         self.stopped = threading.Event()
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -36,8 +51,10 @@ class Server(threading.Thread):
             if self.socket.poll(POLL_MS):
                 client, header, table, *frames = self.socket.recv_multipart()
                 assert header[:2] == b"\x31\x01"
-                assert table == TABLE.to_bytes(4, "little")
-                answer = self.answer(header[2:], frames)
+                self.tables.add(int.from_bytes(table, "little"))
+                answer = self.answer(header[2:4], frames)
+                if header[3:8] == PACKED:
+                    answer = packed(answer, self.rows)
                 code = b"\1" if self.refuses else b"\0"
                 self.socket.send_multipart([client, header[:3] + code, *answer])
         self.socket.close()
@@ -50,7 +67,7 @@ class Server(threading.Thread):
             return []
         if kind == b"\x10":
             return [self.rows.get(key, b"") for key in frames]
-        assert kind == b"\x13"
+        assert kind[:1] == b"\x13"
         limit, start, end = frames
         assert end == b""
         keys = sorted(self.rows)
@@ -88,6 +105,7 @@ def assert_sound(result: dict[str, Any], rows: int) -> None:
 def test_puts_write_every_key_and_reads_ask_for_them(generator: Generator, server: Server) -> None:
     load = Load(2, 4, size=10, updates=300)
     assert_sound(drive(generator, server, load, op="put", batch=10, keys=300), 300)
+    assert server.tables == {TABLE}
     assert len(server.rows) == 300
     assert {(len(key), len(value)) for key, value in server.rows.items()} == {(16, 10)}
     asked = drive(generator, server, load, op="get", batch=10, keys=300)
@@ -95,11 +113,18 @@ def test_puts_write_every_key_and_reads_ask_for_them(generator: Generator, serve
     assert_sound(drive(generator, server, Load(1, 1, updates=7), op="put", keys=7), 7)
 
 
-def test_scans_pass_over_each_row_in_turn(generator: Generator, server: Server) -> None:
+@pytest.mark.parametrize("op", ["scan", "packed"])
+def test_scans_pass_over_each_row_in_turn(generator: Generator, server: Server, op: str) -> None:
     """The last chunk of a round is short: those rows count, and no others."""
     drive(generator, server, Load(1, 1, size=3, updates=250), op="put", batch=10, keys=250)
-    result = drive(generator, server, Load(1, 1, updates=500), op="scan", batch=100)
+    result = drive(generator, server, Load(1, 1, updates=500), op=op, batch=100)
     assert_sound(result, 500)
+
+
+def test_many_tables(generator: Generator, server: Server) -> None:
+    load = Load(2, 4, updates=300)
+    assert_sound(drive(generator, server, load, op="put", batch=10, tables=7), 300)
+    assert server.tables == set(range(TABLE, TABLE + 7))
 
 
 def test_a_refusal_voids_a_run(generator: Generator, server: Server) -> None:
