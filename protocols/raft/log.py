@@ -107,10 +107,10 @@ class RaftLog:
         return self._run_firsts[at] - 1 if at < len(self._run_firsts) else self.last_index
 
     def term_last(self, term: int) -> int | None:
-        """The last index whose entry has `term`; None when there is none."""
+        """The last index whose entry has `term`, that of the base included; None: there is none."""
         at = bisect_right(self._run_terms, term) - 1
         if at < 0 or self._run_terms[at] != term:
-            return None
+            return self.base_index if term == self.base_term else None
         following = at + 1
         if following == len(self._run_firsts):
             return self.last_index

@@ -423,3 +423,20 @@ def test_after_a_loss_it_is_not_asked_for_less_than_it_may_have_committed() -> N
     assert sent_to_n2(raft).commit_index == 5
     raft.on_unreachable("n2")
     assert sent_to_n2(raft).prev_index == 5
+
+
+def test_logs_that_part_behind_a_compacted_end_of_a_term_are_brought_together() -> None:
+    """The follower's term goes on behind our base, where ours has ended: it names its first index,
+    which lies below what it has confirmed."""
+    raft = make_leader(runs=[(1, 1), (41, 2)], last_index=50, term=2)
+    raft.propose(batch(52, 10, raft.term))
+    raft.ready()
+    raft.step("n2", AppendResponse(raft.term, True, 50), 400)
+    raft.on_durable(61, raft.term)
+    raft.step("n3", AppendResponse(raft.term, True, 61), 400)
+    assert raft.ready().commit_index == 61
+    raft.compact(50)  # Of term 2, as n2's entries up to 55, which an old leader gave it.
+    (n2,) = (each for each in raft.followers if each.peer == "n2")
+    n2.probe(56, paused=True)
+    raft.step("n2", AppendResponse(raft.term, False, 0, 41, 2), 400)
+    assert (n2.next_index, n2.paused) == (51, False)

@@ -89,6 +89,9 @@ def check(log: RaftLog, model: Model) -> None:
         last = log.run_last(first_index)
         assert model.term_at(last) == term != model.term_at(last + 1)
         assert log.term_last(term) == last
+    base_term = model.terms[0]
+    if base_term not in dict(map(reversed, runs)):
+        assert log.term_last(base_term) == model.base_index
     assert log.term_last(log.last_term + 1) is None
     check_slices(log)
     again = RaftLog(log.base_index, log.base_term, log.runs, log.last_index)
