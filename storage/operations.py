@@ -508,7 +508,7 @@ def _part(state: State, index: int, op: Part) -> bytes:
     piece = prefix + _TABLE.pack(op.part)
     if state.get(SYSTEM, [piece])[0] is not None:
         return b""  # It came twice.
-    if count + 1 < op.count:
+    if count + 1 < op.parts:
         if before is None:
             _bound_unfinished(state)
         state.put(

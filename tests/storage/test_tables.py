@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,30 +18,9 @@ from kelek.protocols.zerodb.ops import (
 )
 from kelek.protocols.zerodb.values import TableOptions
 from kelek.storage.errors import Damaged, StorageError, StorageLocked
-from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.tables import Entry, Tables
-
-SHARED = Shared.of(8 << 20, 32 << 20)
-
-
-@pytest.fixture(params=["memory", "rocks", "rocks_local"])
-def tables(request: Any, tmp_path: Path) -> Iterator[Tables]:
-    made: Tables
-    if request.param == "memory":
-        made = MemoryTables()
-    else:
-        made = open_tables(str(tmp_path / "db"), SHARED, request.param == "rocks")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def rocks(tmp_path: Path) -> Iterator[RocksTables]:
-    made = open_tables(str(tmp_path / "db"), SHARED, replicated=True)
-    yield made
-    made.close()
 
 
 def put(table: int, **pairs: str) -> Put:
@@ -206,16 +184,16 @@ def test_info_estimates(tables: Tables) -> None:
 # ---- on a disk ----
 
 
-def reopen(tables: RocksTables) -> RocksTables:
+def reopen(tables: RocksTables, shared: Shared) -> RocksTables:
     tables.close()
-    return open_tables(tables.path, SHARED, replicated=True)
+    return open_tables(tables.path, shared, replicated=True)
 
 
-def test_everything_is_remembered(rocks: RocksTables) -> None:
+def test_everything_is_remembered(rocks: RocksTables, shared: Shared) -> None:
     small = TableOptions(0, 1 << 10, 1 << 20, 10, False)
     write(rocks, Open(7, small), put(7, a="1"), put(8, b="2"), Open(9, TableOptions(5 << 20)))
     write(rocks, Truncate(8), put(8, c="3"), Truncate(9))
-    again = reopen(rocks)
+    again = reopen(rocks, shared)
     assert again.applied == (2, 1)
     assert again.tables() == {7: small, 8: TableOptions()}
     assert content(again, 7) == {b"a": b"1"}
@@ -261,13 +239,13 @@ def test_closing_a_table_frees_its_memory(rocks: RocksTables) -> None:
     assert cache.get_usage() < before / 10
 
 
-def test_many_tables_are_made_quickly(rocks: RocksTables) -> None:
+def test_many_tables_are_made_quickly(rocks: RocksTables, shared: Shared) -> None:
     """More than are in store, while a scan holds the database and while none does."""
     write(rocks, *[put(table, a=str(table)) for table in range(40)])
     scan = rocks.scan(3)
     write(rocks, *[put(table, a=str(table)) for table in range(100, 130)])
     assert list(scan) == [(b"a", b"3")]
-    again = reopen(rocks)
+    again = reopen(rocks, shared)
     for table in [*range(40), *range(100, 130)]:
         assert content(again, table) == {b"a": b"%d" % table}
     again.close()
@@ -286,12 +264,12 @@ def test_truncated_tables_leave_the_disk(rocks: RocksTables) -> None:
     assert size() < 1 << 19
 
 
-def test_a_checkpoint_never_changes(rocks: RocksTables, tmp_path: Path) -> None:
+def test_a_checkpoint_never_changes(rocks: RocksTables, shared: Shared, tmp_path: Path) -> None:
     write(rocks, put(7, a="1"), put(8, b="2"))
     path = str(tmp_path / "jobs" / "lease.1")
     assert rocks.checkpoint(path) == (1, 1)
     write(rocks, put(7, a="changed"), Truncate(8))
-    readers = [open_checkpoint(path, SHARED) for _ in range(2)]
+    readers = [open_checkpoint(path, shared) for _ in range(2)]
     for reader in readers:
         assert reader.applied == (1, 1)
         assert content(reader, 7) == {b"a": b"1"}
@@ -303,12 +281,12 @@ def test_a_checkpoint_never_changes(rocks: RocksTables, tmp_path: Path) -> None:
     for reader in readers:
         reader.close()
     with pytest.raises(StorageError):
-        open_checkpoint(path, SHARED)
+        open_checkpoint(path, shared)
 
 
-def test_one_process_writes(rocks: RocksTables) -> None:
+def test_one_process_writes(rocks: RocksTables, shared: Shared) -> None:
     with pytest.raises(StorageLocked):
-        open_tables(rocks.path, SHARED, replicated=True)
+        open_tables(rocks.path, shared, replicated=True)
 
 
 def damage(folder: str) -> None:

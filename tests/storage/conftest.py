@@ -1,0 +1,37 @@
+"""Both kinds of tables for the tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kelek.storage.memory_tables import MemoryTables
+from kelek.storage.rocks import RocksTables, open_tables
+from kelek.storage.rocks_families import Shared
+from kelek.storage.tables import Tables
+
+SHARED = Shared.of(8 << 20, 32 << 20)
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return SHARED
+
+
+@pytest.fixture(params=["memory", "rocks", "rocks_local"])
+def tables(request: Any, tmp_path: Path) -> Iterator[Tables]:
+    made: Tables
+    if request.param == "memory":
+        made = MemoryTables()
+    else:
+        made = open_tables(str(tmp_path / "db"), SHARED, request.param == "rocks")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rocks(tmp_path: Path) -> Iterator[RocksTables]:
+    made = open_tables(str(tmp_path / "db"), SHARED, replicated=True)
+    yield made
+    made.close()
