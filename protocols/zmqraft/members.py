@@ -277,8 +277,17 @@ class MemberChanges:
                 self._advance(change, now_ms)
             except Refusal as refusal:
                 self._end(change, refusal.answer)
+        if self._leads_outside() and not self._handed_over:
+            self._gone_ms.setdefault(core.setup.peer_id, now_ms + FAREWELL_MS)
         if self._gone_ms or self._handed_over:
             self._farewell(now_ms)
+
+    def _leads_outside(self) -> bool:
+        """Whether we lead and have left: also who was elected on its way out, because only it had
+        the entry that says so, and knows nothing of the change."""
+        core = self._core
+        committed = core.commit_index >= self._roster.history.last_index
+        return committed and core.setup.peer_id not in core.configuration.members
 
     def _resumed(self, now_ms: int) -> Change | None:
         """The change in work; also one that is joint and whose leader is gone: we finish it."""
@@ -388,7 +397,7 @@ class MemberChanges:
             del self._gone_ms[peer]
             core.remove_learner(peer)
         own, members = core.setup.peer_id, core.configuration.members
-        if own in members or self._roster.history.last_index > core.commit_index:
+        if not self._leads_outside():
             return
         staying = [follower for follower in core.followers if follower.peer in members]
         told = all(follower.commit_sent >= core.commit_index for follower in staying)

@@ -210,6 +210,28 @@ def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
 
 
+def test_who_is_elected_on_its_way_out_leads_no_longer_than_needed() -> None:
+    """The entry that says so is with it alone when the leader is lost."""
+    ring = Ring(*OLD, "n4")
+    leader = ring.lead.core
+    ring.change(*OLD)
+    ring.run_until(lambda: bool(leader.configuration.old))
+    joint_index = leader.log.last_index
+    ring.run_until(lambda: leader.commit_index >= joint_index)
+    ring.away.update(("n2", "n3"))
+    n4 = ring.peers["n4"].core
+    ring.run_until(lambda: n4.log.last_index > joint_index)
+    assert n4.configuration.members == OLD
+    ring.away = {"n1"}
+    ring.run_until(lambda: n4.role is Role.LEADER)
+    staying = [ring.peers["n2"].core, ring.peers["n3"].core]
+    ring.run_until(lambda: any(core.role is Role.LEADER for core in staying))
+    ring.run_until(lambda: n4.role is not Role.LEADER)
+    assert all(core.commit_index > joint_index for core in staying)
+    ring.change("n2", "n3", to="n2" if staying[0].role is Role.LEADER else "n3")
+    assert ring.answer().log_index
+
+
 def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
     """It would be a new server to itself; whoever leads next is asked again."""
     leaving = ring.peers["n1"]
