@@ -318,6 +318,11 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
 int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
              uint32_t *dropped);
 
+/* Writes size bytes of data over each message's first frame, offset bytes behind its beginning.
+ * Returns KLK_OK, or KLK_EINVAL when a first frame ends before that: nothing was written. */
+int klk_messages_stamp(struct klk_messages *messages, uint32_t offset, const uint8_t *data,
+                       uint32_t size);
+
 /* ---- entries.c: a block's records as frames of a message ---- */
 
 /* A message of entries, and what of it is written. */

@@ -159,6 +159,19 @@ int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *p
     return KLK_OK;
 }
 
+int klk_messages_stamp(struct klk_messages *messages, uint32_t offset, const uint8_t *data,
+                       uint32_t size) {
+    uint64_t end = (uint64_t)offset + size;
+    for (uint32_t m = 0; m < messages->messages; m++) {
+        const uint32_t *frame = messages->offsets + messages->firsts[m];
+        if (messages->firsts[m] == messages->firsts[m + 1] || frame[1] - frame[0] < end)
+            return KLK_EINVAL;
+    }
+    for (uint32_t m = 0; m < messages->messages && size; m++)
+        memcpy(messages->bytes + messages->offsets[messages->firsts[m]] + offset, data, size);
+    return KLK_OK;
+}
+
 static int64_t monotonic_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

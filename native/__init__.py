@@ -469,6 +469,11 @@ class Arena:
         """How many messages there are."""
         return int(self._struct.messages)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all frames together."""
+        return int(self._offsets[self._struct.frames])
+
     def message(self, i: int) -> list[bytes]:
         """The frames of message i, copied."""
         if not 0 <= i < self._struct.messages:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek import native
+from kelek.native.relay import stamp
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=12), max_size=40)
 
@@ -26,6 +27,21 @@ def test_frames_grow_and_are_cleared(first: list[list[bytes]], second: list[list
         assert (len(frames), frames.messages()) == (len(messages), messages)
         frames.clear()
         assert (len(frames), frames.messages()) == (0, [])
+
+
+@given(MESSAGES, st.integers(0, 40), st.binary(max_size=40))
+def test_a_stamp_is_its_twin(messages: list[list[bytes]], offset: int, data: bytes) -> None:
+    end = offset + len(data)
+    arena = native.Arena.from_messages(messages)
+    if any(len(frames[0]) < end for frames in messages):
+        with pytest.raises(native.NativeError):
+            stamp(arena, offset, data)
+        assert arena.messages() == messages
+        return
+    stamp(arena, offset, data)
+    assert arena.messages() == [
+        [frames[0][:offset] + data + frames[0][end:], *frames[1:]] for frames in messages
+    ]
 
 
 def test_what_can_not_be() -> None:

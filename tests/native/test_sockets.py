@@ -15,6 +15,7 @@ import zmq.asyncio
 
 from kelek import native
 from kelek._native import ffi, lib
+from kelek.native.relay import send_messages
 
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
@@ -203,6 +204,23 @@ def test_a_full_pipe_keeps_the_rest_in_order(pair: Pair) -> None:
         assert drain.more or bound.poll(DEADLINE_MS)
         got += drain.take().messages()
     assert got == [*sent, [b"added", b"later"]]
+
+
+def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH, hwm=10)
+    drain = native.Drain(bound, message_bytes_max=1000)
+    messages = [[b"%d" % i, b"x"] for i in range(1000)]
+    arena = native.Arena.from_messages(messages)
+    position = 10
+    got: list[list[bytes]] = []
+    while len(got) < 990:
+        if position < 1000 and connected.poll(0, zmq.POLLOUT):
+            position, dropped = send_messages(connected, arena, position, "keep")
+            assert dropped == 0
+        assert drain.more or bound.poll(DEADLINE_MS)
+        got += drain.take().messages()
+    assert position == 1000
+    assert (got, arena.messages()) == (messages[10:], messages)
 
 
 def test_a_closed_socket_is_refused(pair: Pair) -> None:
