@@ -4,6 +4,8 @@ import os
 import time
 from itertools import count, islice
 
+from ..protocols.zmqraft.reqids import make_reqids
+
 _machine = os.urandom(3)
 _counter = count(int.from_bytes(os.urandom(3), "big"))
 
@@ -21,9 +23,7 @@ def new_reqids(number: int) -> list[bytes]:
 
     The 3 bytes of machine are random: two containers may agree on name and process id.
     """
-    process = (os.getpid() & 0xFFFF).to_bytes(2, "big")
-    head = int(time.time()).to_bytes(4, "big") + _machine + process
-    return [head + (n & 0xFFFFFF).to_bytes(3, "big") for n in islice(_counter, number)]
+    return make_reqids(int(time.time()), _machine, os.getpid(), islice(_counter, number))
 
 
 def new_reqid() -> bytes:
