@@ -49,14 +49,16 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         peer.insert(0, _actor("log_writer", raft_dir, 1))
     state_machine = [_actor("state_machine", raft_dir, 1)]
     snapshot_sender = [_actor("snapshot_sender", raft_dir, 1)]
+    alone = [*snapshot_sender, *state_machine]
+    if topology.nodes[node].zerodb:
+        alone.append(_actor("zerodb_server", str(data_dir), 0))
     units: tuple[UnitPlan, ...]
     if one_process:
-        units = (UnitPlan(node, "node", (*peer, *snapshot_sender, *state_machine)),)
+        units = (UnitPlan(node, "node", (*peer, *alone)),)
     else:
         units = (
             UnitPlan(node, "raft", tuple(peer)),
-            UnitPlan(node, "snapshot_sender", tuple(snapshot_sender)),
-            UnitPlan(node, "state_machine", tuple(state_machine)),
+            *(UnitPlan(node, actor.name, (actor,)) for actor in alone),
         )
     return NodePlan(
         node,

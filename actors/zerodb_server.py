@@ -1,0 +1,305 @@
+"""The doors to the tables of a node: takes requests in, sees to it that each is answered.
+
+What is decided is in protocols/zerodb/session.py. Answers that workers have finished are sent on
+from where they lie.
+"""
+
+import os
+import struct
+import time
+from itertools import count
+from typing import Any
+
+import msgpack
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from .. import __version__
+from ..native import Arena
+from ..native.relay import send_messages
+from ..protocols.zerodb.handoff import HEAD, HELLO, Handoff
+from ..protocols.zerodb.proposals import Result
+from ..protocols.zerodb.session import INFO, Now, Session, SessionSetup
+from ..protocols.zerodb.values import REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX, TableOptions
+from ..protocols.zmqraft.client import Client, ClientSetup, WindowLimits
+from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
+from .actor import Actor, Socket, SocketOptions, main
+from .leader_link import LeaderLink
+from .participants import worker_names
+
+REQUESTS_HWM = 1000  # Of one client, that wait to be taken in.
+ANSWERS_HWM = 4096  # That a slow client may leave lying; what is beyond is dropped.
+ANSWER_FRAMES_MAX = 1 << 22
+WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
+LOG_HEAD = b"\x55\x01\x00"
+
+# Kinds of a worker's reports; their head is that of its work.
+PROGRESS = 0
+TABLES = 1
+TROUBLE = 2
+STANDING = 3
+HANDLED = 6
+_RESULT = struct.Struct("<QII")  # LOG INDEX, place of the operation in its entry, size
+
+
+class ZeroDbServer(Actor):
+    """Serves ZeroDB (docs/protocols/zerodb.md).
+
+    clients    ROUTER  [request frames ..]                     of clients, at `url`
+    pull       PULL    the same, unanswered                    of clients, at `pull_url`
+    sub        SUB     the same, unanswered                    of any PUB, at `sub_url`
+    logs       PUB     [55 01 00][level][ms][sender][text]     to whoever listens, at `log_url`
+    work       PUSH    [HEAD][routing id][request frames ..]   to each table_worker
+    done       PULL    [routing id]([empty])[answer frames ..] finished, of them and the job_server
+    reports    PULL    [HEAD]([..])                            of each table_worker
+    requests   PUSH    as work, or what came of an ask         to the job_server
+    asks       PULL    [HEAD][table][..]                       of the job_server
+    links      DEALER  as a client of the log                  to the peers (leader_link.py)
+    """
+
+    role = "zerodb_server"
+
+    def on_start(self) -> None:
+        self._settings: dict[str, Any] = self.options["zerodb"]
+        self._machine = os.urandom(MACHINE_BYTES)
+        self._numbers = count(int.from_bytes(os.urandom(3), "big"))
+        self._leader: str | None = None
+        self._doors: list[Socket] = []
+        self._clients: Socket | None = None
+        self._logs: Socket | None = None
+        setup = ClientSetup(
+            self.setup.cluster.encode(),
+            tuple(member["url"] for member in self.options["members"].values()),
+            __version__,
+            limits=WINDOW,
+        )
+        client = Client(setup, lambda: self._new_reqids(1)[0], self.now_ms)
+        self.session = Session(self._session_setup(), client, self._new_reqids)
+        self._link = LeaderLink(self, client)
+        self._open_pipes()
+        self._open_doors()
+        self.ready()
+
+    def _session_setup(self) -> SessionSetup:
+        settings = self._settings
+        return SessionSetup(
+            f"kelek {__version__}",
+            settings["workers"],
+            frozenset(settings["local"]),
+            settings["stale"] == "allowed",
+            settings["request_timeout_ms"],
+            settings["open_on_the_fly"],
+            self.options["entry_bytes_max"],
+        )
+
+    def _new_reqids(self, number: int) -> list[bytes]:
+        numbers = (next(self._numbers) for _ in range(number))
+        return make_reqids(int(time.time()), self._machine, os.getpid(), numbers)
+
+    # ---- sockets ----
+
+    def _open_pipes(self) -> None:
+        for name, on_arena in (("reports", self._on_reports), ("asks", self._on_asks)):
+            socket = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, name),)))
+            self.listen(socket, on_arena)
+        done = SocketOptions(
+            bind=(self.endpoint(self.role, "done"),),
+            message_bytes_max=self._settings["response_bytes_max"] + (1 << 20),
+            message_frames_max=ANSWER_FRAMES_MAX,
+        )
+        self.listen(self.socket(zmq.PULL, done), self._on_done)
+        self._jobs = self._push("job_server", "requests")
+        self._work: list[tuple[Handoff, Socket]] = []
+        for handoff, name in zip(self.session.handoffs, worker_names(self.options), strict=True):
+            socket = self._push(name, "work")
+            self._work.append((handoff, socket))
+            self._watch_worker(handoff, socket)
+
+    def _push(self, actor: str, name: str) -> Socket:
+        options = SocketOptions(connect=(self.endpoint(actor, name),), immediate=True)
+        return self.socket(zmq.PUSH, options)
+
+    def _watch_worker(self, handoff: Handoff, socket: Socket) -> None:
+        """Whenever the pipe is made, the worker is asked for all that it has to report."""
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        monitor = socket.get_monitor_socket(events)
+
+        def on_events() -> None:
+            while monitor.poll(0):
+                if recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED:
+                    handoff.on_lost(self.now_ms)
+                else:
+                    self.send(socket, [HEAD.pack(HELLO, 0, 0, 0, 0, 0)])
+
+        self.watch(monitor, on_events)
+
+    def _open_doors(self) -> None:
+        url = self._settings["url"]
+        if url:
+            options = self._door("url")._replace(send_hwm=ANSWERS_HWM, router_mandatory=True)
+            self._clients = self.socket(zmq.ROUTER, options)
+            self.listen(self._clients, self._on_clients)
+            self._doors.append(self._clients)
+        for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
+            if self._settings[key]:
+                topics = (b"",) if kind == zmq.SUB else ()
+                socket = self.socket(kind, self._door(key)._replace(topics=topics))
+                self.listen(socket, self._on_one_way)
+                self._doors.append(socket)
+        if self._settings["log_url"]:
+            self._logs = self.socket(zmq.PUB, self._door("log_url"))
+
+    def _door(self, key: str) -> SocketOptions:
+        return SocketOptions(
+            bind=(self._settings[key],),
+            place=self.setup.places.get(f"zerodb.{key}", ""),
+            hwm=REQUESTS_HWM,
+            message_bytes_max=REQUEST_BYTES_MAX,
+            message_frames_max=REQUEST_FRAMES_MAX,
+        )
+
+    # ---- what arrives ----
+
+    def _now(self) -> Now:
+        return Now(self.now_ms, time.time_ns() // 1_000_000)
+
+    def _on_clients(self, arena: Arena) -> None:
+        self.session.on_requests(arena.messages(), self._now())
+
+    def _on_one_way(self, arena: Arena) -> None:
+        self.session.on_one_way(arena.messages(), self._now())
+
+    def _on_asks(self, arena: Arena) -> None:
+        for head, frames in self.unpacked(arena, HEAD, "asks"):
+            self.session.on_ask(head, frames, self._now())
+
+    def _on_done(self, arena: Arena) -> None:
+        """Finished answers go on as they are, in one call."""
+        if self._clients is not None:
+            _, dropped = send_messages(self._clients, arena)
+            self.check(self._clients)
+            self.counters["answers_dropped"] += dropped
+
+    def _on_reports(self, arena: Arena) -> None:
+        for (kind, code, _, number, index, epoch), frames in self.unpacked(arena, HEAD, "reports"):
+            if number >= len(self.session.handoffs):
+                self.log_rarely("malformed-dropped", pipe="reports", worker=number)
+                continue
+            handoff = self.session.handoffs[number]
+            self.session.on_epoch(handoff, epoch, self.now_ms)
+            standing = handoff.standing
+            if kind == PROGRESS:
+                self.session.proposals.on_results(_results(frames[0]) if frames else ())
+                handoff.standing = standing._replace(applied_index=index)
+            elif kind == TABLES:
+                tables, local = (_tables(frame) for frame in frames)
+                handoff.standing = standing._replace(tables=tables, local=local)
+            elif kind == STANDING:
+                refusal = frames[0].decode(errors="replace") if code else ""
+                handoff.standing = standing._replace(refusal=refusal)
+            elif kind == TROUBLE:
+                self.session.notice(code, frames[0].decode(errors="replace"))
+            elif kind == HANDLED:
+                handoff.on_handled(index)
+
+    # ---- in step ----
+
+    def on_wake(self, now_ms: int) -> None:
+        session = self.session
+        session.ready(now_ms)
+        self._link.act(now_ms)
+        for handoff, socket in self._work:
+            self._hand_over(handoff, socket)
+        if len(session.jobs):
+            self._send_jobs()
+        for frames in session.answers:
+            if self._clients is not None:
+                self.send_batch(self._clients, frames)
+                self.counters["answers_dropped"] += frames.dropped
+        session.answers.clear()
+        self._tell_leader()
+        self._publish()
+        for door in self._doors:
+            if session.is_full or self.stopping:
+                self.pause(door)
+            else:
+                self.resume(door)
+
+    def _hand_over(self, handoff: Handoff, socket: Socket) -> None:
+        def send(messages: Arena, position: int) -> int:
+            position, _ = send_messages(socket, messages, position, "keep")
+            self.check(socket)
+            return position
+
+        sent = handoff.send(send)
+        if sent == (socket in self._writers):
+            self.want_out(socket, None if sent else lambda: self._hand_over(handoff, socket))
+
+    def _send_jobs(self) -> None:
+        """What finds no room there is answered at once: the job_server does not run, or hangs."""
+        jobs = self.session.jobs
+        position, _ = send_messages(self._jobs, jobs, 0, "keep")
+        for left in range(position, jobs.count):
+            self.session.refuse_job(jobs.message(left))
+        jobs.clear()
+
+    def _tell_leader(self) -> None:
+        leader = self.session.client.leader
+        if leader != self._leader:
+            self._leader = leader
+            self.session.notice(INFO, f"the leader is at {leader}" if leader else "no leader")
+
+    def _publish(self) -> None:
+        notices = self.session.notices
+        if self._logs is not None:
+            sender = f"{self.setup.node}/{self.role}".encode()
+            now = (time.time_ns() // 1_000_000).to_bytes(8, "little")
+            for level, text in notices:
+                frames = [LOG_HEAD, bytes([level]), now, sender, text.encode()]
+                self.send(self._logs, frames)
+        notices.clear()
+
+    def deadline_ms(self) -> int | None:
+        times = (self.session.deadline_ms, self._link.deadline_ms)
+        return min((each for each in times if each is not None), default=None)
+
+    # ---- the end ----
+
+    def drained(self) -> bool:
+        return not self.session.inflight
+
+    def on_stop(self) -> None:
+        self._link.close()
+
+    def status(self) -> dict[str, object]:
+        session = self.session
+        return {
+            "leader": session.client.leader,
+            "inflight": session.inflight,
+            "applied_index": min(each.standing.applied_index for each in session.handoffs),
+            "problem": next(
+                (each.standing.refusal for each in session.handoffs if each.standing.refusal), None
+            ),
+            **session.counters,
+        }
+
+
+def _results(joined: bytes) -> list[tuple[int, Result]]:
+    """Reads what a worker reports of operations: <QII LOG INDEX, place, size; u8 code, data ..."""
+    found: list[tuple[int, Result]] = []
+    offset = 0
+    while offset < len(joined):
+        index, _, size = _RESULT.unpack_from(joined, offset)
+        offset += _RESULT.size
+        found.append((index, Result(joined[offset], joined[offset + 1 : offset + size])))
+        offset += size
+    return found
+
+
+def _tables(packed: bytes) -> dict[int, TableOptions]:
+    unpacked = msgpack.unpackb(packed, strict_map_key=False)
+    return {table: TableOptions(*options) for table, options in unpacked.items()}
+
+
+if __name__ == "__main__":
+    main(ZeroDbServer)

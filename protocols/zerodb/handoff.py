@@ -1,0 +1,186 @@
+"""The requests that were handed to one table_worker, until it has answered them.
+
+They go in batches, one for each wake of the server. A batch is kept until the worker says that it
+is done with it: a worker that dies leaves nobody without an answer, and none of its requests is
+done twice that must not be.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ...native import Arena, Frames
+from ...native.relay import stamp
+from . import values
+from .values import TableOptions
+
+# kind, flags, reserved, spare: the worker's epoch, index that must be applied first, ticket
+HEAD = struct.Struct("<BBHIQQ")
+_STAMP = struct.Struct("<IQQ")
+_STAMP_OFFSET = 4
+
+ANSWER = 0  # A client's request, to be answered.
+SILENT = 1  # One that nobody waits for.
+CHECKPOINT = 2
+FAILED = 3
+WRITE = 4  # A synced write to a local table, for a job.
+HELLO = 5
+ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
+EPOCH_MASK = 0xFFFFFFFF
+
+Message = list[bytes]
+
+
+class Batch:
+    """Requests that go to a worker together: [HEAD][routing id][request frames ..] each."""
+
+    __slots__ = ("begun_ms", "frames", "index", "loose", "position", "ticket")
+
+    def __init__(self, frames: Frames, index: int, begun_ms: int, loose: bool = False) -> None:
+        self.frames = frames
+        self.index = index
+        self.begun_ms = begun_ms
+        self.loose = loose  # It goes as it is, and whoever asked for it asks again.
+        self.ticket = 0
+        self.position = 0  # Messages that were sent.
+
+    def messages(self) -> Iterator[Message]:
+        for position in range(self.frames.count):
+            yield self.frames.message(position)
+
+
+class Standing(NamedTuple):
+    """What a worker has said of itself."""
+
+    applied_index: int = 0
+    refusal: str = ""  # Why its engine takes no writes now.
+    tables: dict[int, TableOptions] = {}
+    local: dict[int, TableOptions] = {}
+
+
+class Handoff:
+    """One worker, as the server sees it."""
+
+    def __init__(self, number: int, timeout_ms: int) -> None:
+        self.number = number
+        self.standing = Standing()
+        self.epoch: int | None = None  # None: it has not reported yet, nothing is sent.
+        self._timeout_ms = timeout_ms
+        self._ticket = 0
+        self._unsent: deque[Batch] = deque()
+        self._sent: deque[Batch] = deque()
+        self._lost_ms: int | None = None  # Since when it is gone.
+
+    @property
+    def count(self) -> int:
+        """Requests that it has not answered."""
+        return sum(batch.frames.count for batch in (*self._unsent, *self._sent))
+
+    @property
+    def size(self) -> int:
+        """Bytes of them."""
+        return sum(batch.frames.size for batch in (*self._unsent, *self._sent))
+
+    def add(self, frames: Frames, index: int, now_ms: int) -> None:
+        """Hands a batch over, behind all others."""
+        if frames.count:
+            self._unsent.append(Batch(frames, index, now_ms))
+
+    def add_loose(self, message: Message, now_ms: int) -> None:
+        """Hands over what a job has asked for, with a ticket of its own."""
+        frames = Frames(1 << 12, 8)
+        frames.add(message)
+        self._unsent.append(Batch(frames, 0, now_ms, loose=True))
+
+    def send(self, send: Callable[[Arena, int], int]) -> bool:
+        """Sends what waits; False: the pipe is full.
+
+        send   gets messages and the position to begin at, returns the position it came to
+        """
+        while self._unsent and self.epoch is not None:
+            batch = self._unsent[0]
+            if not (batch.ticket or batch.loose):
+                self._ticket += 1
+                batch.ticket = self._ticket
+            if not (batch.position or batch.loose):
+                head = _STAMP.pack(self.epoch & EPOCH_MASK, batch.index, batch.ticket)
+                stamp(batch.frames, _STAMP_OFFSET, head)
+            batch.position = send(batch.frames, batch.position)
+            if batch.position < batch.frames.count:
+                return False
+            self._unsent.popleft()
+            if not batch.loose:
+                self._sent.append(batch)
+        return True
+
+    def on_handled(self, ticket: int) -> None:
+        """The worker has answered everything up to this ticket."""
+        while self._sent and self._sent[0].ticket <= ticket:
+            self._sent.popleft()
+
+    def on_lost(self, now_ms: int) -> None:
+        """The worker is gone, or its pipe is."""
+        if self._lost_ms is None:
+            self._lost_ms = now_ms
+
+    def on_epoch(self, epoch: int, now_ms: int) -> list[Message]:
+        """A report of this epoch has come: of a new one, what the old one has not answered goes to
+        it again. Returns the requests that must not: they may have been done."""
+        self._lost_ms = None
+        if epoch == self.epoch:
+            return []
+        begun, self.epoch = self.epoch is not None, epoch
+        if not begun:
+            return []
+        self._unsent.extendleft(reversed(self._sent))
+        self._sent.clear()
+        doubtful: list[Message] = []
+        for batch in self._unsent:
+            if batch.position:
+                batch.position = 0
+                doubtful += self._without_doubtful(batch)
+        return doubtful
+
+    @staticmethod
+    def _without_doubtful(batch: Batch) -> list[Message]:
+        messages = list(batch.messages())
+        doubtful = [message for message in messages if not _is_repeatable(message)]
+        if doubtful:
+            batch.frames.clear()
+            for message in messages:
+                if _is_repeatable(message):
+                    batch.frames.add(message)
+        return doubtful
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When fail() has something to do."""
+        if self.epoch is not None and self._lost_ms is None:
+            return self._unsent[0].begun_ms + self._timeout_ms if self._unsent else None
+        begun = [batch.begun_ms for batch in (*self._sent, *self._unsent)]
+        return min(begun) + self._timeout_ms if begun else None
+
+    def fail(self, now_ms: int) -> list[Message]:
+        """The requests that have waited for too long: for a worker that is gone, or for room."""
+        gone = self.epoch is None or self._lost_ms is not None
+        failed: list[Message] = []
+        for batches in (self._sent, self._unsent) if gone else (self._unsent,):
+            while batches and batches[0].begun_ms + self._timeout_ms <= now_ms:
+                batch = batches.popleft()
+                if batch.loose:
+                    continue
+                first = batch.position if batches is self._unsent and not gone else 0
+                failed += list(batch.messages())[first:]
+        return failed
+
+
+def _is_repeatable(message: Message) -> bool:
+    """Whether it leaves the same when it is done a second time, with all that followed it."""
+    header = message[2] if len(message) > 2 else b""
+    return header[2:3] not in _ONCE
+
+
+_ONCE = frozenset(
+    bytes([each]) for each in (values.DELETE_LIMITED, values.TRANSACTION, values.SESSION)
+)

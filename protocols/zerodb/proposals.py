@@ -1,0 +1,352 @@
+"""Writes of replicated tables on their way: into the log, through its commit, until they are
+applied here. Then, and not before, their clients are answered.
+
+Writes that arrive together fly together: one pack to the leader, one batch of answers. The order of
+arrival is the order in the log, whatever fails (protocols/zmqraft/window.py).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...native import Frames
+from ..zmqraft.client import Client, Pending
+from .handoff import Message
+
+FLIGHT_WRITES_MAX = 1024
+FLIGHT_BYTES_MAX = 256 << 10
+DEADLINES_APART_MS = 20  # Writes whose deadlines are nearer share a flight, and the first's.
+RESULTS_MAX = 1 << 16  # Kept for flights whose commit is not heard of yet.
+
+
+class Write(NamedTuple):
+    """One request, as it goes into the log."""
+
+    reqids: Sequence[bytes]
+    entries: Sequence[bytes]  # One, or the parts of a large one.
+    deadline_ms: int
+    answer: Message | None  # What its client gets when it is applied; None: nobody waits.
+    wants_result: bool = False  # The answer is not known before: made of what the worker reports.
+    ask: int | None = None  # The ticket of a job that asks for it.
+
+
+class Failure(NamedTuple):
+    """What is to be told instead of an answer."""
+
+    answer: Message | None
+    ask: int | None
+    text: str
+    retry: bool  # It may go well another time.
+    unproposed: bool = False  # It never left this node.
+    database: bool = False  # The engine's word.
+
+
+class Result(NamedTuple):
+    """What a worker has reported of one operation of an entry."""
+
+    code: int
+    data: bytes
+
+
+class Done(NamedTuple):
+    """A write that is applied and has more to tell than its answer."""
+
+    write_answer: Message
+    results: tuple[Result, ...]
+
+
+class Flight:
+    """Writes that travel as one pack."""
+
+    __slots__ = (
+        "answers",
+        "asks",
+        "count",
+        "deadline_ms",
+        "entries",
+        "index",
+        "pending",
+        "places",
+        "reqids",
+        "size",
+        "wanting",
+    )
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+        self.reqids: list[bytes] = []
+        self.entries: list[bytes] = []
+        self.size = 0
+        self.count = 0  # Requests.
+        self.answers = Frames()  # Of those whose clients wait, in order ...
+        self.places: list[int] = []  # ... and the entry of each: its last.
+        self.wanting: set[int] = set()  # Places whose answers are made of results.
+        self.asks: list[tuple[int, int]] = []  # (ticket, place)
+        self.pending: Pending | None = None
+        self.index = 0  # Of its last entry, once it is committed.
+
+    def takes(self, write: Write) -> bool:
+        """Whether one more belongs in here."""
+        return (
+            len(self.entries) + len(write.entries) <= FLIGHT_WRITES_MAX
+            and self.size + sum(map(len, write.entries)) <= FLIGHT_BYTES_MAX
+            and abs(write.deadline_ms - self.deadline_ms) <= DEADLINES_APART_MS
+        )
+
+    def add(self, write: Write) -> None:
+        self.reqids += write.reqids
+        self.entries += write.entries
+        self.size += sum(map(len, write.entries))
+        self.count += 1
+        place = len(self.entries) - 1
+        if write.answer is not None:
+            self.answers.add(write.answer)
+            self.places.append(place)
+            if write.wants_result:
+                self.wanting.add(place)
+        if write.ask is not None:
+            self.asks.append((write.ask, place))
+
+    def indexes(self) -> list[int]:
+        """The LOG INDEX of each entry, once it is committed."""
+        assert self.pending is not None
+        return [
+            index for count, first in self.pending.runs for index in range(first, first + count)
+        ]
+
+    def give_up(self, text: str) -> list[Failure]:
+        """Nobody waits any longer; what is in the window stays there, for the order's sake."""
+        failures = [
+            Failure(self.answers.message(i), None, text, True) for i in range(self.answers.count)
+        ]
+        failures += [Failure(None, ask, text, True) for ask, _ in self.asks]
+        self.answers, self.places, self.asks = Frames(), [], []
+        self.count, self.deadline_ms = 0, _NEVER
+        return failures
+
+
+class Proposals:
+    """All writes that are not applied yet, first to last."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._open: Flight | None = None  # The last one, still growing.
+        self._queued: deque[Flight] = deque()
+        self._flying: deque[Flight] = deque()  # In the client's window.
+        self._committed: deque[Flight] = deque()
+        self._results: dict[int, list[Result]] = {}
+        self.failures: list[Failure] = []  # To be told.
+        self.done: list[Done] = []
+        self.answers: list[Frames] = []  # To be sent as they are.
+        self.asks: list[tuple[int, int, tuple[Result, ...]]] = []  # (ticket, index, results)
+
+    def _all(self) -> Iterator[Flight]:
+        yield from self._committed
+        yield from self._flying
+        yield from self._queued
+        if self._open is not None:
+            yield self._open
+
+    @property
+    def count(self) -> int:
+        """Writes on their way."""
+        return sum(flight.count for flight in self._all())
+
+    @property
+    def size(self) -> int:
+        """Bytes of them."""
+        return sum(flight.size for flight in self._all())
+
+    def add(self, write: Write) -> None:
+        """Takes a write in, behind all others."""
+        whole = len(write.entries) == 1
+        if self._open is not None and not (whole and self._open.takes(write)):
+            self._queued.append(self._open)
+            self._open = None
+        if whole:
+            if self._open is None:
+                self._open = Flight(write.deadline_ms)
+            self._open.add(write)
+            return
+        for part in range(len(write.entries) - 1):  # Each in a flight of its own: they are large.
+            flight = Flight(_NEVER)
+            flight.add(Write([write.reqids[part]], [write.entries[part]], _NEVER, None))
+            self._queued.append(flight)
+        last = Flight(write.deadline_ms)
+        last.add(write._replace(reqids=write.reqids[-1:], entries=write.entries[-1:]))
+        self._queued.append(last)
+
+    def propose(self) -> None:
+        """Hands to the client's window what finds room there."""
+        window = self._client.window
+        while window.has_room:
+            if not self._queued and self._open is not None:
+                self._queued.append(self._open)
+                self._open = None
+            if not self._queued or window.knows(self._queued[0].reqids[0]):
+                return  # A repeat of what is on its way: its turn comes when that is done.
+            flight = self._queued.popleft()
+            flight.pending = Pending(flight.reqids, flight.entries)
+            window.add(flight.pending)
+            self._flying.append(flight)
+
+    def on_results(self, results: Sequence[tuple[int, Result]]) -> None:
+        """What a worker has reported, by LOG INDEX and in order."""
+        if not any(True for _ in self._all()):
+            return  # Of other nodes' writes.
+        for index, result in results:
+            self._results.setdefault(index, []).append(result)
+        while len(self._results) > RESULTS_MAX:
+            del self._results[next(iter(self._results))]
+
+    def collect(self, applied_index: int, refusal: str) -> None:
+        """Takes in what the window knows, and answers what is applied.
+
+        refusal   why the engine of a worker takes no writes now
+        """
+        while self._flying:
+            flight = self._flying[0]
+            assert flight.pending is not None
+            if flight.pending.refusal:
+                self._on_refused()
+            elif flight.pending.runs:
+                flight.index = max(first + count - 1 for count, first in flight.pending.runs)
+                self._committed.append(self._flying.popleft())
+            else:
+                break
+        while self._committed:
+            flight = self._committed[0]
+            if flight.index <= applied_index:
+                self._finish(self._committed.popleft())
+            elif refusal:
+                text = f"entry {flight.index} is in the log, but not applied here yet: {refusal}"
+                self._committed.popleft()
+                self.failures += [
+                    failure._replace(database=True) for failure in flight.give_up(text)
+                ]
+            else:
+                break
+        if not any(True for _ in self._all()):
+            self._results.clear()
+
+    def _on_refused(self) -> None:
+        """The leader will never take one of them; those behind it go again, in order."""
+        again = list(reversed(self._flying))  # The window has let go of all behind it, too.
+        self._flying.clear()
+        first = again[-1]
+        assert first.pending is not None
+        text = f"the leader has refused the write: {first.pending.refusal}"
+        self.failures += self._without(first, {first.pending.position}, text)
+        for flight in again:
+            flight.pending = None
+            if flight.entries:
+                self._queued.appendleft(flight)
+
+    def withdraw(self, routing_id: bytes, text: str) -> None:
+        """Takes back what this client waits for and what has not left yet."""
+        for flight in (*self._queued, *((self._open,) if self._open else ())):
+            positions = {
+                place
+                for i, place in enumerate(flight.places)
+                if flight.answers.message(i)[0] == routing_id
+            }
+            if positions:
+                without = self._without(flight, positions, text)
+                self.failures += [
+                    failure._replace(retry=True, unproposed=True) for failure in without
+                ]
+        self._queued = deque(flight for flight in self._queued if flight.entries)
+        if self._open is not None and not self._open.entries:
+            self._open = None
+
+    @staticmethod
+    def _without(flight: Flight, positions: set[int], text: str) -> list[Failure]:
+        """Takes entries out of a flight; returns what their clients are to be told."""
+        kept = [place for place in range(len(flight.entries)) if place not in positions]
+        moved = {place: new for new, place in enumerate(kept)}
+        told: list[Failure] = []
+        answers, places = Frames(), []
+        for i, place in enumerate(flight.places):
+            if place in moved:
+                answers.add(flight.answers.message(i))
+                places.append(moved[place])
+            else:
+                told.append(Failure(flight.answers.message(i), None, text, False))
+        told += [Failure(None, ask, text, False) for ask, at in flight.asks if at not in moved]
+        flight.answers, flight.places = answers, places
+        flight.reqids = [flight.reqids[place] for place in kept]
+        flight.entries = [flight.entries[place] for place in kept]
+        flight.size = sum(map(len, flight.entries))
+        flight.wanting = {moved[place] for place in flight.wanting if place in moved}
+        flight.asks = [(ask, moved[place]) for ask, place in flight.asks if place in moved]
+        flight.count = max(0, flight.count - len(positions))
+        return told
+
+    def _finish(self, flight: Flight) -> None:
+        """All of a flight is applied."""
+        if not (self._results or flight.wanting or flight.asks):
+            if flight.answers.count:
+                self.answers.append(flight.answers)
+            return
+        indexes = flight.indexes()
+        plain = Frames()
+        for i, place in enumerate(flight.places):
+            answer = flight.answers.message(i)
+            results = tuple(self._results.get(indexes[place], ()))
+            refused = next((it for it in results if it.code), None)
+            if refused is not None:
+                text = refused.data.decode(errors="replace")
+                self.failures.append(Failure(answer, None, text, False, database=True))
+            elif place not in flight.wanting:
+                plain.add(answer)
+            elif results:
+                self.done.append(Done(answer, results))
+            else:
+                text = f"entry {indexes[place]} is applied, its result is not known here"
+                self.failures.append(Failure(answer, None, text, True))
+        if plain.count:
+            self.answers.append(plain)
+        for ask, place in flight.asks:
+            results = tuple(self._results.get(indexes[place], ()))
+            self.asks.append((ask, indexes[place], results))
+
+    def clear_told(self) -> None:
+        """The owner has taken what is to be told."""
+        self.failures, self.done, self.answers, self.asks = [], [], [], []
+
+    def expire(self, now_ms: int, reason: str) -> None:
+        """Gives up what has waited for too long.
+
+        reason   why nothing is committed, as far as is known
+        """
+        late = [flight for flight in self._all() if flight.deadline_ms <= now_ms]
+        for flight in late:
+            if flight.index:
+                text = f"entry {flight.index} is in the log, but not applied here yet"
+                self.failures += flight.give_up(text)
+            elif flight.pending is not None:
+                text = f"not known to be committed: {reason}; it may still be"
+                self.failures += flight.give_up(text)
+            else:
+                text = f"nothing was written: {reason}"
+                unheard = flight.count - len(flight.places) - len(flight.asks)
+                self.failures += [
+                    failure._replace(unproposed=True) for failure in flight.give_up(text)
+                ]
+                if unheard:
+                    self.failures.append(Failure(None, None, f"{unheard} writes: {text}", False))
+        dropped = {id(flight) for flight in late if flight.pending is None}
+        if dropped:
+            self._queued = deque(each for each in self._queued if id(each) not in dropped)
+            if self._open is not None and id(self._open) in dropped:
+                self._open = None
+        self._committed = deque(each for each in self._committed if each not in late)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When expire() has something to do."""
+        found = min((flight.deadline_ms for flight in self._all()), default=_NEVER)
+        return None if found == _NEVER else found
+
+
+_NEVER = 1 << 62

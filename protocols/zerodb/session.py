@@ -1,0 +1,581 @@
+"""The server of ZeroDB without IO: what becomes of each request, who does it, what is answered.
+
+Writes of replicated tables go through the log (proposals.py), reads of them to this node's worker
+once a leader has said how far they must look, everything else to the worker or the job_server at
+once (handoff.py). Finished answers of those come back past this machine.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from ...native import Frames
+from ...native.reads import WAIT_CONFIRMED
+from ..zmqraft.client import Client, PendingRead
+from . import answers, ops, requests, values
+from .codec import decode_request, error_code, peek
+from .handoff import (
+    ANSWER,
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    HEAD,
+    SILENT,
+    WRITE,
+    Handoff,
+    Message,
+)
+from .proposals import Failure, Proposals, Write
+from .requests import Request, RequestError
+from .values import Extension, decode_extension
+
+FEATURES = (
+    values.FEATURE_PARTSYNC
+    | values.FEATURE_FULLSYNC
+    | values.FEATURE_PACKED
+    | values.FEATURE_STALE
+    | values.FEATURE_TABLE_INFO
+    | values.FEATURE_SPLIT_POINTS
+    | values.FEATURE_TRANSACTIONS
+    | values.FEATURE_TTL
+    | values.FEATURE_LEASES
+)
+READ_TYPES = frozenset(
+    {
+        values.READ,
+        values.COUNT,
+        values.EXISTS,
+        values.SCAN,
+        values.SPLIT_POINTS,
+        values.TABLE_INFO,
+        values.WATCH,
+    }
+)
+LOCAL_TYPES = frozenset({values.CLOSE_TABLE, values.COMPACT_TABLE})  # Of a node, not of a table.
+SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
+INFLIGHT_MAX = 1 << 17  # Requests that are not answered; beyond them the doors are not read.
+INFLIGHT_BYTES_MAX = 256 << 20
+PART_BYTES_MAX = 4 << 20  # Of a large write; the log takes them one after the other.
+GATES_MAX = 10_000  # Connections whose order waits for a repeat.
+NOTICES_MAX = 64  # In one wake; the others are only counted.
+
+# Levels of the log PUB.
+ERROR, WARN, INFO = 1, 2, 3
+
+
+class SessionSetup(NamedTuple):
+    """What the topology says (docs/topology.md, `zerodb`)."""
+
+    software: str
+    workers: int = 1
+    local: frozenset[int] = frozenset()
+    stale_allowed: bool = False
+    request_timeout_ms: int = 5000
+    open_on_the_fly: bool = True
+    entry_bytes_max: int = 10 << 20
+
+
+class Now(NamedTuple):
+    """The two clocks."""
+
+    ms: int  # Monotonic.
+    unix_ms: int
+
+
+class _Round:
+    """Reads that wait for the same word of the leader's."""
+
+    __slots__ = ("asks", "deadline_ms", "frames", "read")
+
+    def __init__(self, read: PendingRead, frames: dict[int, Frames], deadline_ms: int) -> None:
+        self.read = read
+        self.frames = frames  # By worker.
+        self.asks: list[tuple[int, int, Message]] = []  # (worker, ticket, frames behind the head)
+        self.deadline_ms = deadline_ms
+
+
+class Session:
+    """All requests of one server.
+
+    The owner hands in what arrives, and after ready() sends what is in `answers` and `jobs` and
+    what the handoffs hold.
+    """
+
+    def __init__(
+        self, setup: SessionSetup, client: Client, new_reqids: Callable[[int], list[bytes]]
+    ) -> None:
+        self.setup = setup
+        self.client = client
+        self.proposals = Proposals(client)
+        self.handoffs = [
+            Handoff(number, setup.request_timeout_ms) for number in range(setup.workers)
+        ]
+        self.answers: list[Frames] = []  # For the ROUTER.
+        self.jobs = Frames()  # For the job_server.
+        self.notices: list[tuple[int, str]] = []  # For the log PUB: (level, text).
+        self.counters: Counter[str] = Counter()
+        self._new_reqids = new_reqids
+        self._now = Now(0, 0)
+        self._out = Frames()
+        self._direct: dict[int, Frames] = {}  # By worker: what needs no word of the leader's.
+        self._reads: dict[int, Frames] = {}  # By worker: what waits for one.
+        self._asks: list[tuple[int, int, Message]] = []
+        self._rounds: deque[_Round] = deque()
+        self._gates: dict[bytes, bytes] = {}  # Routing id: the reqid that must come first.
+        self._opening: dict[int, int] = {}  # Tables whose open is on its way, and until when.
+
+    # ---- what arrives ----
+
+    def on_requests(self, messages: Iterable[Message], now: Now) -> None:
+        """From the ROUTER: [routing id]([empty])[request frames ..] each."""
+        self._now = now
+        for message in messages:
+            envelope = len(message) > 1 and not message[1]
+            behind = 2 if envelope else 1
+            self._on_request(message[:behind], message[behind:])
+
+    def on_one_way(self, messages: Iterable[Message], now: Now) -> None:
+        """From the PULL or the SUB: [request frames ..] each. Nobody is answered."""
+        self._now = now
+        for frames in messages:
+            request_type, table = peek(frames)
+            if request_type not in values.ONE_WAY_TYPES:
+                self._drop(f"a request of type {request_type:#04x} over PULL or SUB")
+            elif table is not None and self._goes_straight(request_type, table):
+                self._hand(self._direct, table, SILENT, [b""], frames)
+            else:
+                self._write([], frames)
+
+    def on_ask(self, head: Sequence[int], frames: Message, now: Now) -> None:
+        """From the job_server: a checkpoint of a table, or a write (docs/architecture.md)."""
+        self._now = now
+        kind, ticket = head[0], head[5]
+        if kind not in (CHECKPOINT, WRITE) or len(frames) != 2 or len(frames[0]) != 4:
+            self.counters["malformed_asks"] += 1
+            return
+        table = int.from_bytes(frames[0], "little")
+        if table in self.setup.local:
+            self._worker(table).add_loose(
+                [HEAD.pack(kind, 0, 0, 0, 0, ticket), b"", *frames], now.ms
+            )
+        elif kind == CHECKPOINT:
+            self._asks.append((table % self.setup.workers, ticket, [b"", *frames]))
+        else:
+            self._propose(frames[1], table, Write([], [], self._deadline(0), None, ask=ticket))
+
+    # ---- requests ----
+
+    def _on_request(self, prefix: Message, frames: Message) -> None:
+        request_type, table = peek(frames)
+        self.counters["requests"] += 1
+        if request_type in READ_TYPES and table is not None:
+            self._read(prefix, frames, table)
+        elif table is not None and self._goes_straight(request_type, table):
+            kind = ANSWER
+            if request_type in values.WRITE_TYPES and _is_async(request_type, frames[0]):
+                self._answer(prefix, _acknowledgement(frames[0]))
+                kind = SILENT
+            self._hand(self._direct, table, kind, prefix, frames)
+        elif request_type in values.JOB_TYPES:
+            envelope = ENVELOPE if len(prefix) > 1 else 0
+            head = HEAD.pack(ANSWER, envelope, 0, 0, 0, 0)
+            self.jobs.add([head, prefix[0], *frames])
+        else:
+            self._write(prefix, frames)
+
+    def _goes_straight(self, request_type: int, table: int) -> bool:
+        """Whether the worker alone does it: it judges the frames, too."""
+        if request_type in LOCAL_TYPES:
+            return True
+        writes = request_type in values.ONE_WAY_TYPES or request_type in values.WRITE_TYPES
+        return writes and request_type != values.WRITE_TABLES and table in self.setup.local
+
+    def _read(self, prefix: Message, frames: Message, table: int) -> None:
+        header = frames[0]
+        extended = header[3:7] == values.EXTENSION_MAGIC and len(header) > 7
+        stale = extended and header[7] & values.STALE
+        if stale or self.setup.stale_allowed or table in self.setup.local:
+            self._hand(self._direct, table, ANSWER, prefix, frames)
+        else:
+            self._hand(self._reads, table, ANSWER, prefix, frames)
+
+    def _hand(
+        self, to: dict[int, Frames], table: int, kind: int, prefix: Message, frames: Message
+    ) -> None:
+        worker = table % self.setup.workers
+        out = to.get(worker)
+        if out is None:
+            out = to[worker] = Frames()
+        envelope = ENVELOPE if len(prefix) > 1 else 0
+        out.add([HEAD.pack(kind, envelope, 0, 0, 0, 0), prefix[0], *frames])
+
+    def _worker(self, table: int) -> Handoff:
+        return self.handoffs[table % self.setup.workers]
+
+    def _write(self, prefix: Message, frames: Message) -> None:
+        """Whatever is decided here; without a prefix nobody is answered."""
+        try:
+            request = decode_request(frames)
+            self._decide(prefix, frames, request)
+        except RequestError as error:
+            self._refuse(prefix, frames, error)
+
+    def _decide(self, prefix: Message, frames: Message, request: Request) -> None:
+        match request:
+            case requests.ServerInfo():
+                features = FEATURES | values.FEATURE_OPEN * self.setup.open_on_the_fly
+                self._answer(
+                    prefix, answers.encode_server_info(request, features, self.setup.software)
+                )
+            case requests.TableInfo():
+                if self.setup.workers > 1:
+                    text = f"frame 1: expected a table number: there are {self.setup.workers}"
+                    raise _refusal(request, f"{text} workers")
+                self._read(prefix, frames, 0)
+            case _:
+                self._modify(prefix, frames, request)
+
+    def _modify(self, prefix: Message, frames: Message, request: Request) -> None:
+        operations = requests.operations(request, self._now.unix_ms)
+        tables = _tables_of(operations)
+        local = tables & self.setup.local
+        if len(tables) > 1:
+            self._check_together(request, tables, local)
+        if not local:
+            self._check_known(request, operations)
+        is_async = not prefix or _is_async(frames[0][2], frames[0])
+        if self._gates and prefix:
+            self._pass_gate(prefix[0], request)
+        if is_async and prefix:
+            self._answer(prefix, answers.encode_ok(request))
+        table = min(tables, default=0)
+        if local:
+            kind = SILENT if is_async else ANSWER
+            self._hand(self._direct, table, kind, prefix or [b""], frames)
+        elif operations:
+            answer = None if is_async else [*prefix, *_success(request)]
+            results = isinstance(request, requests.Transaction | requests.Session)
+            deadline_ms = self._deadline(request.extension.deadline_ms)
+            write = Write([request.extension.reqid], [], deadline_ms, answer, results)
+            self._propose(ops.pack(operations), table, write)
+
+    def _pass_gate(self, routing_id: bytes, request: Request) -> None:
+        """Behind a write that was given up unproposed, a client that repeats it gets nothing in
+        before that repeat: its order holds."""
+        gate = self._gates.get(routing_id)
+        if gate is None or not request.extension.reqid:
+            return
+        if request.extension.reqid != gate:
+            raise _GatedError(
+                requests.type_of(request),
+                values.ERROR,
+                "an earlier write of this connection was given up: repeat that first",
+                request.extension,
+            )
+        del self._gates[routing_id]
+
+    def _check_together(self, request: Request, tables: set[int], local: set[int]) -> None:
+        """One atomic batch is of one worker, and replicated or not."""
+        names = ", ".join(map(str, sorted(tables)))
+        if local and local != tables:
+            these = ", ".join(map(str, sorted(local)))
+            raise _together(request, f"the tables {names}: {these} are local, the others not")
+        if len({table % self.setup.workers for table in tables}) > 1:
+            raise _together(request, f"the tables {names} are of several workers")
+
+    def _check_known(self, request: Request, operations: list[ops.Op]) -> None:
+        """Without open_on_the_fly, a write is for a table that was opened."""
+        if self.setup.open_on_the_fly:
+            return
+        for op in operations:
+            if isinstance(op, ops.Open):
+                self._opening[op.table] = self._deadline(0)
+            elif not isinstance(op, ops.Truncate) and not self._is_known(op.table):
+                raise _refusal(request, f"table {op.table} is not open; open it first (0x01)")
+
+    def _is_known(self, table: int) -> bool:
+        if table in self._worker(table).standing.tables:
+            return True
+        return self._opening.get(table, 0) > self._now.ms
+
+    def _propose(self, data: bytes, table: int, write: Write) -> None:
+        reqid = next((each for each in write.reqids if each and each != values.NO_REQID), b"")
+        bytes_max = min(self.setup.entry_bytes_max, PART_BYTES_MAX)
+        if len(data) <= bytes_max:
+            reqids, entries = [reqid or self._new_reqids(1)[0]], [data]
+        else:
+            whole = reqid or self._new_reqids(1)[0]
+            entries = ops.cut(data, table, whole, bytes_max)
+            reqids = [*self._new_reqids(len(entries) - 1), whole]
+        self.proposals.add(write._replace(reqids=reqids, entries=entries))
+        self.counters["writes"] += 1
+
+    def _deadline(self, asked_ms: int) -> int:
+        timeout_ms = self.setup.request_timeout_ms
+        return self._now.ms + (min(asked_ms, timeout_ms) if asked_ms else timeout_ms)
+
+    # ---- answers ----
+
+    def _answer(self, prefix: Message, frames: Message) -> None:
+        if prefix:
+            self._out.add([*prefix, *frames])
+
+    def _refuse(self, prefix: Message, frames: Message, error: RequestError) -> None:
+        """The text's code; an unflagged write is acknowledged whatever it holds, and told of."""
+        self.counters["malformed"] += 1
+        header = frames[0] if frames else b""
+        text = f"request {error.request_type:#04x}: {error.text}"
+        if error.request_type == values.PROTOCOL_ERROR:
+            text = error.text
+        if not prefix:
+            self._drop(text)
+        elif isinstance(error, _GatedError):
+            self._answer(prefix, answers.encode_refusal(error, retry=True))
+        elif not isinstance(error, _TogetherError) and _is_async(error.request_type, header):
+            self._answer(prefix, [answers.encode_head(error.request_type, 0, error.extension)])
+            self._drop(text)
+        else:
+            self._answer(prefix, answers.encode_refusal(error))
+
+    def _drop(self, text: str) -> None:
+        """A write that does nothing, of which nobody is told but who reads the log PUB."""
+        self.counters["dropped"] += 1
+        self.notice(WARN, f"dropped: {text}")
+
+    def notice(self, level: int, text: str) -> None:
+        """Something for the log PUB."""
+        if len(self.notices) < NOTICES_MAX:
+            self.notices.append((level, text))
+
+    def _tell(self, failure: Failure) -> None:
+        if failure.ask is not None:
+            code = values.DATABASE_ERROR if failure.database else values.ERROR
+            head = HEAD.pack(FAILED, 0, 0, code, 0, failure.ask)
+            self.jobs.add([head, failure.text.encode()])
+        if failure.answer is None:
+            if failure.ask is None:
+                self._drop(failure.text)
+            return
+        prefix, header = _split(failure.answer)
+        code = values.DATABASE_ERROR if failure.database else error_code(header[2])
+        error = RequestError(header[2], code, failure.text, _echoed(header))
+        if failure.unproposed and error.extension.reqid and prefix[0] not in self._gates:
+            if len(self._gates) == GATES_MAX:
+                del self._gates[next(iter(self._gates))]
+            self._gates[prefix[0]] = error.extension.reqid
+            self.proposals.withdraw(prefix[0], f"nothing was written: {self.reason}")
+        self._answer(prefix, answers.encode_refusal(error, failure.retry))
+        self.counters["failed"] += 1
+
+    def _tell_reader(self, message: Message, text: str, retry: bool = True) -> None:
+        """Answers a request that was to go, or has gone, to a worker: [HEAD][routing id][..]."""
+        kind, flags, *_ = HEAD.unpack(message[0])
+        if kind != ANSWER:
+            self._drop(text)
+            return
+        prefix = message[1:2] + [b""] * (flags & ENVELOPE)
+        try:
+            extension = decode_request(message[2:]).extension
+        except RequestError as error:
+            extension = error.extension
+        request_type = peek(message[2:])[0]
+        refusal = RequestError(request_type, error_code(request_type), text, extension)
+        self._answer(prefix, answers.encode_refusal(refusal, retry))
+        self.counters["failed"] += 1
+
+    def refuse_job(self, message: Message) -> None:
+        """What was in `jobs` and can't go there: a client is told, an ask comes again."""
+        if message[0][0] == ANSWER:
+            self._tell_reader(message, "no job_server runs on this node now")
+
+    def on_epoch(self, handoff: Handoff, epoch: int, now_ms: int) -> None:
+        """A worker has reported; if it is a new one, some requests are not known to be done."""
+        for message in handoff.on_epoch(epoch, now_ms):
+            self._tell_reader(message, "the table_worker has ended; it may have been done", False)
+
+    # ---- in step ----
+
+    def ready(self, now_ms: int) -> None:
+        """Acts once a wake, behind all that has arrived."""
+        self._now = self._now._replace(ms=now_ms)
+        self._begin_round()
+        self._end_rounds(now_ms)
+        for worker, frames in self._direct.items():
+            self.handoffs[worker].add(frames, 0, now_ms)
+        self._direct = {}
+        self._collect(now_ms)
+        self.proposals.propose()
+        for handoff in self.handoffs:
+            for message in handoff.fail(now_ms):
+                self._tell_reader(message, f"table_worker {handoff.number + 1} does not answer")
+        if self._out.count:
+            self.answers.append(self._out)
+            self._out = Frames()
+
+    def _begin_round(self) -> None:
+        if self._reads or self._asks:
+            read = self.client.reads.add(PendingRead(WAIT_CONFIRMED))
+            round_ = _Round(read, self._reads, self._deadline(0))
+            round_.asks = self._asks
+            self._rounds.append(round_)
+            self._reads, self._asks = {}, []
+
+    def _end_rounds(self, now_ms: int) -> None:
+        waiting: deque[_Round] = deque()
+        for round_ in self._rounds:
+            if round_.read.index:
+                for worker, frames in round_.frames.items():
+                    self.handoffs[worker].add(frames, round_.read.index, now_ms)
+                for worker, ticket, rest in round_.asks:
+                    head = HEAD.pack(CHECKPOINT, 0, 0, 0, round_.read.index, ticket)
+                    self.handoffs[worker].add_loose([head, *rest], now_ms)
+            elif round_.read.refusal or round_.deadline_ms <= now_ms:
+                self._fail_round(round_)
+            else:
+                waiting.append(round_)
+        self._rounds = waiting
+
+    def _fail_round(self, round_: _Round) -> None:
+        self.client.reads.drop(round_.read)
+        text = f"not read: {round_.read.refusal or self.reason}"
+        for frames in round_.frames.values():
+            for position in range(frames.count):
+                self._tell_reader(frames.message(position), text)
+        for _, ticket, _ in round_.asks:
+            self._tell(Failure(None, ticket, text, True))
+
+    @property
+    def reason(self) -> str:
+        """Why a request has waited for too long."""
+        seconds = self.setup.request_timeout_ms / 1000
+        if self.client.leader is None:
+            return (
+                f"no leader was found in {seconds:g} s: an election goes on, or no majority of"
+                " the nodes runs"
+            )
+        return (
+            f"the leader at {self.client.leader} did not commit in {seconds:g} s: it has no"
+            " majority, or its disk takes no writes"
+        )
+
+    def _collect(self, now_ms: int) -> None:
+        """What is committed and applied is answered; what has waited for too long, too."""
+        proposals = self.proposals
+        refusal = next((it.standing.refusal for it in self.handoffs if it.standing.refusal), "")
+        proposals.collect(min(it.standing.applied_index for it in self.handoffs), refusal)
+        if proposals.deadline_ms is not None and proposals.deadline_ms <= now_ms:
+            proposals.expire(now_ms, self.reason)
+        for done in proposals.done:
+            self._finish(done.write_answer, [result.data for result in done.results])
+        while proposals.failures:
+            told, proposals.failures = proposals.failures, []
+            for failure in told:
+                self._tell(failure)
+        for ticket, index, _ in proposals.asks:
+            self.jobs.add([HEAD.pack(WRITE, 0, 0, 0, index, ticket)])
+        self.answers += proposals.answers
+        proposals.clear_told()
+
+    def _finish(self, answer: Message, results: list[bytes]) -> None:
+        """Makes an answer of what a worker has reported: the first result is the request's own."""
+        prefix, header = _split(answer)
+        found = results[0]
+        if header[2] == values.SESSION and len(found) == 1:  # It was kept, or is ended: 1 or 0.
+            found = answer[-1] if found == b"\1" else bytes(8)
+        self._answer(prefix, [header, found])
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called at the latest."""
+        times = [round_.deadline_ms for round_ in self._rounds]
+        times += [it.deadline_ms for it in self.handoffs if it.deadline_ms is not None]
+        if self.proposals.deadline_ms is not None:
+            times.append(self.proposals.deadline_ms)
+        return min(times, default=None)
+
+    # ---- limits ----
+
+    @property
+    def inflight(self) -> int:
+        """Requests that are not answered yet."""
+        waiting = sum(frames.count for round_ in self._rounds for frames in round_.frames.values())
+        return waiting + self.proposals.count + sum(it.count for it in self.handoffs)
+
+    @property
+    def inflight_bytes(self) -> int:
+        waiting = sum(frames.size for round_ in self._rounds for frames in round_.frames.values())
+        return waiting + self.proposals.size + sum(it.size for it in self.handoffs)
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more is to be taken in for now."""
+        return self.inflight >= INFLIGHT_MAX or self.inflight_bytes >= INFLIGHT_BYTES_MAX
+
+
+class _GatedError(RequestError):
+    """It is refused for now, for the order's sake."""
+
+
+class _TogetherError(RequestError):
+    """It is refused even where a request is always acknowledged."""
+
+
+def _refusal(request: Request, text: str) -> RequestError:
+    request_type = requests.type_of(request)
+    return RequestError(request_type, error_code(request_type), text, request.extension)
+
+
+def _together(request: Request, text: str) -> RequestError:
+    return _TogetherError(
+        requests.type_of(request),
+        values.ERROR,
+        f"{text}; one batch can't hold them",
+        request.extension,
+    )
+
+
+def _tables_of(operations: Iterable[ops.Op]) -> set[int]:
+    tables: set[int] = set()
+    for op in operations:
+        if isinstance(op, ops.Transaction):
+            tables.update(part.table for part in (*op.compares, *op.then, *op.otherwise))
+        else:
+            tables.add(op.table)
+    return tables
+
+
+def _is_async(request_type: int, header: bytes) -> bool:
+    """Whether it is acknowledged before it is done: the text's writes without a flag. 0x24 ignores
+    PARTSYNC."""
+    if request_type == values.WRITE_TABLES:
+        return not header[3:4] or not header[3] & values.FULLSYNC
+    if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:
+        return False
+    return not header[3:4] or not header[3] & SYNC_FLAGS
+
+
+def _acknowledgement(header: bytes) -> Message:
+    """The answer to a write that is acknowledged before it is looked into."""
+    try:
+        extension = decode_extension(header, 4)
+    except ValueError:
+        extension = values.NO_EXTENSION
+    return [answers.encode_head(header[2], values.OK, extension)]
+
+
+def _success(request: Request) -> Message:
+    if isinstance(request, requests.Session):
+        return answers.encode_session(request, request.session)
+    return answers.encode_ok(request)
+
+
+def _split(answer: Message) -> tuple[Message, bytes]:
+    """The prefix and the header of a finished answer."""
+    behind = 1 if answer[1] else 2
+    return answer[:behind], answer[behind]
+
+
+def _echoed(header: bytes) -> Extension:
+    """The extension that an answer's header echoes."""
+    reqid = answers.decode_answer([header]).reqid
+    return Extension(reqid=reqid) if reqid else values.NO_EXTENSION
