@@ -87,18 +87,19 @@ def decode_request(frames: Frames) -> Request:
     decoder = _DECODERS.get(request_type)
     if decoder is None:
         raise _protocol_error(f"request type {request_type:#04x} is unknown")
-    flags, extension = 0, NO_EXTENSION
+    flagged = request_type in _FLAGGED
+    flags = header[3] if flagged and len(header) > HEADER_BYTES_MIN else 0
+    extension = NO_EXTENSION
     try:
         if len(header) > HEADER_BYTES_MIN:
-            flagged = request_type in _FLAGGED
-            flags = header[3] if flagged else 0
             extension = decode_extension(header, 4 if flagged else 3)
         return decoder(frames, flags, extension)
-    except _OddKeyError as error:
-        raise RequestError(request_type, values.REQUEST_ERROR, str(error), extension) from None
-    except ValueError as error:
-        code = error_code(request_type)
-        raise RequestError(request_type, code, str(error), extension) from None
+    except ValueError as problem:
+        odd = isinstance(problem, _OddKeyError)
+        code = values.REQUEST_ERROR if odd else error_code(request_type)
+        error = RequestError(request_type, code, str(problem), extension)
+        error.flags = flags
+        raise error from None
 
 
 class _OddKeyError(ValueError):
@@ -517,7 +518,7 @@ def decode_forward_range(frames: Frames, flags: int, extension: Extension) -> re
     """
     table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
-    limit = _optional(frames, 4, "limit", 8)
+    limit = _number(frames, 4, "limit", 8)
     return requests.ForwardRange(table, start, end, limit, extension)
 
 

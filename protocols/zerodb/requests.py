@@ -16,6 +16,7 @@ class RequestError(Exception):
         self, request_type: int, code: int, text: str, extension: Extension = NO_EXTENSION
     ) -> None:
         super().__init__(text)
+        self.flags = 0  # Of a write request: PARTSYNC, FULLSYNC.
         self.request_type = request_type  # PROTOCOL_ERROR: it is not known as a request at all.
         self.code = code
         self.text = text
@@ -129,7 +130,7 @@ class ForwardRange(NamedTuple):
     table: int
     start: bytes
     end: bytes
-    limit: int | None  # Pairs; None: no limit.
+    limit: int  # Pairs.
     extension: Extension = NO_EXTENSION
 
 

@@ -1,0 +1,304 @@
+/* Requests of tables, judged, packed, forwarded and acknowledged without an object for each. */
+#include "bytes.h"
+#include "messages.h"
+
+enum {
+    READ = 0x10,
+    TABLE_READ_LAST = 0x16,
+    PUT = 0x20,
+    DELETE = 0x21,
+    DELETE_RANGE = 0x22,
+    DELETE_LIMITED = 0x23,
+    PACKED = 0x02,
+    ENTRY_HEAD = 4 + 5, /* magic, operation, table */
+    HEAD_BYTES = 24,
+    REQID_OFFSET = 9, /* within our extension */
+    OWN_FROM = 25     /* time to live and session begin here */
+};
+
+static const uint8_t EXTENSION[] = {0x6b, 0x4c, 0x4b, 0x01};
+static const uint8_t ENTRY_MAGIC[] = {0x6b, 0x4c, 0x54, 0x01};
+
+/* The frames of a request, from its header on. */
+struct frames {
+    const uint8_t *bytes;
+    const uint32_t *offsets;
+    uint32_t count;
+};
+
+static struct frames frames_of(const struct klk_messages *arena,
+                               const struct klk_request *request) {
+    uint32_t first = arena->firsts[request->message] + request->header;
+    return (struct frames){arena->bytes, arena->offsets + first,
+                           arena->firsts[request->message + 1] - first};
+}
+
+static const uint8_t *frame_at(const struct frames *frames, uint32_t i, uint32_t *size) {
+    *size = frames->offsets[i + 1] - frames->offsets[i];
+    return frames->bytes + frames->offsets[i];
+}
+
+static int is_key(uint32_t size) { return size && size <= KLK_KEY_BYTES_MAX; }
+
+/* ---- our extension ---- */
+
+/* Reads what stands behind a header's last byte of the text. KLK_ECORRUPT: not as it should be, or
+ * with fields that are for those who decode one by one. */
+static int extension_read(const uint8_t *data, uint32_t size, struct klk_request *request) {
+    if (size < 3 || memcmp(data, EXTENSION, 3) != 0) return KLK_OK; /* Ignored, as the text says. */
+    if (size < sizeof EXTENSION || data[3] != EXTENSION[3]) return KLK_ECORRUPT;
+    if (size < 41 && size != 21 && size != 25 && size != 33) return KLK_ECORRUPT;
+    request->extended = 1;
+    request->extension = data[4];
+    request->deadline_ms = klk_get_u32(data + 5);
+    memcpy(request->reqid, data + REQID_OFFSET, sizeof request->reqid);
+    for (uint32_t i = OWN_FROM; i < size && i < 41; i++)
+        if (data[i]) return KLK_ECORRUPT;
+    return KLK_OK;
+}
+
+/* ---- columns ---- */
+
+/* The items of a column: frame `place` holds offsets, the next one the bytes. */
+struct column {
+    const uint8_t *offsets;
+    const uint8_t *bytes;
+    uint32_t count;
+};
+
+static uint32_t column_size(const struct column *column, uint32_t i) {
+    const uint8_t *at = column->offsets + 4 * (size_t)i;
+    return klk_get_u32(at + 4) - klk_get_u32(at);
+}
+
+static int column_read(const struct frames *frames, uint32_t place, uint32_t item_max,
+                       struct column *column) {
+    uint32_t offsets_size, size, before = 0;
+    if (place + 1 >= frames->count) return KLK_ECORRUPT;
+    column->offsets = frame_at(frames, place, &offsets_size);
+    column->bytes = frame_at(frames, place + 1, &size);
+    if (offsets_size % 4 || !offsets_size || klk_get_u32(column->offsets)) return KLK_ECORRUPT;
+    column->count = offsets_size / 4 - 1;
+    for (uint32_t i = 0; i < column->count; i++) {
+        uint32_t offset = klk_get_u32(column->offsets + 4 * ((size_t)i + 1));
+        if (offset < before || offset > size || offset - before > item_max) return KLK_ECORRUPT;
+        before = offset;
+    }
+    return before == size ? KLK_OK : KLK_ECORRUPT;
+}
+
+static int column_keys(const struct frames *frames, struct column *keys) {
+    if (column_read(frames, 2, KLK_KEY_BYTES_MAX, keys) != KLK_OK) return KLK_ECORRUPT;
+    for (uint32_t i = 0; i < keys->count; i++)
+        if (!column_size(keys, i)) return KLK_ECORRUPT;
+    return KLK_OK;
+}
+
+/* ---- writes: what an entry takes; 0: malformed ---- */
+
+static uint64_t columns_entry(const struct frames *frames, int pairs) {
+    struct column keys, values;
+    uint32_t key_bytes, value_bytes = 0;
+    if (column_keys(frames, &keys) != KLK_OK) return 0;
+    frame_at(frames, 3, &key_bytes);
+    if (pairs) {
+        if (column_read(frames, 4, KLK_VALUE_BYTES_MAX, &values) != KLK_OK) return 0;
+        if (values.count != keys.count) return 0;
+        frame_at(frames, 5, &value_bytes);
+    }
+    return ENTRY_HEAD + 4 + 4ull * keys.count * (pairs ? 2 : 1) + key_bytes + value_bytes;
+}
+
+static uint64_t items_entry(const struct frames *frames, int pairs) {
+    uint32_t count = frames->count - 2;
+    if (pairs && count % 2) return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t size = frames->offsets[i + 3] - frames->offsets[i + 2];
+        if (pairs && i % 2 ? size > KLK_VALUE_BYTES_MAX : !is_key(size)) return 0;
+    }
+    uint64_t bytes = frames->offsets[frames->count] - frames->offsets[2];
+    return ENTRY_HEAD + 4 + 4ull * count + bytes;
+}
+
+static uint64_t range_entry(const struct frames *frames, int limited) {
+    uint32_t start, end;
+    if (frames->count < 4) return 0;
+    frame_at(frames, 2, &start);
+    frame_at(frames, 3, &end);
+    if (start > KLK_KEY_BYTES_MAX) return 0;
+    if (limited) return end == 8 ? ENTRY_HEAD + 12ull + start : 0;
+    return end <= KLK_KEY_BYTES_MAX ? ENTRY_HEAD + 8ull + start + end : 0;
+}
+
+static uint64_t entry_size(const struct klk_request *request, const struct frames *frames) {
+    int packed = request->extension & PACKED;
+    switch (request->type) {
+    case PUT:
+        return packed ? columns_entry(frames, 1) : items_entry(frames, 1);
+    case DELETE:
+        return packed ? columns_entry(frames, 0) : items_entry(frames, 0);
+    case DELETE_RANGE:
+        return range_entry(frames, 0);
+    default:
+        return range_entry(frames, 1);
+    }
+}
+
+/* ---- reading ---- */
+
+static void request_read(const struct klk_messages *arena, int routed, uint32_t entry_bytes_max,
+                         struct klk_request *request) {
+    uint32_t size, count = klk_messages_frames(arena, request->message);
+    request->header = (uint8_t)(routed != 0);
+    if (routed && count > 2) {
+        klk_messages_at(arena, request->message, 1, &size);
+        if (!size) request->header = 2;
+    }
+    if (count < request->header + 2u) return;
+    struct frames frames = frames_of(arena, request);
+    const uint8_t *header = frame_at(&frames, 0, &size);
+    if (size < 3 || header[0] != 0x31 || header[1] != 0x01) return;
+    request->type = header[2];
+    int reads = header[2] >= READ && header[2] <= TABLE_READ_LAST;
+    int writes = header[2] >= PUT && header[2] <= DELETE_LIMITED;
+    if (!reads && !writes) return;
+    uint32_t behind = 3, table_size;
+    if (writes && size > 3) request->flags = header[behind++];
+    if (extension_read(header + behind, size - behind, request) != KLK_OK) return;
+    const uint8_t *table = frame_at(&frames, 1, &table_size);
+    if (table_size != 4) return;
+    request->table = klk_get_u32(table);
+    if (reads) {
+        request->shape = KLK_REQUEST_READ;
+        return;
+    }
+    uint64_t entry = entry_size(request, &frames);
+    if (!entry || entry > entry_bytes_max) return;
+    request->entry_size = (uint32_t)entry;
+    request->shape = KLK_REQUEST_WRITE;
+}
+
+void klk_requests_read(const struct klk_messages *arena, int routed, uint32_t entry_bytes_max,
+                       struct klk_request *out) {
+    for (uint32_t m = 0; m < arena->messages; m++) {
+        out[m] = (struct klk_request){.message = m};
+        request_read(arena, routed, entry_bytes_max, &out[m]);
+    }
+}
+
+/* ---- entries ---- */
+
+static uint8_t *put_bytes(uint8_t *out, const void *data, size_t size) {
+    if (size) memcpy(out, data, size);
+    return out + size;
+}
+
+static uint8_t *pack_columns(uint8_t *out, const struct frames *frames, int pairs) {
+    struct column columns[2];
+    column_read(frames, 2, KLK_KEY_BYTES_MAX, &columns[0]);
+    if (pairs) column_read(frames, 4, KLK_VALUE_BYTES_MAX, &columns[1]);
+    uint32_t count = columns[0].count;
+    klk_put_u32(out, count);
+    out += 4;
+    for (uint32_t i = 0; i < count; i++)
+        for (int c = 0; c <= pairs; c++, out += 4) klk_put_u32(out, column_size(&columns[c], i));
+    for (uint32_t i = 0; i < count; i++)
+        for (int c = 0; c <= pairs; c++) {
+            const uint8_t *from = columns[c].bytes + klk_get_u32(columns[c].offsets + 4ull * i);
+            out = put_bytes(out, from, column_size(&columns[c], i));
+        }
+    return out;
+}
+
+static uint8_t *pack_items(uint8_t *out, const struct frames *frames, int pairs) {
+    uint32_t items = frames->count - 2;
+    klk_put_u32(out, pairs ? items / 2 : items);
+    out += 4;
+    for (uint32_t i = 2; i < frames->count; i++, out += 4)
+        klk_put_u32(out, frames->offsets[i + 1] - frames->offsets[i]);
+    /* Keys and values lie in the arena as they will in the entry. */
+    uint32_t start = frames->offsets[2];
+    return put_bytes(out, frames->bytes + start, frames->offsets[frames->count] - start);
+}
+
+static uint8_t *pack_range(uint8_t *out, const struct frames *frames, int limited) {
+    uint32_t start_size, end_size;
+    const uint8_t *start = frame_at(frames, 2, &start_size);
+    const uint8_t *end = frame_at(frames, 3, &end_size);
+    if (limited) {
+        out = put_bytes(out, end, end_size);
+        klk_put_u32(out, start_size);
+        return put_bytes(out + 4, start, start_size);
+    }
+    klk_put_u32(out, start_size);
+    klk_put_u32(out + 4, end_size);
+    out = put_bytes(out + 8, start, start_size);
+    return put_bytes(out, end, end_size);
+}
+
+ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_request *requests,
+                          uint32_t count, uint8_t *out, size_t capacity) {
+    uint8_t *at = out;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct klk_request *request = &requests[i];
+        if (request->shape != KLK_REQUEST_WRITE) continue;
+        if (request->entry_size > capacity - (size_t)(at - out)) return KLK_ESPACE;
+        struct frames frames = frames_of(arena, request);
+        int packed = request->extension & PACKED;
+        at = put_bytes(at, ENTRY_MAGIC, sizeof ENTRY_MAGIC);
+        *at++ = request->type;
+        klk_put_u32(at, request->table);
+        at += 4;
+        if (request->type == DELETE_RANGE || request->type == DELETE_LIMITED) {
+            at = pack_range(at, &frames, request->type == DELETE_LIMITED);
+        } else {
+            int pairs = request->type == PUT;
+            at = packed ? pack_columns(at, &frames, pairs) : pack_items(at, &frames, pairs);
+        }
+    }
+    return at - out;
+}
+
+/* ---- messages ---- */
+
+int klk_requests_forward(const struct klk_messages *arena, const struct klk_request *requests,
+                         const uint32_t *positions, uint32_t count, uint32_t *done, uint8_t kind,
+                         struct klk_messages *out) {
+    for (; *done < count; ++*done) {
+        const struct klk_request *request = &requests[positions[*done]];
+        struct frames frames = frames_of(arena, request);
+        uint32_t id_size, bytes = frames.offsets[frames.count] - frames.offsets[0];
+        const uint8_t *id = klk_messages_at(arena, request->message, 0, &id_size);
+        uint8_t head[HEAD_BYTES] = {kind, request->header == 2};
+        if (!request->header) id_size = 0;
+        if (!klk_messages_fit(out, (uint64_t)HEAD_BYTES + id_size + bytes, 2ull + frames.count))
+            return KLK_EFULL;
+        klk_messages_frame(out, head, sizeof head);
+        klk_messages_frame(out, id, id_size);
+        uint32_t offset = klk_messages_bytes(out);
+        memcpy(out->bytes + offset, frames.bytes + frames.offsets[0], bytes);
+        for (uint32_t f = 1; f <= frames.count; f++)
+            out->offsets[++out->frames] = offset + frames.offsets[f] - frames.offsets[0];
+        klk_messages_end(out);
+    }
+    return KLK_OK;
+}
+
+int klk_requests_acknowledge(const struct klk_messages *arena,
+                             const struct klk_request *requests, const uint32_t *positions,
+                             uint32_t count, uint32_t *done, struct klk_messages *out) {
+    for (; *done < count; ++*done) {
+        const struct klk_request *request = &requests[positions[*done]];
+        uint8_t head[4 + sizeof EXTENSION + sizeof request->reqid] = {0x31, 0x01, request->type, 0};
+        uint32_t id_size, size = request->extended ? sizeof head : 4;
+        const uint8_t *id = klk_messages_at(arena, request->message, 0, &id_size);
+        if (!klk_messages_fit(out, (uint64_t)id_size + size, 3)) return KLK_EFULL;
+        memcpy(head + 4, EXTENSION, sizeof EXTENSION);
+        memcpy(head + 4 + sizeof EXTENSION, request->reqid, sizeof request->reqid);
+        klk_messages_frame(out, id, id_size);
+        if (request->header == 2) klk_messages_frame(out, NULL, 0);
+        klk_messages_frame(out, head, size);
+        klk_messages_end(out);
+    }
+    return KLK_OK;
+}
