@@ -38,6 +38,7 @@ PROGRESS = 0
 TABLES = 1
 TROUBLE = 2
 STANDING = 3
+EXPIRY = 4
 HANDLED = 6
 _RESULT = struct.Struct("<QII")  # LOG INDEX, place of the operation in its entry, size
 
@@ -90,6 +91,7 @@ class ZeroDbServer(Actor):
             settings["request_timeout_ms"],
             settings["open_on_the_fly"],
             self.options["entry_bytes_max"],
+            self.options["url"],
         )
 
     def _new_reqids(self, number: int) -> list[bytes]:
@@ -199,6 +201,8 @@ class ZeroDbServer(Actor):
                 handoff.standing = standing._replace(refusal=refusal)
             elif kind == TROUBLE:
                 self.session.notice(code, frames[0].decode(errors="replace"))
+            elif kind == EXPIRY:
+                self.session.expiries[number] = index
             elif kind == HANDLED:
                 handoff.on_handled(index)
 
@@ -206,7 +210,7 @@ class ZeroDbServer(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         session = self.session
-        session.ready(now_ms)
+        session.ready(Now(now_ms, time.time_ns() // 1_000_000))
         self._link.act(now_ms)
         for handoff, socket in self._work:
             self._hand_over(handoff, socket)

@@ -26,7 +26,9 @@ CHECKPOINT = 2
 FAILED = 3
 WRITE = 4  # A synced write to a local table, for a job.
 HELLO = 5
+RESULT = 7  # Of a write that is applied, by its reqid: asked for again.
 ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
+AGAIN = 2  # Flag of what has failed: it may go well another time.
 EPOCH_MASK = 0xFFFFFFFF
 
 Message = list[bytes]

@@ -26,7 +26,7 @@ class Write(NamedTuple):
     entries: Sequence[bytes]  # One, or the parts of a large one.
     deadline_ms: int
     answer: Message | None  # What its client gets when it is applied; None: nobody waits.
-    wants_result: bool = False  # The answer is not known before: made of what the worker reports.
+    result_of: int | None = None  # The worker whose report makes the answer.
     ask: int | None = None  # The ticket of a job that asks for it.
 
 
@@ -51,8 +51,17 @@ class Result(NamedTuple):
 class Done(NamedTuple):
     """A write that is applied and has more to tell than its answer."""
 
-    write_answer: Message
+    answer: Message
     results: tuple[Result, ...]
+
+
+class Lost(NamedTuple):
+    """A write that is applied, but whose result was reported before it was asked for again."""
+
+    answer: Message
+    worker: int
+    reqid: bytes
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
 
 
 class Flight:
@@ -80,7 +89,7 @@ class Flight:
         self.count = 0  # Requests.
         self.answers = Frames()  # Of those whose clients wait, in order ...
         self.places: list[int] = []  # ... and the entry of each: its last.
-        self.wanting: set[int] = set()  # Places whose answers are made of results.
+        self.wanting: dict[int, int] = {}  # Places whose answers are made of a worker's results.
         self.asks: list[tuple[int, int]] = []  # (ticket, place)
         self.pending: Pending | None = None
         self.index = 0  # Of its last entry, once it is committed.
@@ -102,8 +111,8 @@ class Flight:
         if write.answer is not None:
             self.answers.add(write.answer)
             self.places.append(place)
-            if write.wants_result:
-                self.wanting.add(place)
+            if write.result_of is not None:
+                self.wanting[place] = write.result_of
         if write.ask is not None:
             self.asks.append((write.ask, place))
 
@@ -137,6 +146,7 @@ class Proposals:
         self._results: dict[int, list[Result]] = {}
         self.failures: list[Failure] = []  # To be told.
         self.done: list[Done] = []
+        self.lost: list[Lost] = []
         self.answers: list[Frames] = []  # To be sent as they are.
         self.asks: list[tuple[int, int, tuple[Result, ...]]] = []  # (ticket, index, results)
 
@@ -277,7 +287,9 @@ class Proposals:
         flight.reqids = [flight.reqids[place] for place in kept]
         flight.entries = [flight.entries[place] for place in kept]
         flight.size = sum(map(len, flight.entries))
-        flight.wanting = {moved[place] for place in flight.wanting if place in moved}
+        flight.wanting = {
+            moved[place]: worker for place, worker in flight.wanting.items() if place in moved
+        }
         flight.asks = [(ask, moved[place]) for ask, place in flight.asks if place in moved]
         flight.count = max(0, flight.count - len(positions))
         return told
@@ -302,8 +314,8 @@ class Proposals:
             elif results:
                 self.done.append(Done(answer, results))
             else:
-                text = f"entry {indexes[place]} is applied, its result is not known here"
-                self.failures.append(Failure(answer, None, text, True))
+                worker, reqid = flight.wanting[place], flight.reqids[place]
+                self.lost.append(Lost(answer, worker, reqid, indexes[place]))
         if plain.count:
             self.answers.append(plain)
         for ask, place in flight.asks:
@@ -312,7 +324,7 @@ class Proposals:
 
     def clear_told(self) -> None:
         """The owner has taken what is to be told."""
-        self.failures, self.done, self.answers, self.asks = [], [], [], []
+        self.failures, self.done, self.lost, self.answers, self.asks = [], [], [], [], []
 
     def expire(self, now_ms: int, reason: str) -> None:
         """Gives up what has waited for too long.

@@ -15,17 +15,19 @@ from ..zmqraft.client import Client, PendingRead
 from . import answers, ops, requests, values
 from .codec import decode_request, error_code, peek
 from .handoff import (
+    AGAIN,
     ANSWER,
     CHECKPOINT,
     ENVELOPE,
     FAILED,
     HEAD,
+    RESULT,
     SILENT,
     WRITE,
     Handoff,
     Message,
 )
-from .proposals import Failure, Proposals, Write
+from .proposals import Failure, Lost, Proposals, Write
 from .requests import Request, RequestError
 from .values import Extension, decode_extension
 
@@ -57,6 +59,8 @@ INFLIGHT_MAX = 1 << 17  # Requests that are not answered; beyond them the doors 
 INFLIGHT_BYTES_MAX = 256 << 20
 PART_BYTES_MAX = 4 << 20  # Of a large write; the log takes them one after the other.
 GATES_MAX = 10_000  # Connections whose order waits for a repeat.
+EXPIRE_AGAIN_MS = 100
+EXPIRE_DEPUTY_MS = 2000
 NOTICES_MAX = 64  # In one wake; the others are only counted.
 
 # Levels of the log PUB.
@@ -73,6 +77,7 @@ class SessionSetup(NamedTuple):
     request_timeout_ms: int = 5000
     open_on_the_fly: bool = True
     entry_bytes_max: int = 10 << 20
+    own_url: str = ""  # Of this node's raft_peer.
 
 
 class Now(NamedTuple):
@@ -121,6 +126,8 @@ class Session:
         self._reads: dict[int, Frames] = {}  # By worker: what waits for one.
         self._asks: list[tuple[int, int, Message]] = []
         self._rounds: deque[_Round] = deque()
+        self.expiries: dict[int, int] = {}  # By worker: unix ms of the next; 0: none.
+        self._expire_again_ms = 0
         self._gates: dict[bytes, bytes] = {}  # Routing id: the reqid that must come first.
         self._opening: dict[int, int] = {}  # Tables whose open is on its way, and until when.
 
@@ -254,9 +261,10 @@ class Session:
             self._hand(self._direct, table, kind, prefix or [b""], frames)
         elif operations:
             answer = None if is_async else [*prefix, *_success(request)]
-            results = isinstance(request, requests.Transaction | requests.Session)
+            has_result = isinstance(request, requests.Transaction | requests.Session)
+            result_of = table % self.setup.workers if has_result else None
             deadline_ms = self._deadline(request.extension.deadline_ms)
-            write = Write([request.extension.reqid], [], deadline_ms, answer, results)
+            write = Write([request.extension.reqid], [], deadline_ms, answer, result_of)
             self._propose(ops.pack(operations), table, write)
 
     def _pass_gate(self, routing_id: bytes, request: Request) -> None:
@@ -350,7 +358,7 @@ class Session:
     def _tell(self, failure: Failure) -> None:
         if failure.ask is not None:
             code = values.DATABASE_ERROR if failure.database else values.ERROR
-            head = HEAD.pack(FAILED, 0, 0, code, 0, failure.ask)
+            head = HEAD.pack(FAILED, AGAIN * failure.retry, 0, code, 0, failure.ask)
             self.jobs.add([head, failure.text.encode()])
         if failure.answer is None:
             if failure.ask is None:
@@ -395,9 +403,10 @@ class Session:
 
     # ---- in step ----
 
-    def ready(self, now_ms: int) -> None:
+    def ready(self, now: Now) -> None:
         """Acts once a wake, behind all that has arrived."""
-        self._now = self._now._replace(ms=now_ms)
+        self._now, now_ms = now, now.ms
+        self._expire()
         self._begin_round()
         self._end_rounds(now_ms)
         for worker, frames in self._direct.items():
@@ -466,15 +475,49 @@ class Session:
         if proposals.deadline_ms is not None and proposals.deadline_ms <= now_ms:
             proposals.expire(now_ms, self.reason)
         for done in proposals.done:
-            self._finish(done.write_answer, [result.data for result in done.results])
+            self._finish(done.answer, [result.data for result in done.results])
         while proposals.failures:
             told, proposals.failures = proposals.failures, []
             for failure in told:
                 self._tell(failure)
+        for lost in proposals.lost:
+            self._ask_result(lost, now_ms)
         for ticket, index, _ in proposals.asks:
             self.jobs.add([HEAD.pack(WRITE, 0, 0, 0, index, ticket)])
         self.answers += proposals.answers
         proposals.clear_told()
+
+    def _ask_result(self, lost: Lost, now_ms: int) -> None:
+        """A transaction that was repeated: its worker has kept what came of it."""
+        prefix, header = _split(lost.answer)
+        if header[2] == values.TRANSACTION:
+            frames = Frames(1 << 10, 8)
+            envelope = ENVELOPE if len(prefix) > 1 else 0
+            head = HEAD.pack(RESULT, envelope, 0, 0, 0, 0)
+            frames.add([head, prefix[0], lost.reqid, header])
+            self.handoffs[lost.worker].add(frames, lost.index, now_ms)
+        else:
+            text = f"entry {lost.index} is applied, what came of it is no longer known"
+            self._tell(Failure(lost.answer, None, text, False))
+
+    def _expire(self) -> None:
+        """Ends keys and sessions whose time has come, by an entry: the leader's server proposes it,
+        another one should that be gone."""
+        if self._expires_ms is None or self._expires_ms > self._now.ms:
+            return
+        entry = ops.pack([ops.Expire(0, self._now.unix_ms)])
+        self._propose(entry, 0, Write([], [], self._deadline(0), None))
+        self._expire_again_ms = self._now.ms + EXPIRE_AGAIN_MS
+
+    @property
+    def _expires_ms(self) -> int | None:
+        """When _expire() has something to do."""
+        due = min((at for at in self.expiries.values() if at), default=None)
+        if due is None:
+            return None
+        leads = self.client.leader == self.setup.own_url
+        late_ms = 0 if leads else EXPIRE_DEPUTY_MS
+        return max(self._expire_again_ms, self._now.ms + due - self._now.unix_ms + late_ms)
 
     def _finish(self, answer: Message, results: list[bytes]) -> None:
         """Makes an answer of what a worker has reported: the first result is the request's own."""
@@ -489,8 +532,9 @@ class Session:
         """When ready() must be called at the latest."""
         times = [round_.deadline_ms for round_ in self._rounds]
         times += [it.deadline_ms for it in self.handoffs if it.deadline_ms is not None]
-        if self.proposals.deadline_ms is not None:
-            times.append(self.proposals.deadline_ms)
+        times += [
+            each for each in (self.proposals.deadline_ms, self._expires_ms) if each is not None
+        ]
         return min(times, default=None)
 
     # ---- limits ----

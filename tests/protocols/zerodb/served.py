@@ -70,7 +70,7 @@ class Served(World):
         for worker in self.workers:
             if self.applies:
                 worker.report(worker.handoff.epoch or 1, len(self.log.records), self.now_ms)
-        self.session.ready(self.now_ms)
+        self.session.ready(self.now)
         super()._act()
         for worker in self.workers:
             worker.handoff.send(worker.take)

@@ -4,9 +4,19 @@ from functools import partial
 
 import pytest
 
-from kelek.protocols.zerodb import ops, requests, values
+from kelek.protocols.zerodb import answers, ops, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.handoff import ANSWER, CHECKPOINT, ENVELOPE, FAILED, HEAD, SILENT, WRITE
+from kelek.protocols.zerodb.handoff import (
+    AGAIN,
+    ANSWER,
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    HEAD,
+    RESULT,
+    SILENT,
+    WRITE,
+)
 from kelek.protocols.zerodb.proposals import Result
 from kelek.protocols.zerodb.values import Extension, TableOptions, encode_extension
 from kelek.tests.protocols.zerodb.served import TABLE, Served
@@ -300,6 +310,25 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     world.run(lambda: bool(world.answers))
     (answer,) = world.heard(b"c")
     assert (answer.code, answer.reqid, answer.frames) == (0, b"t" * 12, [b"\1" + bytes(8)])
+    world.ask(b"d", *encode_request(request))
+    world.run(lambda: bool(world.workers[0].taken))
+    kind, _, _, index, _, routing_id, frames = world.workers[0].taken[0]
+    assert (kind, index, routing_id, frames[0]) == (RESULT, 1, b"d", b"t" * 12)
+    assert frames[1] == answers.encode_head(values.TRANSACTION, 0, request.extension)
+
+
+def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
+    for own_url, took_ms in (("tcp://n1", 500), ("tcp://n2", 2500)):
+        world = led(own_url=own_url)
+        world.run(lambda: world.client.leader is not None)  # noqa: B023
+        begun_ms = world.now.unix_ms
+        world.session.expiries[0] = begun_ms + 500
+        world.run(lambda: bool(world.log.records))  # noqa: B023
+        assert entries(world) == [[ops.Expire(0, begun_ms + took_ms)]]
+        world.run(lambda: len(world.log.records) == 3)  # noqa: B023
+        world.session.expiries[0] = 0
+        world.run(lambda: not world.session.inflight)  # noqa: B023
+        assert world.session.deadline_ms is None
 
 
 def test_an_engine_that_refuses_is_said() -> None:
@@ -434,7 +463,7 @@ def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
     world = Served(request_timeout_ms=200)
     world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
     world.run(lambda: bool(world.jobs))
-    assert HEAD.unpack(world.jobs[0][0]) == (FAILED, 0, 0, values.ERROR, 0, 77)
+    assert HEAD.unpack(world.jobs[0][0]) == (FAILED, AGAIN, 0, values.ERROR, 0, 77)
     assert world.jobs[0][1].startswith(b"not read: no leader was found")
 
 
@@ -455,7 +484,7 @@ def test_beyond_its_limits_nothing_more_is_taken_in(monkeypatch: pytest.MonkeyPa
     for number in range(3):
         assert not world.session.is_full
         world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", b"v")
-        world.session.ready(world.now_ms)
+        world.session.ready(world.now)
     assert world.session.is_full
     world.run(lambda: not world.session.is_full)
     assert len(world.answers) == 3
