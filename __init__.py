@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .clients.errors import MembersBusy as MembersBusy
     from .clients.errors import MembersRefused as MembersRefused
     from .clients.errors import NoLeader as NoLeader
+    from .clients.errors import NoPeer as NoPeer
     from .clients.errors import NoServer as NoServer
     from .clients.errors import SnapshotNotMade as SnapshotNotMade
     from .clients.errors import TableError as TableError
@@ -54,6 +55,7 @@ __all__ = [
     "MembersBusy",
     "MembersRefused",
     "NoLeader",
+    "NoPeer",
     "NoServer",
     "SnapshotNotMade",
     "Table",

@@ -29,6 +29,7 @@ from .reqids import new_reqids
 from .steps import (
     PACK_BYTES,
     PACK_UPDATES,
+    REACH_MS,
     TIMEOUT_MS,
     Data,
     Steps,
@@ -93,6 +94,13 @@ class AsyncLog(AsyncTurning):
         self._open: _Pack | None = None  # Takes more updates.
         self._tasks: set[asyncio.Task[Pending]] = set()
         self._sending = asyncio.Lock()  # Packs are sent in the order in which they were begun.
+
+    async def reach(self, timeout_ms: int = REACH_MS) -> None:
+        """Waits until any peer of the cluster has answered, whether there is a leader or not.
+
+        Raises NoPeer, which names the urls that were tried.
+        """
+        await self._run(self._steps.reach(timeout_ms))
 
     # ---- writing ----
 

@@ -16,6 +16,13 @@ class NoLeader(LogTimeout):
     """For the time given no peer said that it leads."""
 
 
+class NoPeer(NoLeader):
+    """For the time given none of the peers has answered: nothing was sent that may still commit."""
+
+    def __init__(self, urls: tuple[str, ...], timeout_ms: int) -> None:
+        super().__init__(f"no answer from {', '.join(urls)} within {timeout_ms / 1000:g} s")
+
+
 class TransferRefused(LogError):
     """The leadership stays where it is, or went elsewhere."""
 

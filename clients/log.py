@@ -15,6 +15,7 @@ from .links import Links
 from .members import members_of
 from .reqids import new_reqids
 from .steps import (
+    REACH_MS,
     TIMEOUT_MS,
     Data,
     Steps,
@@ -58,6 +59,14 @@ class Log(Turning):
         self._client = make_client(urls, cluster, form, tuning)
         self._steps = Steps(self._client)
         self._links = Links(self._client)
+
+    def reach(self, timeout_ms: int = REACH_MS) -> None:
+        """Waits until any peer of the cluster has answered, whether there is a leader or not.
+
+        Without it a call waits timeout_ms for peers that may not be there at all. Raises NoPeer,
+        which names the urls that were tried.
+        """
+        self._run(self._steps.reach(timeout_ms))
 
     # ---- writing ----
 

@@ -41,6 +41,7 @@ from ..protocols.zmqraft.transfer_codec import RequestTransfer
 from .errors import (
     LogCompacted,
     LogError,
+    NoPeer,
     SnapshotNotMade,
     TransferRefused,
     UpdateExpired,
@@ -58,6 +59,8 @@ GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source
 # Reasons that lie in the age of a reqid; the text's bare refusal names none and means it mostly.
 EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
 TIMEOUT_MS = 30_000
+REACH_MS = 2000
+REACH_STEP_MS = 2
 APPLY_MS = 2
 SEARCHES_A_GRACE = 12
 PORT_MAX = 65_535
@@ -111,6 +114,15 @@ class Steps:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._own_index = 0  # Of the last update that this Log knows to be committed.
+
+    def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
+        """Waits until any peer of the cluster has answered, whether it leads or not."""
+        client = self.client
+        give_up_ms = monotonic_ms() + timeout_ms
+        while not client.heard:
+            if monotonic_ms() >= give_up_ms:
+                raise NoPeer(client.setup.urls, timeout_ms)
+            yield Rest(REACH_STEP_MS)
 
     # ---- writing ----
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from ..actors import run_dir
 from ..actors.errors import OperatorError
 from ..actors.schema import NAME, NAME_RULE, url_problem
-from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader
+from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
 from ..clients.log import Log
-from ..clients.steps import Tuning
-from .endings import FAILED, IMPOSSIBLE, Ending
+from ..clients.steps import REACH_MS, Tuning
+from .endings import FAILED, Ending
 
 Where = dict[str, Any]
 
@@ -62,12 +62,16 @@ def opened(where: Where) -> Iterator[tuple[Log, Place]]:
     urls = place.urls.values()
     with Log(urls, place.cluster, timeout_ms=timeout_ms, tuning=place.tuning) as log:
         try:
+            log.reach(min(REACH_MS, timeout_ms))
             yield log, place
+        except NoPeer as error:
+            named = "" if where["urls"] else f"{place.name}: "  # The error names the urls.
+            raise Ending(f"{named}{error}; {_way_in(place, where)}", FAILED) from error
         except NoLeader as error:
             way_out = f"is a majority of it running? supervisor status {place.name}"
             if where["urls"] or where["cluster"]:
-                way_out = f"does it run, and is '{place.cluster}' its ident?"
-            raise Ending(f"{place.name}: {error}; {way_out}", IMPOSSIBLE) from error
+                way_out = f"does a majority run, and is '{place.cluster}' its ident?"
+            raise Ending(f"{place.name}: {error}; {way_out}", FAILED) from error
         except LogTimeout as error:
             way_out = "a majority of the nodes must run; what is on its way may still commit"
             raise Ending(f"{place.name}: {error}; {way_out}", FAILED) from error
@@ -78,3 +82,12 @@ def opened(where: Where) -> Iterator[tuple[Log, Place]]:
             raise Ending(f"{place.name}: {problem}; {way_out}", FAILED) from error
         except LogError as error:
             raise Ending(f"{place.name}: {error}", FAILED) from error
+
+
+def _way_in(place: Place, where: Where) -> str:
+    """What to do when nobody answers at all."""
+    if where["urls"]:
+        return f"does it run there, and is '{place.cluster}' its ident?"
+    if where["cluster"]:
+        return f"is '{place.cluster}' its ident? start it: supervisor start {place.name}"
+    return f"start it: supervisor start {place.name}"

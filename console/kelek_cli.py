@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from .. import __version__
-from . import endings
+from . import completion, endings
 
 F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -30,8 +30,12 @@ class Seconds(click.FloatRange):
 def main() -> None:
     """A client of a kelek cluster.
 
-    Every command exits with 0 when it did what was asked, 1 when that failed, and 2 when it could
-    not be tried; the reason is one line on stderr.
+    Every command exits with 0 when it did what was asked; 1 when that failed, also because nobody
+    answers; 2 when the command line, a file given to it or the topology is wrong; 130 when it was
+    interrupted. The reason is one line on stderr.
+
+    Shell completion: eval "$(_KELEK_COMPLETE=bash_source kelek)" (or zsh_source, fish_source) in
+    the shell's start-up file.
     """
 
 
@@ -82,20 +86,6 @@ def output_option(command: F) -> F:
         show_default=True,
         help="json: one object, or one a line.",
     )(command)
-
-
-def complete_members(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Names of the topology's nodes, for the shell's completion: nobody is asked."""
-    from . import clusters
-
-    try:
-        given = {"topology": None, "cluster": None, **context.params, "urls": ()}
-        place = clusters.find_place(given)
-    except endings.Ending:
-        return []
-    return [name for name in place.urls if name.startswith(incomplete)]
 
 
 @log.command()
@@ -212,7 +202,7 @@ def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
 @members.command("remove")
 @cluster_options
 @output_option
-@click.argument("name", metavar="ID", shell_complete=complete_members)
+@click.argument("name", metavar="ID", shell_complete=completion.members)
 @endings.spoken
 def members_remove(name: str, output: str, **where: Any) -> None:
     """Leaves the node ID out from now on; its supervisor may then be stopped."""
@@ -224,7 +214,7 @@ def members_remove(name: str, output: str, **where: Any) -> None:
 @log.command()
 @cluster_options
 @output_option
-@click.argument("to", required=False, shell_complete=complete_members)
+@click.argument("to", required=False, shell_complete=completion.members)
 @endings.spoken
 def transfer(to: str | None, output: str, **where: Any) -> None:
     """Has the leader hand over to the node TO, or to whoever is furthest.
@@ -265,6 +255,7 @@ def data_options(command: F) -> F:
                      help="Take the directories from this file (default: ./topology.yaml, else "
                           "the demo's)."),
         click.option("--node", "nodes", multiple=True, metavar="NODE",
+                     shell_complete=completion.nodes,
                      help="This node of the topology; repeatable."),
     ]  # fmt: skip
     for option in reversed(options):
@@ -325,12 +316,13 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
 
 
 @main.command()
-@click.option("--from", "node", required=True, metavar="NODE", help="Whose data is gone on with.")
+@click.option("--from", "node", required=True, metavar="NODE", shell_complete=completion.nodes,
+              help="Whose data is gone on with.")  # fmt: skip
 @click.option("--cluster", required=True, metavar="IDENT", help="The new cluster's ident.")
 @click.option("-t", "--topology", metavar="FILE",
               help="The lost cluster's (default: ./topology.yaml, else the demo's).")  # fmt: skip
 @click.option("--lose-what-only-others-have", "confirmed", is_flag=True,
-              help="Really do it: without this only the warnings are shown.")  # fmt: skip
+              help="Really do it: without this only the warnings are shown, at once.")  # fmt: skip
 @output_option
 @endings.spoken
 def recover(node: str, cluster: str, topology: str | None, confirmed: bool, output: str) -> None:

@@ -23,8 +23,8 @@ from ..storage.disk import Disk
 from ..storage.errors import StorageError
 from ..storage.rescue import Rescued, hold, inspect, rescue
 from ..storage.segment import Identity
-from ..storage.verify import Report
-from .endings import Ending
+from ..storage.verify import Report, read_identity
+from .endings import FAILED, Ending
 from .entry_output import show_json
 
 AUDIT = "recovery.log"  # Beside the data, one line of JSON for each recovery.
@@ -60,23 +60,25 @@ def recover(wish: Wish, output: str) -> None:
     try:
         locks = hold(source)
     except StorageError as error:
-        raise Ending(str(error)) from error
+        raise Ending(str(error), FAILED) from error
     try:
-        report = inspect(source)
-        if report.identity != (found.cluster, wish.node):
+        identity = read_identity(source)
+        if identity != (found.cluster, wish.node):
             raise Ending(
-                f"{folder / 'raft'}: it is {report.identity.peer_id}'s of cluster "
-                f"{report.identity.cluster}; give the topology that it ran with"
+                f"{folder / 'raft'}: it is {identity.peer_id}'s of cluster {identity.cluster}; "
+                "give the topology that it ran with"
             )
+        if not wish.confirmed:  # Before all of the data is read, which may take minutes.
+            _warn(found, wish.node, "ends where `kelek log verify` says")
+            raise Ending(f"nothing was changed; repeat it with {CONFIRMATION} to go on")
+        report = inspect(source)
+        _warn(found, wish.node, f"ends at index {report.last_index}, term {report.last_term}")
         members = ((wish.node, found.nodes[wish.node].url),)
         plan = Plan(found, folder, report, Identity(wish.cluster, wish.node), members)
-        _warn(plan)
-        if not wish.confirmed:
-            raise Ending(f"nothing was changed; repeat it with {CONFIRMATION} to go on")
         _refuse_survivors(plan)
         rescued, kept = _carry_out(plan, source)
     except StorageError as error:
-        raise Ending(str(error)) from error
+        raise Ending(str(error), FAILED) from error
     finally:
         for lock in locks:
             lock.close()
@@ -98,12 +100,11 @@ def _load(wish: Wish) -> Any:
     return found
 
 
-def _warn(plan: Plan) -> None:
+def _warn(found: Any, node: str, end: str) -> None:
     """What may be lost, and what must not be done: on stderr, whether it is confirmed or not."""
-    report, others = plan.report, [name for name in plan.found.nodes if name != plan.new.peer_id]
+    others = [name for name in found.nodes if name != node]
     for line in (
-        f"only what {plan.new.peer_id} has is kept: its log ends at index {report.last_index}, "
-        f"term {report.last_term}",
+        f"only what {node} has is kept: its log {end}",
         "updates that were acknowledged by others alone are LOST, their indexes are given anew",
         "the end of its log counts as committed, also what the lost cluster never committed",
         f"never start {', '.join(others) or 'others'} with their old data again beside it",
@@ -123,7 +124,8 @@ def _refuse_survivors(plan: Plan) -> None:
                 continue
         raise Ending(
             f"{name}: it answers at {node.url}, so it is not lost; start the majority again, or "
-            "stop it if its data is to be given up"
+            "stop it if its data is to be given up",
+            FAILED,
         )
 
 
@@ -142,7 +144,8 @@ def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
         _sync(folder)
     except OSError as error:
         place = error.filename or folder
-        raise Ending(f"{place}: {error.strerror}; {kept} or raft is the old one") from error
+        line = f"{place}: {error.strerror}; {kept} or raft is the old one"
+        raise Ending(line, FAILED) from error
     return rescued, kept
 
 

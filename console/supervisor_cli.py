@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, ParamSpec
 import click
 
 from .. import __version__
-from . import endings
+from . import completion, endings
 from .asking import (
     EXIT_NOTHING,
     EXIT_WRONG,
@@ -61,7 +61,10 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
 P = ParamSpec("P")
 
 topology_argument = click.argument("topology", required=False, type=click.Path())
-node_option = click.option("--node", "nodes", multiple=True, help="Only this node; repeatable.")
+node_option = click.option(
+    "--node", "nodes", multiple=True, shell_complete=completion.nodes,
+    help="Only this node; repeatable.",
+)  # fmt: skip
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
@@ -189,7 +192,8 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
 
 
 @main.command()
-@click.argument("words", metavar="[TOPOLOGY] [NODE[/ROLE]]...", nargs=-1)
+@click.argument("words", metavar="[TOPOLOGY] [NODE[/ROLE]]...", nargs=-1,
+                shell_complete=completion.targets)  # fmt: skip
 @output_option
 @_command
 def restart(words: tuple[str, ...], output: str) -> int:
@@ -205,7 +209,8 @@ def restart(words: tuple[str, ...], output: str) -> int:
 
 
 @main.command()
-@click.argument("words", metavar="[TOPOLOGY] NODE/ROLE", nargs=-1, required=True)
+@click.argument("words", metavar="[TOPOLOGY] NODE/ROLE", nargs=-1, required=True,
+                shell_complete=completion.targets)  # fmt: skip
 @click.option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True,
               help="How long to sample.")  # fmt: skip
 @click.option("--native", is_flag=True, help="Also what runs in C: csrc, libzmq.")
@@ -225,7 +230,8 @@ def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None
 @main.command()
 @topology_argument
 @node_option
-@click.option("--role", "roles", multiple=True, help="Only this role; repeatable.")
+@click.option("--role", "roles", multiple=True, shell_complete=completion.roles,
+              help="Only this role; repeatable.")  # fmt: skip
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0, 100_000))
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 @_command

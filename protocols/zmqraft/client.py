@@ -121,6 +121,7 @@ class Client:
         self.reads = ReadWindow(setup.cluster, new_id)
         self.leader: str | None = None  # Its url, once it has said itself that it leads.
         self.leader_form: Form | None = None  # None: packs.
+        self.heard = False  # Any peer of the cluster has answered.
         self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
         self.counters: Counter[str] = Counter()
         self.new_id = new_id
@@ -319,6 +320,7 @@ class Client:
             self._search(now_ms)
 
     def _on_config(self, peer: _Peer, answer: ConfigAnswer) -> None:
+        self.heard = True
         if answer.members:
             self.members = dict(answer.members)
         peer.leads = answer.leading

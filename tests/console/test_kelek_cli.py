@@ -6,13 +6,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from kelek.console import endings
+from kelek.console import endings, supervisor_cli
 from kelek.console.entry_output import entry_json, entry_line
 from kelek.console.kelek_cli import main
 from kelek.console.loading import Lines, Load, committed_so_far
@@ -40,7 +42,6 @@ def run(*words: str) -> tuple[int, str]:
         (["log", "info", "--url", "tcp://h:1", "--cluster", "c", "-t", "x"], "leave one"),
         (["log", "load", "nowhere.csv", "--url", "tcp://h:1", "--cluster", "c"], "nowhere.csv"),
         (["log", "put", "", "--url", "tcp://h:1", "--cluster", "c"], "DATA 1: 0 bytes"),
-        (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "c"], "does it run"),
         (["log", "put", "x", "--url", "tcp://h", "--cluster", "c"], "write tcp://HOST:PORT"),
         (["log", "put", "x", "--url", "tcp://h:99999", "--cluster", "c"], "out of range"),
         (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "\udcff"], "not a name"),
@@ -51,6 +52,69 @@ def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
     code, line = run(*words, "--timeout", "0.2")
     assert code == endings.IMPOSSIBLE
     assert said in line
+
+
+@pytest.mark.parametrize("words", [["put", "x"], ["members", "list"], ["tail"], ["transfer"]])
+def test_nobody_answers_is_said_soon_and_with_what_to_do(words: list[str], tmp_path: Path) -> None:
+    """Whatever the timeout, which is for a cluster that is there."""
+    began = time.monotonic()
+    urls = "tcp://127.0.0.1:9", "ipc:///nobody"
+    code, line = run("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
+    assert time.monotonic() - began < 8  # 2 s, on a busy machine.
+    assert (code, line) == (
+        endings.FAILED,
+        f"kelek: no answer from {urls[0]}, {urls[1]} within 2 s; "
+        "does it run there, and is 'c' its ident?",
+    )
+    path = tmp_path / "lone.yaml"
+    node = "n1: {url: 'tcp://127.0.0.1:9', peer_url: 'tcp://127.0.0.1:10'}"
+    path.write_text(f"cluster: c\ndata: data\nnodes: {{{node}}}\n")
+    code, line = run("log", *words, "-t", str(path), "--timeout", "0.2")
+    assert (code, line) == (
+        endings.FAILED,
+        f"kelek: {path}: no answer from tcp://127.0.0.1:9 within 0.2 s; "
+        f"start it: supervisor start {path}",
+    )
+
+
+TOPOLOGY = """
+cluster: c
+data: data
+log: {writer: process}
+nodes:
+  n1: {url: 'tcp://127.0.0.1:9', peer_url: 'tcp://127.0.0.1:10'}
+  n2: {url: 'tcp://127.0.0.1:11', peer_url: 'tcp://127.0.0.1:12'}
+  other: {url: 'tcp://127.0.0.1:13', dialect: text}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("kelek log verify -t t.yaml --node ", {"n1", "n2"}),
+        ("kelek log dump -t t.yaml --node n2", {"n2"}),
+        ("kelek recover -t t.yaml --from ", {"n1", "n2"}),
+        ("kelek log members remove -t t.yaml ", {"n1", "n2", "other"}),
+        ("kelek log transfer -t t.yaml o", {"other"}),
+        ("kelek log transfer -t nowhere.yaml ", set()),
+        ("supervisor status t.yaml --node ", {"n1", "n2"}),
+        ("supervisor logs t.yaml --role raft", {"raft_peer"}),
+        ("supervisor logs t.yaml --node n1 --role log", {"log_writer"}),
+        ("supervisor restart t.yaml n", {"n1", "n2", *(f"{node}/{role}" for node in ("n1", "n2")
+         for role in ("log_writer", "raft_peer", "snapshot_sender", "state_machine"))}),
+        ("supervisor profile t.yaml n2/s", {"n2/snapshot_sender", "n2/state_machine"}),
+    ],
+)  # fmt: skip
+def test_the_shell_completes_what_the_topology_knows(
+    line: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text(TOPOLOGY)
+    program, *words = line.split(" ")
+    command = main if program == "kelek" else supervisor_cli.main
+    complete = ShellComplete(command, {}, program, "_COMPLETE")
+    found = complete.get_completions(words[:-1], words[-1])
+    assert {item.value for item in found} == expected
 
 
 def test_not_a_number_is_no_timeout() -> None:

@@ -1,0 +1,67 @@
+"""What the shell may complete: names that a topology knows. Nobody is asked, nothing is said when
+there is none. It is imported when the shell asks, and imports the rest then.
+"""
+
+from typing import Any
+
+import click
+
+
+def nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The nodes that run under a supervisor."""
+    found = _topology(context)
+    return [] if found is None else _matching(found.own_nodes, incomplete)
+
+
+def members(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """All nodes, those of other implementations too."""
+    found = _topology(context)
+    return [] if found is None else _matching(list(found.nodes), incomplete)
+
+
+def roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The roles of the nodes that are meant, of all when none is named."""
+    found = _topology(context)
+    if found is None:
+        return []
+    named = [name for name in context.params.get("nodes") or () if name in found.own_nodes]
+    return _matching(_roles(found, named or found.own_nodes), incomplete)
+
+
+def targets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """NODE and NODE/ROLE, behind the topology if that is the first word."""
+    from . import process_commands
+
+    path, _ = process_commands.targets_of(context.params.get("words") or ())
+    found = _topology(context, path)
+    if found is None:
+        return []
+    named = [f"{node}/{role}" for node in found.own_nodes for role in _roles(found, [node])]
+    return _matching([*found.own_nodes, *named], incomplete)
+
+
+def _topology(context: click.Context, path: str | None = None) -> Any:
+    """The one that is meant so far; None: it can't be read."""
+    from ..actors import run_dir
+    from ..actors import topology as topologies
+    from ..actors.errors import OperatorError
+
+    # An option whose value is wanted ends click's parsing: arguments before it are left over.
+    path = path or context.params.get("topology") or next(iter(context.args), None)
+    try:
+        return topologies.load(path or run_dir.default_path())
+    except OperatorError:
+        return None
+
+
+def _roles(found: Any, names: list[str]) -> list[str]:
+    from ..actors import plan
+
+    units = [
+        unit for name in names for unit in plan.node_plan(found, name, one_process=False).units
+    ]
+    return list(dict.fromkeys(actor.name for unit in units for actor in unit.actors))
+
+
+def _matching(words: list[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
