@@ -166,10 +166,10 @@ class ZeroDbServer(Actor):
         return Now(self.now_ms, time.time_ns() // 1_000_000)
 
     def _on_clients(self, arena: Arena) -> None:
-        self.session.on_requests(arena.messages(), self._now())
+        self.session.on_requests(arena, self._now())
 
     def _on_one_way(self, arena: Arena) -> None:
-        self.session.on_one_way(arena.messages(), self._now())
+        self.session.on_one_way(arena, self._now())
 
     def _on_asks(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, HEAD, "asks"):

@@ -5,8 +5,9 @@ Writes that arrive together fly together: one pack to the leader, one batch of a
 arrival is the order in the log, whatever fails (protocols/zmqraft/window.py).
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...native import Frames
@@ -28,6 +29,16 @@ class Write(NamedTuple):
     answer: Message | None  # What its client gets when it is applied; None: nobody waits.
     result_of: int | None = None  # The worker whose report makes the answer.
     ask: int | None = None  # The ticket of a job that asks for it.
+
+
+class Run(NamedTuple):
+    """Many writes at once, of one entry each and the same deadline."""
+
+    reqids: list[bytes]
+    entries: list[bytes]
+    deadline_ms: int
+    heard: list[int]  # Places of those whose clients wait, growing.
+    acknowledge: Callable[[int, int, Frames], None]  # Adds the answers of heard[begin:end].
 
 
 class Failure(NamedTuple):
@@ -94,13 +105,17 @@ class Flight:
         self.pending: Pending | None = None
         self.index = 0  # Of its last entry, once it is committed.
 
-    def takes(self, write: Write) -> bool:
-        """Whether one more belongs in here."""
-        return (
-            len(self.entries) + len(write.entries) <= FLIGHT_WRITES_MAX
-            and self.size + sum(map(len, write.entries)) <= FLIGHT_BYTES_MAX
-            and abs(write.deadline_ms - self.deadline_ms) <= DEADLINES_APART_MS
-        )
+    def room(self, entries: Sequence[bytes], begin: int, deadline_ms: int) -> int:
+        """Where the part of these entries ends, from begin on, that belongs in here."""
+        if self.entries and abs(deadline_ms - self.deadline_ms) > DEADLINES_APART_MS:
+            return begin
+        end = min(len(entries), begin + FLIGHT_WRITES_MAX - len(self.entries))
+        left = FLIGHT_BYTES_MAX - self.size
+        for place in range(begin, end):
+            left -= len(entries[place])
+            if left < 0 and (self.entries or place > begin):
+                return place
+        return end
 
     def add(self, write: Write) -> None:
         self.reqids += write.reqids
@@ -169,15 +184,13 @@ class Proposals:
 
     def add(self, write: Write) -> None:
         """Takes a write in, behind all others."""
-        whole = len(write.entries) == 1
-        if self._open is not None and not (whole and self._open.takes(write)):
-            self._queued.append(self._open)
-            self._open = None
-        if whole:
-            if self._open is None:
-                self._open = Flight(write.deadline_ms)
-            self._open.add(write)
+        if len(write.entries) == 1:
+            flight = self._growing(write.deadline_ms)
+            if not flight.room(write.entries, 0, write.deadline_ms):
+                flight = self._next(write.deadline_ms)
+            flight.add(write)
             return
+        self._close()
         for part in range(len(write.entries) - 1):  # Each in a flight of its own: they are large.
             flight = Flight(_NEVER)
             flight.add(Write([write.reqids[part]], [write.entries[part]], _NEVER, None))
@@ -186,13 +199,46 @@ class Proposals:
         last.add(write._replace(reqids=write.reqids[-1:], entries=write.entries[-1:]))
         self._queued.append(last)
 
+    def add_run(self, run: Run) -> None:
+        """Takes many in, behind all others."""
+        begin = 0
+        heard = 0
+        while begin < len(run.entries):
+            flight = self._growing(run.deadline_ms)
+            end = flight.room(run.entries, begin, run.deadline_ms)
+            if end == begin:
+                flight = self._next(run.deadline_ms)
+                end = flight.room(run.entries, begin, run.deadline_ms)
+            moved = len(flight.entries) - begin
+            flight.reqids += run.reqids[begin:end]
+            flight.entries += run.entries[begin:end]
+            flight.size += sum(map(len, run.entries[begin:end]))
+            flight.count += end - begin
+            heard_end = bisect_left(run.heard, end, heard)
+            run.acknowledge(heard, heard_end, flight.answers)
+            flight.places += [place + moved for place in run.heard[heard:heard_end]]
+            begin, heard = end, heard_end
+
+    def _growing(self, deadline_ms: int) -> Flight:
+        return self._open if self._open is not None else self._next(deadline_ms)
+
+    def _next(self, deadline_ms: int) -> Flight:
+        """A new last flight."""
+        self._close()
+        self._open = Flight(deadline_ms)
+        return self._open
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._queued.append(self._open)
+            self._open = None
+
     def propose(self) -> None:
         """Hands to the client's window what finds room there."""
         window = self._client.window
         while window.has_room:
-            if not self._queued and self._open is not None:
-                self._queued.append(self._open)
-                self._open = None
+            if not self._queued:
+                self._close()
             if not self._queued or window.knows(self._queued[0].reqids[0]):
                 return  # A repeat of what is on its way: its turn comes when that is done.
             flight = self._queued.popleft()

@@ -9,8 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...native import Frames
+from ...native import Arena, Frames
 from ...native.reads import WAIT_CONFIRMED
+from ...native.requests import READ, WRITE, Requests
 from ..zmqraft.client import Client, PendingRead
 from . import answers, ops, requests, values
 from .codec import decode_request, error_code, peek
@@ -23,10 +24,11 @@ from .handoff import (
     HEAD,
     RESULT,
     SILENT,
-    WRITE,
     Handoff,
     Message,
 )
+from .handoff import WRITE as JOB_WRITE
+from .intake import Batch
 from .proposals import Failure, Lost, Proposals, Write
 from .requests import Request, RequestError
 from .values import Extension, decode_extension
@@ -41,17 +43,6 @@ FEATURES = (
     | values.FEATURE_TRANSACTIONS
     | values.FEATURE_TTL
     | values.FEATURE_LEASES
-)
-READ_TYPES = frozenset(
-    {
-        values.READ,
-        values.COUNT,
-        values.EXISTS,
-        values.SCAN,
-        values.SPLIT_POINTS,
-        values.TABLE_INFO,
-        values.WATCH,
-    }
 )
 LOCAL_TYPES = frozenset({values.CLOSE_TABLE, values.COMPACT_TABLE})  # Of a node, not of a table.
 SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
@@ -120,6 +111,7 @@ class Session:
         self.notices: list[tuple[int, str]] = []  # For the log PUB: (level, text).
         self.counters: Counter[str] = Counter()
         self._new_reqids = new_reqids
+        self._entry_bytes_max = min(setup.entry_bytes_max, PART_BYTES_MAX)
         self._now = Now(0, 0)
         self._out = Frames()
         self._direct: dict[int, Frames] = {}  # By worker: what needs no word of the leader's.
@@ -133,31 +125,78 @@ class Session:
 
     # ---- what arrives ----
 
-    def on_requests(self, messages: Iterable[Message], now: Now) -> None:
+    def on_requests(self, arena: Arena, now: Now) -> None:
         """From the ROUTER: [routing id]([empty])[request frames ..] each."""
         self._now = now
-        for message in messages:
-            envelope = len(message) > 1 and not message[1]
-            behind = 2 if envelope else 1
-            self._on_request(message[:behind], message[behind:])
+        self.counters["requests"] += arena.count
+        taken = Requests(arena, True, self._entry_bytes_max)
+        batch = Batch(taken)
+        for position, row in enumerate(taken.rows):
+            if row.shape == READ:
+                straight = self._is_stale(row.extension) or row.table in self.setup.local
+                batch.read(position, row.table % self.setup.workers, straight)
+            elif row.shape == WRITE and not (self._gates or self._is_unknown(row.table)):
+                heard = bool(row.flags & SYNC_FLAGS)
+                if row.table in self.setup.local:
+                    kind = ANSWER if heard else SILENT
+                    batch.hand(position, row.table % self.setup.workers, kind)
+                else:
+                    batch.write(position, self._deadline(row.deadline_ms), heard)
+                if not heard:
+                    batch.acknowledged.append(position)
+            else:
+                self._take(batch)
+                message = arena.message(row.message)
+                behind = 2 if len(message) > 1 and not message[1] else 1
+                self._on_request(message[:behind], message[behind:])
+        self._take(batch)
 
-    def on_one_way(self, messages: Iterable[Message], now: Now) -> None:
+    def on_one_way(self, arena: Arena, now: Now) -> None:
         """From the PULL or the SUB: [request frames ..] each. Nobody is answered."""
         self._now = now
-        for frames in messages:
-            request_type, table = peek(frames)
-            if request_type not in values.ONE_WAY_TYPES:
-                self._drop(f"a request of type {request_type:#04x} over PULL or SUB")
-            elif table is not None and self._goes_straight(request_type, table):
-                self._hand(self._direct, table, SILENT, [b""], frames)
+        taken = Requests(arena, False, self._entry_bytes_max)
+        batch = Batch(taken)
+        for position, row in enumerate(taken.rows):
+            if row.shape == WRITE and not self._is_unknown(row.table):
+                if row.table in self.setup.local:
+                    batch.hand(position, row.table % self.setup.workers, SILENT)
+                else:
+                    batch.write(position, self._deadline(0), False)
             else:
-                self._write([], frames)
+                self._take(batch)
+                self._on_silent(arena.message(row.message))
+        self._take(batch)
+
+    def _take(self, batch: Batch) -> None:
+        """What the batch holds so far, in order."""
+        for piles, to in ((batch.straight, self._direct), (batch.reads, self._reads)):
+            for worker, pile in piles.items():
+                frames = to.get(worker)
+                if frames is None:
+                    frames = to[worker] = Frames()
+                for kind, positions in pile:
+                    batch.taken.forward(positions, kind, frames)
+        if batch.acknowledged:
+            batch.taken.acknowledge(batch.acknowledged, self._out)
+        for writes in batch.writes:
+            self.counters["writes"] += len(writes.positions)
+            self.proposals.add_run(batch.run(writes, self._new_reqids))
+        batch.clear()
+
+    def _on_silent(self, frames: Message) -> None:
+        request_type, table = peek(frames)
+        if request_type not in values.ONE_WAY_TYPES:
+            self._drop(f"a request of type {request_type:#04x} over PULL or SUB")
+        elif table is not None and self._goes_straight(request_type, table):
+            self._hand(self._direct, table, SILENT, [b""], frames)
+        else:
+            self._write([], frames)
 
     def on_ask(self, head: Sequence[int], frames: Message, now: Now) -> None:
         """From the job_server: a checkpoint of a table, or a write (docs/architecture.md)."""
         self._now = now
         kind, ticket = head[0], head[5]
-        if kind not in (CHECKPOINT, WRITE) or len(frames) != 2 or len(frames[0]) != 4:
+        if kind not in (CHECKPOINT, JOB_WRITE) or len(frames) != 2 or len(frames[0]) != 4:
             self.counters["malformed_asks"] += 1
             return
         table = int.from_bytes(frames[0], "little")
@@ -174,10 +213,7 @@ class Session:
 
     def _on_request(self, prefix: Message, frames: Message) -> None:
         request_type, table = peek(frames)
-        self.counters["requests"] += 1
-        if request_type in READ_TYPES and table is not None:
-            self._read(prefix, frames, table)
-        elif table is not None and self._goes_straight(request_type, table):
+        if table is not None and self._goes_straight(request_type, table):
             kind = ANSWER
             if request_type in values.WRITE_TYPES and _is_async(request_type, frames[0]):
                 self._answer(prefix, _acknowledgement(frames[0]))
@@ -197,14 +233,14 @@ class Session:
         writes = request_type in values.ONE_WAY_TYPES or request_type in values.WRITE_TYPES
         return writes and request_type != values.WRITE_TABLES and table in self.setup.local
 
-    def _read(self, prefix: Message, frames: Message, table: int) -> None:
-        header = frames[0]
-        extended = header[3:7] == values.EXTENSION_MAGIC and len(header) > 7
-        stale = extended and header[7] & values.STALE
-        if stale or self.setup.stale_allowed or table in self.setup.local:
-            self._hand(self._direct, table, ANSWER, prefix, frames)
-        else:
-            self._hand(self._reads, table, ANSWER, prefix, frames)
+    def _is_stale(self, extension_flags: int) -> bool:
+        return self.setup.stale_allowed or bool(extension_flags & values.STALE)
+
+    def _is_unknown(self, table: int) -> bool:
+        """Whether a write has to open it, and may not."""
+        return not (
+            self.setup.open_on_the_fly or table in self.setup.local or self._is_known(table)
+        )
 
     def _hand(
         self, to: dict[int, Frames], table: int, kind: int, prefix: Message, frames: Message
@@ -238,7 +274,8 @@ class Session:
                 if self.setup.workers > 1:
                     text = f"frame 1: expected a table number: there are {self.setup.workers}"
                     raise _refusal(request, f"{text} workers")
-                self._read(prefix, frames, 0)
+                to = self._direct if self._is_stale(request.extension.flags) else self._reads
+                self._hand(to, 0, ANSWER, prefix, frames)
             case _:
                 self._modify(prefix, frames, request)
 
@@ -308,12 +345,11 @@ class Session:
 
     def _propose(self, data: bytes, table: int, write: Write) -> None:
         reqid = next((each for each in write.reqids if each and each != values.NO_REQID), b"")
-        bytes_max = min(self.setup.entry_bytes_max, PART_BYTES_MAX)
-        if len(data) <= bytes_max:
+        if len(data) <= self._entry_bytes_max:
             reqids, entries = [reqid or self._new_reqids(1)[0]], [data]
         else:
             whole = reqid or self._new_reqids(1)[0]
-            entries = ops.cut(data, table, whole, bytes_max)
+            entries = ops.cut(data, table, whole, self._entry_bytes_max)
             reqids = [*self._new_reqids(len(entries) - 1), whole]
         self.proposals.add(write._replace(reqids=reqids, entries=entries))
         self.counters["writes"] += 1
@@ -483,7 +519,7 @@ class Session:
         for lost in proposals.lost:
             self._ask_result(lost, now_ms)
         for ticket, index, _ in proposals.asks:
-            self.jobs.add([HEAD.pack(WRITE, 0, 0, 0, index, ticket)])
+            self.jobs.add([HEAD.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
         self.answers += proposals.answers
         proposals.clear_told()
 

@@ -60,7 +60,7 @@ class Served(World):
 
     def ask(self, routing_id: bytes, *frames: bytes) -> None:
         """A request at the ROUTER, from a DEALER."""
-        self.session.on_requests([[routing_id, *frames]], self.now)
+        self.session.on_requests(Arena.from_messages([[routing_id, *frames]]), self.now)
 
     def heard(self, routing_id: bytes) -> list[answers.Answer]:
         """What it was answered."""

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from kelek.native import Arena
 from kelek.protocols.zerodb import answers, ops, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import (
@@ -428,17 +429,17 @@ def test_a_full_pipe_keeps_the_order() -> None:
 
 def test_what_nobody_is_told_of() -> None:
     world = led(local=frozenset({9}))
-    world.session.on_one_way(
+    arena = Arena.from_messages(
         [
             [PARTSYNC, TABLE, b"k", b"v"],
             [PUT, (9).to_bytes(4, "little"), b"k", b"v"],
             [READ, TABLE, b"k"],
             [PUT, TABLE, b"k"],
             [b"junk"],
-            [],
-        ],
-        world.now,
+            [b""],
+        ]
     )
+    world.session.on_one_way(arena, world.now)
     world.run(lambda: bool(world.log.records and world.workers[0].taken))
     assert not world.answers
     assert world.workers[0].taken[0][0] == SILENT

@@ -1,0 +1,81 @@
+"""The usual requests of one arena, sorted by where they go; their bytes are moved in C.
+
+It decides nothing: the session says of each row what it is (native/requests.py).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...native import Frames
+from ...native.requests import WRITE, Requests
+from .handoff import ANSWER
+from .proposals import Run
+from .values import NO_REQID
+
+
+class Writes(NamedTuple):
+    """Rows that become entries, with one deadline."""
+
+    deadline_ms: int
+    positions: list[int]
+    heard: list[int]  # Places among them of those whose clients wait.
+
+
+Piles = dict[int, list[tuple[int, list[int]]]]  # By worker: (kind, positions) one after the other.
+
+
+class Batch:
+    """Positions of rows, in the order of arrival."""
+
+    def __init__(self, taken: Requests) -> None:
+        self.taken = taken
+        self._entries: dict[int, bytes] | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Everything so far is taken."""
+        self.straight: Piles = {}
+        self.reads: Piles = {}
+        self.acknowledged: list[int] = []
+        self.writes: list[Writes] = []
+
+    def read(self, position: int, worker: int, straight: bool) -> None:
+        """A read; straight: it needs no word of the leader's."""
+        _pile(self.straight if straight else self.reads, worker, ANSWER).append(position)
+
+    def hand(self, position: int, worker: int, kind: int) -> None:
+        """A write of a local table."""
+        _pile(self.straight, worker, kind).append(position)
+
+    def write(self, position: int, deadline_ms: int, heard: bool) -> None:
+        """A write of a replicated table; heard: its client waits."""
+        if not self.writes or self.writes[-1].deadline_ms != deadline_ms:
+            self.writes.append(Writes(deadline_ms, [], []))
+        writes = self.writes[-1]
+        if heard:
+            writes.heard.append(len(writes.positions))
+        writes.positions.append(position)
+
+    def run(self, writes: Writes, new_reqids: Callable[[int], list[bytes]]) -> Run:
+        """The entries of writes; who has no reqid gets one."""
+        if self._entries is None:
+            rows = self.taken.rows
+            positions = [position for position, row in enumerate(rows) if row.shape == WRITE]
+            self._entries = dict(zip(positions, self.taken.entries(), strict=True))
+        own = [self.taken.rows[position].reqid for position in writes.positions]
+        made = iter(new_reqids(own.count(NO_REQID)))
+        reqids = [next(made) if reqid == NO_REQID else reqid for reqid in own]
+        entries = [self._entries[position] for position in writes.positions]
+        places = [writes.positions[place] for place in writes.heard]
+
+        def acknowledge(begin: int, end: int, out: Frames) -> None:
+            self.taken.acknowledge(places[begin:end], out)
+
+        return Run(reqids, entries, writes.deadline_ms, writes.heard, acknowledge)
+
+
+def _pile(piles: Piles, worker: int, kind: int) -> list[int]:
+    runs = piles.setdefault(worker, [])
+    if not runs or runs[-1][0] != kind:
+        runs.append((kind, []))
+    return runs[-1][1]
