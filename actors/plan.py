@@ -52,6 +52,7 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
     alone = [*snapshot_sender, *state_machine]
     if topology.nodes[node].zerodb:
         alone.append(_actor("zerodb_server", str(data_dir), 0))
+        alone.append(_actor("job_server", str(data_dir), 1))
     units: tuple[UnitPlan, ...]
     if one_process:
         units = (UnitPlan(node, "node", (*peer, *alone)),)

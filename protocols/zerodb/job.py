@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
-
-NO_MORE = 0x01  # Flags of a client data response: nothing is in it, and nothing will be.
-PARTIAL = 0x02  # This chunk is the last one, and shorter than the chunk size.
+from .values import CHUNK_PAIRS_MAX, COPY_TABLE, MAP_TABLE, NO_MORE_DATA, PARTIAL_DATA
 
 RUNNING = "running"
 DONE = "done"
@@ -25,8 +23,8 @@ class JobLimits(NamedTuple):
 
     idle_ms: int = 60_000  # A job, and a lease without jobs, ends after this long without requests.
     chunk_pairs: int = 1000  # Of a chunk, when the request names no size.
-    chunk_pairs_max: int = 100_000
-    chunk_bytes_max: int = 64 << 20  # A chunk ends with the pair that reaches it.
+    chunk_pairs_max: int = CHUNK_PAIRS_MAX
+    chunk_bytes_max: int = 8 << 20  # A chunk ends with the pair that reaches it.
     jobs_max: int = 4096
     leases_max: int = 256  # Each holds files that compaction could have removed.
     kept_max: int = 10_000  # Statistics of jobs that have ended.
@@ -45,7 +43,7 @@ class Lease(NamedTuple):
 class Scan(NamedTuple):
     """What a job reads, of which table, and who asked for it."""
 
-    request_type: int  # 0x40, 0x41 or 0x42
+    request_type: int  # 0x40, 0x41, 0x42 or 0x44
     table: int
     lease: int
     chunk_pairs: int | None = None
@@ -75,12 +73,10 @@ class Statistics(NamedTuple):
     deletes: int = 0
     reason: str = ""  # Why it failed.
 
-    def fields(self) -> list[bytes]:
-        """Name, value, name, value ... in UTF-8, as the response to 0x48 has them."""
-        frames = []
-        for name, value in self._asdict().items():
-            frames += [name.encode(), str(value).encode()]
-        return frames
+    def fields(self) -> dict[str, str]:
+        """Names and values as the response to 0x48 has them; times in ms since 1970."""
+        other = {"size": "bytes", "started_ms": "started", "ended_ms": "ended"}
+        return {other.get(name, name): str(value) for name, value in self._asdict().items()}
 
 
 class JobRefused(Exception):
@@ -179,8 +175,10 @@ class JobTable:
         self._renew(self._jobs[apid], now_ms)
         return apid
 
-    def chunk(self, apid: int, now_ms: int, unix_ms: int) -> Chunk:
-        """The next chunk; an empty one with NO_MORE behind the last, and for what is no job.
+    def chunk(self, apid: int, now_ms: int, unix_ms: int, bytes_max: int = 0) -> Chunk:
+        """The next chunk; an empty one with NO_MORE_DATA behind the last, and for what is no job.
+
+        bytes_max   of keys and values, if the client says so; one pair always goes
 
         Raises JobFailed for a job that has failed, as an end without error would hide that pairs
         are missing; and whatever reading raises: the caller then fails the job.
@@ -190,23 +188,24 @@ class JobTable:
             ended = self._ended.get(apid)
             if ended is not None and ended.state == FAILED:
                 raise JobFailed(f"data job {apid} has failed: {ended.reason}")
-            return Chunk(NO_MORE, [])
-        if job.scan.request_type == 0x41:  # Its pairs go to a mapper, not to a client.
-            return Chunk(NO_MORE, [])
+            return Chunk(NO_MORE_DATA, [])
+        if job.scan.request_type in (MAP_TABLE, COPY_TABLE):  # Its pairs are for no client.
+            return Chunk(NO_MORE_DATA, [])
         wanted = job.scan.chunk_pairs or self.limits.chunk_pairs
         room = min(wanted, self.limits.chunk_pairs_max)
         if job.left is not None:
             room = min(room, job.left)
-        frames, whole = self._take(job, room, self.limits.chunk_bytes_max)
+        most = min(bytes_max or self.limits.chunk_bytes_max, self.limits.chunk_bytes_max)
+        frames, whole = self._take(job, room, most)
         self._renew(job, now_ms)
         if not frames:
             self._end(apid, DONE, unix_ms)
-            return Chunk(NO_MORE, [])
+            return Chunk(NO_MORE_DATA, [])
         # A chunk that only our own limits have cut is no last one.
         last = whole or job.left == 0
         if last and len(frames) < 2 * wanted:
             self._end(apid, DONE, unix_ms)
-            return Chunk(PARTIAL, frames)
+            return Chunk(PARTIAL_DATA, frames)
         return Chunk(0, frames)
 
     def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:

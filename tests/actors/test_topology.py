@@ -128,10 +128,11 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
         ["snapshot_sender"],
         ["state_machine"],
         ["zerodb_server"],
+        ["job_server"],
     ]
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     (unit,) = plan.node_plan(found, "a", one_process=True).units
-    assert len(unit.actors) == 5
+    assert len(unit.actors) == 6
     for own in ("thread", "inline"):
         found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
         assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1

@@ -1,0 +1,449 @@
+"""Serves data jobs: scans of snapshots in chunks, copies, and mappers that write tables.
+
+It owns no table: a snapshot is a checkpoint that a table_worker makes, opened here to be read; what
+jobs write goes through zerodb_server.
+"""
+
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import zmq
+
+from .. import __version__
+from ..native import Arena, Frames
+from ..native.mapper import pack_records
+from ..protocols.zerodb import answers, job, requests, values
+from ..protocols.zerodb.codec import decode_request
+from ..protocols.zerodb.handoff import AGAIN, ANSWER, CHECKPOINT, ENVELOPE, FAILED, HEAD, WRITE
+from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
+from ..storage.disk import Disk
+from ..storage.errors import StorageError
+from ..storage.job_store import ApidCounter, StatisticsFile
+from ..storage.lease_folder import LeaseFolder
+from .actor import Actor, SocketOptions, main
+from .map_jobs import THREADS_MAX, Door, MapJobs, MapSpec
+from .mapper_process import engine_of
+
+PLACE = struct.Struct("<QQ")  # Of a checkpoint: its applied index and the term there.
+FOLDER = "jobs"  # In the node's data directory.
+CLIENTS_HWM = 32  # Chunks that a client may leave unread.
+ASKS_HWM = 1024
+ANSWER_BYTES_MAX = 32 << 20  # Of one wake: further requests wait for the next.
+STORE_RETRY_MS = 1000
+SWEEP_MS = 60_000
+
+
+class Asker(NamedTuple):
+    """Who is to be answered, and by which door."""
+
+    own: bool  # Over jobs_url; else zerodb_server relays it.
+    routing_id: bytes
+    envelope: bool  # A REQ socket's empty frame stands behind the routing id.
+
+
+class Wish(NamedTuple):
+    """A request whose job waits for its snapshot."""
+
+    asker: Asker
+    request: requests.Request
+    table: int
+    due_ms: int
+
+
+class JobServer(Actor):
+    """Data jobs of one node.
+
+    clients    ROUTER  requests 0x00, 0x40 to 0x44, 0x48 and 0x50  at `jobs_url`, if there is one
+    requests   PULL    [HEAD][routing id][request frames ..]       from zerodb_server: the same
+               PULL    [HEAD][path][applied index and term]        from a table_worker: a snapshot
+               PULL    [HEAD] or [HEAD][reason]                    what was asked for is written,
+                                                                   or can't be had
+    done       PUSH    [routing id]([empty])[answer frames ..]     to zerodb_server, which relays
+    asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
+               PUSH    [HEAD][table][packed operations]            to it: write
+    """
+
+    role = "job_server"
+
+    def on_start(self) -> None:
+        options = self.options["zerodb"]
+        self._allow_map = options["mapper"] != "off"
+        self._allow_native = bool(options["allow_native"])
+        self._request_ms = int(options["request_timeout_ms"])
+        limits = JobLimits(
+            idle_ms=1000 * options["job_idle_s"],
+            chunk_pairs=options["chunk_pairs"],
+            chunk_bytes_max=min(options["response_bytes_max"], JobLimits().chunk_bytes_max),
+        )
+        disk = Disk(self.setup.data_dir)
+        self._apids = ApidCounter(disk, FOLDER)
+        self._statistics = StatisticsFile(disk, FOLDER, limits.kept_max)
+        self._table = JobTable(limits, self._apids.next)
+        self._table.restore([job.Statistics(*one) for one in self._statistics.loaded])
+        self._folder = LeaseFolder(disk.place(FOLDER))
+        self._wishes: dict[int, Wish] = {}
+        self._requests: deque[tuple[Asker, list[bytes]]] = deque()
+        self._unstored: list[job.Statistics] = []
+        self._store_due_ms = 0
+        self._sweep()
+        self._open_pipes()
+        self._maps = MapJobs(self, self._table, Door(self._ask_write, self._apids.next, unix_ms))
+        self._answers = Frames()
+        if options["jobs_url"]:
+            self._open_door(options["jobs_url"])
+        self.ready()
+
+    def _open_pipes(self) -> None:
+        incoming = self.socket(
+            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "requests"),))
+        )
+        done, asks = (
+            self.socket(
+                zmq.PUSH,
+                SocketOptions(
+                    connect=(self.endpoint("zerodb_server", name),), hwm=ASKS_HWM, immediate=True
+                ),
+            )
+            for name in ("done", "asks")
+        )
+        self._done = self.pipe(done)
+        self._asks = self.pipe(asks)
+        self._incoming = incoming
+        self.listen(incoming, self._on_incoming)
+
+    def _open_door(self, url: str) -> None:
+        self._clients = self.socket(
+            zmq.ROUTER,
+            SocketOptions(
+                bind=(url,),
+                place=self.setup.places.get("zerodb.jobs_url", ""),
+                send_hwm=CLIENTS_HWM,
+                message_bytes_max=values.MAPPER_BYTES_MAX + (1 << 20),
+                router_mandatory=True,
+            ),
+        )
+        self.listen(self._clients, self._on_clients)
+
+    # ---- what comes in ----
+
+    def _on_clients(self, arena: Arena) -> None:
+        for routing_id, *frames in arena.messages():
+            self._take_in(Asker(True, routing_id, frames[:1] == [b""]), frames)
+
+    def _on_incoming(self, arena: Arena) -> None:
+        for (kind, flags, _, _, _, ticket), frames in self.unpacked(arena, HEAD, "requests"):
+            if kind == ANSWER and frames:
+                envelope = bool(flags & ENVELOPE)
+                self._take_in(Asker(False, frames[0], envelope), frames[1:])
+            elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == PLACE.size:
+                self._on_snapshot(ticket, frames[1])
+            elif kind == WRITE:
+                self._maps.on_written(ticket)
+            elif kind == FAILED and frames:
+                again = bool(flags & AGAIN)
+                self._on_failed(ticket, frames[0].decode("utf-8", "replace"), again)
+            else:
+                self.log_rarely("malformed-dropped", pipe="requests", size=len(frames))
+
+    def _take_in(self, asker: Asker, frames: list[bytes]) -> None:
+        if asker.envelope and frames[:1] == [b""]:
+            del frames[0]
+        self._requests.append((asker, frames))
+
+    def _answer(self, asker: Asker, frames: list[bytes]) -> None:
+        head = [asker.routing_id, b""] if asker.envelope else [asker.routing_id]
+        if asker.own:
+            self._answers.add([*head, *frames])
+        else:
+            self._done.send([*head, *frames])
+
+    # ---- requests ----
+
+    def _serve(self) -> None:
+        """As many of the requests that wait as one wake can bear."""
+        size = 0
+        while self._requests and size < ANSWER_BYTES_MAX and not self._done.full:
+            asker, frames = self._requests.popleft()
+            try:
+                size += self._on_request(asker, decode_request(frames))
+            except requests.RequestError as error:
+                self._answer(asker, answers.encode_refusal(error))
+
+    def _on_request(self, asker: Asker, request: requests.Request) -> int:
+        """Returns the bytes of the answer, roughly."""
+        match request:
+            case requests.ClientData():
+                return self._on_client_data(asker, request)
+            case requests.RangeJob() | requests.ForwardRange():
+                self._refusable(asker, request, lambda: self._begin_range(asker, request))
+            case requests.MapTable():
+                self._refusable(asker, request, lambda: self._begin_map(asker, request))
+            case requests.CopyTable():
+                self._refusable(asker, request, lambda: self._begin_copy(asker, request))
+            case requests.JobStatus():
+                self._refusable(asker, request, lambda: self._on_status(asker, request))
+            case requests.Lease():
+                self._refusable(asker, request, lambda: self._on_lease(asker, request))
+            case requests.ServerInfo():
+                software = f"kelek {__version__}"
+                info = answers.encode_server_info(request, values.FEATURE_LEASES, software)
+                self._answer(asker, info)
+            case _:
+                text = "this endpoint serves data jobs alone; send this to the node's url"
+                error = requests.RequestError(
+                    values.PROTOCOL_ERROR, values.ERROR, text, request.extension
+                )
+                self._answer(asker, answers.encode_refusal(error))
+        return 0
+
+    def _refusable(self, asker: Asker, request: requests.Request, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except JobRefused as error:
+            self._refuse(asker, request, str(error))
+        except StorageError as error:
+            self._refuse(asker, request, str(error), database=True)
+
+    def _refuse(
+        self, asker: Asker, request: requests.Request, text: str, database: bool = False
+    ) -> None:
+        match request:
+            case requests.RangeJob() | requests.ForwardRange() | requests.JobStatus():
+                code = values.REQUEST_ERROR
+            case _:
+                code = values.DATABASE_ERROR if database else values.ERROR
+        self._answer(asker, answers.encode_error(request, code, text))
+
+    def _on_client_data(self, asker: Asker, request: requests.ClientData) -> int:
+        apid, extension = request.apid or 0, request.extension
+        try:
+            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
+        except (JobFailed, StorageError) as error:
+            if isinstance(error, StorageError):
+                self._table.fail(apid, str(error), unix_ms())
+            refusal = requests.RequestError(
+                values.PROTOCOL_ERROR, values.ERROR, str(error), extension
+            )
+            self._answer(asker, answers.encode_refusal(refusal))
+            return 0
+        if extension.flags & values.PACKED:
+            keys, found = chunk.frames[::2], chunk.frames[1::2]
+            frames = answers.encode_chunk(request, keys, found, chunk.flags)
+        else:
+            head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
+            frames = [head, *chunk.frames]
+        self._answer(asker, frames)
+        return sum(map(len, chunk.frames))
+
+    def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:
+        found = self._table.statistics(request.apid)
+        if found is None:
+            raise JobRefused(
+                f"there is no data job {request.apid}; it ended long ago, or with its server"
+            )
+        self._answer(asker, answers.encode_status(request, found.fields()))
+
+    def _on_lease(self, asker: Asker, request: requests.Lease) -> None:
+        if request.action == requests.LEASE_RENEW:
+            self._table.renew(request.lease, self.now_ms)
+        else:
+            self._table.release(request.lease)
+        self._answer(asker, answers.encode_ok(request))
+
+    # ---- jobs begin ----
+
+    def _begin_range(
+        self, asker: Asker, request: requests.RangeJob | requests.ForwardRange
+    ) -> None:
+        extension = request.extension
+        if extension.flags & values.WITH_LEASE and extension.lease:
+            lease = self._table.lease(extension.lease)
+            if (
+                request.table != lease.table
+                and request.table not in self._folder.tables(lease.number).tables()
+            ):
+                raise JobRefused(f"lease {lease.number} does not hold table {request.table}")
+            self._scan(Wish(asker, request, request.table, 0), lease)
+        else:
+            self._wish(asker, request, request.table)
+
+    def _begin_map(self, asker: Asker, request: requests.MapTable) -> None:
+        if not self._allow_map:
+            raise JobRefused(
+                "mappers are switched off; zerodb: {mapper: wasm} in the topology allows them"
+            )
+        _, problem = engine_of(request.mapper, self._allow_native)
+        if problem:
+            raise JobRefused(problem)
+        self._check_maps(min(max(request.threads, 1), THREADS_MAX))
+        self._wish(asker, request, request.source)
+
+    def _begin_copy(self, asker: Asker, request: requests.CopyTable) -> None:
+        self._check_maps(0)
+        self._wish(asker, request, request.source)
+
+    def _check_maps(self, threads: int) -> None:
+        problem = self._maps.refusal(threads)
+        if problem:
+            raise JobRefused(problem)
+
+    def _wish(self, asker: Asker, request: requests.Request, table: int) -> None:
+        """Asks for a snapshot of the table as it is behind this request."""
+        self._table.check_room()
+        if len(self._wishes) >= self._table.limits.leases_max or self._asks.full:
+            raise JobRefused(f"{len(self._wishes)} snapshots are being made; try again")
+        ticket = self._apids.next()
+        self._wishes[ticket] = Wish(asker, request, table, self.now_ms + 2 * self._request_ms)
+        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
+
+    def _ask(self, kind: int, ticket: int, table: int, data: bytes) -> None:
+        head = HEAD.pack(kind, 0, 0, 0, 0, ticket)
+        self._asks.send([head, table.to_bytes(4, "little"), data])
+
+    def _ask_write(self, ticket: int, table: int, entry: bytes) -> None:
+        self._ask(WRITE, ticket, table, entry)
+
+    def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
+        wish = self._wishes.pop(ticket, None)
+        if wish is None:
+            self._maps.on_refused(ticket, reason, again, self.now_ms)
+        else:
+            text = f"no snapshot of table {wish.table} can be taken: {reason}"
+            self._refuse(wish.asker, wish.request, text, database=True)
+
+    def _on_snapshot(self, ticket: int, place: bytes) -> None:
+        wish = self._wishes.pop(ticket, None)
+        if wish is None:  # It came too late: nobody waits for it.
+            self._folder.remove(ticket)
+            return
+        log_index, term = PLACE.unpack(place)
+        lease = Lease(ticket, wish.table, self._folder.path(ticket), log_index, term)
+        keeps = bool(wish.request.extension.flags & values.WITH_LEASE)
+        self._table.add_lease(lease, keeps, self.now_ms)
+        try:
+            self._start_job(wish, lease)
+        except (JobRefused, StorageError) as error:
+            self._table.release(lease.number)
+            self._refuse(wish.asker, wish.request, str(error), isinstance(error, StorageError))
+
+    def _start_job(self, wish: Wish, lease: Lease) -> None:
+        match wish.request:
+            case requests.MapTable() as request:
+                engine, _ = engine_of(request.mapper, self._allow_native)
+                flat = [part for pair in request.parameters for part in pair]
+                threads = min(max(request.threads, 1), THREADS_MAX)
+                spec = MapSpec(request.target, engine, request.mapper, pack_records(flat), threads)
+                self._start_map(wish, lease, spec)
+            case requests.CopyTable() as request:
+                self._start_map(wish, lease, MapSpec(request.target))
+            case _:
+                self._scan(wish, lease)
+
+    def _scan(self, wish: Wish, lease: Lease) -> None:
+        request = wish.request
+        assert isinstance(request, requests.RangeJob | requests.ForwardRange)
+        chunk = request.chunk_pairs if isinstance(request, requests.RangeJob) else None
+        limit = request.limit if isinstance(request, requests.ForwardRange) else None
+        pairs = self._folder.tables(lease.number).scan(
+            request.table, request.start, job.end_exclusive(request.end)
+        )
+        request_type = requests.type_of(request)
+        scan = Scan(request_type, request.table, lease.number, chunk, limit)
+        apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
+        shown = None
+        if request.extension.flags & values.WITH_LEASE:
+            shown = answers.SnapshotLease(lease.number, lease.path, lease.log_index, lease.term)
+        self._answer(wish.asker, answers.encode_apid(request, apid, shown))
+
+    def _start_map(self, wish: Wish, lease: Lease, spec: MapSpec) -> None:
+        request = wish.request
+        assert isinstance(request, requests.MapTable | requests.CopyTable)
+        self._check_maps(spec.threads if spec.engine else 0)
+        bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
+        pairs = self._folder.tables(lease.number).scan(request.source, *bounds)
+        scan = Scan(requests.type_of(request), request.source, lease.number)
+        apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
+
+        def on_started(problem: str) -> None:
+            if problem:
+                self._refuse(wish.asker, request, problem)
+            else:
+                self._answer(wish.asker, answers.encode_apid(request, apid))
+
+        self._maps.begin(apid, spec, on_started)
+
+    # ---- time ----
+
+    def on_wake(self, now_ms: int) -> None:
+        self._serve()
+        self._maps.tick(now_ms)
+        self._maps.pump(now_ms)
+        self._table.tick(now_ms, unix_ms())
+        for ticket in [it for it, wish in self._wishes.items() if now_ms >= wish.due_ms]:
+            self._on_failed(ticket, "nobody has made it in time", again=False)
+        if now_ms >= self._sweep_due_ms:
+            self._sweep()
+        for lease in self._table.take_freed():
+            self._folder.remove(lease.number)
+        self._store(now_ms)
+        if len(self._answers):
+            self.send_batch(self._clients, self._answers)
+        if self._requests or self._done.full or self._asks.full:
+            self.pause(self._incoming)
+        else:
+            self.resume(self._incoming)
+
+    def _sweep(self) -> None:
+        self._sweep_due_ms = self.now_ms + SWEEP_MS
+        self._folder.sweep({*self._wishes, *(lease.number for lease in self._table.leases)})
+
+    def _store(self, now_ms: int) -> None:
+        ended = self._table.take_ended()
+        for one in ended:
+            if one.state == job.FAILED:
+                self.log("job-failed", apid=one.apid, reason=one.reason)
+        self._unstored += ended
+        if not self._unstored or now_ms < self._store_due_ms:
+            return
+        try:
+            self._statistics.add([list(one) for one in self._unstored])
+        except StorageError as error:
+            self.log_rarely("statistics-not-stored", reason=str(error))
+            self._store_due_ms = now_ms + STORE_RETRY_MS
+            return
+        self._unstored = []
+
+    def deadline_ms(self) -> int | None:
+        due = [self._sweep_due_ms]
+        due += [0] if self._requests and not self._done.full else []
+        due += [self._store_due_ms] if self._unstored else []
+        due += [wish.due_ms for wish in self._wishes.values()]
+        due += [
+            ms for ms in (self._table.deadline_ms(), self._maps.deadline_ms()) if ms is not None
+        ]
+        return min(due)
+
+    def on_stop(self) -> None:
+        self._maps.close()
+        for lease in self._table.leases:
+            self._folder.remove(lease.number)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "jobs": len(self._table.jobs),
+            "leases": len(self._table.leases),
+            "mappers": self._maps.processes,
+            "rows": sum(one.rows for one in self._table.jobs.values()),
+        }
+
+
+def unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    main(JobServer)
