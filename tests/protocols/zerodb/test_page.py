@@ -1,0 +1,90 @@
+"""docs/protocols/zerodb.md says what the code does: types, limits, features, examples."""
+
+import re
+from pathlib import Path
+
+from kelek.protocols.zerodb import ops, requests, values
+from kelek.protocols.zerodb.codec import decode_request
+from kelek.protocols.zerodb.values import Extension
+
+PAGE = (Path(__file__).parents[3] / "docs" / "protocols" / "zerodb.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """The text from a heading to the next of the same or a higher level."""
+    head = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.M)
+    assert head is not None, f"no section {title!r}"
+    level = len(head[1])
+    rest = PAGE[head.end() :]
+    end = re.search(rf"^#{{1,{level}}} ", rest, re.M)
+    return rest[: end.start()] if end else rest
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of all rows of a section's tables."""
+    found = re.findall(r"^\|(.*)\|$", section(title), re.M)
+    return [[cell.strip() for cell in row.split("|")] for row in found]
+
+
+def test_every_type_is_there() -> None:
+    shown = {
+        int(row[0], 16)
+        for title in ("Requests of the text", "Requests of ours")
+        for row in rows(title)
+        if re.fullmatch(r"0x[0-9a-f]{2}", row[0]) and len(row) == 4
+    }
+    assert shown == set(requests.TYPES.values())
+
+
+def test_features() -> None:
+    shown = {int(row[0], 16) for row in rows("Extensions") if re.fullmatch(r"0x[0-9a-f]+", row[0])}
+    known = {number for name, number in vars(values).items() if name.startswith("FEATURE_")}
+    assert shown - set(requests.TYPES.values()) | {1, 2, 4} == known
+
+
+def test_limits() -> None:
+    shown = dict(row for row in rows("Limits") if len(row) == 2)
+    expected = {
+        "key": f"{values.KEY_BYTES_MAX >> 10} KiB",
+        "value": f"{values.VALUE_BYTES_MAX >> 20} MiB",
+        "request": f"{values.REQUEST_BYTES_MAX >> 20} MiB, {values.REQUEST_FRAMES_MAX} frames",
+        "chunk of a range job": f"{values.CHUNK_PAIRS_MAX} pairs",
+        "mapper": f"{values.MAPPER_BYTES_MAX >> 20} MiB, {values.THREADS_MAX} threads",
+        "transaction": f"{values.COMPARES_MAX} compares, {values.COMPARES_MAX} operations",
+        "parts of a split": f"{values.SPLIT_POINTS_MAX}",
+        "time to live of a session": f"{values.TTL_MS_MAX // (365 * 24 * 3600 * 1000)} years",
+        "error text": f"{values.TEXT_BYTES_MAX} bytes",
+    }
+    for what, most in expected.items():
+        assert shown[what].startswith(most), what
+
+
+def test_operations() -> None:
+    shown = {int(row[0], 16) for row in rows("Entries") if row[0].startswith("0x")}
+    assert shown == {
+        ops.OPEN, ops.TRUNCATE, ops.GET, ops.PUT, ops.DELETE, ops.DELETE_RANGE, ops.DELETE_LIMITED,
+        ops.TRANSACTION, ops.EXPIRY, ops.ATTACH, ops.SESSION_OPEN, ops.SESSION_KEEP,
+        ops.SESSION_END, ops.EXPIRE, ops.PART,
+    }  # fmt: skip
+
+
+def test_examples() -> None:
+    found = [
+        [bytes.fromhex(frame) for frame in re.findall(r"`([0-9a-f]*)`", row[-1])]
+        for row in rows("Examples")
+        if "`" in row[-1]
+    ]
+    assert [decode_request(frames) for frames in found[:-1]] == [
+        requests.ServerInfo(),
+        requests.Read(7, [b"k"]),
+        requests.Put(7, [b"k"], [b"v"], values.PARTSYNC),
+        requests.Put(
+            7,
+            [b"k"],
+            [b"v"],
+            values.PARTSYNC,
+            Extension(values.PACKED, 10_000, b"0123456789ab"),
+        ),
+        requests.Scan(7, 1, b"a"),
+    ]
+    assert ops.unpack(b"".join(found[-1])) == [ops.Put(7, [b"k"], [b"v"])]
