@@ -5,13 +5,12 @@ a SUB for each subscription.
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import zmq
 
 from .. import native
-from ..protocols.connections import Connect, Disconnect, Send
-from ..protocols.zmqraft.client import Listen, Subscription, Unlisten
+from ..protocols.connections import Connect, Disconnect, Listen, Send, Unlisten
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
@@ -44,9 +43,7 @@ class Machine(Protocol):
 class Listener(Protocol):
     """One that also has subscriptions."""
 
-    def on_broadcast(
-        self, subscription: Subscription, frames: Sequence[bytes], now_ms: int
-    ) -> None: ...
+    def on_broadcast(self, subscription: Any, frames: Sequence[bytes], now_ms: int) -> None: ...
 
 
 class MessageLimits(NamedTuple):
@@ -143,7 +140,7 @@ class Links:
         self._limits = limits
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[str, _Link] = {}
-        self._feeds: dict[Subscription, _Feed] = {}
+        self._feeds: dict[Any, _Feed] = {}
         self._poller = zmq.Poller()
 
     def turn(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
@@ -216,7 +213,7 @@ class Links:
         for position in range(arena.count):
             self.client.on_frames(link.url, arena.message(position), now_ms)
 
-    def _drain_feed(self, subscription: Subscription, feed: _Feed) -> None:
+    def _drain_feed(self, subscription: Any, feed: _Feed) -> None:
         assert isinstance(self.client, Listener)
         arena = feed.drain.take()
         now_ms = monotonic_ms()
@@ -249,7 +246,7 @@ class Links:
         self._unregister(link.monitor)
         link.close()
 
-    def _listen(self, subscription: Subscription, url: str, topic: bytes) -> None:
+    def _listen(self, subscription: Any, url: str, topic: bytes) -> None:
         try:
             feed = _Feed(url, topic, self._context)
         except zmq.ZMQError:
@@ -257,7 +254,7 @@ class Links:
         self._feeds[subscription] = feed
         self._register(feed.socket)
 
-    def _unlisten(self, subscription: Subscription) -> None:
+    def _unlisten(self, subscription: Any) -> None:
         feed = self._feeds.pop(subscription, None)
         if feed is not None:
             self._unregister(feed.socket)

@@ -4,8 +4,6 @@ A step is driven to its end by whoever has the connections: kelek.Log turns them
 kelek.AsyncLog leaves them to asyncio (async_log.py). Nothing here reads, sends or sleeps.
 """
 
-import os
-import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -52,6 +50,7 @@ from .links import monotonic_ms
 from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 from .reqids import new_reqid
 from .turning import Rest, Step, Wait
+from .urls import check_url
 
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
@@ -63,10 +62,7 @@ REACH_MS = 2000
 REACH_STEP_MS = 2
 APPLY_MS = 2
 SEARCHES_A_GRACE = 12
-PORT_MAX = 65_535
 INDEX_MAX = (1 << 53) - 1  # What every client's language counts exactly.
-IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
-URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
 
 Data = bytes | bytearray | memoryview
 Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
@@ -295,22 +291,6 @@ def decoded(part: Part) -> list[Entry]:
         return part.decoded()
     except RemoteProtocolError as error:
         raise LogError(f"the leader sent what is no entry: {error}") from error
-
-
-def check_url(url: str) -> None:
-    """libzmq would say so only when it connects. Raises ValueError, TypeError."""
-    if not isinstance(url, str):
-        raise TypeError(f"a url is str, not {type(url).__name__}")
-    match = URL.fullmatch(url)
-    if match is None:
-        raise ValueError(f"{url!r} is not a url; write tcp://HOST:PORT or ipc:///PATH")
-    port, path = match.groups()
-    if port is not None and not 1 <= int(port) <= PORT_MAX:
-        raise ValueError(f"{url!r}: port {port} is out of range; it is 1 to {PORT_MAX}")
-    if path is not None and len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
-        raise ValueError(
-            f"{url!r}: the path has over {IPC_PATH_BYTES_MAX} bytes; use a shorter one"
-        )
 
 
 def check_range(name: str, value: int) -> None:

@@ -360,7 +360,8 @@ class Table(Turning):
         return self._run(self._steps.map_into(asked))
 
     def job_status(self, apid: int) -> dict[str, str]:
-        """Statistics of a job by name: state, rows, bytes, started, ended. Empty: unknown."""
+        """Statistics of a job by name: state, rows, bytes, started, ended. Raises TableRefused when
+        the APID is unknown."""
         return self._run(self._steps.job_status(apid))
 
     # ---- the end ----

@@ -48,8 +48,8 @@ from .errors import (
 )
 from .links import MessageLimits, monotonic_ms
 from .reqids import new_reqid
-from .steps import check_url
 from .turning import Rest, Step, Wait
+from .urls import check_url
 
 if TYPE_CHECKING:
     import pyarrow

@@ -3,26 +3,16 @@
 Only click is imported before a command runs, so that `kelek --help` answers at once.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from .. import __version__
 from . import completion, endings
+from .options import TABLE_MAX, F, cluster_options, output_option
+from .table_cli import table
 
-F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-class Seconds(click.FloatRange):
-    """A range that has no room for NaN either."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if seconds != seconds:
-            self.fail("nan is not a number of seconds.", param, ctx)
-        return seconds
 
 
 @click.group("kelek", cls=endings.Program, context_settings=CONTEXT)
@@ -43,49 +33,6 @@ def main() -> None:
 def log() -> None:
     """The replicated log: put, load, tail, subscribe, info, snapshot, members, transfer; dump and
     verify on a disk."""
-
-
-def cluster_options(command: F) -> F:
-    """Which cluster is meant; the same options for every command."""
-    options = [
-        click.option(
-            "-t",
-            "--topology",
-            metavar="FILE",
-            help="The cluster of this file (default: ./topology.yaml, else the demo's).",
-        ),
-        click.option(
-            "--url",
-            "urls",
-            multiple=True,
-            metavar="URL",
-            help="A node's url, instead of a topology; may be given again and again.",
-        ),
-        click.option("--cluster", metavar="IDENT", help="The cluster's ident, with --url."),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=Seconds(0.1, 86_400),
-            default=10.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Give up after so long without any progress.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def output_option(command: F) -> F:
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="json: one object, or one a line.",
-    )(command)
 
 
 @log.command()
@@ -336,6 +283,24 @@ def recover(node: str, cluster: str, topology: str | None, confirmed: bool, outp
 
     recovery.recover(recovery.Wish(node, cluster, topology, confirmed), output)
 
+
+@main.command()
+@click.option("-t", "--topology", metavar="FILE",
+              help="Of the commands (default: ./topology.yaml, else the demo's).")  # fmt: skip
+@click.argument("number", metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX), required=False)
+@endings.spoken
+def shell(topology: str | None, number: int | None) -> None:
+    """Takes one command after the other, with history and completion.
+
+    With TABLE, or behind `use TABLE`, the commands of that table need no number: `get KEY`,
+    `scan --prefix a`. A file of commands can be given on standard input.
+    """
+    from . import shell as shells
+
+    shells.run(main, topology, number)
+
+
+main.add_command(table)
 
 if __name__ == "__main__":
     main(prog_name="kelek")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Protocol
 
 import click
 
@@ -128,14 +128,25 @@ class Lines:
             ) from error
 
 
+class Progress(Protocol):
+    """How far a file has been read."""
+
+    @property
+    def position(self) -> int: ...  # In what its size is in: bytes, or rows.
+    @property
+    def taken(self) -> int: ...  # What was made of it.
+
+
 @contextmanager
-def progress(reader: Lines, size: int | None) -> Iterator[Callable[[int], None] | None]:
-    """A bar over the bytes of the file; nothing when nobody watches."""
+def progress(
+    reader: Progress, size: int | None, noun: str = "updates"
+) -> Iterator[Callable[[int], None] | None]:
+    """A bar over the size of the file; nothing when nobody watches."""
     if not sys.stderr.isatty():
         yield None
         return
     if not size:
-        yield lambda count: click.echo(f"\r{count:,} updates", nl=False, err=True)
+        yield lambda count: click.echo(f"\r{count:,} {noun}", nl=False, err=True)
         click.echo(err=True)
         return
     steps = max(1, size // 200)
@@ -144,7 +155,7 @@ def progress(reader: Lines, size: int | None) -> Iterator[Callable[[int], None] 
     ) as bar:
 
         def on_committed(count: int) -> None:
-            bar.label = f"{count:,} updates"
+            bar.label = f"{count:,} {noun}"
             # What was read runs ahead of what is committed.
             position = reader.position * count // max(reader.taken, 1)
             bar.update(max(0, position - bar.pos))

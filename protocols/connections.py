@@ -1,6 +1,6 @@
 """What a client's machine wants done with its connections, which are named by their urls."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Connect(NamedTuple):
@@ -16,3 +16,17 @@ class Disconnect(NamedTuple):
 class Send(NamedTuple):
     url: str
     frames: list[bytes]
+
+
+class Listen(NamedTuple):
+    """Subscribe to a topic at url, and tell the machine's on_broadcast() of what comes."""
+
+    subscription: Any  # The machine's name for it.
+    url: str
+    topic: bytes
+
+
+class Unlisten(NamedTuple):
+    """End that; what has not been told yet never will be."""
+
+    subscription: Any

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..connections import Connect, Disconnect, Send
+from ..connections import Connect, Disconnect, Listen, Send, Unlisten
 from ..errors import RemoteProtocolError
 from .client_codec import (
     ClientRequest,
@@ -60,20 +60,6 @@ class ClientSetup(NamedTuple):
     limits: WindowLimits = WindowLimits()
     response_ttl_ms: int = 500  # The text's SERVER_RESPONSE_TTL.
     search_ms: int = 25  # How often each peer is asked who leads, instead of one grace period.
-
-
-class Listen(NamedTuple):
-    """Subscribe to the cluster's broadcasts at url, and tell on_broadcast() of them."""
-
-    subscription: Subscription
-    url: str
-    topic: bytes
-
-
-class Unlisten(NamedTuple):
-    """End that; what has not been told yet never will be."""
-
-    subscription: Subscription
 
 
 Action = Connect | Disconnect | Send | Listen | Unlisten

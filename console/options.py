@@ -1,0 +1,145 @@
+"""Options that many commands of `kelek` have, so that they mean the same everywhere.
+
+Only click is imported before a command runs.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from . import completion
+
+F = TypeVar("F", bound=Callable[..., Any])
+TABLE_MAX = 2**32 - 1
+
+
+class Seconds(click.FloatRange):
+    """A range that has no room for NaN either."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if seconds != seconds:
+            self.fail("nan is not a number of seconds.", param, ctx)
+        return seconds
+
+
+def cluster_options(command: F) -> F:
+    """Which cluster is meant; the same options for every command."""
+    options = [
+        click.option(
+            "-t",
+            "--topology",
+            metavar="FILE",
+            help="The cluster of this file (default: ./topology.yaml, else the demo's).",
+        ),
+        click.option(
+            "--url",
+            "urls",
+            multiple=True,
+            metavar="URL",
+            help="A node's url, instead of a topology; may be given again and again.",
+        ),
+        click.option("--cluster", metavar="IDENT", help="The cluster's ident, with --url."),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=Seconds(0.1, 86_400),
+            default=10.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up after so long without any progress.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def output_option(command: F) -> F:
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="json: one object, or one a line.",
+    )(command)
+
+
+class HexText(click.ParamType[bytes]):
+    """A key or value: UTF-8, or with 0x in front the bytes in hexadecimal."""
+
+    name = "data"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if value.startswith("0x"):
+            try:
+                return bytes.fromhex(value[2:])
+            except ValueError:
+                self.fail(f"{value!r} is not hexadecimal; write 0x6b65", param, ctx)
+        return os.fsencode(value)
+
+
+DATA = HexText()
+
+
+def server_options(command: F) -> F:
+    """Whose tables are meant."""
+    options = [
+        click.option("-t", "--topology", metavar="FILE",
+                     help="The cluster of this file (default: ./topology.yaml, else the demo's)."),
+        click.option("--url", "urls", multiple=True, metavar="URL",
+                     help="A node's ZeroDB url, instead of a topology; may be given again."),
+        click.option("--node", "nodes", multiple=True, metavar="NODE",
+                     shell_complete=completion.members,
+                     help="Ask this node of the topology, no other; may be given again."),
+        click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0,
+                     show_default=True, metavar="SECONDS",
+                     help="Give up after so long without an answer."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def table_options(command: F) -> F:
+    """Which table is meant, and whose; the same for every command of a table."""
+    number = click.argument("number", metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
+    return number(server_options(command))
+
+
+def range_options(command: F) -> F:
+    """Which keys are meant."""
+    options = [
+        click.option("--prefix", type=DATA, metavar="KEY", help="Keys that begin so."),
+        click.option(
+            "--start", type=DATA, metavar="KEY", default=b"", help="Keys from this one on."
+        ),
+        click.option("--end", type=DATA, metavar="KEY", default=b"", help="Keys below this one."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def sync_option(command: F) -> F:
+    return click.option(
+        "--sync",
+        type=click.Choice(["partsync", "fullsync", "async"]),
+        default="partsync",
+        show_default=True,
+        help="When a write counts as done: a majority has it on disk and it is applied; it is also "
+        "on stable storage in the table; on receipt.",
+    )(command)
+
+
+def stale_option(command: F) -> F:
+    return click.option(
+        "--stale", is_flag=True, help="Take what the node has, without asking the leader."
+    )(command)

@@ -1,0 +1,362 @@
+"""`kelek table` and `kelek shell` against servers with a table in memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kelek.console import endings
+from kelek.console.kelek_cli import main
+from kelek.console.shell import Shell
+from kelek.protocols.zerodb.values import TableOptions
+from kelek.tests.clients.table_world import Cluster
+
+TOPOLOGY = """
+cluster: small
+nodes:
+  n1: {url: 'tcp://127.0.0.1:20001', peer_url: 'ipc:///tmp/kelek-none-1', zerodb: {url: 'URL'}}
+  n2: {url: 'tcp://127.0.0.1:20002', peer_url: 'ipc:///tmp/kelek-none-2'}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Servers, and a topology that names one of them, in the working directory."""
+    cluster = Cluster(tmp_path)
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY.replace("URL", cluster.urls[0]))
+    monkeypatch.chdir(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def run(*words: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(main, list(words), input=stdin, prog_name="kelek")
+
+
+def ok(*words: str, stdin: bytes = b"") -> str:
+    result = run(*words, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*words: str, stdin: bytes = b"") -> tuple[int, str]:
+    """Exit code and the only line on stderr."""
+    result = run(*words, stdin=stdin)
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.output
+    return result.exit_code, lines[0]
+
+
+def test_put_get_delete(cluster: Cluster) -> None:
+    ok("table", "put", "7", "k", "v")
+    assert ok("table", "get", "7", "k") == "v\n"
+    ok("table", "put", "7", "0x00ff", "-", stdin=b"\xfe\n")
+    assert cluster.world.tables[7] == {b"k": b"v", b"\0\xff": b"\xfe\n"}
+    assert ok("table", "get", "7", "k", "0x00ff") == "k\tv\n\\x00\\xff\t\\xfe\\n\n"
+    rows = [
+        json.loads(line)
+        for line in ok("table", "get", "7", "k", "0x00ff", "-o", "json").splitlines()
+    ]
+    assert rows[0] == {"key": "k", "value": "v"}
+    assert rows[1] == {"key_base64": "AP8=", "value_base64": "/go="}
+    code, line = fails("table", "get", "7", "no")
+    assert code == endings.FAILED
+    assert line == "kelek: table 7: no key no; see what is there: kelek table scan 7"
+    ok("table", "delete", "7", "k", "no")
+    assert ok("table", "count", "7") == "1\n"
+    ok("table", "delete", "7", "--start", "0x00")
+    assert ok("table", "count", "7", "-o", "json") == '{"table": 7, "keys": 0}\n'
+
+
+def test_a_put_on_condition(cluster: Cluster) -> None:
+    ok("table", "put", "7", "lock", "me", "--if-absent")
+    code, line = fails("table", "put", "7", "lock", "you", "--if-absent")
+    assert (code, line) == (1, "kelek: lock: nothing was stored, it holds 'me'")
+    assert "is not there" in fails("table", "put", "7", "x", "y", "--if-equal", "z")[1]
+    ok("table", "put", "7", "lock", "x" * 50, "--if-equal", "me", "--ttl", "5")
+    assert "of 50 bytes" in fails("table", "put", "7", "lock", "", "--if-absent")[1]
+
+
+def test_scan(cluster: Cluster) -> None:
+    for key in ("a", "b1", "b2", "c"):
+        ok("table", "put", "1", key, key * 2)
+    assert ok("table", "scan", "1") == "a\taa\nb1\tb1b1\nb2\tb2b2\nc\tcc\n"
+    assert ok("table", "scan", "1", "--prefix", "b", "--keys-only") == "b1\nb2\n"
+    assert ok("table", "scan", "1", "--reverse", "-n", "1", "-o", "json") == (
+        '{"key": "c", "value": "cc"}\n'
+    )
+    assert ok("table", "scan", "1", "--start", "b", "--end", "c", "--keys-only") == "b1\nb2\n"
+    assert ok("table", "scan", "2") == ""
+
+
+def test_the_table_itself(cluster: Cluster) -> None:
+    ok("table", "open", "3", "--cache", "1MiB", "--bloom-bits", "10", "--no-compression")
+    assert cluster.world.options == {
+        3: TableOptions(cache_bytes=1 << 20, bloom_bits=10, compression=False)
+    }
+    ok("table", "put", "3", "k", "v")
+    assert "keys                     1" in ok("table", "info", "3")
+    assert json.loads(ok("table", "info", "-o", "json"))["tables"] == {"3": {"keys": 1}}
+    assert "is not there" in fails("table", "info", "4")[1]
+    assert ok("table", "compact", "3").startswith("n1 ")
+    code, line = fails("table", "truncate", "3")
+    assert (code, line) == (2, "kelek: table 3: 1 key would be removed; add --yes to do it")
+    ok("table", "truncate", "3", "--yes")
+    assert ok("table", "count", "3") == "0\n"
+
+
+CSV = 'carrier,hour,note\nAA,5,first\nUA,6,"two\nlines"\n'
+
+
+def test_csv(cluster: Cluster) -> None:
+    Path("f.csv").write_text(CSV)
+    said = ok("table", "load", "1", "f.csv", "--key", "carrier", "--key", "hour")
+    assert said.startswith("loaded 2 rows in ")
+    assert json.loads(cluster.world.tables[1][b"UA/6"]) == {
+        "carrier": "UA", "hour": "6", "note": "two\nlines"
+    }  # fmt: skip
+    ok("table", "load", "2", "-", "--format", "csv", "--key", "hour", "--value", "note",
+       "--limit", "1", stdin=CSV.encode())  # fmt: skip
+    assert cluster.world.tables[2] == {b"5": b"first"}
+    assert ok("table", "export", "2", "-", "--format", "csv") == "key,value\n5,first\n"
+
+
+ROUND = {b"a": b"1", b'b"\n,': "grüß".encode(), b"c": b""}
+BINARY = {**ROUND, b"\xff\0": b"\x80"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "options"),
+    [
+        ("f.csv", ROUND, []),
+        ("f.csv", BINARY, ["--encoding", "base64"]),
+        ("f.csv", BINARY, ["--encoding", "hex"]),
+        ("f.jsonl", BINARY, []),
+        ("f.parquet", BINARY, []),
+    ],
+)
+def test_what_is_exported_can_be_loaded(
+    cluster: Cluster, name: str, pairs: dict[bytes, bytes], options: list[str]
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    cluster.world.tables[1] = dict(pairs)
+    figures = json.loads(ok("table", "export", "1", name, *options, "-o", "json"))
+    assert figures["rows"] == len(pairs)
+    ok("table", "load", "2", name, *options)
+    assert cluster.world.tables[2] == pairs
+    assert os.listdir().count(f"{name}.part") == 0
+    ok("table", "export", "1", name, *options, "--prefix", "a")
+    ok("table", "load", "3", name, *options)
+    assert cluster.world.tables[3] == {b"a": b"1"}
+
+
+def test_columns_of_other_types(cluster: Cluster) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"n": [1, 2], "x": [b"\xff", None], "t": [True, False]})
+    parquet.write_table(table, "f.parquet")
+    ok("table", "load", "1", "f.parquet", "--key", "n", "--value", "t")
+    assert cluster.world.tables[1] == {b"1": b"true", b"2": b"false"}
+    ok("table", "load", "2", "f.parquet", "--key", "n")
+    assert json.loads(cluster.world.tables[2][b"1"]) == {"n": 1, "x": "/w==", "t": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("f.csv", "a,b\n1,2\n", "row 1: no column 'key'; --key COLUMN; the columns are a, b"),
+        ("f.csv", "key,value\n1\n", "f.csv:2: 1 cells; the header has 2"),
+        ("f.csv", 'key,value\n1,"2', "f.csv:2: unexpected end of data"),
+        ("f.csv", "key,value\n,2\n", "row 1: a key has 1 to"),
+        ("f.jsonl", '{"key": "1"', "f.jsonl:1: no JSON"),
+        ("f.jsonl", "[1]", "f.jsonl:1: a row is a JSON object"),
+        ("f.jsonl", '{"key_base64": "?"}', "row 1: "),
+        ("f.parquet", "PAR1", "f.parquet: no Parquet: "),
+        ("f.txt", "", "its name tells no format; add --format"),
+    ],
+)
+def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str) -> None:
+    Path(name).write_text(text)
+    code, line = fails("table", "load", "1", name)
+    assert code == endings.IMPOSSIBLE
+    assert said in line
+    assert not cluster.world.tables.get(1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["load", "1", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["load", "1", "-", "--format", "parquet"], "give a file"),
+        (["export", "1", "-", "--format", "parquet"], "give a file"),
+        (["export", "1", "no/where.csv"], "no/where.csv: No such file"),
+        (["export", "1", "x.csv", "--prefix", "a", "--end", "b"], "--prefix: --start or --end"),
+        (["delete", "1"], "give keys, or a range"),
+        (["delete", "1", "k", "--prefix", "k"], "give keys, or a range"),
+        (["put", "1", "", "v"], "a key has 1 to 65536 bytes, not 0"),
+        (["put", "1", "k", "v", "--if-absent", "--if-equal", "v"], "leave one of them out"),
+        (["get", "1", "0xzz"], "is not hexadecimal"),
+        (["get", "-1", "k"], "-1"),
+        (["open", "1", "--cache", "much"], "is no size; write 4096 or 4KiB"),
+        (["count", "1", "--node", "n2"], "--node n2: has no `zerodb: {url: ...}`"),
+        (["count", "1", "--node", "n9"], "--node n9: is no node; those with one are n1"),
+        (["count", "1", "--url", "tcp://h"], "write tcp://HOST:PORT"),
+        (["count", "1", "--url", "tcp://h:1", "--node", "n1"], "leave one of them out"),
+    ],
+)
+def test_what_can_not_work_is_one_line(cluster: Cluster, words: list[str], said: str) -> None:
+    code, line = fails("table", *words)
+    assert code == endings.IMPOSSIBLE
+    assert said in line
+
+
+@pytest.mark.parametrize("words", [["--url", "ipc:///nobody"], []])
+def test_nobody_answers(cluster: Cluster, words: list[str]) -> None:
+    for server in cluster.servers:
+        server.silent = True
+    code, line = fails("table", "count", "1", "--timeout", "0.2", *words)
+    assert code == endings.FAILED
+    assert ("is this its ZeroDB url?" if words else "start it: supervisor start") in line
+    assert ("ipc:///nobody" if words else cluster.urls[0]) in line
+
+
+def test_a_topology_without_tables(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text("cluster: c\nnodes: {n1: {url: 'ipc:///a', peer_url: 'ipc:///b'}}\n")
+    assert "no node has a door to tables" in fails("table", "count", "1", "-t", str(path))[1]
+
+
+def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
+    cluster.world.tables[1] = dict(BINARY)
+    code, line = fails("table", "export", "1", "f.csv")
+    assert code == endings.FAILED
+    assert "is no UTF-8; add --encoding base64, or --format jsonl" in line
+    assert not Path("f.csv").exists()
+
+
+def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
+    lines = [json.dumps({"key": f"{n}", "value": "v" * 300}) for n in range(20_000)]
+    Path("f.jsonl").write_text("\n".join([*lines, "nonsense"]))
+    code, line = fails("table", "load", "1", "f.jsonl")
+    assert code == endings.FAILED
+    assert "f.jsonl:20001: no JSON" in line
+    assert "rows are stored: load again" in line
+
+
+def test_refusals_are_the_server_s_words(cluster: Cluster) -> None:
+    cluster.servers[0].error = 2, "no space left"
+    code, line = fails("table", "put", "7", "k", "v")
+    assert (code, line) == (1, "kelek: topology.yaml: table 7: no space left")
+
+
+def test_bench(cluster: Cluster) -> None:
+    figures = json.loads(ok("table", "bench", "9", "--count", "500", "--alone", "5", "-o", "json"))
+    assert figures["pairs"] == 500
+    assert figures["get_p99_ms"] > 0
+    assert "put_many  500 x 100 B" in ok("table", "bench", "9", "--count", "500", "--alone", "1")
+    assert cluster.world.tables[9] == {}
+
+
+def test_watch(cluster: Cluster) -> None:
+    ok("table", "put", "1", "a", "1")
+    ok("table", "delete", "1", "a")
+    ok("table", "delete", "1", "--prefix", "b")
+    command = [
+        sys.executable,
+        "-m",
+        "kelek.console.kelek_cli",
+        "table",
+        "watch",
+        "1",
+        "--from",
+        "1",
+    ]
+    with subprocess.Popen([*command, "-o", "json"], stdout=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        found = [json.loads(watching.stdout.readline()) for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == endings.INTERRUPTED
+    assert found == [
+        {"index": 1, "key": "a", "value": "1"},
+        {"index": 2, "key": "a", "deleted": True},
+        {"index": 3, "deleted": True, "start": "b", "end": "c"},
+    ]
+
+
+# ---- the shell ----
+
+
+def test_a_shell_does_one_line_after_the_other(cluster: Cluster) -> None:
+    script = b"""
+        # A comment.
+        table put 7 k v
+        use 7
+        put 'two words' "a b"
+        get k
+        scan --keys-only
+        exit
+        nonsense
+    """
+    assert ok("shell", stdin=script) == "v\nk\ntwo words\n"
+    assert ok("shell", "7", stdin=b"count") == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("get k", "get: use a table first: use 7"),
+        ("use much", "a table is a number"),
+        ("put 'open", "No closing quotation"),
+        ("nonsense", "No such command 'nonsense'"),
+        ("shell", "shell: this is one"),
+        ("table get 7 none", "no key none"),
+    ],
+)
+def test_a_shell_without_a_watcher_ends_with_the_first_failure(
+    cluster: Cluster, line: str, said: str
+) -> None:
+    result = run("shell", stdin=f"{line}\ntable count 7\n".encode())
+    assert said in result.stderr
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+
+
+def test_a_shell_gives_its_topology_to_every_command(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("topology.yaml").rename("other.yaml")
+    assert ok("shell", "-t", "other.yaml", stdin=b"table count 7") == "0\n"
+
+
+def shell_of(number: int | None) -> Any:
+    return Shell(main, None, number)
+
+
+def test_completion() -> None:
+    shell = shell_of(None)
+    assert shell.complete("ta", "ta") == ["table"]
+    assert shell.complete("table co", "co") == ["compact", "count"]
+    assert shell.complete("us", "us") == ["use"]
+    assert "--keys-only" in shell.complete("table scan 7 --ke", "--ke")
+    assert shell.complete("ge", "ge") == []
+    with_table = shell_of(7)
+    assert with_table.complete("ge", "ge") == ["get"]
+    assert with_table.complete("scan --rev", "--rev") == ["--reverse"]
+    assert with_table.complete("load 'open", "'open") == []
+    assert with_table.prompt == "kelek 7> "
+
+
+def test_files_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flights.csv").touch()
+    (tmp_path / "folder").mkdir()
+    assert shell_of(7).complete("load f", "f") == ["flights.csv", "folder/"]
