@@ -19,7 +19,7 @@ import zmq
 
 import kelek
 from kelek.bench.kelek_cluster import IDENT, Kelek
-from kelek.bench.machine import BenchError
+from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, summed_up
 from kelek.clients.reqids import new_reqid
@@ -95,7 +95,10 @@ class Pair:
 
 def measure(directory: Path, rounds: int) -> Section:
     cluster = Kelek(directory)
-    floor = subprocess.Popen([sys.executable, "-c", FLOOR], stdout=subprocess.PIPE, text=True)
+    floor = subprocess.Popen(
+        [sys.executable, "-c", FLOOR],
+        stdout=subprocess.PIPE, text=True, preexec_fn=ends_with_us(),
+    )  # fmt: skip
     pairs: dict[str, Pair] = {}
     try:
         assert floor.stdout is not None

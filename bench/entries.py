@@ -19,7 +19,7 @@ import zmq
 
 import kelek
 from kelek.bench.kelek_cluster import IDENT, Kelek
-from kelek.bench.machine import BenchError
+from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import Question
 from kelek.bench.report import Section, summed_up
 
@@ -48,7 +48,10 @@ class Floor:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", FLOOR], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FLOOR],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=ends_with_us(),
         )
         assert self.process.stdout is not None
         port = int(self.process.stdout.readline())

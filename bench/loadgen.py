@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from kelek.bench.machine import BenchError
+from kelek.bench.machine import BenchError, ends_with_us
 
 HERE = Path(__file__).resolve().parent
 DRIVERS = ("zmqraft", "etcd", "zerodb", "redis")
@@ -70,7 +70,9 @@ class Generator:
     def start(self, target: list[str], load: Load) -> "subprocess.Popen[str]":
         """Starts it against a cluster (Cluster.target); finish() takes the result."""
         command = [str(self.path), *target, *load.arguments()]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, preexec_fn=ends_with_us()
+        )
 
     def run(self, target: list[str], load: Load) -> dict[str, Any]:
         return finish(self.start(target, load), load)

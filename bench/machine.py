@@ -8,9 +8,11 @@ import socket
 import statistics
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from kelek.actors.sandbox import die_with_parent
 
 PORT_MIN, PORT_MAX = 20_000, 32_000  # Below the ephemeral range.
 SYNC_COUNT = 50
@@ -18,6 +20,19 @@ SYNC_COUNT = 50
 
 class BenchError(Exception):
     """Why a measurement can't be made, in one line."""
+
+
+def ends_with_us() -> Callable[[], None]:
+    """For subprocess.Popen's preexec_fn: whatever ends the benchmark, SIGKILL too, ends what it has
+    started as well (on Linux)."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        if os.getppid() != parent:  # It was too late.
+            os._exit(1)
+
+    return prepare
 
 
 def free_ports(count: int) -> list[int]:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.request import urlopen
 
-from kelek.actors.sandbox import die_with_parent
 from kelek.bench.loadgen import Load, libzmq
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError, ends_with_us, free_ports
 
 START_S_MAX = 30.0
 STOP_S_MAX = 5.0
@@ -46,19 +45,11 @@ class Cluster(Protocol):
 
 
 def spawn(command: list[str], log: Path, **options: Any) -> "subprocess.Popen[bytes]":
-    """Starts a process in a session of its own; its output goes to a file. Whatever ends the
-    benchmark, SIGKILL too, ends it as well (on Linux)."""
-    parent = os.getpid()
-
-    def end_with_us() -> None:
-        die_with_parent()
-        if os.getppid() != parent:  # It was too late.
-            os._exit(1)
-
+    """Starts a process in a session of its own; its output goes to a file."""
     with log.open("ab") as file:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            start_new_session=True, preexec_fn=end_with_us, **options,
+            start_new_session=True, preexec_fn=ends_with_us(), **options,
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import zmq
 from kelek import native
 from kelek.bench.kelek_cluster import IDENT, Kelek
 from kelek.bench.loadgen import Generator, Load, libzmq
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
 from kelek.native.reads import WAIT_APPLIED, Reads, ReadView
@@ -70,7 +70,7 @@ class Floor:
         (port,) = free_ports(1)
         self.url = f"tcp://127.0.0.1:{port}"
         command = [sys.executable, "-m", "kelek.bench.reads", self.url]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=ends_with_us())
 
     @property
     def target(self) -> list[str]:
