@@ -5,6 +5,7 @@ each chunk once. Numbers of both come from one counter and are never used again 
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
@@ -217,14 +218,14 @@ class JobTable:
         scan's end was met on the way."""
         frames: list[bytes] = []
         size = 0
-        ended = True
-        if room > 0:
-            for pair in job.pairs:
-                frames += pair
-                size += len(pair[0]) + len(pair[1])
-                if len(frames) == 2 * room or size >= bytes_max:
-                    ended = False
-                    break
+        full = False
+        for pair in islice(job.pairs, room):
+            frames += pair
+            size += len(pair[0]) + len(pair[1])
+            if size >= bytes_max:
+                full = True
+                break
+        ended = not full and len(frames) < 2 * room
         was = job.statistics
         if frames:
             job.statistics = was._replace(
