@@ -24,6 +24,7 @@ _HEAD = Struct("<IQ")  # Size of the path (0: the end), size of the file; both f
 _CRC = Struct("<I")  # ... the CRC32C of the two.
 _PATH = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?")
 
+Pieces = Iterator[bytes]
 ReadAt = Callable[[int, int], bytes]  # Offset and size; less than that only at the end.
 
 
@@ -48,7 +49,7 @@ def folder_sources(files: Files, folder: str) -> list[Source]:
     return [Source(files, name, f"{folder}/{name}") for name in files.names("")]
 
 
-def pack(sources: Iterable[Source]) -> Iterator[bytes]:
+def pack(sources: Iterable[Source]) -> Pieces:
     """The archive of these files by pieces. StorageError: refused by the system, or gone."""
     yield _START.pack(MAGIC, VERSION)
     for source in sources:
@@ -56,7 +57,7 @@ def pack(sources: Iterable[Source]) -> Iterator[bytes]:
     yield _HEAD.pack(0, 0)
 
 
-def _pack_file(source: Source) -> Iterator[bytes]:
+def _pack_file(source: Source) -> Pieces:
     file = source.files.open(source.name)
     if file is None:
         place = source.files.place(source.name)
@@ -111,7 +112,7 @@ def members(read: ReadAt, place: str) -> Iterator[Member]:
     raise Damaged(place, f"more than {FILES_MAX} files", RESTORE)
 
 
-def pieces(read: ReadAt, member: Member, place: str) -> Iterator[bytes]:
+def pieces(read: ReadAt, member: Member, place: str) -> Pieces:
     """A file's bytes. Raises Damaged behind the last one when the checksum is wrong."""
     crc = native.crc32c(member.path.encode())
     end = member.offset + member.size

@@ -30,12 +30,34 @@ def split_points(pieces: Iterable[Piece], count: int) -> list[bytes]:
     return points
 
 
+class ContentHash:
+    """32 bytes that are equal for equal keys and values, added in their order."""
+
+    def __init__(self) -> None:
+        self._digest = blake2b(digest_size=32)
+        self._rest: list[Pair] = []
+
+    def add(self, pairs: Iterable[Pair]) -> None:
+        self._rest += pairs
+        while len(self._rest) >= HASH_PAIRS:
+            self._hash(self._rest[:HASH_PAIRS])
+            del self._rest[:HASH_PAIRS]
+
+    def _hash(self, pairs: list[Pair]) -> None:
+        sizes = [size for key, value in pairs for size in (len(key), len(value))]
+        self._digest.update(struct.pack(f"<{len(sizes)}I", *sizes))
+        self._digest.update(b"".join(chain.from_iterable(pairs)))
+
+    def digest(self) -> bytes:
+        """The end: nothing is added behind it."""
+        if self._rest:
+            self._hash(self._rest)
+        return self._digest.digest()
+
+
 def content_hash(pairs: Iterable[Pair]) -> bytes:
-    """32 bytes that are equal for equal keys and values, in their order."""
-    digest = blake2b(digest_size=32)
-    found = iter(pairs)
+    """The ContentHash of all pairs."""
+    found, digest = iter(pairs), ContentHash()
     while chunk := list(islice(found, HASH_PAIRS)):
-        sizes = [size for key, value in chunk for size in (len(key), len(value))]
-        digest.update(struct.pack(f"<{len(sizes)}I", *sizes))
-        digest.update(b"".join(chain.from_iterable(chunk)))
+        digest.add(chunk)
     return digest.digest()

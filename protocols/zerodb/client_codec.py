@@ -90,7 +90,8 @@ def _other_body(request: Request) -> list[bytes]:
             count = _u32(request.parts)
             return [_u32(request.table), count, request.start, request.end]
         case requests.TableInfo():
-            return [] if request.table is None else [_u32(request.table)]
+            table = [] if request.table is None else [_u32(request.table)]
+            return [*(table or [b""]), b"\1"] if request.content else table
         case requests.Watch():
             index = _u64(request.index)
             return [_u32(request.table), request.start, request.end, index]

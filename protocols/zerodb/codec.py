@@ -314,9 +314,12 @@ def decode_split_points(frames: Frames, flags: int, extension: Extension) -> req
 
 def decode_table_info(frames: Frames, flags: int, extension: Extension) -> requests.TableInfo:
     """frames   0 header  31 01 15
-    1 u32     table; missing: all tables
+    1 u32     table; empty or missing: all tables
+    2 u8      1: with a hash of the content; empty or missing: without
     """
-    return requests.TableInfo(_table(frames) if len(frames) > 1 else None, extension)
+    table = _optional(frames, 1, "table number", 4) if len(frames) > 1 else None
+    content = _optional(frames, 2, "flags", 1) if len(frames) > 2 else None
+    return requests.TableInfo(table, bool((content or 0) & 1), extension)
 
 
 def decode_watch(frames: Frames, flags: int, extension: Extension) -> requests.Watch:

@@ -182,6 +182,7 @@ class SplitPoints(NamedTuple):
 
 class TableInfo(NamedTuple):
     table: int | None = None  # None: all tables.
+    content: bool = False  # With a hash of all keys and values, which are read for it.
     extension: Extension = NO_EXTENSION
 
 

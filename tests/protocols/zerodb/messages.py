@@ -71,7 +71,7 @@ TABLE_READ = st.one_of(
     st.builds(
         requests.SplitPoints, U32, st.integers(1, values.SPLIT_POINTS_MAX), BOUND, BOUND, EXTENSION
     ),
-    st.builds(requests.TableInfo, st.none() | U32, EXTENSION),
+    st.builds(requests.TableInfo, st.none() | U32, st.booleans(), EXTENSION),
     st.builds(requests.Watch, U32, BOUND, BOUND, U64, EXTENSION),
 )
 _REQUEST: st.SearchStrategy[requests.Request] = st.one_of(

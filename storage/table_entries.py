@@ -1,0 +1,74 @@
+"""Which operations of the log's entries are one worker's. It applies nothing."""
+
+from typing import NamedTuple
+
+from ..protocols.raft.messages import KIND_STATE, Batch
+from ..protocols.record import decode_block
+from ..protocols.zerodb.ops import (
+    ENTRY_MAGIC,
+    Expire,
+    Op,
+    SessionEnd,
+    SessionKeep,
+    SessionOpen,
+    unpack,
+)
+from .tables import Entry, Outcome
+
+# What no table has: every worker keeps all sessions, so their numbers are the same everywhere.
+_EVERYBODYS = (SessionOpen, SessionKeep, SessionEnd, Expire)
+
+
+class Owner(NamedTuple):
+    """A worker: it has the tables number, number + workers, ..."""
+
+    number: int
+    workers: int
+    local: frozenset[int] = frozenset()  # Tables of no log.
+
+    def owns(self, table: int) -> bool:
+        """Whether the table is this worker's, replicated or local."""
+        return table % self.workers == self.number
+
+    def applies(self, op: Op) -> bool:
+        """Whether this operation of an entry is this worker's."""
+        if isinstance(op, _EVERYBODYS):
+            return True
+        return self.owns(op.table) and op.table not in self.local
+
+
+class Found(NamedTuple):
+    """What a batch of the log holds for a worker."""
+
+    entries: list[Entry]
+    places: dict[int, list[int]]  # By index, where an entry has others' operations, too.
+    malformed: int  # Entries with our magic that nobody can read: on every node alike.
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """With the operation's place in the whole entry."""
+        places = self.places.get(outcome.log_index)
+        return outcome if places is None else outcome._replace(place=places[outcome.place])
+
+
+def find_entries(batch: Batch, owner: Owner) -> Found:
+    """What a checked batch of the log holds for this worker."""
+    found = Found([], {}, 0)
+    if ENTRY_MAGIC not in batch.block:
+        return found  # A log that is used for other things, too, costs a look.
+    malformed = 0
+    for log_index, record in enumerate(decode_block(batch.block)[1], batch.first_index):
+        if record.kind != KIND_STATE or not record.data.startswith(ENTRY_MAGIC):
+            continue
+        try:
+            ops = unpack(record.data)
+        except ValueError:
+            malformed += 1
+            continue
+        own = [place for place, op in enumerate(ops) if owner.applies(op)]
+        if not own:
+            continue
+        if len(own) < len(ops):
+            found.places[log_index] = own
+            ops = [ops[place] for place in own]
+        found.entries.append(Entry(log_index, batch.term, ops))
+    return found._replace(malformed=malformed)

@@ -1,0 +1,527 @@
+"""What a table worker is asked: in which order it is done, what waits, what is answered.
+
+It knows no socket: take() brings requests in, run() does what can be done now, `out` holds the
+answers. Many reads become one call of the engine, many local writes one batch of it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ..native import Frames
+from ..protocols.zerodb import answers, codec, ops, requests, values
+from ..protocols.zerodb.requests import Request, RequestError
+from . import table_reads
+from .errors import StorageError
+from .table_entries import Owner
+from .table_reads import Slices, Standing, TooLarge
+from .tables import Entry, Outcome, Tables
+
+RUNNING_MAX = 8  # Long requests that take turns; others wait until one has ended.
+TROUBLES_MAX = 1000  # That wait to be told.
+OUT_BYTES = 8 << 20  # Of answers, after which they are sent first.
+GET_BYTES = 8 << 20  # Of values that one call of the engine should bring.
+GET_KEYS = 16, 4096  # In one call, at least and at most.
+
+_WRITES = (
+    requests.OpenTable,
+    requests.TruncateTable,
+    requests.Put,
+    requests.Delete,
+    requests.DeleteRange,
+    requests.DeleteLimited,
+    requests.WriteTables,
+    requests.Transaction,
+    requests.Session,
+)
+_GETS = (requests.Read, requests.Exists)
+
+
+class _Kind(Enum):
+    """What is done together."""
+
+    READ = 0
+    WRITE = 1
+    LONG = 2  # One by one, in slices.
+
+
+class Limits(NamedTuple):
+    """What the topology says of requests."""
+
+    response_bytes_max: int
+    timeout_ms: int
+    open_on_the_fly: bool
+
+
+class Asked(NamedTuple):
+    """A request as it came."""
+
+    route: bytes  # Of the connection.
+    frames: Sequence[bytes]  # From the header on.
+    log_index: int = 0  # That must be applied first.
+    ticket: int = 0  # Numbers that grow; many requests may share one.
+    answered: bool = True  # False: nobody waits for an answer.
+    envelope: bool = False  # A REQ socket's empty frame stands before the answer.
+
+
+class Repeat(NamedTuple):
+    """A transaction that was applied before: what came of it is wanted."""
+
+    header: bytes  # Of the answer.
+    reqid: bytes
+    extension: values.Extension
+
+
+class _Job:
+    """A request that is understood."""
+
+    __slots__ = ("asked", "due_ms", "request")
+
+    def __init__(self, asked: Asked, request: Request | Repeat, due_ms: int) -> None:
+        self.asked = asked
+        self.request = request
+        self.due_ms = due_ms
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Of a read."""
+        assert isinstance(self.request, _GETS)
+        return self.request.keys
+
+    @property
+    def table(self) -> int:
+        """The table of a request that has one."""
+        return int(getattr(self.request, "table", 0) or 0)
+
+
+class Databases(NamedTuple):
+    """The tables of one worker."""
+
+    name: str  # The worker's.
+    owner: Owner
+    replicated: Tables
+    local: Tables | None  # None: the topology names no local table.
+
+    def of(self, table: int) -> Tables:
+        if table in self.owner.local:
+            assert self.local is not None, "the topology names it"
+            return self.local
+        return self.replicated
+
+    def own(self, number: int | None) -> dict[int, Standing]:
+        """Of one table or of all that are there."""
+        found = {
+            table: Standing(self.replicated, self.name, False) for table in self.replicated.tables()
+        }
+        if self.local is not None:
+            found |= {table: Standing(self.local, self.name, True) for table in self.local.tables()}
+        if number is None:
+            return found
+        return {number: found[number]} if number in found else {}
+
+
+class TableRequests:
+    """All requests of one worker that are not answered yet."""
+
+    def __init__(self, databases: Databases, limits: Limits) -> None:
+        self.databases = databases
+        self.out = Frames()  # To be sent to zerodb_server; whoever sends clears it.
+        self.troubles: list[str] = []  # Of requests that nobody waits for; the reader clears it.
+        self.counts: Counter[str] = Counter()
+        self._limits = limits
+        self._lanes: dict[bytes, deque[_Job]] = {}  # By connection: begun in order.
+        self._waiting: set[bytes] = set()  # Lanes whose first job waits for an index.
+        self._ready: dict[bytes, None] = {}  # Lanes to be looked at, in order.
+        self._running: deque[tuple[_Job, Slices]] = deque()
+        self._open: dict[int, int] = {}  # How many jobs of each ticket are not done, by ticket.
+        self._last_ticket = 0
+        self._out_bytes = 0
+        self._value_bytes = 1024.0  # Of a value read lately, on average.
+        self._applied = 0
+
+    # ---- what comes ----
+
+    def take(self, asked: Asked, now_ms: int) -> None:
+        """Takes a request; a malformed one is answered at once."""
+        self._last_ticket = max(self._last_ticket, asked.ticket)
+        try:
+            request = codec.decode_request(asked.frames)
+        except RequestError as error:
+            self._reply(asked, answers.encode_refusal(error), str(error))
+            return
+        self._add(_Job(asked, request, self._due_ms(request, now_ms)))
+
+    def take_repeat(self, asked: Asked, now_ms: int) -> None:
+        """Takes a reqid and the header of an answer: what came of a transaction is wanted again."""
+        self._last_ticket = max(self._last_ticket, asked.ticket)
+        reqid, header = asked.frames
+        repeat = Repeat(header, reqid, values.Extension(reqid=reqid))
+        self._add(_Job(asked, repeat, self._due_ms(repeat, now_ms)))
+
+    def _due_ms(self, request: Request | Repeat, now_ms: int) -> int:
+        wait_ms = min(request.extension.deadline_ms or self._limits.timeout_ms, 1 << 32)
+        return now_ms + wait_ms
+
+    def _add(self, job: _Job) -> None:
+        asked = job.asked
+        lane = self._lanes.get(asked.route)
+        if lane is None:
+            lane = self._lanes[asked.route] = deque()
+            self._ready[asked.route] = None
+        lane.append(job)
+        self._open[asked.ticket] = self._open.get(asked.ticket, 0) + 1
+
+    @property
+    def handled(self) -> int:
+        """Every request of this ticket and the ones before it has been done with."""
+        return min(self._open) - 1 if self._open else self._last_ticket
+
+    @property
+    def busy(self) -> bool:
+        """Whether run() has something to do at once."""
+        return bool(self._ready or self._running)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits for an index."""
+        return bool(self._waiting)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the first one has waited too long."""
+        return min((self._lanes[route][0].due_ms for route in self._waiting), default=None)
+
+    # ---- what is done ----
+
+    def run(self, applied: int, now_ms: int, unix_ms: int) -> None:
+        """Does everything that needs no later index than applied, until there is enough to send,
+        and a slice of each long request. unix_ms: from which times to live are counted."""
+        self._applied, self._out_bytes = applied, 0
+        self._wake(applied, now_ms)
+        for _ in range(len(self._running)):
+            if self._out_bytes >= OUT_BYTES:
+                return
+            self._step(*self._running.popleft())
+        while self._ready and self._out_bytes < OUT_BYTES:
+            if not self._round(applied, unix_ms):
+                return
+
+    def _wake(self, applied: int, now_ms: int) -> None:
+        """Lanes whose first job needs to wait no longer."""
+        for route in [*self._waiting]:
+            lane = self._lanes[route]
+            while lane and lane[0].asked.log_index > applied and now_ms >= lane[0].due_ms:
+                self._expire(lane.popleft(), applied)
+            if not lane or lane[0].asked.log_index <= applied:
+                self._waiting.remove(route)
+                self._ready[route] = None
+
+    def _expire(self, job: _Job, applied: int) -> None:
+        problem = self.databases.replicated.problem
+        text = f"entry {job.asked.log_index} is not applied here yet, but {applied}"
+        self._fail(job, f"{text}: {problem}" if problem else text, retry=True)
+
+    def _round(self, applied: int, unix_ms: int) -> bool:
+        """Takes from each lane what may be done together; False: all wait for others."""
+        reads: list[_Job] = []
+        writes: list[_Job] = []
+        room = self._keys_at_once() * 4
+        begun = False
+        routes, self._ready = self._ready, {}
+        for route in routes:
+            lane = self._lanes[route]
+            if not lane:
+                del self._lanes[route]
+                continue
+            if lane[0].asked.log_index > applied:
+                self._waiting.add(route)
+                continue
+            kind = _kind(lane[0].request)
+            if kind is _Kind.LONG:
+                if len(self._running) < RUNNING_MAX:
+                    begun = True
+                    self._begin(lane.popleft(), route)
+                else:
+                    self._ready[route] = None
+                continue
+            self._ready[route] = None
+            while lane and kind is _kind(lane[0].request) and lane[0].asked.log_index <= applied:
+                if kind is _Kind.WRITE:
+                    writes.append(lane.popleft())
+                elif room > 0:
+                    room -= len(lane[0].keys)
+                    reads.append(lane.popleft())
+                else:
+                    break
+        self._read(reads)
+        self._write(writes, unix_ms)
+        return bool(begun or reads or writes)
+
+    # ---- long ones ----
+
+    def _begin(self, job: _Job, route: bytes) -> None:
+        """Begins a long request. Who can match answers by reqid goes on meanwhile."""
+        if job.request.extension.reqid:
+            self._ready[route] = None
+        if self._is_unknown(job):
+            self._ready[route] = None
+            return
+        try:
+            slices = self._slices(job)
+        except StorageError as error:
+            self._ready[route] = None
+            self._fail(job, str(error))
+        else:
+            self._step(job, slices)
+
+    def _slices(self, job: _Job) -> Slices:
+        request, limits = job.request, self._limits
+        database = self.databases.of(job.table)
+        match request:
+            case requests.Count():
+                return table_reads.count(database, request)
+            case requests.Scan():
+                return table_reads.scan(database, request, limits.response_bytes_max)
+            case requests.CompactTable():
+                return table_reads.compact(database, request)
+            case requests.TableInfo():
+                own = self.databases.own(request.table)
+                return table_reads.table_info(own, request, lambda: self._applied)
+            case requests.CloseTable():
+                database.close_table(job.table)
+                return iter([answers.encode_ok(request)])
+            case requests.SplitPoints():
+                points = database.split_points(
+                    request.table, request.start, request.end, request.parts - 1
+                )
+                return iter([answers.encode_split_points(request, points)])
+            case Repeat():
+                return iter([self._repeated(request)])
+            case _:
+                code = codec.error_code(requests.type_of(request))
+                text = "a table worker does not answer this"
+                return iter([answers.encode_error(request, code, text)])
+
+    def _repeated(self, request: Repeat) -> list[bytes]:
+        result = self.databases.replicated.result(request.reqid)
+        if result is not None:
+            return [request.header, result]
+        text = "it was applied before; its result is no longer kept"
+        refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
+        return answers.encode_refusal(refusal)
+
+    def _step(self, job: _Job, slices: Slices) -> None:
+        """Does one slice; with the last one the job is done."""
+        try:
+            frames = next(slices)
+        except (StorageError, TooLarge) as error:
+            self._fail(job, str(error))
+        else:
+            if frames is None:
+                self._running.append((job, slices))
+                return
+            self._finish(job, frames)
+        self._resume(job)
+
+    def interrupt(self) -> None:
+        """Ends the long requests that are under way: the tables that they read are replaced."""
+        while self._running:
+            job, _ = self._running.popleft()
+            self._fail(job, "the tables are taken from a snapshot just now", retry=True)
+            self._resume(job)
+
+    def _resume(self, job: _Job) -> None:
+        """Lets those go on that may have waited for this one."""
+        if job.asked.route in self._lanes:
+            self._ready[job.asked.route] = None
+
+    # ---- reads of keys ----
+
+    def _keys_at_once(self) -> int:
+        return min(max(int(GET_BYTES / self._value_bytes), GET_KEYS[0]), GET_KEYS[1])
+
+    def _read(self, jobs: list[_Job]) -> None:
+        """Answers reads in their order, with few calls of the engine."""
+        groups: dict[tuple[type, int], list[_Job]] = {}
+        for job in jobs:
+            groups.setdefault((type(job.request), job.table), []).append(job)
+        found: dict[_Job, list[bytes | None] | list[bool] | StorageError] = {}
+        for (_, table), group in groups.items():
+            if self._limits.open_on_the_fly or table in self.databases.of(table).tables():
+                self._read_group(group, found)
+        for job in jobs:
+            result = found.get(job)
+            if result is None:
+                self._fail(job, f"table {job.table} is not open")
+            elif isinstance(result, StorageError):
+                self._fail(job, str(result))
+            else:
+                self._answer_read(job, result)
+
+    def _read_group(self, jobs: list[_Job], found: dict[_Job, Any]) -> None:
+        database = self.databases.of(jobs[0].table)
+        keys = list(chain.from_iterable(job.keys for job in jobs))
+        values_of: Any = database.exists if isinstance(jobs[0].request, requests.Exists) else None
+        results: list[Any] = []
+        try:
+            while len(results) < len(keys):
+                some = keys[len(results) : len(results) + self._keys_at_once()]
+                if values_of is not None:
+                    results += values_of(jobs[0].table, some)
+                    continue
+                got = database.get(jobs[0].table, some)
+                results += got
+                size = sum(len(value) for value in got if value is not None) / len(got)
+                self._value_bytes = max(size, self._value_bytes * 0.9, 64.0)
+        except StorageError as error:
+            found.update(dict.fromkeys(jobs, error))
+            return
+        at = 0
+        for job in jobs:
+            found[job] = results[at : at + len(job.keys)]
+            at += len(job.keys)
+
+    def _answer_read(self, job: _Job, result: Any) -> None:
+        if isinstance(job.request, requests.Exists):
+            self._finish(job, answers.encode_exists(job.request, result))
+            return
+        size = sum(len(value) for value in result if value is not None)
+        if size > self._limits.response_bytes_max:
+            too_large = TooLarge(self._limits.response_bytes_max, "ask for fewer keys at once")
+            self._fail(job, str(too_large))
+            return
+        assert isinstance(job.request, requests.Read)
+        self._finish(job, answers.encode_values(job.request, result))
+
+    # ---- writes to local tables ----
+
+    def _write(self, jobs: list[_Job], unix_ms: int) -> None:
+        """All of them in one batch of the engine, answered in their order."""
+        batch: list[ops.Op] = []
+        spans: dict[_Job, range] = {}  # Where the operations of each stand.
+        refused: dict[_Job, str] = {}
+        opened: set[int] = set()
+        for job in jobs:
+            assert not isinstance(job.request, Repeat)
+            operations = requests.operations(job.request, unix_ms)
+            problem = self._write_problem(job.request, operations, opened)
+            if problem:
+                refused[job] = problem
+                continue
+            opened.update(op.table for op in operations if isinstance(op, ops.Open))
+            spans[job] = range(len(batch), len(batch) + len(operations))
+            batch += operations
+        sync = any(getattr(job.request, "flags", 0) & values.FULLSYNC for job in spans)
+        outcomes: dict[int, Outcome] = {}
+        failure = ""
+        if batch:
+            local = self.databases.local
+            assert local is not None, "none of these tables is strange"
+            try:
+                outcomes = {one.place: one for one in local.write([Entry(0, 0, batch)], sync)}
+            except StorageError as error:
+                failure = str(error)
+        for job in jobs:
+            if job in refused:
+                self._fail(job, refused[job])
+            elif failure:
+                self._fail(job, failure, database=True)
+            else:
+                own = [outcomes[place] for place in spans[job] if place in outcomes]
+                self._answer_write(job, own)
+
+    def _write_problem(
+        self, request: Request, operations: Sequence[ops.Op], opened: set[int]
+    ) -> str:
+        """Why these operations can't be written; opened: tables that the same batch opens."""
+        strange = self._strange_table(operations)
+        if strange is not None:
+            return f"table {strange} is not a local table of this worker"
+        if self._limits.open_on_the_fly or isinstance(request, requests.OpenTable):
+            return ""
+        assert self.databases.local is not None, "none of these tables is strange"
+        known = opened | self.databases.local.tables().keys()
+        missing = next((table for table in tables_of(operations) if table not in known), None)
+        return "" if missing is None else f"table {missing} is not open"
+
+    def _strange_table(self, operations: Sequence[ops.Op]) -> int | None:
+        """A table that is not local to this worker, if there is one."""
+        for table in tables_of(operations):
+            if table not in self.databases.owner.local or not self.databases.owner.owns(table):
+                return table
+        return None
+
+    def _answer_write(self, job: _Job, outcomes: list[Outcome]) -> None:
+        problems = [outcome.problem for outcome in outcomes if outcome.problem]
+        if problems:
+            self._fail(job, problems[0], database=True)
+        elif isinstance(job.request, requests.Transaction):
+            data = outcomes[0].data if outcomes else b""
+            self._finish(job, answers.encode_transaction(job.request, data))
+        else:
+            assert not isinstance(job.request, Repeat)
+            self._finish(job, answers.encode_ok(job.request))
+
+    # ---- ends ----
+
+    def _is_unknown(self, job: _Job) -> bool:
+        """Answers a request to a table that is not there, where none is opened on the fly."""
+        request = job.request
+        if self._limits.open_on_the_fly or isinstance(request, requests.OpenTable):
+            return False
+        number = getattr(request, "table", None)
+        if number is None or number in self.databases.of(number).tables():
+            return False
+        self._fail(job, f"table {number} is not open")
+        return True
+
+    def _fail(self, job: _Job, text: str, *, retry: bool = False, database: bool = False) -> None:
+        request = job.request
+        if isinstance(request, Repeat):
+            refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
+            self._done(job)
+            self._reply(job.asked, answers.encode_refusal(refusal, retry), text)
+            return
+        request_type = requests.type_of(request)
+        code = values.DATABASE_ERROR if database else codec.error_code(request_type)
+        if request_type == values.OPEN_TABLE:
+            code = values.REQUEST_ERROR
+        self._done(job)
+        self._reply(job.asked, answers.encode_error(request, code, text, retry), text)
+
+    def _finish(self, job: _Job, frames: list[bytes]) -> None:
+        self._done(job)
+        self._reply(job.asked, frames)
+
+    def _done(self, job: _Job) -> None:
+        ticket = job.asked.ticket
+        self._open[ticket] -= 1
+        if not self._open[ticket]:
+            del self._open[ticket]
+
+    def _reply(self, asked: Asked, frames: list[bytes], trouble: str = "") -> None:
+        self.counts["failed" if trouble else "done"] += 1
+        if asked.answered:
+            envelope = [asked.route, b""] if asked.envelope else [asked.route]
+            self.out.add([*envelope, *frames])
+            self._out_bytes += sum(map(len, frames))
+        elif trouble and len(self.troubles) < TROUBLES_MAX:
+            self.troubles.append(trouble)
+
+
+def _kind(request: Request | Repeat) -> _Kind:
+    if isinstance(request, _GETS):
+        return _Kind.READ
+    return _Kind.WRITE if isinstance(request, _WRITES) else _Kind.LONG
+
+
+def tables_of(operations: Sequence[ops.Op]) -> Iterator[int]:
+    """The tables that operations read or write."""
+    for op in operations:
+        if isinstance(op, ops.Transaction):
+            yield from (compare.table for compare in op.compares)
+            yield from tables_of([*op.then, *op.otherwise])
+        else:
+            yield op.table

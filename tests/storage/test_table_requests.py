@@ -1,0 +1,325 @@
+"""What a table worker does with requests, on tables in memory: order, batches, slices, limits."""
+
+from typing import Any
+
+import pytest
+
+from kelek.protocols.zerodb import answers, requests, values
+from kelek.protocols.zerodb.client_codec import encode_request
+from kelek.protocols.zerodb.ops import Open, Put
+from kelek.protocols.zerodb.requests import Request
+from kelek.protocols.zerodb.values import Extension, TableOptions
+from kelek.storage import table_requests
+from kelek.storage.errors import StorageFull
+from kelek.storage.memory_tables import MemoryTables
+from kelek.storage.table_entries import Owner
+from kelek.storage.table_requests import Asked, Databases, Limits, TableRequests
+from kelek.storage.tables import Entry
+
+LOCAL = 1000
+UNIX_MS = 1_700_000_000_000
+LIMITS = Limits(1 << 20, 5000, True)
+ROWS = [(b"%05d" % number, b"value %d" % number) for number in range(5000)]
+
+
+def with_id(number: int, **fields: Any) -> Extension:
+    return Extension(reqid=number.to_bytes(12, "big"), **fields)
+
+
+class CountingTables(MemoryTables):
+    """Tables that tell how often the engine was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.full = False
+
+    def get(self, table: int, keys: Any) -> list[bytes | None]:
+        self.calls.append(f"get {table} {len(keys)}")
+        return super().get(table, keys)
+
+    def write(self, entries: Any, sync: bool = False) -> Any:
+        if self.full:
+            self.problem = "no space"
+            raise StorageFull("tables")
+        self.calls.append(f"write {len(entries[0].ops)} {sync}")
+        return super().write(entries, sync)
+
+
+class Desk:
+    """Requests, and what comes back."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.tables, self.local = CountingTables(), CountingTables()
+        owner = Owner(0, 1, frozenset([LOCAL]))
+        databases = Databases("table_worker", owner, self.tables, self.local)
+        self.requests = TableRequests(databases, limits)
+        self.now_ms = 0
+        self.ticket = 0
+
+    def put(self, table: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        keys, data = [key for key, _ in pairs], [value for _, value in pairs]
+        index = self.tables.applied[0] + 1
+        self.tables.write([Entry(index, 1, [Put(table, keys, data)])])
+
+    def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
+        self.ticket += 1
+        frames = encode_request(request)
+        self.requests.take(Asked(route, frames, ticket=self.ticket, **asked), self.now_ms)
+
+    def run(self, applied: int = 100) -> list[list[bytes]]:
+        """The answers of one turn."""
+        self.requests.run(applied, self.now_ms, UNIX_MS)
+        out = self.requests.out.messages()
+        self.requests.out.clear()
+        return out
+
+    def run_all(self, applied: int = 100) -> list[list[bytes]]:
+        out = self.run(applied)
+        while self.requests.busy:
+            out += self.run(applied)
+        return out
+
+
+def test_many_reads_are_one_call_of_the_engine() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.tables.calls.clear()
+    for number in range(100):
+        desk.ask(requests.Read(5, [ROWS[number][0], b"none"]), b"c%d" % (number % 7))
+    out = desk.run_all()
+    assert desk.tables.calls == ["get 5 200"]
+    assert len(out) == 100
+    by_route = [frames for frames in out if frames[0] == b"c3"]
+    assert [frames[2] for frames in by_route] == [ROWS[i][1] for i in range(3, 100, 7)]
+    assert by_route[0] == [b"c3", b"\x31\x01\x10\x00", ROWS[3][1], b""]
+
+
+def test_reads_of_one_connection_are_answered_in_order_whatever_their_tables_and_types() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:10])
+    desk.put(6, ROWS[:10])
+    asked: list[Request] = [
+        requests.Read(5, [b"00001"]),
+        requests.Exists(6, [b"00001"]),
+        requests.Read(6, [b"00002"]),
+        requests.Count(5),
+        requests.Read(5, [b"00003"]),
+    ]
+    for request in asked:
+        desk.ask(request)
+    types = [frames[1][2] for frames in desk.run_all()]
+    assert types == [requests.type_of(request) for request in asked]
+
+
+def test_a_long_scan_holds_up_nobody_else() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5), b"slow")
+    desk.ask(requests.Read(5, [b"00001"]), b"slow")
+    desk.ask(requests.Read(5, [b"00001"]), b"fast")
+    assert [frames[0] for frames in desk.run()] == [b"fast"]
+    desk.put(5, [(b"00002", b"later")])
+    later = desk.run_all()
+    assert [(frames[0], frames[1][2]) for frames in later] == [(b"slow", 0x13), (b"slow", 0x10)]
+    assert later[0][2:] == [part for row in ROWS for part in row], "it saw what was there at first"
+
+
+def test_with_a_reqid_those_behind_a_scan_do_not_wait() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Count(5, extension=with_id(1)))
+    desk.ask(requests.Count(5, extension=with_id(2)))
+    desk.ask(requests.Scan(5, extension=with_id(3)))
+    desk.ask(requests.Read(5, [b"00001"], with_id(4)))
+    assert [frames[1][2] for frames in desk.run()] == [0x10]
+    assert sorted(frames[1][2] for frames in desk.run_all()) == [0x11, 0x11, 0x13]
+
+
+def test_no_more_than_some_long_requests_run_at_once() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    for number in range(20):
+        desk.ask(requests.Scan(5, extension=with_id(number)), b"c%d" % number)
+    desk.run()
+    assert len(desk.requests._running) == table_requests.RUNNING_MAX
+    assert len(desk.run_all()) == 20
+
+
+def test_a_request_waits_for_its_index() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:3])
+    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
+    desk.ask(requests.Read(5, [b"00002"]))
+    desk.ask(requests.Read(5, [b"00002"]), b"c2")
+    assert [frames[0] for frames in desk.run(6)] == [b"c2"]
+    assert desk.requests.handled == 0
+    assert desk.requests.waits
+    assert [frames[2] for frames in desk.run(7)] == [b"value 1", b"value 2"]
+    assert desk.requests.handled == 3
+
+
+def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
+    desk = Desk()
+    desk.tables.problem = "no space"
+    desk.ask(requests.Read(5, [b"a"]), log_index=7)
+    desk.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
+    assert desk.run(6) == []
+    assert desk.requests.deadline_ms == 100
+    desk.now_ms = 100
+    (early,) = desk.run(6)
+    answer = answers.decode_answer(early[1:])
+    assert (answer.code, answer.retry) == (0x10, True)
+    desk.now_ms = 5000
+    (late,) = desk.run(6)
+    assert late[2] == b"entry 7 is not applied here yet, but 6: no space\0"
+    assert desk.requests.deadline_ms is None
+
+
+def test_local_writes_are_one_batch_and_read_afterwards() -> None:
+    desk = Desk()
+    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.PARTSYNC))
+    desk.ask(requests.Put(LOCAL, [b"b"], [b"2"], values.FULLSYNC), b"c2")
+    desk.ask(requests.Read(LOCAL, [b"a"]))
+    desk.ask(requests.Delete(LOCAL, [b"a"]), answered=False)
+    desk.ask(requests.Exists(LOCAL, [b"a", b"b"]), envelope=True)
+    out = desk.run_all()
+    assert desk.local.calls[0] == "write 2 True"
+    assert [frames[1] for frames in out[:2]] == [b"\x31\x01\x20\x00"] * 2
+    assert out[2][2] == b"1"
+    assert out[3] == [b"c1", b"", b"\x31\x01\x12\x00", b"\0", b"\1"]
+    assert desk.requests.handled == 5
+
+
+def test_a_write_that_the_engine_refuses_is_told_of() -> None:
+    desk = Desk()
+    desk.local.full = True
+    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.FULLSYNC))
+    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"]), b"", answered=False)
+    ((_, header, text),) = desk.run_all()
+    assert header == b"\x31\x01\x20\x02"
+    assert b"no space is left" in text
+    assert len(desk.requests.troubles) == 1
+
+
+@pytest.mark.parametrize(
+    "request_", [requests.Put(5, [b"a"], [b"1"]), requests.Session(requests.SESSION_OPEN, 0, 1000)]
+)
+def test_what_belongs_into_the_log_is_not_written_here(request_: Request) -> None:
+    desk = Desk()
+    desk.ask(request_)
+    ((_, header, text),) = desk.run_all()
+    assert header[3] == values.ERROR
+    assert b"not a local table" in text
+    assert desk.tables.calls + desk.local.calls == []
+
+
+def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
+    desk = Desk(Limits(1000, 5000, True))
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5))
+    desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
+    desk.ask(requests.Scan(5, extension=with_id(1, flags=values.PACKED)))
+    desk.ask(requests.Scan(5, 3, b"", b"", with_id(2, flags=values.PACKED | values.REVERSE)))
+    scan, read, page, reverse = desk.run_all()
+    assert (scan[1][3], read[1][3]) == (0x10, 0x10)
+    assert b"more than 1000 bytes" in scan[2]
+    request = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
+    found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
+    assert found.keys == [key for key, _ in ROWS[: len(found.keys)]]
+    assert found.resume == ROWS[len(found.keys)][0]
+    assert 900 < sum(map(len, found.keys + found.values)) <= 1000
+    found = answers.decode_pairs(answers.decode_answer(reverse[1:]), request)
+    assert found.keys == [b"04999", b"04998", b"04997"]
+    assert found.resume == b"04997", "the next end, which is not included"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("limit", [None, 7])
+def test_pages_give_everything_once(reverse: bool, limit: int | None) -> None:
+    desk = Desk(Limits(3000, 5000, True))
+    desk.put(5, ROWS[:900])
+    flags = values.PACKED | (values.REVERSE if reverse else 0)
+    got: list[bytes] = []
+    start, end = b"00010", b"00850"
+    while True:
+        request = requests.Scan(5, limit, start, end, with_id(1, flags=flags))
+        desk.ask(request)
+        (page,) = desk.run_all()
+        found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
+        got += found.keys
+        if not found.resume:
+            break
+        start, end = (start, found.resume) if reverse else (found.resume, end)
+    expected = [key for key, _ in ROWS[10:850]]
+    assert got == (expected[::-1] if reverse else expected)
+
+
+def test_unknown_tables() -> None:
+    desk = Desk(Limits(1000, 5000, False))
+    desk.tables.write([Entry(1, 1, [Open(5, TableOptions())])])
+    for request in (
+        requests.Read(5, [b"a"]),
+        requests.Read(6, [b"a"]),
+        requests.Count(6),
+        requests.Put(LOCAL, [b"a"], [b"b"], values.PARTSYNC),
+        requests.OpenTable(LOCAL),
+        requests.Put(LOCAL, [b"a"], [b"b"], values.PARTSYNC),
+    ):
+        desk.ask(request)
+    codes = [frames[1][2:4] for frames in desk.run_all()]
+    assert codes == [b"\x10\0", b"\x10\x10", b"\x11\x10", b"\x20\x01", b"\x01\0", b"\x20\0"]
+
+
+def test_table_info_tells_of_the_content_at_an_index() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.TableInfo(5, content=True))
+    ((_, _, number, info),) = desk.run_all(42)
+    assert number == (5).to_bytes(4, "little")
+    assert b'"applied_index": 42' in info
+    assert desk.tables.content_hash(5).hex().encode() in info
+
+
+def test_malformed_requests_are_answered_and_counted() -> None:
+    desk = Desk()
+    desk.requests.take(Asked(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
+    desk.requests.take(Asked(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
+    assert [frames[1][2] for frames in desk.run()] == [0x10, 0xFF]
+    assert desk.requests.handled == 4
+
+
+def test_tickets_are_handled_when_all_before_them_are() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Count(5, extension=with_id(1)))
+    desk.ask(requests.Read(5, [b"a"], with_id(2)))
+    desk.run()
+    assert desk.requests.handled == 0
+    desk.run_all()
+    assert desk.requests.handled == 2
+
+
+def test_a_repeated_transaction_is_told_its_result_again() -> None:
+    desk = Desk()
+    transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
+    desk.tables.write([Entry(1, 1, requests.operations(transaction, UNIX_MS))])
+    header = b"\x31\x01\x25\0"
+    for number in (7, 8):
+        reqid = number.to_bytes(12, "big")
+        desk.requests.take_repeat(Asked(b"c1", [reqid, header], ticket=1), 0)
+    known, unknown = desk.run_all()
+    assert known == [b"c1", header, desk.tables.result((7).to_bytes(12, "big"))]
+    assert unknown[1][:4] == b"\x31\x01\x25\x01"
+
+
+def test_what_runs_when_tables_are_replaced_may_be_tried_again() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5))
+    desk.ask(requests.Read(5, [b"00001"]))
+    assert desk.run() == []
+    desk.requests.interrupt()
+    failed, read = desk.run_all()
+    assert failed[1][3] == 0x10
+    assert read[2] == b"value 1"
