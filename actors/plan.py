@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from .participants import TABLE_WORKER, worker_names
 from .topology import Topology
 
 
@@ -32,8 +33,8 @@ class NodePlan(NamedTuple):
     units: tuple[UnitPlan, ...]
 
 
-def _actor(role: str, data_dir: str, stop_rank: int) -> ActorPlan:
-    return ActorPlan(role, role, f"{__package__}.{role}", data_dir, stop_rank)
+def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
+    return ActorPlan(role, name or role, f"{__package__}.{role}", data_dir, stop_rank)
 
 
 def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
@@ -51,6 +52,8 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
     snapshot_sender = [_actor("snapshot_sender", raft_dir, 1)]
     alone = [*snapshot_sender, *state_machine]
     if topology.nodes[node].zerodb:
+        names = worker_names(topology.options(node))
+        alone += [_actor(TABLE_WORKER, raft_dir, 1, name) for name in names]
         alone.append(_actor("zerodb_server", str(data_dir), 0))
         alone.append(_actor("job_server", str(data_dir), 1))
     units: tuple[UnitPlan, ...]

@@ -127,12 +127,15 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
         ["log_writer", "raft_peer"],
         ["snapshot_sender"],
         ["state_machine"],
+        ["table_worker"],
+        ["table_worker"],
         ["zerodb_server"],
         ["job_server"],
     ]
+    assert [unit.name for unit in units[3:5]] == ["table_worker", "table_worker.2"]
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     (unit,) = plan.node_plan(found, "a", one_process=True).units
-    assert len(unit.actors) == 6
+    assert len(unit.actors) == 8
     for own in ("thread", "inline"):
         found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
         assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1

@@ -1,0 +1,541 @@
+"""Keeps tables: applies what the log says of them, and answers what zerodb_server asks.
+
+It never talks to a client or to another node. docs/architecture.md, "Tables".
+"""
+
+import os
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+import zmq
+
+from ..native import Arena, send_batch
+from ..protocols.zerodb import ops
+from ..protocols.zerodb.handoff import (
+    ANSWER,
+    CHECKPOINT,
+    ENVELOPE,
+    EPOCH_MASK,
+    FAILED,
+    HEAD,
+    HELLO,
+    RESULT,
+    SILENT,
+    WRITE,
+)
+from ..protocols.zerodb.values import DATABASE_ERROR, REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
+from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
+from ..storage.disk import Disk
+from ..storage.errors import Damaged, StorageError
+from ..storage.reader import LogReader
+from ..storage.rocks import open_tables
+from ..storage.rocks_families import Shared
+from ..storage.segment import Identity
+from ..storage.table_entries import Owner, find_entries
+from ..storage.table_home import Place, TableHome, settle
+from ..storage.table_requests import Asked, Databases, Limits, TableRequests
+from ..storage.tables import Entry, Outcome, Tables
+from .actor import Actor, Pipe, SocketOptions, main
+from .participants import TABLE_WORKER, worker_names
+from .snapshot_sender import BARRIER, STATE
+from .state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS
+
+OUTCOME = struct.Struct("<QII")  # index, place of the operation in its entry, size of the rest
+PLACE = struct.Struct("<QQ")  # index and term
+
+# Kinds of reports, whose head is that of work: kind, code, -, number of the worker, index, epoch.
+PROGRESS = 0
+TABLES = 1
+TROUBLE = 2
+STANDING = 3
+EXPIRY = 4
+HANDLED = 6
+LEVEL_ERROR = 1  # Of the log PUB.
+
+WORK_HWM = 4096
+PUSH_HWM = 256  # Answers may be large.
+RECOVER_MS = 1000
+SETTLE_MS = 1000  # How far the tables' own index may lie behind, where nothing is for them.
+USED_MS = 1000  # Since the last request or entry: so long commits are told at once.
+RESULTS_MAX = 100_000  # Kept for a server that does not take them.
+
+
+class Order(NamedTuple):
+    """A checkpoint or a write that waits for an index."""
+
+    kind: int
+    log_index: int
+    ticket: int
+    frames: list[bytes]
+
+
+class TableWorker(Actor):
+    """The tables number, number + workers, ... of one node.
+
+    commits    SUB    [commit index, its term, term led]       from the raft peer
+    applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer, once a wake
+    barriers   PULL   [phase, attempt, index, term]            from the snapshot_sender
+    states     PUSH   the same[actor]([directory])             to it
+    work       PULL   as protocols/zerodb/handoff.py says:     from zerodb_server
+                      [HEAD][routing id][request frames..]     ANSWER; SILENT: nobody waits
+                      [HEAD][routing id][reqid][header]        RESULT: again, of a transaction
+                      [HEAD][empty][table][path]               CHECKPOINT, for job_server
+                      [HEAD][empty][table][operations]         WRITE to a local table, the same
+                      [HEAD]                                   HELLO: it knows nothing of us
+    done       PUSH   [routing id]([empty])[header][frames..]  to zerodb_server
+    reports    PUSH   [HEAD][..]                               to it, as the kinds say:
+                      PROGRESS  ([OUTCOME, code, data or text]..)    what is applied
+                      TABLES    [replicated][local]  msgpack: number -> options
+                      TROUBLE   [text]               of a request that nobody waits for
+                      STANDING  [reason]             code 1: the engine refuses writes
+                      EXPIRY                         index: unix ms when a key or session ends
+                      HANDLED                        index: all of this ticket and before is done
+    results    PUSH   [HEAD][path][index, term]                to job_server: CHECKPOINT
+                      [HEAD] or [HEAD][text]                   WRITE, FAILED
+    """
+
+    role = TABLE_WORKER
+
+    def on_start(self) -> None:
+        options = self.options["zerodb"]
+        names = worker_names(self.options)
+        self._number = names.index(self.setup.name)
+        self._identity = Identity(self.setup.cluster, self.setup.node)
+        self._disk = Disk(self.setup.data_dir)
+        self._reader = LogReader(self._disk, self._identity)
+        self._owner = Owner(self._number, len(names), frozenset(options["local"]))
+        self._home = self._open_home(options)
+        tables = self._home.replicated
+        self._applied, self._applied_term = tables.applied
+        self._checked = not self._applied
+        self._commit = 0, 0
+        self._line = StopLine()
+        self._behind = False
+        self._retry_due_ms: int | None = None
+        self._settle_due_ms: int | None = None
+        self._recover_due_ms = 0
+        self._used_ms = -USED_MS
+        self._problem = ""
+        self._orders: list[Order] = []
+        self._results: list[Outcome] = []
+        self._told: dict[int, object] = {}  # The last report of each kind, to tell what is new.
+        self._wakes = dict.fromkeys(("entries", "operations", "malformed", "restored"), 0)
+        self._make_requests(options)
+        self._make_sockets()
+        self._restore_at_start()
+        self.ready()
+
+    def _open_home(self, options: dict[str, Any]) -> TableHome:
+        shared = Shared.of(
+            options["cache_bytes"] // self._owner.workers,
+            options["write_buffer_bytes"] // self._owner.workers,
+        )
+
+        def open_(path: str, replicated: bool) -> Tables:
+            return open_tables(path, shared, replicated)
+
+        folder = os.path.join(os.path.dirname(self.setup.data_dir), "tables")
+        place = Place(folder, self.setup.name, self._owner.workers)
+        own_local = [table for table in self._owner.local if self._owner.owns(table)]
+        home = TableHome(place, open_, bool(own_local))
+        if home.damaged:
+            self.say(home.damaged)
+        return home
+
+    def _make_requests(self, options: dict[str, Any]) -> None:
+        home = self._home
+        databases = Databases(self.setup.name, self._owner, home.replicated, home.local)
+        limits = Limits(
+            options["response_bytes_max"],
+            options["request_timeout_ms"],
+            options["open_on_the_fly"],
+        )
+        self._requests = TableRequests(databases, limits)
+
+    def _make_sockets(self) -> None:
+        name = self.setup.name
+
+        def push(actor: str, socket: str) -> zmq.Socket[bytes]:
+            end = (self.endpoint(actor, socket),)
+            return self.socket(zmq.PUSH, SocketOptions(connect=end, immediate=True, hwm=PUSH_HWM))
+
+        commits = self.socket(
+            zmq.SUB,
+            SocketOptions(connect=(self.endpoint("raft_peer", "commits"),), topics=(b"",)),
+        )
+        self._applied_reports = push("raft_peer", "applied")
+        barriers = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(name, "barriers"),)))
+        self._states = self.pipe(push("snapshot_sender", "states"))
+        self._work = self.socket(
+            zmq.PULL,
+            SocketOptions(
+                bind=(self.endpoint(name, "work"),),
+                hwm=WORK_HWM,
+                message_bytes_max=REQUEST_BYTES_MAX + (1 << 20),
+                message_frames_max=REQUEST_FRAMES_MAX + 8,
+            ),
+        )
+        self._done = push("zerodb_server", "done")
+        self._reports: Pipe = self.pipe(push("zerodb_server", "reports"))
+        self._job_results: Pipe = self.pipe(push("job_server", "requests"))
+        self._say_standing(Standing(Phase.GO_ON))
+        self.listen(commits, self._on_commits)
+        self.listen(barriers, self._on_barriers)
+        self.listen(self._work, self._on_work)
+
+    # ---- what comes ----
+
+    def _on_commits(self, arena: Arena) -> None:
+        for (index, term, _), _ in self.unpacked(arena, COMMIT, "commits"):
+            self._commit = max(self._commit, (index, term))
+        if self._applied >= self._commit[0]:
+            self._tell_applied()  # A peer that has restarted does not know yet how far we are.
+
+    def _on_work(self, arena: Arena) -> None:
+        idle = self.now_ms - self._used_ms >= USED_MS
+        self._used_ms = self.now_ms
+        if idle:
+            self._tell_applied()  # Somebody waits for commits now.
+        epoch = self.setup.epoch & EPOCH_MASK
+        for head, rest in self.unpacked(arena, HEAD, "work"):
+            kind, flags, _, spare, index, ticket = head
+            if kind == HELLO:
+                self._told.clear()
+                self._results.clear()
+            elif kind in (ANSWER, SILENT, RESULT) and rest:
+                if spare != epoch:  # It was meant for our predecessor, and comes again.
+                    self.counters["foreign_epoch"] += 1
+                    continue
+                route, *frames = rest
+                envelope = bool(flags & ENVELOPE)
+                asked = Asked(route, frames, index, ticket, kind != SILENT, envelope)
+                if kind != RESULT:
+                    self._requests.take(asked, self.now_ms)
+                elif len(frames) == 2:
+                    self._requests.take_repeat(asked, self.now_ms)
+            elif kind in (CHECKPOINT, WRITE) and len(rest) == 3 and len(rest[1]) == 4:
+                self._orders.append(Order(kind, index, ticket, rest[1:]))
+            else:
+                self.log_rarely("malformed-dropped", pipe="work", kind=kind)
+
+    def _on_barriers(self, arena: Arena) -> None:
+        for (phase, attempt, *at), _ in self.unpacked(arena, BARRIER, "barriers"):
+            order = BarrierOrder(Phase(phase), attempt, (at[0], at[1]))
+            here = self._applied, self._applied_term
+            standing = self._line.take(order, here, self.now_ms)
+            if standing is not None:
+                self._say_standing(standing)
+            if order.phase is Phase.GO_ON and attempt == self._line.attempt:
+                self._home.drop_state()
+
+    def _say_standing(self, standing: Standing, *directory: str) -> None:
+        phase, attempt, at = standing
+        frames = [STATE.pack(phase, attempt, *at), self.setup.name.encode()]
+        self._states.send([*frames, *(path.encode() for path in directory)])
+
+    # ---- one wake ----
+
+    def on_wake(self, now_ms: int) -> None:
+        self._recover(now_ms)
+        self._apply(now_ms)
+        standing = self._line.to_write(self._applied)
+        if standing is not None:
+            self._write_state(standing)
+        self._carry_out()
+        self._expire_local(now_ms)
+        if not self._sending():
+            self._requests.run(self._applied, now_ms, int(time.time() * 1000))
+            self._sending()
+        self._tell_server()
+
+    def _sending(self) -> bool:
+        """Sends answers; whether some could not leave yet. Then nothing new is taken in."""
+        out = self._requests.out
+        if len(out):
+            send_batch(self._done, out, "keep")
+            self.check(self._done)
+        if len(out):
+            self.pause(self._work)
+            self.want_out(self._done, self._on_done_writable)
+            return True
+        self.resume(self._work)
+        return False
+
+    def _on_done_writable(self) -> None:
+        """on_wake() goes on with it."""
+        self.want_out(self._done, None)
+
+    # ---- entries ----
+
+    def _apply(self, now_ms: int) -> None:
+        self._behind, self._retry_due_ms = False, None
+        if self._problem:
+            return
+        index, term = self._line.reach(self._commit, self._applied, now_ms)
+        if self._applied >= index:
+            self._settle(now_ms)
+            return
+        self._check_log(index, term)
+        batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
+        if batches:
+            entries: list[Entry] = []
+            found = [find_entries(batch, self._owner) for batch in batches]
+            for one in found:
+                entries += one.entries
+                self._wakes["malformed"] += one.malformed
+            last = batches[-1].last_index, batches[-1].term
+            try:
+                outcomes = self._write_entries(entries, last)
+            except StorageError as error:
+                self._refused(error)
+                return
+            for one in found:
+                firsts = {entry.log_index for entry in one.entries}
+                self._results += [
+                    one.outcome(outcome) for outcome in outcomes if outcome.log_index in firsts
+                ]
+            self._applied, self._applied_term = last
+            self._tell_applied()
+            self._behind = self._applied < index
+        elif self._applied < self._reader.base()[0]:
+            self._restore()  # A snapshot has come in the place of what we lack.
+            self._behind = self._applied >= self._reader.base()[0]
+        if self._applied < index and not self._behind:
+            self._retry_due_ms = now_ms + RETRY_MS  # As the state machine does.
+
+    def _write_entries(self, entries: list[Entry], last: tuple[int, int]) -> Sequence[Outcome]:
+        """One batch of the engine; where nothing is for us it is told now and then how far we
+        are, so that a restart does not read all of it again."""
+        if not entries:
+            if self._settle_due_ms is None:
+                self._settle_due_ms = self.now_ms + SETTLE_MS
+            return []
+        self._used_ms = self.now_ms
+        self._wakes["entries"] += len(entries)
+        self._wakes["operations"] += sum(len(entry.ops) for entry in entries)
+        if entries[-1].log_index < last[0]:
+            entries = [*entries, Entry(*last, [])]
+        self._settle_due_ms = None
+        return self._home.replicated.write(entries)
+
+    def _settle(self, now_ms: int) -> None:
+        if self._settle_due_ms is not None and now_ms >= self._settle_due_ms:
+            self._settle_due_ms = None
+            try:
+                settle(self._home.replicated, (self._applied, self._applied_term))
+            except StorageError as error:
+                self._refused(error)
+
+    def _check_log(self, index: int, term: int) -> None:
+        """Once: whether these tables are of this log. Raises StorageError."""
+        applied = self._applied
+        if self._checked or applied > index or applied <= self._reader.base()[0]:
+            return
+        self._checked = True
+        batches = self._reader.batches(applied, index, term, 1)
+        if batches and batches[0].term != self._applied_term:
+            raise StorageError(
+                self._home.place.folder,
+                f"the tables hold entry {applied} of term {self._applied_term}, the log has one"
+                f" of term {batches[0].term} there",
+                "remove this folder: the tables come again from the log",
+            )
+
+    def _refused(self, error: StorageError) -> None:
+        """The engine takes nothing: nothing is applied any more, what it has is read."""
+        self._problem = str(error)
+        self._recover_due_ms = self.now_ms + RECOVER_MS
+        self.log_rarely("read-only", reason=str(error))
+
+    def _recover(self, now_ms: int) -> None:
+        """Tries again each second: it may have lost what was not durable, the log has it."""
+        local = self._home.local
+        broken = self._problem or (local is not None and local.problem)
+        if not broken or now_ms < self._recover_due_ms:
+            return
+        self._recover_due_ms = now_ms + RECOVER_MS
+        if local is not None and local.problem:
+            local.recover()
+        tables = self._home.replicated
+        if self._problem and tables.recover():
+            self.log("writable-again", applied_index=tables.applied[0])
+            self._problem = ""
+            self._applied, self._applied_term = tables.applied
+            self._behind = True
+
+    def _tell_applied(self) -> None:
+        urgent = self.now_ms - self._used_ms < USED_MS
+        report = APPLIED.pack(self._applied, self._applied, urgent)
+        self.send(self._applied_reports, [report, self.setup.name.encode()])
+
+    # ---- snapshots ----
+
+    def _write_state(self, standing: Standing) -> None:
+        self._line.go_on()
+        self._behind = self._applied < self._commit[0]
+        try:
+            directory = self._home.write_state((self._applied, self._applied_term))
+        except StorageError as error:
+            self.log_rarely("state-not-written", reason=str(error))
+            self._say_standing(Standing(Phase.GO_ON))
+            return
+        self._say_standing(standing, directory)
+
+    def _restore_at_start(self) -> None:
+        if self._applied < self._reader.base()[0]:
+            self._restore()
+
+    def _restore(self) -> None:
+        """A damaged snapshot is the log writer's matter: until it was replaced there is none."""
+        try:
+            restored = self._home.unpack(self._disk, self._identity, self._applied)
+        except Damaged as error:
+            self.log_rarely("snapshot-damaged", reason=str(error))
+            return
+        if restored is None:
+            return
+        self._requests.interrupt()
+        self._home.replace(restored)
+        tables = self._home.replicated
+        self._requests.databases = self._requests.databases._replace(replicated=tables)
+        self._applied, self._applied_term = tables.applied
+        self._checked = True
+        self._wakes["restored"] += 1
+        self.log("restored", index=restored.at[0], files=restored.files, size=restored.size)
+        self._tell_applied()
+
+    # ---- for job_server ----
+
+    def _carry_out(self) -> None:
+        """Checkpoints and writes whose index is reached."""
+        due = [order for order in self._orders if order.log_index <= self._applied]
+        if not due:
+            return
+        self._orders = [order for order in self._orders if order.log_index > self._applied]
+        for order in due:
+            try:
+                kind, frames = order.kind, self._do(order)
+            except (StorageError, ValueError) as error:
+                kind, frames = FAILED, [str(error).encode()]
+            code = DATABASE_ERROR if kind == FAILED else 0
+            head = HEAD.pack(kind, 0, 0, code, order.log_index, order.ticket)
+            self._job_results.send([head, *frames])
+
+    def _do(self, order: Order) -> list[bytes]:
+        """Raises StorageError, ValueError."""
+        number, what = int.from_bytes(order.frames[0], "little"), order.frames[1]
+        local = number in self._owner.local
+        if order.kind == CHECKPOINT:
+            tables, at = self._home.replicated, (self._applied, self._applied_term)
+            if local:
+                if self._home.local is None:
+                    raise ValueError(f"table {number} is another worker's")
+                tables, at = self._home.local, (0, 0)
+            else:
+                settle(tables, at)
+            tables.checkpoint(what.decode())
+            return [what, PLACE.pack(*at)]
+        if not local or self._home.local is None:
+            raise ValueError(f"table {number} is not local")
+        outcomes = self._home.local.write([Entry(0, 0, ops.unpack(what))], sync=True)
+        if outcomes and outcomes[0].problem:
+            raise ValueError(outcomes[0].problem)
+        return []
+
+    def _expire_local(self, now_ms: int) -> None:
+        """Keys of local tables end here; those of replicated ones by an entry of the log."""
+        local = self._home.local
+        if local is None or local.problem or not local.expires_ms:
+            return
+        unix_ms = int(time.time() * 1000)
+        if local.expires_ms <= unix_ms:
+            try:
+                local.write([Entry(0, 0, [ops.Expire(self._number, unix_ms)])])
+            except StorageError as error:
+                self.log_rarely("not-expired", reason=str(error))
+
+    # ---- reports ----
+
+    def _tell_server(self) -> None:
+        """What is new since the last wake; nothing while the server takes nothing."""
+        if self._reports.full:
+            del self._results[:-RESULTS_MAX]
+            return
+        home, requests = self._home, self._requests
+        tables = _packed(home.replicated), _packed(home.local)
+        self._tell(TABLES, tables, self._applied, list(tables))
+        standing = self._problem or (home.local.problem if home.local is not None else "")
+        self._tell(STANDING, standing, self._applied, [standing.encode()], int(bool(standing)))
+        results, self._results = self._results, []
+        if results:
+            self._told.pop(PROGRESS, None)
+        told = [b"".join(map(_result, results))] if results else []
+        self._tell(PROGRESS, self._applied, self._applied, told)
+        expires_ms = home.replicated.expires_ms
+        self._tell(EXPIRY, expires_ms, expires_ms, [])
+        for text in requests.troubles:
+            self._reports.send([self._report_head(TROUBLE, 0, LEVEL_ERROR), text.encode()])
+        requests.troubles.clear()
+        if not len(requests.out):
+            self._tell(HANDLED, requests.handled, requests.handled, [])
+
+    def _tell(
+        self, kind: int, value: object, index: int, frames: list[bytes], code: int = 0
+    ) -> None:
+        if self._told.get(kind) != value:
+            self._told[kind] = value
+            self._reports.send([self._report_head(kind, index, code), *frames])
+
+    def _report_head(self, kind: int, index: int, code: int) -> bytes:
+        return HEAD.pack(kind, code, 0, self._number, index, self.setup.epoch)
+
+    # ---- the rest ----
+
+    def deadline_ms(self) -> int | None:
+        waits_for_out = len(self._requests.out) > 0
+        if self._behind or (self._requests.busy and not waits_for_out):
+            return 0
+        dues = [self._retry_due_ms, self._settle_due_ms, self._line.deadline_ms]
+        if not waits_for_out:
+            dues.append(self._requests.deadline_ms)
+        if self._problem or (self._home.local is not None and self._home.local.problem):
+            dues.append(self._recover_due_ms)
+        return min((due for due in dues if due is not None), default=None)
+
+    def on_stop(self) -> None:
+        self._reader.close()
+        self._home.close()
+
+    def status(self) -> dict[str, object]:
+        status: dict[str, object] = {
+            "applied_index": self._applied,
+            "commit_index": self._commit[0],
+            "lag": self._commit[0] - self._applied,
+            "tables": len(self._home.replicated.tables()),
+            **self._wakes,
+            **self._requests.counts,
+        }
+        if self._home.local is not None:
+            status["local_tables"] = len(self._home.local.tables())
+        if self._problem:
+            status["read_only"] = self._problem
+        if self._home.damaged:
+            status["replaced"] = self._home.damaged
+        return status
+
+
+def _packed(tables: Tables | None) -> bytes:
+    found = {} if tables is None else tables.tables()
+    return bytes(msgpack.packb({number: list(options) for number, options in found.items()}))
+
+
+def _result(outcome: Outcome) -> bytes:
+    data = b"\2" + outcome.problem.encode() if outcome.problem else b"\0" + outcome.data
+    return OUTCOME.pack(outcome.log_index, outcome.place, len(data)) + data
+
+
+if __name__ == "__main__":
+    main(TableWorker)
