@@ -636,7 +636,8 @@ int klk_reads_refuse(struct klk_reads *reads, const uint8_t *refusal, uint32_t r
 enum klk_ops_limit {
     KLK_KEY_BYTES_MAX = 64 << 10,
     KLK_VALUE_BYTES_MAX = 64 << 20,
-    KLK_FORMAT_ITEM_MAX = 9 /* characters of one size in a format: "67108864s" */
+    KLK_FORMAT_ITEM_MAX = 9, /* characters of one size in a format: "67108864s" */
+    KLK_FORMAT_FRAME_MAX = 11 /* the same of any size of 32 bits */
 };
 
 /* Whether sizes (count of u32 little endian) are those of keys (columns 1), or of keys and values
@@ -664,6 +665,10 @@ ssize_t klk_sizes_format(const uint8_t *data, size_t size, uint32_t count, int c
  * at size, and no item has more than KLK_VALUE_BYTES_MAX bytes; KLK_ESPACE. */
 ssize_t klk_offsets_format(const uint8_t *offsets, uint32_t count, size_t size, char *out,
                            size_t capacity);
+
+/* The same of frames where they lie one behind the other: from one offset to the next, count + 1.
+ * out has room for 1 + KLK_FORMAT_FRAME_MAX * count characters. Returns how many are written. */
+size_t klk_frames_format(const uint32_t *offsets, uint32_t count, char *out);
 
 /* Adds count frames to the message that grows at the end of out: their sizes, their joined bytes.
  * Returns KLK_OK, KLK_EINVAL when the sizes don't sum up to size, KLK_EFULL: out must grow. */

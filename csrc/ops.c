@@ -69,6 +69,14 @@ ssize_t klk_offsets_format(const uint8_t *offsets, uint32_t count, size_t size, 
     return before == size ? (ssize_t)at : KLK_ECORRUPT;
 }
 
+size_t klk_frames_format(const uint32_t *offsets, uint32_t count, char *out) {
+    size_t at = 0;
+    out[at++] = '<';
+    for (uint32_t i = 0; i < count; i++)
+        at += format_item(out + at, offsets[i + 1] - offsets[i]);
+    return at;
+}
+
 int klk_messages_add(struct klk_messages *out, const uint32_t *sizes, uint32_t count,
                      const uint8_t *data, size_t size) {
     uint32_t offset = klk_messages_bytes(out);

@@ -2,12 +2,13 @@
 
 import errno
 import os
+import struct
 import sys
 import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -479,6 +480,8 @@ class Arena:
         if not 0 <= i < self._struct.messages:
             raise IndexError(f"message {i} of {self._struct.messages}")
         first, end = self._firsts[i], self._firsts[i + 1]
+        if end - first > _FEW_FRAMES:
+            return self._cut(first, end)
         offsets = ffi.unpack(self._offsets + first, end - first + 1)
         start = offsets[0]
         data = ffi.buffer(self._bytes + start, offsets[-1] - start)
@@ -487,12 +490,21 @@ class Arena:
     def messages(self) -> list[list[bytes]]:
         """The frames of every message, copied."""
         firsts = ffi.unpack(self._firsts, self.count + 1)
-        offsets = ffi.unpack(self._offsets, firsts[-1] + 1)
-        data = ffi.buffer(self._bytes, offsets[-1])
-        return [
-            [data[offsets[f] : offsets[f + 1]] for f in range(firsts[i], firsts[i + 1])]
-            for i in range(len(firsts) - 1)
-        ]
+        frames = self._cut(0, firsts[-1])
+        return [frames[first:end] for first, end in pairwise(firsts)]
+
+    def _cut(self, first: int, end: int) -> list[bytes]:
+        """Copies of some frames. Python's struct module makes them three times faster than slices
+        do, when C writes its format; by pieces, so that formats stay in the cache."""
+        frames: list[bytes] = []
+        out = _uncleared("char[]", 1 + min(end - first, _FRAMES_PIECE) * lib.KLK_FORMAT_FRAME_MAX)
+        for at in range(first, end, _FRAMES_PIECE):
+            count = min(end - at, _FRAMES_PIECE)
+            used = lib.klk_frames_format(self._offsets + at, count, out)
+            start, stop = self._offsets[at], self._offsets[at + count]
+            data = ffi.buffer(self._bytes + start, stop - start)
+            frames += struct.Struct(ffi.unpack(out, used)).unpack(data)
+        return frames
 
     @classmethod
     def from_messages(cls, messages: Sequence[Sequence[bytes]]) -> "Arena":

@@ -377,6 +377,7 @@ TWINS = {
     r"klk_requests_\w+": "native/test_requests.py::test_requests_are_read_as_the_twin_does",
     r"klk_sizes_\w+": "native/test_ops.py::test_sizes_are_cut_as_the_twin_does",
     r"klk_offsets_format": "native/test_ops.py::test_a_column_is_cut_as_the_twin_does",
+    r"klk_frames_format": "native/test_ops.py::test_frames_are_cut_as_the_twin_does",
     r"klk_messages_add": "native/test_ops.py::test_many_frames_are_put_as_the_few_of_a_twin",
     r"klk_records_pack": "native/test_mapper.py::test_records_are_their_twins",
     r"klk_output_ops": "native/test_mapper.py::test_operations_of_an_output_are_their_twins",

@@ -89,6 +89,19 @@ static void test_offsets(void) {
     free(long_item);
 }
 
+static void test_frames(void) {
+    const uint32_t ends[] = {5, 5, 6, 16, UINT32_MAX};
+    uint32_t *offsets = (uint32_t *)(void *)exact_copy((const uint8_t *)ends, sizeof ends);
+    for (uint32_t count = 0; count < 5; count++) {
+        char *out = exact(1 + count * KLK_FORMAT_FRAME_MAX);
+        size_t used = klk_frames_format(offsets, count, out);
+        REQUIRE(used <= 1 + count * KLK_FORMAT_FRAME_MAX);
+        REQUIRE(memcmp(out, "<0s1s10s4294967279s", used) == 0);
+        free(out);
+    }
+    free(offsets);
+}
+
 static void test_messages(void) {
     enum { FRAMES = 4, SIZE = 9 };
     const uint32_t sizes[FRAMES] = {2, 0, 6, 1};
@@ -118,6 +131,7 @@ static void test_messages(void) {
 int main(void) {
     test_sizes();
     test_offsets();
+    test_frames();
     test_messages();
     return 0;
 }

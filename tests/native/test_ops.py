@@ -113,3 +113,15 @@ def test_many_frames_are_put_as_the_few_of_a_twin(frames: list[bytes], times: in
     out.add(frames)
     assert out.messages() == [[b"before"], [b"head", *(frames * times)], frames]
     assert Arena.from_messages(out.messages()).messages() == out.messages()
+
+
+@given(st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=9), max_size=4))
+@pytest.mark.parametrize("times", [1, 40, 900])
+def test_frames_are_cut_as_the_twin_does(times: int, messages: list[list[bytes]]) -> None:
+    """The twin: what was put in."""
+    longer = [message * times for message in messages]
+    arena = Arena.from_messages(longer)
+    assert arena.messages() == longer
+    assert [arena.message(i) for i in range(arena.count)] == longer
+    arena._put([b"of a message that still grows"])
+    assert arena.messages() == longer
