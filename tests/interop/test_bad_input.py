@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 import time
+from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,7 @@ import zmq
 
 from kelek.tests.interop.conftest import Cluster
 from kelek.tests.interop.plain import Client, Dealer, reqid, uint
+from kelek.tests.interop.test_peer_from_text import Follower
 
 TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?", b"k<")
 LOGGED_S_MAX = 20.0
@@ -278,3 +280,64 @@ def test_what_stops_the_other_implementation(cluster: Cluster, doors: list[str])
     context.term()
     assert leader_and_term(cluster) == leads
     assert_unmoved(cluster, before)
+
+
+class Junk(Follower):
+    """A follower whose answers are junk, as long as there is some; then it says what is right."""
+
+    junk: list[list[bytes]] = []
+
+    def turn(self, wait_s: float) -> bool:
+        if not self.junk:
+            return super().turn(wait_s)
+        if not self.router.poll(int(wait_s * 1000)):
+            return False
+        routing_id, message_id, *_ = self.router.recv_multipart()
+        self.router.send_multipart([routing_id, message_id, *self.junk.pop()])
+        return super().turn(wait_s)  # The next one gets a good answer: it stays in touch.
+
+
+def junk_answers() -> list[list[bytes]]:
+    """To a vote, entries or a heartbeat: none of them says anything."""
+    nine, eight = b"\xff" * 9, b"\xff" * 8
+    return [
+        [], [b""], [nine], [eight], [b"\1"], [b"", b"\1"], [nine, b"\1"], [eight, b"\1"],
+        [b"\1", b"", b""], [b"\1", b"", nine], [b"\1", b"", b"", b""], [b"\1", b"", nine, nine],
+        [b"\1", b"\1", b"\1", b"\1", b"\1", b"\1"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_member_of_another_kind_that_sends_junk(mixed: Callable[[], Cluster], seed: int) -> None:
+    """Such a member comes in at the clients' door, and is believed there. It asks, in its own name,
+    what stops the other implementation, and 200 messages more; and it answers so."""
+    dice = random.Random(seed)
+    cluster = mixed()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    follower = Junk(context, cluster.urls["n2"])
+    dealer = Dealer(context, cluster.urls["n1"])
+    try:
+        follower.run_until(lambda: follower.leader == b"n1" and follower.log)
+        before, count = cluster.pid("n1"), dropped(cluster)
+        for frames in [*stops_node(), *(malformed(dice) for _ in range(200))]:
+            if len(frames) > 4 and frames[1] in (b"?", b"+", b"$"):
+                frames[3:5] = [b"n2", b"\xff" * 9]  # Never a good one of a term that unseats.
+            if not is_update(frames):
+                dealer.send(*frames)
+        follower.junk = junk_answers()
+        follower.run_until(lambda: not follower.junk)
+        index = len(follower.log)
+        update = reqid()
+
+        def is_committed() -> bool:
+            dealer.send(update, b"=", b"still here")  # It may be refused while there is a vote.
+            return any(it.reqid == update for it in follower.log[index : follower.commit_index])
+
+        follower.run_until(is_committed)
+        assert sum(it.reqid == update for it in follower.log) == 1
+        assert dropped(cluster) >= count + len(junk_answers())
+        assert (cluster.pid("n1"), follower.leader) == (before, b"n1")
+    finally:
+        dealer.close()
+        follower.router.close()
+        context.term()
