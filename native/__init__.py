@@ -448,7 +448,7 @@ class Arena:
         messages.frames = end
 
     def _put_many(self, frames: Sequence[bytes]) -> None:
-        """The same without an object for each offset, by pieces, so that no copy is large."""
+        """The same without an object for each offset; by pieces: no copy is large."""
         for first in range(0, len(frames), _FRAMES_PIECE):
             piece = frames[first : first + _FRAMES_PIECE]
             sizes, data = array("I", list(map(len, piece))), b"".join(piece)
@@ -480,12 +480,7 @@ class Arena:
         if not 0 <= i < self._struct.messages:
             raise IndexError(f"message {i} of {self._struct.messages}")
         first, end = self._firsts[i], self._firsts[i + 1]
-        if end - first > _FEW_FRAMES:
-            return self._cut(first, end)
-        offsets = ffi.unpack(self._offsets + first, end - first + 1)
-        start = offsets[0]
-        data = ffi.buffer(self._bytes + start, offsets[-1] - start)
-        return [data[offsets[f] - start : offsets[f + 1] - start] for f in range(len(offsets) - 1)]
+        return self._cut(first, end)
 
     def messages(self) -> list[list[bytes]]:
         """The frames of every message, copied."""
