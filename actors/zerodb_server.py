@@ -43,7 +43,7 @@ HANDLED = 6
 _RESULT = struct.Struct("<QII")  # LOG INDEX, place of the operation in its entry, size
 
 
-class ZeroDbServer(Actor):
+class ZerodbServer(Actor):
     """Serves ZeroDB (docs/protocols/zerodb.md).
 
     clients    ROUTER  [request frames ..]                     of clients, at `url`
@@ -306,4 +306,4 @@ def _tables(packed: bytes) -> dict[int, TableOptions]:
 
 
 if __name__ == "__main__":
-    main(ZeroDbServer)
+    main(ZerodbServer)

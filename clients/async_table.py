@@ -258,10 +258,11 @@ class AsyncTable(AsyncTurning):
         """Has the node that answers rewrite a range, so that what is deleted takes no room."""
         await self._run(self._steps.compact(checked_range(prefix, start, end)))
 
-    async def info(self) -> dict[str, Any] | None:
+    async def info(self, *, content: bool = False) -> dict[str, Any] | None:
         """What the node knows of the table by name: its options, size, ...; None: it is not
-        there."""
-        return await self._run(self._steps.info())
+        there. content: with a hash of all keys and values, which are read for it; two nodes
+        that have applied the same have the same."""
+        return await self._run(self._steps.info(content))
 
     async def tables(self) -> dict[int, dict[str, Any]]:
         """The same of all tables, by number."""

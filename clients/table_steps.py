@@ -378,9 +378,9 @@ class TableSteps:
         if not asked.empty:
             yield from self._ask(requests.CompactTable(self.number, asked.start, asked.last))
 
-    def info(self) -> Generator[Step, None, dict[str, Any] | None]:
+    def info(self, content: bool = False) -> Generator[Step, None, dict[str, Any] | None]:
         """What the node knows of the table."""
-        _, answer = yield from self._ask(requests.TableInfo(self.number))
+        _, answer = yield from self._ask(requests.TableInfo(self.number, content))
         return _decoded(answers.decode_table_info, answer).get(self.number)
 
     def tables(self) -> Generator[Step, None, dict[int, dict[str, Any]]]:

@@ -1,0 +1,187 @@
+"""Tables on real processes: killed workers, wiped nodes, snapshots; equal content at the end."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kelek.clients.table import Table
+
+DEADLINE_S = 120.0
+TABLE = 5
+LOCAL = 1000
+NODES = ("n1", "n2", "n3")
+# A snapshot each few hundred entries: the log soon lacks its beginning.
+LOG = "segment_bytes: 64KiB, snapshot_entries: 150, snapshot_behind: 0"
+
+
+class Cluster:
+    """Nodes with tables, and what can be done to them."""
+
+    def __init__(self, shell: Any, nodes: tuple[str, ...], options: str = "") -> None:
+        self.shell = shell
+        self.nodes = nodes
+        self.options = options
+        folder = shell.environment["XDG_RUNTIME_DIR"]
+        self.urls = {node: f"ipc://{folder}/{node}.z" for node in nodes}
+        lines = ["cluster: tables", "data: var", f"log: {{{LOG}}}", "nodes:"]
+        for node, port in zip(nodes, (7201, 7202, 7203), strict=False):
+            url, peer = f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 20}"
+            door = f"zerodb: {{url: '{self.urls[node]}'}}"
+            lines.append(f"  {node}: {{url: '{url}', peer_url: '{peer}', {door}}}")
+        lines.append("raft: {election_timeout_ms: [600, 1000]}")
+        lines.append(f"zerodb: {{workers: 2, local: [{LOCAL}]}}")
+        text = shell.translate("\n".join(lines) + "\n")
+        Path(shell.place, "tables.yaml").write_text(text)
+        self.start()
+
+    def start(self) -> None:
+        self.shell.ok(f"supervisor start --detach {self.options} tables.yaml")
+
+    def stop(self) -> None:
+        self.shell.run("supervisor stop tables.yaml")
+
+    def rows(self, role: str) -> list[dict[str, Any]]:
+        text = self.shell.run("supervisor status -o json tables.yaml").stdout
+        return [row for row in json.loads(text)["processes"] if row["role"] == role]
+
+    def kill(self, node: str, role: str) -> None:
+        pids = [row["pid"] for row in self.rows(role) if row["node"] == node and row["pid"]]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def wait(self, good: Callable[[], bool]) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not good():
+            assert time.monotonic() < until, self.shell.run("supervisor status tables.yaml").stdout
+
+    def contents(self, table: int) -> dict[str, tuple[int, str]]:
+        """For each node the index that it has applied and the hash of the table's content."""
+        found = {}
+        for node, url in self.urls.items():
+            with Table([url], table, timeout_ms=60_000) as opened:
+                info = opened.info(content=True) or {}
+                found[node] = info.get("applied_index", 0), info.get("content", "")
+        return found
+
+    def check_equal(self, *tables: int) -> None:
+        """Waits until all nodes have come to one index: there all content is equal."""
+        for table in tables:
+            while True:
+                found = self.contents(table)
+                by_index: dict[int, set[str]] = {}
+                for index, content in found.values():
+                    by_index.setdefault(index, set()).add(content)
+                assert all(len(contents) == 1 for contents in by_index.values()), found
+                if len(by_index) == 1:
+                    break
+
+    def log(self, node: str, name: str) -> str:
+        return Path(self.shell.place, "var", node, "logs", f"{name}.log").read_text()
+
+    def table(self, number: int, nodes: tuple[str, ...] = ()) -> Table:
+        return Table([self.urls[node] for node in nodes or self.nodes], number, timeout_ms=60_000)
+
+
+@pytest.fixture
+def cluster(shell: Any) -> Iterator[Callable[..., Cluster]]:
+    made: list[Cluster] = []
+
+    def make(nodes: tuple[str, ...], options: str = "") -> Cluster:
+        made.append(Cluster(shell, nodes, options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def put(table: Table, numbers: Any) -> None:
+    """Acknowledged one after the other, ten rows each."""
+    for number in numbers:
+        table.put_many((b"%06d-%d" % (number, row), b"%d" % number * 20) for row in range(10))
+
+
+@pytest.mark.timeout(400)
+def test_nodes_that_lost_their_tables_get_them_again(cluster: Callable[..., Cluster]) -> None:
+    running = cluster(NODES)
+    with running.table(TABLE) as table, running.table(TABLE + 1) as other:
+        put(table, range(400))
+        put(other, range(50))
+        running.wait(lambda: all(row.get("base_index", 0) for row in running.rows("raft_peer")))
+        # The tables alone are lost: what the log has no more comes from the snapshot.
+        data = Path(running.shell.place, "var", "n2", "tables")
+        pids = [row["pid"] for row in running.rows("table_worker") if row["node"] == "n2"]
+        data.rename(data.with_name("lost"))
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        # All of a node is lost.
+        rows = [row for row in running.rows("raft_peer") if row["node"] == "n3"]
+        wiped = Path(running.shell.place, "var", "n3")
+        for role in ("raft_peer", "snapshot_sender", "state_machine", "table_worker"):
+            rows += [row for row in running.rows(role) if row["node"] == "n3"]
+        for name in ("raft", "tables"):
+            shutil.move(wiped / name, wiped / f"lost.{name}")
+            (wiped / name).mkdir()
+        for pid in {row["pid"] for row in rows}:
+            os.kill(pid, signal.SIGKILL)
+        put(table, range(400, 420))
+        running.check_equal(TABLE, TABLE + 1)
+        assert table.count() == 4200
+    for node in ("n2", "n3"):
+        assert "restored index=" in running.log(node, "table_worker.2")
+
+
+@pytest.mark.timeout(400)
+def test_killed_at_any_moment_nothing_is_lost_or_done_twice(
+    cluster: Callable[..., Cluster],
+) -> None:
+    running = cluster(NODES)
+    random = Random(7)
+    numbers = count()
+    acknowledged = 0
+    roles = ("table_worker", "zerodb_server", "raft_peer", "snapshot_sender", "state_machine")
+    with running.table(TABLE, ("n1", "n2")) as table:
+        for round_ in range(10):
+            node = random.choice(NODES)
+            victim = "table_worker" if round_ % 2 else random.choice(roles)
+            for _ in range(random.randint(1, 30)):
+                acknowledged = next(numbers) + 1
+                put(table, [acknowledged - 1])
+            running.kill(node, victim)
+        put(table, [next(numbers)])
+        acknowledged += 1
+        found = dict(table.scan())
+        assert len(found) == 10 * acknowledged
+        assert {int(key[:6]) for key in found} == set(range(acknowledged))
+    running.check_equal(TABLE)
+
+
+@pytest.mark.timeout(300)
+def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
+    running = cluster(("n1",), "--one-process")
+    with running.table(LOCAL) as local, running.table(TABLE) as table:
+        put(local, range(10))
+        put(table, range(300))
+        assert local.count() == 100
+        running.wait(lambda: running.rows("raft_peer")[0].get("base_index", 0) > 0)
+        replicated = [(opened.info() or {})["replicated"] for opened in (local, table)]
+        assert replicated == [False, True]
+    running.stop()
+    shutil.rmtree(Path(running.shell.place, "var", "n1", "tables", "table_worker.2"))
+    running.start()
+    with running.table(LOCAL) as local, running.table(TABLE) as table:
+        assert local.count() == 100
+        assert table.count() == 3000
+        put(table, [300])
+        assert table.count() == 3010
