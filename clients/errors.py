@@ -106,7 +106,8 @@ class TableUnsupported(TableError):
 
 
 class JobLost(TableError):
-    """The server that hands out a range job was lost, and with it what is not handed out yet."""
+    """The server that hands out a range job was lost, or the job has ended before its end: what was
+    not handed out yet never will be."""
 
 
 class ChangesGone(TableError):

@@ -64,6 +64,7 @@ PAGE_PAIRS = 1000  # Of a scan in the text's framing.
 PACK_PAIRS = 1024  # In one put of put_many().
 PACK_BYTES = 256 << 10
 GATHER_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
+JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
 KEYS_MAX = 4096  # In one request to read.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
 # The largest answer: a value, or a page with one pair too many; and any number of small values.
@@ -425,8 +426,22 @@ class TableSteps:
             page = _decoded(answers.decode_pairs, answer, exchange.sent)
             if page.keys:
                 yield list(zip(page.keys, page.values, strict=True))
+            if answer.code & values.NO_MORE_DATA:
+                yield from self._check_finished(job)
             if answer.code & (values.NO_MORE_DATA | values.PARTIAL_DATA):
                 return
+
+    def _check_finished(self, job: RangeJob) -> Generator[Step, None, None]:
+        """An expired job and an unknown one have no more data either: the statistics tell."""
+        server = self.client.server
+        if server is None or not server.features & values.FEATURE_LEASES:
+            return
+        try:
+            state = (yield from self.job_status(job.apid)).get("state", "unknown")
+        except TableRefused:
+            state = "unknown"
+        if state not in JOB_GOES_WELL:
+            raise JobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
 
     def release(self, lease: int) -> Generator[Step, None, None]:
         """Gives a snapshot back."""

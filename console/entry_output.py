@@ -7,6 +7,7 @@ from typing import IO
 
 import click
 
+from ..protocols.zerodb import ops
 from ..protocols.zmqraft.entry import Entry
 from .endings import Ending
 
@@ -23,7 +24,26 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
+def tables_text(data: bytes) -> str | None:
+    """What an entry does to tables; None: it is none of theirs."""
+    if not ops.is_packed(data):
+        return None
+    try:
+        found = ops.unpack(data)
+    except ValueError:
+        return "malformed"
+    return ", ".join(op_text(op) for op in found)
+
+
+def op_text(op: ops.Op) -> str:
+    name = type(op).__name__.lower()
+    count = f" x {len(op.keys)}" if isinstance(op, ops.Put | ops.Delete) else ""
+    return f"{name} {op.table}{count}"
+
+
 def entry_line(entry: Entry) -> str:
+    if entry.type == 0 and (found := tables_text(entry.data)) is not None:
+        return f"{entry.index:>8}  {entry.term:>4}  (tables) {found}"
     text = entry.data.decode("utf-8", "backslashreplace")
     kind = "" if entry.type == 0 else f"({KIND_NAMES.get(entry.type, entry.type)}) "
     if not text.isprintable():  # One entry is one line, whatever is in it.
@@ -38,6 +58,9 @@ def entry_json(entry: Entry) -> dict[str, object]:
         "kind": KIND_NAMES.get(entry.type, entry.type),
         "reqid": entry.reqid.hex() if entry.reqid else None,
     }
+    tables = tables_text(entry.data)
+    if tables is not None:
+        found["tables"] = tables
     try:
         found["data"] = entry.data.decode()
     except UnicodeDecodeError:

@@ -27,6 +27,7 @@ class World:
         self.changes: list[tuple[int, bytes]] = []
         self.first_change = 1
         self.jobs: dict[int, list[tuple[bytes, bytes]]] = {}
+        self.lost_jobs: set[int] = set()
         self.sessions: set[int] = set()
 
     def table(self, number: int) -> dict[bytes, bytes]:
@@ -198,7 +199,9 @@ class Server:
                 keys, found = [key for key, _ in chunk], [value for _, value in chunk]
                 return answers.encode_chunk(request, keys, found, flags)
             case requests.JobStatus():
-                return answers.encode_status(request, {"state": "finished"})
+                if request.apid in self.world.lost_jobs:
+                    return answers.encode_error(request, 0x10, "no such job")
+                return answers.encode_status(request, {"state": "done"})
             case _:
                 return answers.encode_apid(request, 77)
 

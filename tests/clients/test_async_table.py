@@ -109,7 +109,7 @@ def test_jobs_for_several_tasks(cluster: Cluster) -> None:
             await table.release(1)
             assert await table.copy_into(2) == 77
             assert await table.map_into(2, b"\0asm") == 77
-            assert await table.job_status(77) == {"state": "finished"}
+            assert await table.job_status(77) == {"state": "done"}
 
     run(main())
 

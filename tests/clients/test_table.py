@@ -237,7 +237,19 @@ def test_a_job_gives_each_chunk_once_to_several(cluster: Cluster) -> None:
         assert joined(table.chunks(exact)) == PAIRS[:6]
         assert table.copy_into(2) == 77
         assert table.map_into(2, b"\0asm", parameters=[(b"a", b"b")]) == 77
-        assert table.job_status(77) == {"state": "finished"}
+        assert table.job_status(77) == {"state": "done"}
+
+
+def test_a_job_that_expired_is_no_end(cluster: Cluster) -> None:
+    with kelek.Table(cluster.urls, 1) as table:
+        table.put_many(PAIRS[:20])
+        job = table.range_job()
+        chunks = table.chunks(job)
+        next(chunks)
+        cluster.world.jobs[job.apid] = []
+        cluster.world.lost_jobs.add(job.apid)
+        with pytest.raises(kelek.JobLost, match="unknown"):
+            next(chunks)
 
 
 def test_a_job_does_not_outlive_its_server(cluster: Cluster) -> None:

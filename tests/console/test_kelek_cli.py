@@ -18,6 +18,7 @@ from kelek.console import endings, supervisor_cli
 from kelek.console.entry_output import entry_json, entry_line
 from kelek.console.kelek_cli import main
 from kelek.console.loading import Lines, Load, committed_so_far
+from kelek.protocols.zerodb import ops
 from kelek.protocols.zmqraft.entry import Entry
 
 
@@ -220,6 +221,14 @@ def test_an_entry_is_one_line_whatever_is_in_it() -> None:
     assert entry_line(entry) == "       7     2  a\\nb\\x1b[31m\\xff\tc"
     assert entry_json(entry)["data_base64"] == "YQpiG1szMW3/CWM="
     assert "(checkpoint)" in entry_line(Entry(1, 1, 2, None, b"\xc0"))
+
+
+def test_an_entry_of_the_tables_is_told_in_words() -> None:
+    put = ops.pack([ops.Put(7, [b"a", b"b"], [b"1", b"2"]), ops.DeleteRange(7, b"", b"")])
+    entry = Entry(7, 2, 0, None, put)
+    assert entry_line(entry) == "       7     2  (tables) put 7 x 2, deleterange 7"
+    assert entry_json(entry)["tables"] == "put 7 x 2, deleterange 7"
+    assert entry_line(Entry(7, 2, 0, None, put[:-1])).endswith("(tables) malformed")
 
 
 def test_log_commands_on_a_cluster(shell: Any) -> None:
