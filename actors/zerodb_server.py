@@ -17,7 +17,17 @@ from zmq.utils.monitor import recv_monitor_message
 from .. import __version__
 from ..native import Arena
 from ..native.relay import send_messages
-from ..protocols.zerodb.handoff import HEAD, HELLO, Handoff
+from ..protocols.zerodb.handoff import (
+    EXPIRY,
+    HANDLED,
+    HEAD,
+    HELLO,
+    PROGRESS,
+    STANDING,
+    TABLES,
+    TROUBLE,
+    Handoff,
+)
 from ..protocols.zerodb.proposals import Result
 from ..protocols.zerodb.session import INFO, Now, Session, SessionSetup
 from ..protocols.zerodb.values import REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX, TableOptions
@@ -33,13 +43,6 @@ ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
 LOG_HEAD = b"\x55\x01\x00"
 
-# Kinds of a worker's reports; their head is that of its work.
-PROGRESS = 0
-TABLES = 1
-TROUBLE = 2
-STANDING = 3
-EXPIRY = 4
-HANDLED = 6
 _RESULT = struct.Struct("<QII")  # LOG INDEX, place of the operation in its entry, size
 
 
@@ -65,12 +68,14 @@ class ZerodbServer(Actor):
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))
         self._leader: str | None = None
+        members: dict[str, dict[str, str]] = self.options["members"]
+        self._names = {member["url"]: name for name, member in members.items()}
         self._doors: list[Socket] = []
         self._clients: Socket | None = None
         self._logs: Socket | None = None
         setup = ClientSetup(
             self.setup.cluster.encode(),
-            tuple(member["url"] for member in self.options["members"].values()),
+            tuple(self._names),
             __version__,
             limits=WINDOW,
         )
@@ -122,16 +127,13 @@ class ZerodbServer(Actor):
         return self.socket(zmq.PUSH, options)
 
     def _watch_worker(self, handoff: Handoff, socket: Socket) -> None:
-        """Whenever the pipe is made, the worker is asked for all that it has to report."""
-        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        monitor = socket.get_monitor_socket(events)
+        """Whoever has waited for a worker that is gone is told."""
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
 
         def on_events() -> None:
             while monitor.poll(0):
-                if recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED:
-                    handoff.on_lost(self.now_ms)
-                else:
-                    self.send(socket, [HEAD.pack(HELLO, 0, 0, 0, 0, 0)])
+                recv_monitor_message(monitor)
+                handoff.on_lost(self.now_ms)
 
         self.watch(monitor, on_events)
 
@@ -189,6 +191,7 @@ class ZerodbServer(Actor):
                 continue
             handoff = self.session.handoffs[number]
             self.session.on_epoch(handoff, epoch, self.now_ms)
+            handoff.heard.add(kind)
             standing = handoff.standing
             if kind == PROGRESS:
                 self.session.proposals.on_results(_results(frames[0]) if frames else ())
@@ -213,6 +216,8 @@ class ZerodbServer(Actor):
         session.ready(Now(now_ms, time.time_ns() // 1_000_000))
         self._link.act(now_ms)
         for handoff, socket in self._work:
+            if handoff.greets(now_ms):
+                self.send(socket, [HEAD.pack(HELLO, 0, 0, 0, 0, 0)])
             self._hand_over(handoff, socket)
         if len(session.jobs):
             self._send_jobs()
@@ -278,12 +283,9 @@ class ZerodbServer(Actor):
     def status(self) -> dict[str, object]:
         session = self.session
         return {
-            "leader": session.client.leader,
+            "leader": self._names.get(session.client.leader or ""),
             "inflight": session.inflight,
             "applied_index": min(each.standing.applied_index for each in session.handoffs),
-            "problem": next(
-                (each.standing.refusal for each in session.handoffs if each.standing.refusal), None
-            ),
             **session.counters,
         }
 

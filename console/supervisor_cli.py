@@ -56,7 +56,13 @@ COLUMNS = {
     "snapshot_index": "SNAPSHOT",
 }
 # What a row may say besides the table, and the word that its line begins with.
-TROUBLES = {"reason": "gave up", "repair": "repairing", "snapshot_problem": "no snapshot"}
+TROUBLES = {
+    "reason": "gave up",
+    "repair": "repairing",
+    "snapshot_problem": "no snapshot",
+    "read_only": "read-only",
+    "replaced": "replaced",
+}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
 P = ParamSpec("P")
 

@@ -120,9 +120,15 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A folder with the demo's topology on free ports; whatever was started there is stopped."""
+def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """A folder with the demo's topology on free ports; whatever was started there is stopped.
+
+    Its tables, nine processes more, are left out unless the test is marked `tables`.
+    """
     text = (ROOT / "topology.yaml").read_text(encoding="utf-8")
+    if not request.node.get_closest_marker("tables"):
+        text = re.sub(r"(?m)^    zerodb:\n(?:      .*\n)+", "", text)
+        assert "zerodb" not in text
     known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}

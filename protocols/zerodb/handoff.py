@@ -27,8 +27,17 @@ FAILED = 3
 WRITE = 4  # A synced write to a local table, for a job.
 HELLO = 5
 RESULT = 7  # Of a write that is applied, by its reqid: asked for again.
+# Kinds of a worker's reports; their head is that of its work.
+PROGRESS = 0
+TABLES = 1
+TROUBLE = 2
+STANDING = 3
+EXPIRY = 4
+HANDLED = 6
+
 ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
 AGAIN = 2  # Flag of what has failed: it may go well another time.
+GREET_MS = 200
 EPOCH_MASK = 0xFFFFFFFF
 
 Message = list[bytes]
@@ -67,12 +76,28 @@ class Handoff:
     def __init__(self, number: int, timeout_ms: int) -> None:
         self.number = number
         self.standing = Standing()
+        self.heard: set[int] = set()  # Kinds of its reports.
+        self._greeted_ms: int | None = None
         self.epoch: int | None = None  # None: it has not reported yet, nothing is sent.
         self._timeout_ms = timeout_ms
         self._ticket = 0
         self._unsent: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()
         self._lost_ms: int | None = None  # Since when it is gone.
+
+    def greets(self, now_ms: int) -> bool:
+        """Whether to ask now for all that it has to report: until that has come, for either pipe
+        may have been away."""
+        if self._greet_due_ms is None or self._greet_due_ms > now_ms:
+            return False
+        self._greeted_ms = now_ms
+        return True
+
+    @property
+    def _greet_due_ms(self) -> int | None:
+        if {PROGRESS, TABLES} <= self.heard:
+            return None
+        return 0 if self._greeted_ms is None else self._greeted_ms + GREET_MS
 
     @property
     def count(self) -> int:
@@ -133,6 +158,7 @@ class Handoff:
         if epoch == self.epoch:
             return []
         begun, self.epoch = self.epoch is not None, epoch
+        self.heard.clear()
         if not begun:
             return []
         self._unsent.extendleft(reversed(self._sent))
@@ -157,7 +183,12 @@ class Handoff:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When fail() has something to do."""
+        """When greets() or fail() has something to do."""
+        due = [each for each in (self._greet_due_ms, self._fail_due_ms) if each is not None]
+        return min(due, default=None)
+
+    @property
+    def _fail_due_ms(self) -> int | None:
         if self.epoch is not None and self._lost_ms is None:
             return self._unsent[0].begun_ms + self._timeout_ms if self._unsent else None
         begun = [batch.begun_ms for batch in (*self._sent, *self._unsent)]

@@ -303,7 +303,7 @@ def test_a_disk_that_takes_nothing(cli: Cli, options: str, problem: str) -> None
 def test_check(cli: Cli) -> None:
     done = cli.run("check")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 12 processes"
+    assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 21 processes"
     assert len(done.stdout.splitlines()) == 13
     told = json.loads(cli.run("check", "-o", "json").stdout)
     assert told["raft"]["election_timeout_ms_max"] == 600

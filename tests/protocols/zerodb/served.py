@@ -5,7 +5,7 @@ from itertools import count
 
 from kelek.native import Arena
 from kelek.protocols.zerodb import answers
-from kelek.protocols.zerodb.handoff import HEAD
+from kelek.protocols.zerodb.handoff import HEAD, PROGRESS, TABLES
 from kelek.protocols.zerodb.session import Now, Session, SessionSetup
 from kelek.tests.protocols.zmqraft.world import World
 
@@ -33,6 +33,7 @@ class Worker:
 
     def report(self, epoch: int, applied_index: int, now_ms: int) -> None:
         self.session.on_epoch(self.handoff, epoch, now_ms)
+        self.handoff.heard |= {PROGRESS, TABLES}
         self.handoff.standing = self.handoff.standing._replace(applied_index=applied_index)
 
 

@@ -13,10 +13,14 @@ from kelek.protocols.zerodb.handoff import (
     CHECKPOINT,
     ENVELOPE,
     FAILED,
+    GREET_MS,
     HEAD,
+    PROGRESS,
     RESULT,
     SILENT,
+    TABLES,
     WRITE,
+    Handoff,
 )
 from kelek.protocols.zerodb.proposals import Result
 from kelek.protocols.zerodb.values import Extension, TableOptions, encode_extension
@@ -376,6 +380,20 @@ def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
     assert took_ms == 500
     assert not world.workers[0].taken
     assert world.heard(b"c")[0].text == "table_worker 1 does not answer"
+
+
+def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
+    handoff = Handoff(0, 1000)
+    assert handoff.greets(10)
+    assert not handoff.greets(20)
+    handoff.on_epoch(1, 30)
+    handoff.heard.add(PROGRESS)
+    assert not handoff.greets(9 + GREET_MS)
+    assert handoff.greets(10 + GREET_MS)
+    handoff.heard.add(TABLES)
+    assert handoff.deadline_ms is None
+    handoff.on_epoch(2, 1000)
+    assert handoff.greets(1000)
 
 
 def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice() -> None:
