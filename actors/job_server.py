@@ -20,11 +20,12 @@ from ..protocols.zerodb import answers, job, requests, values
 from ..protocols.zerodb.codec import decode_request
 from ..protocols.zerodb.handoff import AGAIN, ANSWER, CHECKPOINT, ENVELOPE, FAILED, HEAD, WRITE
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
+from ..protocols.zerodb.session import features_of
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
 from ..storage.job_store import ApidCounter, StatisticsFile
 from ..storage.lease_folder import LeaseFolder
-from .actor import Actor, SocketOptions, main
+from .actor import Actor, Socket, SocketOptions, main
 from .map_jobs import THREADS_MAX, Door, MapJobs, MapSpec
 from .mapper_process import engine_of
 
@@ -54,6 +55,14 @@ class Wish(NamedTuple):
     due_ms: int
 
 
+class Refusal(NamedTuple):
+    """Why a request is not served."""
+
+    text: str
+    database: bool = False  # The engine's word.
+    again: bool = False  # It may go well later.
+
+
 class JobServer(Actor):
     """Data jobs of one node.
 
@@ -71,6 +80,7 @@ class JobServer(Actor):
 
     def on_start(self) -> None:
         options = self.options["zerodb"]
+        self.features = features_of(options["open_on_the_fly"])
         self._allow_map = options["mapper"] != "off"
         self._allow_native = bool(options["allow_native"])
         self._request_ms = int(options["request_timeout_ms"])
@@ -93,6 +103,7 @@ class JobServer(Actor):
         self._open_pipes()
         self._maps = MapJobs(self, self._table, Door(self._ask_write, self._apids.next, unix_ms))
         self._answers = Frames()
+        self._clients: Socket | None = None
         if options["jobs_url"]:
             self._open_door(options["jobs_url"])
         self.ready()
@@ -190,8 +201,7 @@ class JobServer(Actor):
                 self._refusable(asker, request, lambda: self._on_lease(asker, request))
             case requests.ServerInfo():
                 software = f"kelek {__version__}"
-                info = answers.encode_server_info(request, values.FEATURE_LEASES, software)
-                self._answer(asker, info)
+                self._answer(asker, answers.encode_server_info(request, self.features, software))
             case _:
                 text = "this endpoint serves data jobs alone; send this to the node's url"
                 error = requests.RequestError(
@@ -204,19 +214,18 @@ class JobServer(Actor):
         try:
             step()
         except JobRefused as error:
-            self._refuse(asker, request, str(error))
+            self._refuse(asker, request, Refusal(str(error)))
         except StorageError as error:
-            self._refuse(asker, request, str(error), database=True)
+            self._refuse(asker, request, Refusal(str(error), database=True))
 
-    def _refuse(
-        self, asker: Asker, request: requests.Request, text: str, database: bool = False
-    ) -> None:
+    def _refuse(self, asker: Asker, request: requests.Request, refusal: Refusal) -> None:
         match request:
             case requests.RangeJob() | requests.ForwardRange() | requests.JobStatus():
                 code = values.REQUEST_ERROR
             case _:
-                code = values.DATABASE_ERROR if database else values.ERROR
-        self._answer(asker, answers.encode_error(request, code, text))
+                code = values.DATABASE_ERROR if refusal.database else values.ERROR
+        frames = answers.encode_error(request, code, refusal.text, refusal.again)
+        self._answer(asker, frames)
 
     def _on_client_data(self, asker: Asker, request: requests.ClientData) -> int:
         apid, extension = request.apid or 0, request.extension
@@ -295,7 +304,7 @@ class JobServer(Actor):
         """Asks for a snapshot of the table as it is behind this request."""
         self._table.check_room()
         if len(self._wishes) >= self._table.limits.leases_max or self._asks.full:
-            raise JobRefused(f"{len(self._wishes)} snapshots are being made; try again")
+            raise JobRefused(f"{len(self._wishes)} snapshots are being made already; wait for them")
         ticket = self._apids.next()
         self._wishes[ticket] = Wish(asker, request, table, self.now_ms + 2 * self._request_ms)
         self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
@@ -313,7 +322,7 @@ class JobServer(Actor):
             self._maps.on_refused(ticket, reason, again, self.now_ms)
         else:
             text = f"no snapshot of table {wish.table} can be taken: {reason}"
-            self._refuse(wish.asker, wish.request, text, database=True)
+            self._refuse(wish.asker, wish.request, Refusal(text, database=True, again=again))
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         wish = self._wishes.pop(ticket, None)
@@ -328,7 +337,8 @@ class JobServer(Actor):
             self._start_job(wish, lease)
         except (JobRefused, StorageError) as error:
             self._table.release(lease.number)
-            self._refuse(wish.asker, wish.request, str(error), isinstance(error, StorageError))
+            refusal = Refusal(str(error), isinstance(error, StorageError))
+            self._refuse(wish.asker, wish.request, refusal)
 
     def _start_job(self, wish: Wish, lease: Lease) -> None:
         match wish.request:
@@ -370,7 +380,7 @@ class JobServer(Actor):
 
         def on_started(problem: str) -> None:
             if problem:
-                self._refuse(wish.asker, request, problem)
+                self._refuse(wish.asker, request, Refusal(problem))
             else:
                 self._answer(wish.asker, answers.encode_apid(request, apid))
 
@@ -384,18 +394,21 @@ class JobServer(Actor):
         self._maps.pump(now_ms)
         self._table.tick(now_ms, unix_ms())
         for ticket in [it for it, wish in self._wishes.items() if now_ms >= wish.due_ms]:
-            self._on_failed(ticket, "nobody has made it in time", again=False)
+            self._on_failed(ticket, "nobody has made it in time", again=True)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
         for lease in self._table.take_freed():
             self._folder.remove(lease.number)
         self._store(now_ms)
-        if len(self._answers):
+        if self._clients is not None:
             self.send_batch(self._clients, self._answers)
-        if self._requests or self._done.full or self._asks.full:
-            self.pause(self._incoming)
-        else:
-            self.resume(self._incoming)
+        for socket in (self._incoming, self._clients):
+            if socket is None:
+                continue
+            if self._requests or self._done.full or self._asks.full:
+                self.pause(socket)
+            else:
+                self.resume(socket)
 
     def _sweep(self) -> None:
         self._sweep_due_ms = self.now_ms + SWEEP_MS

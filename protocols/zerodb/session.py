@@ -43,7 +43,15 @@ FEATURES = (
     | values.FEATURE_TRANSACTIONS
     | values.FEATURE_TTL
     | values.FEATURE_LEASES
+    | values.FEATURE_COPY
 )
+
+
+def features_of(open_on_the_fly: bool) -> int:
+    """What a server info request is answered, at any endpoint."""
+    return FEATURES | values.FEATURE_OPEN * open_on_the_fly
+
+
 LOCAL_TYPES = frozenset({values.CLOSE_TABLE, values.COMPACT_TABLE})  # Of a node, not of a table.
 SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 INFLIGHT_MAX = 1 << 17  # Requests that are not answered; beyond them the doors are not read.
@@ -266,7 +274,7 @@ class Session:
     def _decide(self, prefix: Message, frames: Message, request: Request) -> None:
         match request:
             case requests.ServerInfo():
-                features = FEATURES | values.FEATURE_OPEN * self.setup.open_on_the_fly
+                features = features_of(self.setup.open_on_the_fly)
                 self._answer(
                     prefix, answers.encode_server_info(request, features, self.setup.software)
                 )
