@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.clients.errors import LogTimeout, NoLeader, UpdateExpired, UpdateTooLarge
+from kelek.clients.errors import LogTimeout, NoLeader, NoPeer, UpdateExpired, UpdateTooLarge
 from kelek.tests.clients.test_log import Cluster
 
 
@@ -53,6 +53,26 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
             assert (await log.config()).leader == "n1"
             assert await log.broadcast_url() == "tcp://pub"
             assert log.counters["leaders"] == 1
+
+    run(main())
+
+
+def test_whether_anybody_answers_is_known_without_a_leader(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.world.peers[0].leads = False
+    with kelek.Log(cluster.urls) as blocking:
+        blocking.reach()
+    nobody = f"ipc://{tmp_path}/nobody"
+    with kelek.Log(nobody) as blocking, pytest.raises(NoPeer, match=nobody):
+        blocking.reach(timeout_ms=100)
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls) as log:
+            await log.reach()
+        async with kelek.AsyncLog(nobody) as log:
+            with pytest.raises(NoPeer, match=r"within 0\.1 s"):
+                await log.reach(timeout_ms=100)
 
     run(main())
 
