@@ -231,7 +231,25 @@ PLANTS = (
                 "            info =",
             ),
         ),
-        told="StorageError: memory/snapshots",
+        told="Damaged: memory/snapshots",
+    ),
+    Plant(
+        "request ids left out of snapshots",
+        (Patch("storage/snapshot_work.py", "reqids.export(index))", "Reqids().export(index))"),),
+        told="acknowledged|order of|twice",
+        first=4,
+    ),
+    Plant(
+        "a snapshot commits entries that differ",
+        (
+            Patch(
+                CORE,
+                "if self.log.term_at(index) == term:\n            self.commit_index = index\n",
+                "if self.log.term_at(index):\n            self.commit_index = index\n",
+            ),
+        ),
+        told=f"{LOST}|not everything",
+        first=16,
     ),
     Plant(
         "hard state not synced",
