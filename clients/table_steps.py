@@ -88,6 +88,14 @@ class Scan(NamedTuple):
     keys_only: bool = False
 
 
+class Page(NamedTuple):
+    """A part of a scan, as one answer brings it."""
+
+    content: list[Any]  # Pairs, or a record batch.
+    size: int  # Pairs in it.
+    resume: bytes  # The next start key, of a reverse scan end key; empty: nothing is left.
+
+
 class RangeJob(NamedTuple):
     """A snapshot of a range, handed out in chunks by one server."""
 
@@ -186,43 +194,38 @@ class TableSteps:
 
     def scan(self, asked: Scan) -> Generator[Step | list[Pair], None, None]:
         """Pages of pairs."""
-        for page in self._pages(asked):
-            if isinstance(page, answers.Pairs):
-                yield list(zip(page.keys, page.values, strict=True))
-            else:
-                yield page
+        return self._pages(asked, pairs_of)
 
     def scan_columns(
         self, asked: Scan
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """Record batches, one a page."""
         try:
-            import pyarrow
+            from .arrow import batch_of
         except ImportError as error:
-            raise TableError("Arrow needs pyarrow; pip install pyarrow") from error
-        names = ["key", "value"]
-        for page in self._pages(asked):
-            if isinstance(page, answers.Pairs):
-                columns = [pyarrow.array(it, pyarrow.binary()) for it in (page.keys, page.values)]
-                yield [pyarrow.RecordBatch.from_arrays(columns, names)]
-            else:
-                yield page
+            raise TableError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
+        return self._pages(asked, batch_of)
 
-    def _pages(self, asked: Scan) -> Generator[Step | answers.Pairs, None, None]:
+    def _pages(
+        self, asked: Scan, decode: Callable[[Answer, requests.Scan], Page]
+    ) -> Generator[Step | list[Any], None, None]:
         """Pages that are not empty; the next one is asked for before one is given out."""
         if asked.limit is not None and asked.limit < 0:
             raise ValueError(f"limit is 0 or more, not {asked.limit}")
+        yield from self.server()  # What it knows decides how a page is asked for.
         left: Scan | None = asked
         exchange = self._begin_page(asked) if _has_more(asked) else None
         try:
             while exchange is not None and left is not None:
                 answer = yield from self._finish(exchange)
-                page, left = self._page(exchange, answer, left)
+                assert isinstance(exchange.sent, requests.Scan)
+                page = _decoded(decode, answer, exchange.sent)
+                left = after(page, left)
                 exchange = self._begin_page(left) if left is not None else None
                 if exchange is not None:
                     yield Rest(0)  # It is sent now.
-                if page.keys:
-                    yield page
+                if page.size:
+                    yield page.content
         finally:
             if exchange is not None:
                 self.client.drop(exchange)
@@ -241,22 +244,6 @@ class TableSteps:
         return self._begin(
             requests.Scan(self.number, limit, asked.range.start, asked.range.end, extension)
         )
-
-    def _page(
-        self, exchange: Exchange, answer: Answer, asked: Scan
-    ) -> tuple[answers.Pairs, Scan | None]:
-        """A page, and what is left to be asked for."""
-        assert isinstance(exchange.sent, requests.Scan)
-        page = _decoded(answers.decode_pairs, answer, exchange.sent)
-        resume = page.resume
-        if not exchange.sent.extension.flags & PACKED:
-            full = exchange.sent.limit is not None and len(page.keys) >= exchange.sent.limit
-            resume = page.keys[-1] + b"\0" if full and page.keys else b""
-        limit = None if asked.limit is None else asked.limit - len(page.keys)
-        start, end = asked.range
-        bounds = Range(start, resume) if asked.reverse else Range(resume, end)
-        left = asked._replace(range=bounds, limit=limit)
-        return page, left if resume and _has_more(left) else None
 
     # ---- writing ----
 
@@ -537,6 +524,25 @@ class Puts:
 
 
 NEVER_MS = 1 << 62
+
+
+def pairs_of(answer: Answer, request: requests.Scan) -> Page:
+    """A page as a list of (key, value). Raises RemoteProtocolError."""
+    pairs = answers.decode_pairs(answer, request)
+    content = list(zip(pairs.keys, pairs.values, strict=True))
+    resume = pairs.resume
+    if content and not request.extension.flags & PACKED and len(content) == request.limit:
+        resume = pairs.keys[-1] + b"\0"
+    return Page(content, len(content), resume)
+
+
+def after(page: Page, asked: Scan) -> Scan | None:
+    """What is left to be asked for behind a page."""
+    start, end = asked.range
+    bounds = Range(start, page.resume) if asked.reverse else Range(page.resume, end)
+    limit = None if asked.limit is None else asked.limit - page.size
+    left = asked._replace(range=bounds, limit=limit)
+    return left if page.resume and _has_more(left) else None
 
 
 def _has_more(asked: Scan) -> bool:

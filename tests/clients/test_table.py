@@ -1,8 +1,10 @@
 """kelek.Table over real sockets, against servers with a table in memory that a thread serves."""
 
+import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 import kelek
 from kelek.clients.arguments import Range, behind_prefix
 from kelek.clients.table_steps import Change
+from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb import requests
-from kelek.protocols.zerodb.values import FULLSYNC, PARTSYNC
+from kelek.protocols.zerodb.answers import Answer
+from kelek.protocols.zerodb.values import FULLSYNC, PACKED, PARTSYNC, Extension
 from kelek.tests.clients.table_world import CHUNK_PAIRS, Cluster
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
@@ -110,6 +114,44 @@ def test_arrow(cluster: Cluster) -> None:
         assert found.schema.names == ["key", "value"]
         assert found["key"].to_pylist() == [key for key, _ in PAIRS]
         assert found["value"].to_pylist() == [value for _, value in PAIRS]
+
+
+@pytest.mark.parametrize("features", [7, 0x1FFFF])
+def test_arrow_in_either_framing(tmp_path: Path, features: int) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    pairs = [(b"%03d" % n, bytes(30_000)) for n in range(100)]
+    with closing(Cluster(tmp_path, features)) as cluster, kelek.Table(cluster.urls) as table:
+        table.put_many(pairs)
+        batches = list(table.to_arrow())
+        assert len(batches) == (1 if features == 7 else 3)
+        assert pyarrow.Table.from_batches(batches).to_pylist() == [
+            {"key": key, "value": value} for key, value in pairs
+        ]
+        assert list(table.to_arrow(prefix=b"x")) == []
+
+
+OFFSETS = struct.pack("<3I", 0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [OFFSETS, b"ab", OFFSETS, b"cd"],
+        [OFFSETS, b"a", OFFSETS, b"cd", b""],
+        [b"", b"", b"", b"", b""],
+        [OFFSETS[:-1], b"ab", OFFSETS, b"cd", b""],
+        [struct.pack("<3I", 0, 2, 1), b"ab", OFFSETS, b"cd", b""],
+        [OFFSETS, b"ab", OFFSETS[:8], b"c", b""],
+        [struct.pack("<2I", 0, 2**32 - 1), b"ab", OFFSETS, b"cd", b""],
+    ],
+)
+def test_columns_that_are_none_never_reach_arrow(frames: list[bytes]) -> None:
+    pytest.importorskip("pyarrow")
+    from kelek.clients.arrow import batch_of
+
+    request = requests.Scan(1, None, b"", b"", Extension(PACKED))
+    with pytest.raises(RemoteProtocolError):
+        batch_of(Answer(0x13, 0, b"", False, frames), request)
 
 
 def test_ranges_are_deleted(cluster: Cluster) -> None:
