@@ -303,7 +303,7 @@ def test_a_disk_that_takes_nothing(cli: Cli, options: str, problem: str) -> None
 def test_check(cli: Cli) -> None:
     done = cli.run("check")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 21 processes"
+    assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 12 processes"
     assert len(done.stdout.splitlines()) == 13
     told = json.loads(cli.run("check", "-o", "json").stdout)
     assert told["raft"]["election_timeout_ms_max"] == 600
@@ -404,7 +404,7 @@ def test_an_unknown_node(cli: Cli, command: str) -> None:
 def test_the_demo_is_the_default(cli: Cli) -> None:
     (cli.folder / "topology.yaml").unlink()
     done = cli.run("check")
-    assert "topology.yaml: ok: cluster demo, 3 nodes, 12 processes" in done.stdout
+    assert "topology.yaml: ok: cluster demo, 3 nodes, 21 processes" in done.stdout
 
 
 def test_a_supervisor_that_does_not_answer(cli: Cli) -> None:
