@@ -1,23 +1,12 @@
 /* Packed operations of tables: cut for Python, and packed straight from the frames of requests. */
 #include "bytes.h"
+#include "format.h"
 #include "messages.h"
-
-/* Writes size and 's' without printf, which would cost more than the rest. */
-static size_t format_item(char *out, uint32_t size) {
-    char digits[10];
-    size_t count = 0, at = 0;
-    do {
-        digits[count++] = (char)('0' + size % 10);
-    } while (size /= 10);
-    while (count) out[at++] = digits[--count];
-    out[at++] = 's';
-    return at;
-}
 
 /* The format of one more item, where there is room for the longest. */
 static int format_add(char *out, size_t capacity, size_t *at, uint32_t size) {
     if (capacity - *at < KLK_FORMAT_ITEM_MAX) return KLK_ESPACE;
-    *at += format_item(out + *at, size);
+    *at += klk_format_item(out + *at, size, 's');
     return KLK_OK;
 }
 
@@ -73,7 +62,7 @@ size_t klk_frames_format(const uint32_t *offsets, uint32_t count, char *out) {
     size_t at = 0;
     out[at++] = '<';
     for (uint32_t i = 0; i < count; i++)
-        at += format_item(out + at, offsets[i + 1] - offsets[i]);
+        at += klk_format_item(out + at, offsets[i + 1] - offsets[i], 's');
     return at;
 }
 

@@ -4,6 +4,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .._native import ffi, lib
 from . import NativeError, Readable
@@ -62,3 +63,40 @@ def cut_column(offsets: Readable, data: Readable) -> tuple[bytes, ...]:
     if used < 0:
         raise NativeError(used)
     return struct.Struct(ffi.unpack(out, used)).unpack(data)
+
+
+class Run(NamedTuple):
+    """What consecutive entries of a block put into or delete from one table, or another entry."""
+
+    log_index: int  # Of the last one.
+    operation: int  # 0x20 put, 0x21 delete; 0: one entry with other operations, or malformed ones.
+    table: int
+    keys: Sequence[bytes]
+    values: Sequence[bytes]  # Of a put.
+    data: bytes  # Of an entry with operation 0: packed operations.
+
+
+_RUN = struct.Struct("=QIIIIII")
+assert ffi.sizeof("struct klk_run") == _RUN.size
+
+
+def cut_block(block: Readable, number: int, workers: int) -> list[Run]:
+    """The entries of a checked block that are for tables, in order; of those that only put or
+    delete, what concerns the tables number, number + workers, ... Raises NativeError."""
+    buffer, size = ffi.from_buffer(block), len(block)
+    runs_max, capacity = size // lib.KLK_RUN_BYTES_MIN + 1, 4 * size + 16
+    runs = _uncleared("struct klk_run[]", runs_max)
+    out, used = _uncleared("char[]", capacity), ffi.new("size_t *")
+    count = lib.klk_runs_cut(buffer, size, number, workers, runs, runs_max, out, capacity, used)
+    if count < 0:
+        raise NativeError(count)
+    items = struct.Struct(ffi.unpack(out, used[0])).unpack_from(block)
+    found, first = [], 0
+    for row in _RUN.iter_unpack(bytes(ffi.buffer(runs, count * _RUN.size))):
+        log_index, offset, length, table, many, operation, _ = row
+        own, first = items[first : first + many], first + many
+        keys, values = (own[::2], own[1::2]) if operation == 0x20 else (own, ())
+        found.append(
+            Run(log_index, operation, table, keys, values, bytes(block[offset : offset + length]))
+        )
+    return found

@@ -2,12 +2,15 @@
 
 from typing import NamedTuple
 
-from ..protocols.raft.messages import KIND_STATE, Batch
-from ..protocols.record import decode_block
+from ..native.ops import Run, cut_block
+from ..protocols.raft.messages import Batch
 from ..protocols.zerodb.ops import (
     ENTRY_MAGIC,
+    PUT,
+    Delete,
     Expire,
     Op,
+    Put,
     SessionEnd,
     SessionKeep,
     SessionOpen,
@@ -51,16 +54,22 @@ class Found(NamedTuple):
 
 
 def find_entries(batch: Batch, owner: Owner) -> Found:
-    """What a checked batch of the log holds for this worker."""
+    """What a checked batch of the log holds for this worker.
+
+    Entries that only put or delete may come as one: what they do to a table in a row is one
+    operation then, with the index of the last of them.
+    """
     found = Found([], {}, 0)
     if ENTRY_MAGIC not in batch.block:
         return found  # A log that is used for other things, too, costs a look.
     malformed = 0
-    for log_index, record in enumerate(decode_block(batch.block)[1], batch.first_index):
-        if record.kind != KIND_STATE or not record.data.startswith(ENTRY_MAGIC):
+    for run in cut_block(batch.block, owner.number, owner.workers):
+        if run.operation:
+            if run.table not in owner.local:
+                found.entries.append(Entry(run.log_index, batch.term, [_change(run)]))
             continue
         try:
-            ops = unpack(record.data)
+            ops = unpack(run.data)
         except ValueError:
             malformed += 1
             continue
@@ -68,7 +77,13 @@ def find_entries(batch: Batch, owner: Owner) -> Found:
         if not own:
             continue
         if len(own) < len(ops):
-            found.places[log_index] = own
+            found.places[run.log_index] = own
             ops = [ops[place] for place in own]
-        found.entries.append(Entry(log_index, batch.term, ops))
+        found.entries.append(Entry(run.log_index, batch.term, ops))
     return found._replace(malformed=malformed)
+
+
+def _change(run: Run) -> Op:
+    if run.operation == PUT:
+        return Put(run.table, list(run.keys), list(run.values))
+    return Delete(run.table, list(run.keys))

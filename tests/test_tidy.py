@@ -375,6 +375,7 @@ TWINS = {
     r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",
     r"klk_entries_add": "native/test_entries.py::test_messages_of_entries_are_their_twins",
     r"klk_requests_\w+": "native/test_requests.py::test_requests_are_read_as_the_twin_does",
+    r"klk_runs_cut": "native/test_runs.py::test_a_block_is_cut_as_the_twin_does",
     r"klk_sizes_\w+": "native/test_ops.py::test_sizes_are_cut_as_the_twin_does",
     r"klk_offsets_format": "native/test_ops.py::test_a_column_is_cut_as_the_twin_does",
     r"klk_frames_format": "native/test_ops.py::test_frames_are_cut_as_the_twin_does",

@@ -6,7 +6,7 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.ops import Expire, Open, Put, pack
+from kelek.protocols.zerodb.ops import Expire, Open, Put, Truncate, pack
 from kelek.protocols.zerodb.values import TableOptions
 from kelek.storage.archive import Source, folder_sources
 from kelek.storage.archive import pack as pack_archive
@@ -149,7 +149,7 @@ def test_entries_are_parted_between_workers() -> None:
     records = [
         Record(KIND_STATE, None, data(4)),
         Record(KIND_STATE, None, b"somebody else's"),
-        Record(KIND_STATE, None, data(4, 5, 6)),
+        Record(KIND_STATE, None, pack([Put(4, [b"k"], [b"v"]), Truncate(5), Truncate(6)])),
         Record(KIND_STATE, None, data(1000)),
         Record(KIND_STATE, None, data(7)[:-1]),
         Record(KIND_STATE, None, pack([Expire(0, 1), Open(9, TableOptions())])),

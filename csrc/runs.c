@@ -1,0 +1,138 @@
+/* The entries of a block that only put or delete: cut for Python as one, not one by one. */
+#include <string.h>
+
+#include "api.h"
+#include "bytes.h"
+#include "format.h"
+
+enum { PUT = 0x20, DELETE = 0x21, HEAD = 9 /* operation, table, count */, STATE = 0 };
+
+static const uint8_t MAGIC[] = {0x6b, 0x4c, 0x54, 0x01};
+
+/* What is being written. */
+struct cut {
+    const uint8_t *block;
+    struct klk_run *runs;
+    size_t runs_max;
+    size_t count;
+    char *format;
+    size_t capacity;
+    size_t used;
+    size_t reached; /* within the block: so far the format goes */
+    uint32_t number;
+    uint32_t workers;
+};
+
+/* One put or delete: its keys and values lie at data, their sizes before them. */
+struct change {
+    const uint8_t *sizes;
+    const uint8_t *data;
+    uint32_t operation;
+    uint32_t table;
+    uint32_t items;
+};
+
+/* Reads a put or delete. Returns the bytes that it takes, or 0: it is none, or malformed. */
+static size_t change_read(const uint8_t *data, size_t size, struct change *change) {
+    if (size < HEAD || (data[0] != PUT && data[0] != DELETE)) return 0;
+    int columns = data[0] == PUT ? 2 : 1;
+    uint64_t items = (uint64_t)klk_get_u32(data + 5) * (uint64_t)columns, bytes = 0;
+    if (items > (size - HEAD) / 4) return 0;
+    size_t room = size - HEAD - (size_t)items * 4;
+    change->operation = data[0];
+    change->table = klk_get_u32(data + 1);
+    change->items = (uint32_t)items;
+    change->sizes = data + HEAD;
+    change->data = change->sizes + items * 4;
+    if (klk_sizes_check(change->sizes, items, columns) != KLK_OK) return 0;
+    for (uint64_t i = 0; i < items; i++) bytes += klk_get_u32(change->sizes + 4 * i);
+    if (bytes > room) return 0;
+    return HEAD + (size_t)items * 4 + (size_t)bytes;
+}
+
+/* Whether an entry holds nothing but puts and deletes, all of them sound. */
+static int entry_plain(const uint8_t *data, size_t size) {
+    struct change change;
+    for (size_t at = sizeof MAGIC; at < size;) {
+        size_t taken = change_read(data + at, size - at, &change);
+        if (!taken) return 0;
+        at += taken;
+    }
+    return 1;
+}
+
+/* A new run, or the last one when it goes on. */
+static struct klk_run *cut_run(struct cut *cut, uint64_t log_index, uint32_t operation,
+                               uint32_t table) {
+    struct klk_run *last = cut->count ? &cut->runs[cut->count - 1] : NULL;
+    if (last && operation && last->operation == operation && last->table == table) {
+        last->log_index = log_index;
+        return last;
+    }
+    if (cut->count == cut->runs_max) return NULL;
+    last = &cut->runs[cut->count++];
+    *last = (struct klk_run){.log_index = log_index, .operation = operation, .table = table};
+    return last;
+}
+
+static int cut_change(struct cut *cut, uint64_t log_index, const struct change *change) {
+    if (change->table % cut->workers != cut->number || !change->items) return KLK_OK;
+    struct klk_run *run = cut_run(cut, log_index, change->operation, change->table);
+    uint64_t need = ((uint64_t)change->items + 1) * KLK_FORMAT_FRAME_MAX;
+    if (!run || need > cut->capacity - cut->used) return KLK_ESPACE;
+    size_t start = (size_t)(change->data - cut->block);
+    char *out = cut->format + cut->used;
+    out += klk_format_item(out, (uint32_t)(start - cut->reached), 'x');
+    cut->reached = start;
+    for (uint32_t i = 0; i < change->items; i++) {
+        uint32_t bytes = klk_get_u32(change->sizes + 4 * (size_t)i);
+        out += klk_format_item(out, bytes, 's');
+        cut->reached += bytes;
+    }
+    cut->used = (size_t)(out - cut->format);
+    run->items += change->items;
+    return KLK_OK;
+}
+
+static int cut_entry(struct cut *cut, uint64_t log_index, const uint8_t *data, uint32_t size) {
+    if (!entry_plain(data, size)) {
+        struct klk_run *run = cut_run(cut, log_index, 0, 0);
+        if (!run) return KLK_ESPACE;
+        run->offset = (uint32_t)(data - cut->block);
+        run->size = size;
+        return KLK_OK;
+    }
+    struct change change;
+    for (size_t at = sizeof MAGIC; at < size;) {
+        at += change_read(data + at, size - at, &change);
+        int result = cut_change(cut, log_index, &change);
+        if (result != KLK_OK) return result;
+    }
+    return KLK_OK;
+}
+
+ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint32_t number, uint32_t workers,
+                     struct klk_run *runs, size_t runs_max, char *format, size_t capacity,
+                     size_t *format_size) {
+    struct klk_header header;
+    struct klk_record record;
+    struct cut cut = {.block = block, .runs = runs, .runs_max = runs_max, .format = format,
+                      .capacity = capacity, .number = number, .workers = workers};
+    if (size < KLK_HEADER_SIZE || !workers) return KLK_EINVAL;
+    klk_header_read(block, &header);
+    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    if (!capacity) return KLK_ESPACE;
+    format[cut.used++] = '<';
+    const uint8_t *at = block + KLK_HEADER_SIZE, *end = at + header.payload_size;
+    for (uint32_t i = 0; i < header.count; i++) {
+        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
+        if (taken < 0) return KLK_ECORRUPT;
+        at += taken;
+        if (record.kind != STATE || record.data_size < sizeof MAGIC) continue;
+        if (memcmp(record.data, MAGIC, sizeof MAGIC) != 0) continue;
+        int result = cut_entry(&cut, header.first_index + i, record.data, record.data_size);
+        if (result != KLK_OK) return result;
+    }
+    *format_size = cut.used;
+    return (ssize_t)cut.count;
+}
