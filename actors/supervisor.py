@@ -178,7 +178,7 @@ class Supervisor(Loop):
             member.state = "starting"
             member.started_ms = member.reported_ms = monotonic_ms()
             member.status = {}
-            self.event("started", node=unit.node.name, role=member.plan.role, pid=member.child.pid)
+            self.event("started", node=unit.node.name, role=member.plan.name, pid=member.child.pid)
         self._note(unit.node.name)
 
     def _spawn(self, unit: Unit, member: Member) -> Child:
@@ -272,7 +272,7 @@ class Supervisor(Loop):
         self.event(
             "ready",
             node=unit.node.name,
-            role=member.plan.role,
+            role=member.plan.name,
             pid=member.child.pid if member.child else 0,
             ms=now_ms - member.started_ms,
         )
@@ -323,7 +323,7 @@ class Supervisor(Loop):
             return "that is no profile to be made; is the command of the same version?"
         for unit in self.units:
             for member in unit.members:
-                if (unit.node.name, member.plan.role) != (wish.node, wish.role):
+                if (unit.node.name, member.plan.name) != (wish.node, wish.role):
                     continue
                 if member.child is None:
                     return f"{wish.node}/{wish.role} does not run now; try again when it does"
@@ -355,7 +355,7 @@ class Supervisor(Loop):
         member.state = "exited"
         member.status = {}
         expected = self.stopping or unit.failed or unit.asked_ms is not None
-        role = member.plan.role
+        role = member.plan.name
         words: dict[str, object] = {"node": unit.node.name, "role": role, "pid": child.pid}
         self.event("exited", **words, **_cause(code))
         if not expected:

@@ -107,8 +107,10 @@ class ZerodbServer(Actor):
 
     def _open_pipes(self) -> None:
         for name, on_arena in (("reports", self._on_reports), ("asks", self._on_asks)):
-            socket = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, name),)))
-            self.listen(socket, on_arena)
+            pipe = SocketOptions(
+                bind=(self.endpoint(self.role, name),), message_bytes_max=REQUEST_BYTES_MAX
+            )
+            self.listen(self.socket(zmq.PULL, pipe), on_arena)
         done = SocketOptions(
             bind=(self.endpoint(self.role, "done"),),
             message_bytes_max=self._settings["response_bytes_max"] + (1 << 20),

@@ -59,7 +59,7 @@ def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]
                 raise OperatorError(str(target), "it does not run here", way_out)
             way_out = did_you_mean(target.node, own)
             raise OperatorError(str(target), f"unknown node '{target.node}'", way_out)
-        roles = [row["role"] for row in rows if row["node"] == target.node]
+        roles = [row["name"] for row in rows if row["node"] == target.node]
         if target.role and target.role not in roles:
             way_out = did_you_mean(target.role, roles)
             raise OperatorError(str(target), f"unknown role '{target.role}'", way_out)
@@ -67,7 +67,7 @@ def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]
     return [
         row
         for row in rows
-        if not targets or {(row["node"], None), (row["node"], row["role"])} & wanted
+        if not targets or {(row["node"], None), (row["node"], row["name"])} & wanted
     ]
 
 

@@ -359,6 +359,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _shown(row: dict[str, Any], key: str) -> Any:
     """A peer that does not vote is no mere follower, which its column would say of it."""
+    if key == "role":
+        return row.get("name", row["role"])  # Of several with one role each has its own.
     if key == "raft_role" and row.get("vote", "voter") != "voter":
         return row["vote"]
     return row.get(key)

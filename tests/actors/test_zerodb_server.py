@@ -1,0 +1,151 @@
+"""The doors of a node with real sockets and workers: what comes in where, and who is answered."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+DEADLINE_MS = 30_000
+TABLE = (4).to_bytes(4, "little")
+OTHER = (5).to_bytes(4, "little")  # Of the second worker.
+PUT = b"\x31\x01\x20"
+PARTSYNC = b"\x31\x01\x20\x01"
+READ = b"\x31\x01\x10"
+DOORS = ("url", "pull_url", "sub_url", "log_url")
+
+Socket = zmq.Socket[bytes]
+
+
+class Node:
+    """One node with two workers and every door."""
+
+    def __init__(self, shell: Any, how: str) -> None:
+        self.shell = shell
+        folder = shell.environment["XDG_RUNTIME_DIR"]
+        self.urls = {door: f"ipc://{folder}/{door}" for door in DOORS}
+        doors = ", ".join(f"{door}: '{url}'" for door, url in self.urls.items())
+        text = (
+            "cluster: doors\ndata: var\nraft: {election_timeout_ms: [600, 1000]}\n"
+            "zerodb: {workers: 2, local: [9], request_timeout_ms: 20s}\nnodes:\n"
+            f"  n1: {{url: 'tcp://127.0.0.1:7201', peer_url: 'ipc://{folder}/p', "
+            f"zerodb: {{{doors}}}}}\n"
+        )
+        (shell.place / "doors.yaml").write_text(shell.translate(text))
+        shell.ok(f"supervisor start {how} --detach doors.yaml")
+        self.context: zmq.Context[Socket] = zmq.Context()
+
+    def connect(self, kind: int, door: str = "url") -> Socket:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        socket.rcvtimeo = socket.sndtimeo = DEADLINE_MS
+        if kind == zmq.SUB:
+            socket.subscribe(b"")
+        socket.connect(self.urls[door])
+        return socket
+
+    def ask(self, *frames: bytes) -> list[bytes]:
+        with self.connect(zmq.REQ) as socket:
+            socket.send_multipart(frames)
+            return socket.recv_multipart()
+
+    def wait_value(self, value: bytes, key: bytes = b"k") -> None:
+        """Until a write has come through of which nobody is told."""
+        until = time.monotonic() + DEADLINE_MS / 1000
+        while (found := self.ask(READ, TABLE, key)) != [b"\x31\x01\x10\x00", value]:
+            assert time.monotonic() < until, found
+
+    def pid(self, name: str) -> int:
+        rows = json.loads(self.shell.ok("supervisor status -o json doors.yaml"))["processes"]
+        return int(next(row["pid"] for row in rows if row["name"] == name))
+
+    def close(self) -> None:
+        self.context.destroy()
+        self.shell.run("supervisor stop doors.yaml")
+
+
+@pytest.fixture
+def node(shell: Any, request: pytest.FixtureRequest) -> Iterator[Node]:
+    made = Node(shell, getattr(request, "param", "--one-process"))
+    yield made
+    made.close()
+
+
+def test_every_door(node: Node) -> None:
+    assert node.ask(b"\x31\x01\x00")[1].startswith(b"kelek ")
+    assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
+    assert node.ask(READ, TABLE, b"k", b"none") == [b"\x31\x01\x10\x00", b"1", b""]
+
+    with node.connect(zmq.PUSH, "pull_url") as push, node.connect(zmq.SUB, "log_url") as logs:
+        push.send_multipart([PUT, TABLE, b"k", b"2"])
+        node.wait_value(b"2")
+        text = b""
+        while not text.endswith(b"frame 2: expected a value behind the key, found none"):
+            if not logs.poll(100):  # The subscription may take a while.
+                push.send_multipart([PUT, TABLE, b"key alone"])
+                continue
+            head, level, written, sender, text = logs.recv_multipart()
+        assert (head, level, sender) == (b"\x55\x01\x00", b"\2", b"n1/zerodb_server")
+        assert abs(int.from_bytes(written, "little") / 1000 - time.time()) < 60
+
+    with node.connect(zmq.PUB, "sub_url") as pub:
+        until = time.monotonic() + DEADLINE_MS / 1000
+        while node.ask(READ, TABLE, b"k")[1] != b"3":
+            pub.send_multipart([PUT, TABLE, b"k", b"3"])
+            assert time.monotonic() < until
+
+
+def test_a_dealer_has_many_requests_on_their_way(node: Node) -> None:
+    """Of one connection and table in order, junk among them; nothing ends a process."""
+    with node.connect(zmq.DEALER) as dealer:
+        for number in range(300):
+            dealer.send_multipart([PARTSYNC, TABLE, b"k", b"%d" % number])
+            dealer.send_multipart([b"junk"])
+            dealer.send_multipart([PUT, OTHER, b"%d" % number, b""])
+        answers = [dealer.recv_multipart() for _ in range(900)]
+    heads = [frames[0][:3] for frames in answers]
+    assert sorted(heads) == sorted([b"\x31\x01\x20"] * 600 + [b"\x31\x01\xff"] * 300)
+    assert all(frames[0][3:] == b"\0" for frames in answers if frames[0][2] == 0x20)
+    node.wait_value(b"299")
+    count = node.ask(b"\x31\x01\x11", OTHER)
+    assert int.from_bytes(count[1], "little") == 300
+
+
+def test_local_tables_are_the_nodes_own(node: Node) -> None:
+    local = (9).to_bytes(4, "little")
+    assert node.ask(b"\x31\x01\x20\x02", local, b"k", b"v") == [b"\x31\x01\x20\x00"]
+    assert node.ask(READ, local, b"k") == [b"\x31\x01\x10\x00", b"v"]
+    both = [table + (1).to_bytes(4, "little") + b"\1" for table in (local, TABLE)]
+    answer = node.ask(b"\x31\x01\x24", both[0], b"k", both[1], b"k")
+    assert answer[0] == b"\x31\x01\x24\x01"
+    assert answer[1].startswith(b"the tables 4, 9: 9 are local")
+
+
+@pytest.mark.parametrize("node", [""], indirect=True)
+def test_who_is_killed_comes_back_and_every_request_is_answered(node: Node) -> None:
+    assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
+    assert node.ask(PARTSYNC, OTHER, b"k", b"2") == [b"\x31\x01\x20\x00"]
+
+    with node.connect(zmq.DEALER) as dealer:
+        pids = [node.pid("table_worker"), node.pid("table_worker.2")]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for table in (TABLE, OTHER) * 50:
+            dealer.send_multipart([READ, table, b"k"])
+        answers = sorted(dealer.recv_multipart()[1] for _ in range(100))
+        assert answers == [b"1"] * 50 + [b"2"] * 50
+
+    os.kill(node.pid("zerodb_server"), signal.SIGKILL)
+    with node.connect(zmq.DEALER) as dealer:  # Its requests may have died with the old one.
+        found: set[bytes] = set()
+        until = time.monotonic() + DEADLINE_MS / 1000
+        while found != {b"1", b"2"}:
+            assert time.monotonic() < until, found
+            for table in (TABLE, OTHER):
+                dealer.send_multipart([READ, table, b"k"])
+            while dealer.poll(500):
+                found.add(dealer.recv_multipart()[1])
