@@ -13,6 +13,7 @@ import msgpack
 import zmq
 
 from ..native import Arena, send_batch
+from ..protocols.raft.messages import Batch
 from ..protocols.zerodb import ops
 from ..protocols.zerodb.handoff import (
     ANSWER,
@@ -153,7 +154,13 @@ class TableWorker(Actor):
             options["request_timeout_ms"],
             options["open_on_the_fly"],
         )
-        self._requests = TableRequests(databases, limits)
+        self._requests = TableRequests(databases, limits, self._read_applied)
+
+    def _read_applied(self, index: int) -> list[Batch] | None:
+        """Applied entries from index on, for those who watch; None: the log has them no more."""
+        here = self._applied, self._applied_term
+        batches = self._reader.batches(index, *here, READ_BYTES_MAX)
+        return None if not batches and index <= self._reader.base()[0] else batches
 
     def _make_sockets(self) -> None:
         name = self.setup.name

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from ..protocols.zerodb.values import TableOptions
 from .content import content_hash, split_points
+from .effects import Effects, apply_recorded, record_range
 from .errors import StorageError
 from .operations import (
     EXPIRIES,
     SESSION_EXPIRIES,
     SYSTEM,
     Refused,
-    apply,
     first_expiry_ms,
     kept_result,
     result_key,
@@ -100,7 +100,7 @@ class MemoryTables:
                 continue
             for place, op in enumerate(entry.ops):
                 try:
-                    data = apply(self, entry.log_index, op)
+                    data = apply_recorded(self, entry.log_index, op)
                 except Refused as error:
                     outcomes.append(Outcome(entry.log_index, place, b"", str(error)))
                 else:
@@ -111,6 +111,9 @@ class MemoryTables:
 
     def result(self, reqid: bytes) -> bytes | None:
         return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
+
+    def effects(self, log_index: int) -> list[Effects]:
+        return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]
 
     def flush(self) -> None:
         """There is nothing to be lost."""

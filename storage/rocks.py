@@ -26,6 +26,7 @@ import rocksdict
 
 from ..protocols.zerodb.values import TableOptions
 from .content import Piece, content_hash, split_points
+from .effects import Effects, apply_recorded, record_range
 from .errors import Damaged, StorageError, refused
 from .operations import (
     BONDS,
@@ -33,7 +34,6 @@ from .operations import (
     SESSION_EXPIRIES,
     SYSTEM,
     Refused,
-    apply,
     bonded_tables,
     first_expiry_ms,
     kept_result,
@@ -312,6 +312,9 @@ class RocksTables:
     def result(self, reqid: bytes) -> bytes | None:
         return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
 
+    def effects(self, log_index: int) -> list[Effects]:
+        return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]
+
     def flush(self) -> None:
         with Guard(self.path):
             if self._replicated:
@@ -431,7 +434,7 @@ def _outcomes(batch: Batch, entries: Sequence[Entry]) -> Iterator[Outcome]:
     for entry in entries:
         for place, op in enumerate(entry.ops):
             try:
-                data = apply(batch, entry.log_index, op)
+                data = apply_recorded(batch, entry.log_index, op)
             except Refused as error:
                 yield Outcome(entry.log_index, place, b"", str(error))
             else:

@@ -17,11 +17,14 @@ from . import table_reads
 from .errors import StorageError
 from .table_entries import Owner
 from .table_reads import Slices, Standing, TooLarge
+from .table_watch import Changed, Changes, Gone, ReadLog
 from .tables import Entry, Outcome, Tables
 
 RUNNING_MAX = 8  # Long requests that take turns; others wait until one has ended.
 TROUBLES_MAX = 1000  # That wait to be told.
 OUT_BYTES = 8 << 20  # Of answers, after which they are sent first.
+WATCH_MS_MAX = 1000  # The server keeps all that it has handed over until this is answered.
+WATCH_BYTES = 4 << 20  # Of changes in one answer, and the page that reached beyond it.
 GET_BYTES = 8 << 20  # Of values that one call of the engine should bring.
 GET_KEYS = 16, 4096  # In one call, at least and at most.
 
@@ -96,6 +99,19 @@ class _Job:
         return int(getattr(self.request, "table", 0) or 0)
 
 
+class _Watching:
+    """A request that waits for changes."""
+
+    __slots__ = ("changes", "job", "next_index", "request", "stuck_at")
+
+    def __init__(self, job: _Job, request: requests.Watch) -> None:
+        self.job = job
+        self.request = request
+        self.next_index = request.index
+        self.changes: Changes = []
+        self.stuck_at = 0  # With so much applied the log gave nothing, though it has it.
+
+
 class Databases(NamedTuple):
     """The tables of one worker."""
 
@@ -125,7 +141,7 @@ class Databases(NamedTuple):
 class TableRequests:
     """All requests of one worker that are not answered yet."""
 
-    def __init__(self, databases: Databases, limits: Limits) -> None:
+    def __init__(self, databases: Databases, limits: Limits, read_log: ReadLog) -> None:
         self.databases = databases
         self.out = Frames()  # To be sent to zerodb_server; whoever sends clears it.
         self.troubles: list[str] = []  # Of requests that nobody waits for; the reader clears it.
@@ -135,6 +151,8 @@ class TableRequests:
         self._waiting: set[bytes] = set()  # Lanes whose first job waits for an index.
         self._ready: dict[bytes, None] = {}  # Lanes to be looked at, in order.
         self._running: deque[tuple[_Job, Slices]] = deque()
+        self._watching: list[_Watching] = []
+        self._changed = Changed(databases.owner, read_log)
         self._open: dict[int, int] = {}  # How many jobs of each ticket are not done, by ticket.
         self._last_ticket = 0
         self._out_bytes = 0
@@ -161,7 +179,9 @@ class TableRequests:
         self._add(_Job(asked, repeat, self._due_ms(repeat, now_ms)))
 
     def _due_ms(self, request: Request | Repeat, now_ms: int) -> int:
-        wait_ms = min(request.extension.deadline_ms or self._limits.timeout_ms, 1 << 32)
+        wait_ms = request.extension.deadline_ms or self._limits.timeout_ms
+        if isinstance(request, requests.Watch):
+            wait_ms = min(wait_ms, WATCH_MS_MAX)
         return now_ms + wait_ms
 
     def _add(self, job: _Job) -> None:
@@ -181,7 +201,13 @@ class TableRequests:
     @property
     def busy(self) -> bool:
         """Whether run() has something to do at once."""
-        return bool(self._ready or self._running)
+        return bool(self._ready or self._running) or self._unread
+
+    @property
+    def _unread(self) -> bool:
+        """Whether somebody watches who has not seen all that is applied."""
+        applied = self._applied
+        return any(one.next_index <= applied and one.stuck_at != applied for one in self._watching)
 
     @property
     def waits(self) -> bool:
@@ -191,7 +217,8 @@ class TableRequests:
     @property
     def deadline_ms(self) -> int | None:
         """When the first one has waited too long."""
-        return min((self._lanes[route][0].due_ms for route in self._waiting), default=None)
+        dues = [self._lanes[route][0].due_ms for route in self._waiting]
+        return min([*dues, *(one.job.due_ms for one in self._watching)], default=None)
 
     # ---- what is done ----
 
@@ -206,7 +233,8 @@ class TableRequests:
             self._step(*self._running.popleft())
         while self._ready and self._out_bytes < OUT_BYTES:
             if not self._round(applied, unix_ms):
-                return
+                break
+        self._watch(now_ms)
 
     def _wake(self, applied: int, now_ms: int) -> None:
         """Lanes whose first job needs to wait no longer."""
@@ -268,6 +296,9 @@ class TableRequests:
         if self._is_unknown(job):
             self._ready[route] = None
             return
+        if isinstance(job.request, requests.Watch) and job.request.index:
+            self._watching.append(_Watching(job, job.request))
+            return
         try:
             slices = self._slices(job)
         except StorageError as error:
@@ -297,6 +328,8 @@ class TableRequests:
                     request.table, request.start, request.end, request.parts - 1
                 )
                 return iter([answers.encode_split_points(request, points)])
+            case requests.Watch():  # Index 0.
+                return iter([answers.encode_watch(request, self._applied + 1, [])])
             case Repeat():
                 return iter([self._repeated(request)])
             case _:
@@ -324,6 +357,54 @@ class TableRequests:
                 return
             self._finish(job, frames)
         self._resume(job)
+
+    # ---- those who watch ----
+
+    def _watch(self, now_ms: int) -> None:
+        """Tells what is new to those who wait for it, and that nothing is to those whose time is
+        up."""
+        self._changed.forget()
+        still: list[_Watching] = []
+        for one in self._watching:
+            if self._out_bytes >= OUT_BYTES:
+                still.append(one)
+                continue
+            try:
+                self._look(one)
+            except Gone:
+                text = f"the changes from entry {one.next_index} on are no longer kept"
+                frames = answers.encode_error(one.request, values.GONE, text)
+                self._finish(one.job, frames)
+            except StorageError as error:
+                self._fail(one.job, str(error))
+            else:
+                seen = one.next_index > self._applied
+                if (
+                    (one.changes and seen)
+                    or _size(one.changes) >= WATCH_BYTES
+                    or (now_ms >= one.job.due_ms)
+                ):
+                    changes = [(index, ops.pack(done)) for index, done in one.changes]
+                    frames = answers.encode_watch(one.request, one.next_index, changes)
+                    self._finish(one.job, frames)
+                else:
+                    still.append(one)
+                    continue
+            self._resume(one.job)
+        self._watching = still
+
+    def _look(self, one: _Watching) -> None:
+        """Reads one page of what is new. Raises Gone, StorageError."""
+        if one.request.table in self.databases.owner.local:
+            raise Gone
+        if one.next_index <= self._applied and one.stuck_at != self._applied:
+            index = one.next_index
+            one.next_index, changes = self._changed.of(
+                self.databases.replicated, one.request, index
+            )
+            one.changes += changes
+            if one.next_index == index:
+                one.stuck_at = self._applied
 
     def interrupt(self) -> None:
         """Ends the long requests that are under way: the tables that they read are replaced."""
@@ -509,6 +590,17 @@ class TableRequests:
             self._out_bytes += sum(map(len, frames))
         elif trouble and len(self.troubles) < TROUBLES_MAX:
             self.troubles.append(trouble)
+
+
+def _size(changes: Changes) -> int:
+    """About how many bytes they take."""
+    return sum(
+        len(part)
+        for _, done in changes
+        for op in done
+        for column in (getattr(op, "keys", ()), getattr(op, "values", ()))
+        for part in column
+    )
 
 
 def _kind(request: Request | Repeat) -> _Kind:

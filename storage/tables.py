@@ -5,10 +5,13 @@ find nothing; a put makes it. One process writes; nothing here knows a log or a 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..protocols.zerodb.ops import Op
 from ..protocols.zerodb.values import TableOptions
+
+if TYPE_CHECKING:
+    from .effects import Effects
 
 Pair = tuple[bytes, bytes]
 
@@ -92,6 +95,10 @@ class Tables(Protocol):
 
     def result(self, reqid: bytes) -> bytes | None:
         """The Outcome's data of a transaction that was applied under this reqid; None: unknown."""
+
+    def effects(self, log_index: int) -> "list[Effects]":
+        """What each operation of an entry did whose effect is not to be seen in itself, in their
+        order; none of an entry that is too old (effects.py)."""
 
     def flush(self) -> None:
         """Makes everything that was written durable, as one."""

@@ -41,6 +41,7 @@ FEATURES = (
     | values.FEATURE_TABLE_INFO
     | values.FEATURE_SPLIT_POINTS
     | values.FEATURE_TRANSACTIONS
+    | values.FEATURE_WATCH
     | values.FEATURE_TTL
     | values.FEATURE_LEASES
     | values.FEATURE_COPY

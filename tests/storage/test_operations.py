@@ -56,8 +56,10 @@ def keys(tables: Tables, table: int = 7) -> list[bytes]:
 
 
 def bookkeeping(tables: Tables) -> set[bytes]:
-    """What is kept beside the tables, but for numbers and what the engine keeps for itself."""
-    return set(tables.keys(SYSTEM)) - {COUNTERS, b"a"} - set(tables.keys(SYSTEM, b"t", b"u"))
+    """What is kept beside the tables, but for numbers, records of effects, and what the engine
+    keeps for itself."""
+    kept = set(tables.keys(SYSTEM)) - {COUNTERS, b"a"}
+    return kept - set(tables.keys(SYSTEM, b"t", b"u")) - set(tables.keys(SYSTEM, b"w", b"y"))
 
 
 # ---- transactions ----

@@ -4,9 +4,27 @@ from typing import Any
 
 import pytest
 
+from kelek.protocols.raft.messages import KIND_STATE, Batch
+from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb import answers, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.ops import Open, Put
+from kelek.protocols.zerodb.ops import (
+    EQUAL,
+    Compare,
+    Delete,
+    DeleteLimited,
+    DeleteRange,
+    Expire,
+    Expiry,
+    Op,
+    Open,
+    Part,
+    Put,
+    SessionEnd,
+    SessionOpen,
+    Truncate,
+    pack,
+)
 from kelek.protocols.zerodb.requests import Request
 from kelek.protocols.zerodb.values import Extension, TableOptions
 from kelek.storage import table_requests
@@ -53,14 +71,33 @@ class Desk:
         self.tables, self.local = CountingTables(), CountingTables()
         owner = Owner(0, 1, frozenset([LOCAL]))
         databases = Databases("table_worker", owner, self.tables, self.local)
-        self.requests = TableRequests(databases, limits)
+        self.requests = TableRequests(databases, limits, self.read_log)
+        self.log: list[Batch] = []
+        self.base = 0
         self.now_ms = 0
         self.ticket = 0
 
     def put(self, table: int, pairs: list[tuple[bytes, bytes]]) -> None:
-        keys, data = [key for key, _ in pairs], [value for _, value in pairs]
+        self.apply(Put(table, [key for key, _ in pairs], [value for _, value in pairs]))
+
+    def apply(self, *ops: Op) -> None:
+        """As an entry of the log."""
         index = self.tables.applied[0] + 1
-        self.tables.write([Entry(index, 1, [Put(table, keys, data)])])
+        self.log.append(encode_block(index, 1, [Record(KIND_STATE, None, pack(ops))]))
+        self.tables.write([Entry(index, 1, list(ops))])
+
+    def read_log(self, index: int) -> list[Batch] | None:
+        if index <= self.base:
+            return None
+        return [batch for batch in self.log if batch.first_index >= index][:10]
+
+    def watch(self, index: int, **fields: Any) -> None:
+        self.ask(requests.Watch(5, b"b", b"d", index, with_id(index, **fields)), b"w%d" % index)
+
+    def told(self) -> tuple[int, list[answers.Change]]:
+        """What the only answer of this turn says."""
+        (frames,) = self.run_all(self.tables.applied[0])
+        return answers.decode_watch(answers.decode_answer(frames[1:]))
 
     def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
         self.ticket += 1
@@ -323,3 +360,103 @@ def test_what_runs_when_tables_are_replaced_may_be_tried_again() -> None:
     failed, read = desk.run_all()
     assert failed[1][3] == 0x10
     assert read[2] == b"value 1"
+
+
+# ---- watch ----
+
+
+def test_a_watch_tells_what_was_done_to_its_range() -> None:
+    desk = Desk()
+    desk.watch(0)
+    assert desk.told() == (1, [])
+    desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")])
+    desk.put(6, [(b"b", b"other")])
+    desk.apply(Delete(5, [b"a", b"c"]), DeleteRange(5, b"", b"c"))
+    desk.watch(1)
+    put, deleted = Put(5, [b"b", b"c"], [b"2", b"3"]), Delete(5, [b"c"])
+    assert desk.told() == (4, [(1, [put]), (3, [deleted, DeleteRange(5, b"b", b"c")])])
+    desk.watch(2)
+    assert desk.told() == (4, [(3, [deleted, DeleteRange(5, b"b", b"c")])])
+
+
+def test_a_watch_waits_for_changes_and_ends_in_time() -> None:
+    desk = Desk()
+    desk.put(5, [(b"b", b"2")])
+    desk.watch(2, deadline_ms=60_000)
+    assert desk.run_all(1) == []
+    assert not desk.requests.busy
+    desk.put(6, [(b"b", b"other")])
+    assert desk.run_all(2) == []
+    desk.now_ms = table_requests.WATCH_MS_MAX
+    assert desk.told() == (3, []), "nothing was done, the next request goes on there"
+    desk.watch(3)
+    desk.put(5, [(b"c", b"3")])
+    assert desk.told() == (4, [(3, [Put(5, [b"c"], [b"3"])])])
+
+
+def test_a_watch_tells_what_only_the_tables_know() -> None:
+    desk = Desk()
+    desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    equal = Compare(5, b"a", EQUAL, b"1")
+    for number in range(2):
+        transaction = requests.Transaction(
+            [equal], [Delete(5, [b"a", b"b"])], [Put(5, [b"c"], [b"else"])], 0, with_id(7 + number)
+        )
+        desk.apply(*requests.operations(transaction, UNIX_MS))
+    desk.apply(DeleteLimited(5, b"", 9))
+    desk.apply(Put(5, [b"b"], [b"short"]), Expiry(5, UNIX_MS, [b"b"]))
+    desk.apply(Expire(0, UNIX_MS + 1))
+    desk.apply(SessionOpen(0, 1000, UNIX_MS))
+    held = requests.Put(5, [b"c"], [b"held"], 0, with_id(9, lease=7))
+    desk.apply(*requests.operations(held, UNIX_MS))
+    desk.apply(SessionEnd(0, 7))
+    desk.apply(Truncate(5))
+    desk.watch(2)
+    index, changes = desk.told()
+    assert index == 11
+    assert changes == [
+        (2, [Delete(5, [b"b"])]),
+        (3, [Put(5, [b"c"], [b"else"])]),
+        (4, [DeleteRange(5, b"b", b"d")]),
+        (5, [Put(5, [b"b"], [b"short"])]),
+        (6, [Delete(5, [b"b"])]),
+        (8, [Put(5, [b"c"], [b"held"])]),
+        (9, [Delete(5, [b"c"])]),
+        (10, [Truncate(5)]),
+    ]
+
+
+def test_large_values_are_told_as_they_are_now() -> None:
+    desk = Desk()
+    data = pack([Put(5, [b"b", b"c"], [b"large" * 50_000, b"small"])])
+    half = len(data) // 2
+    desk.apply(Part(5, b"r" * 12, 0, 2, data[:half]))
+    desk.apply(Part(5, b"r" * 12, 1, 2, data[half:]))
+    desk.apply(Delete(5, [b"c"]))
+    desk.watch(1)
+    assert desk.told()[1] == [
+        (2, [Put(5, [b"b"], [b"large" * 50_000]), Delete(5, [b"c"])]),
+        (3, [Delete(5, [b"c"])]),
+    ]
+
+
+def test_changes_that_are_gone_are_told_of() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:3])
+    desk.base = 1
+    desk.watch(1)
+    ((_, header, text),) = desk.run_all(1)
+    assert header[3] == values.GONE
+    assert b"entry 1" in text
+
+
+def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
+    desk = Desk()
+    desk.put(5, [(b"b", b"2")])
+    log, desk.log = desk.log, []
+    desk.watch(1)
+    assert desk.run_all(1) == []
+    assert not desk.requests.busy
+    desk.log = log
+    desk.put(5, [(b"c", b"3")])
+    assert len(desk.told()[1]) == 2

@@ -1,0 +1,121 @@
+"""What operations did whose effect is not to be seen in themselves: for those who watch tables.
+
+A transaction takes one branch or the other, a session's end deletes keys that only the tables know.
+What each such operation put and deleted is kept beside the tables, for the newest of them.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from ..protocols.zerodb.ops import (
+    Attach,
+    Delete,
+    DeleteLimited,
+    DeleteRange,
+    Expire,
+    Op,
+    Part,
+    Put,
+    SessionEnd,
+    Transaction,
+    Truncate,
+    pack,
+    unpack,
+)
+from ..protocols.zerodb.values import TableOptions
+from .operations import SYSTEM, State, apply
+from .tables import Pair
+
+# What has to be asked for: each of them leaves one record, even where it did nothing.
+HIDDEN = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
+PLAIN = (Put, Delete, DeleteRange, Truncate)
+
+RECORDS_MAX = 65_536  # Kept, of the newest.
+RECORD_BYTES_MAX = 64 << 10  # Above it only the keys are kept.
+TRIMMED = 64  # Records that go at once when there are too many.
+
+_RECORD = b"w"  # index, number in its entry: whole or not, packed operations
+_COUNT = b"x"  # How many records there are.
+_PLACE = struct.Struct(">QI")
+_NUMBER = struct.Struct(">Q")
+_KEYS_ONLY, _WHOLE = b"\0", b"\1"
+
+
+def apply_recorded(state: State, index: int, op: Op) -> bytes:
+    """apply(), and a record of what an operation of the log did that does not say so itself."""
+    if index == 0 or not isinstance(op, HIDDEN):
+        return apply(state, index, op)
+    recorder = _Recorder(state)
+    try:
+        return apply(recorder, index, op)
+    finally:  # Also where it was refused: records are told apart by their number.
+        _keep(state, index, recorder.ops)
+
+
+class _Recorder:
+    """A State that notes what is done to tables."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.bonded = state.bonded
+        self.ops: list[Op] = []
+        self.options = state.options
+        self.get = state.get
+
+    def create(self, table: int, options: TableOptions) -> None:
+        self._state.create(table, options)
+
+    def drop(self, table: int) -> None:
+        self._state.drop(table)
+        self.ops.append(Truncate(table))
+
+    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
+        return self._state.scan(table, start, end)
+
+    def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._state.put(table, keys, values)
+        if table != SYSTEM and keys:
+            self.ops.append(Put(table, list(keys), list(values)))
+
+    def delete(self, table: int, keys: Sequence[bytes]) -> None:
+        self._state.delete(table, keys)
+        if table != SYSTEM and keys:
+            self.ops.append(Delete(table, list(keys)))
+
+    def delete_range(self, table: int, start: bytes, end: bytes) -> None:
+        self._state.delete_range(table, start, end)
+        if table != SYSTEM:
+            self.ops.append(DeleteRange(table, start, end))
+
+
+def _keep(state: State, index: int, ops: list[Op]) -> None:
+    data = _WHOLE + pack(ops)
+    if len(data) > RECORD_BYTES_MAX:
+        data = _KEYS_ONLY + pack([_without_values(op) for op in ops])
+    first = _RECORD + _PLACE.pack(index, 0)
+    number = sum(1 for _ in state.scan(SYSTEM, first, _RECORD + _PLACE.pack(index + 1, 0)))
+    count = _NUMBER.unpack(state.get(SYSTEM, [_COUNT])[0] or bytes(8))[0] + 1
+    if count > RECORDS_MAX:
+        found = state.scan(SYSTEM, _RECORD, first)
+        gone = [key for key, _ in (pair for pair, _ in zip(found, range(TRIMMED), strict=False))]
+        state.delete(SYSTEM, gone)
+        count -= len(gone)
+    name = _RECORD + _PLACE.pack(index, number)
+    state.put(SYSTEM, [name, _COUNT], [data, _NUMBER.pack(count)])
+
+
+def _without_values(op: Op) -> Op:
+    return Delete(op.table, op.keys) if isinstance(op, Put) else op
+
+
+def record_range(index: int) -> tuple[bytes, bytes]:
+    """Where the records of an entry lie in SYSTEM."""
+    return _RECORD + _PLACE.pack(index, 0), _RECORD + _PLACE.pack(index + 1, 0)
+
+
+class Effects:
+    """What an operation did."""
+
+    def __init__(self, data: bytes) -> None:
+        self.whole = data[:1] == _WHOLE  # Else keys that are deleted may have been put instead.
+        self.ops = unpack(data[1:])
