@@ -1,7 +1,8 @@
 """The demo: three nodes take in all flights, lose their leader on the way, change their members,
-lose a disk, and prove the log right.
+lose a disk, and prove the log right; then a table of the same flights.
 
-It drives `supervisor` and `kelek.Log` as anybody would, and knows nothing of what is inside.
+It drives `supervisor`, `kelek.Log` and `kelek.Table` as anybody would, and knows nothing of what is
+inside.
 """
 
 import sys
@@ -14,12 +15,13 @@ import click
 
 from ..actors import topology as topologies
 from ..actors.errors import OperatorError
-from ..clients.errors import LogError
+from ..clients.errors import LogError, TableError
 from ..clients.log import Log
 from . import endings
 from .demo_changes import Changes, step
 from .demo_cluster import Cluster, fail, kill_node, say, wipe
-from .flights import flights_path, log_hash, read_flights
+from .demo_tables import Tables
+from .flights import Flights, flights_path, log_hash, read_flights
 
 DEFAULT = "topology.yaml"
 SHORT_FLIGHTS = 60_000
@@ -182,8 +184,10 @@ class Outcome(NamedTuple):
     problems: list[str]
 
 
-def play(cluster: Cluster, flights: Sequence[bytes]) -> Outcome:
+def play(cluster: Cluster, file: Flights) -> Outcome:
     """What happens to the running cluster."""
+    flights = file.lines
+    tables = Tables(cluster, file.header, flights)
     urls, ident = list(cluster.urls.values()), cluster.topology.cluster
     early = flights[: len(flights) - int(len(flights) * LATER)]
     with Log(urls, ident, timeout_ms=STALL_MS) as log:
@@ -201,6 +205,8 @@ def play(cluster: Cluster, flights: Sequence[bytes]) -> Outcome:
             wrong.append(same_entries(log, flights[len(early) :], changes.snapshot_index))
         problems = [line for line in wrong if line] + prove(cluster, log, flights)
         changes.leave()
+    tables.run()
+    problems += tables.problems
     if not loaded.killed:
         problems.append("no leader was killed")
     return Outcome(loaded, problems)
@@ -216,7 +222,8 @@ def run(options: Options) -> None:
     if len(nodes) < NODES_MIN:
         way_out = f"give a topology with {NODES_MIN} or more"
         raise endings.Ending(f"{options.topology}: {len(nodes)} nodes can't lose one; {way_out}")
-    flights = read_flights(options.data or flights_path())[: options.flights]
+    file = read_flights(options.data or flights_path())
+    flights = file.lines[: options.flights]
     cluster = Cluster(topology)
     if cluster.processes():
         problem, way_out = "runs already", f"first: supervisor stop {options.topology}"
@@ -226,8 +233,8 @@ def run(options: Options) -> None:
     try:
         cluster.start(*nodes, bootstrap=True)
         say(f"started {', '.join(nodes)} of {options.topology} in {elapsed(began)}")
-        loaded, problems = play(cluster, flights)
-    except LogError as error:
+        loaded, problems = play(cluster, Flights(file.header, flights))
+    except (LogError, TableError) as error:
         fail(f"{options.topology}: {error}; see: {cluster.logs}")
     finally:
         cluster.stop_all()
@@ -257,7 +264,8 @@ def what_next(topology: str) -> list[str]:
         f"kelek log info{where}",
         f"kelek log tail{where} -n 3",
         f"kelek log put{where} 'hello world'",
-        f"kelek log bench{where}",
+        f"kelek table scan 1{where} --prefix UA/2013-07-04",
+        f"kelek shell{where} 1",
         f"supervisor stop {topology}",
     ]
 
@@ -272,7 +280,8 @@ def main(short: bool, flights: int | None, topology: str, data: Path | None) -> 
     """Loads all flights into three nodes and proves that all of them are there.
 
     On the way the leader is killed, a snapshot is taken, a fourth node added, another one removed,
-    and the disk of a third wiped.
+    and the disk of a third wiped. Then a table of the flights answers questions while the node that
+    is asked is killed.
     """
     run(Options(topology, data, flights or (SHORT_FLIGHTS if short else None)))
 

@@ -5,6 +5,7 @@ import importlib.util
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from .endings import Ending
 
@@ -23,8 +24,15 @@ def flights_path() -> Path:
     return Path(spec.origin).parent / DATA
 
 
-def read_flights(path: Path) -> list[bytes]:
-    """The lines of the first CSV file in a zip archive, without the header, in order."""
+class Flights(NamedTuple):
+    """A CSV file's lines, in order."""
+
+    header: bytes
+    lines: list[bytes]
+
+
+def read_flights(path: Path) -> Flights:
+    """The first CSV file in a zip archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".csv"))
@@ -33,7 +41,7 @@ def read_flights(path: Path) -> list[bytes]:
             lines = archive.read(name).splitlines()
     except (OSError, StopIteration, zipfile.BadZipFile) as error:
         raise Ending(f"{path}: no zip archive with a CSV file ({error}); reinstall it") from error
-    return [line for line in lines[1:] if line]
+    return Flights(lines[0] if lines else b"", [line for line in lines[1:] if line])
 
 
 def log_hash(entries: Iterable[bytes]) -> str:

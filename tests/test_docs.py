@@ -57,8 +57,15 @@ def why_not(command: str) -> str | None:
 STORIES = [page for page in PAGES if any(b.kind in ("console", "python") for b in blocks(page))]
 
 
+def needs_tables(page: str) -> bool:
+    return any(re.search(r"kelek table|kelek\.(Async)?Table", block.text) for block in blocks(page))
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", STORIES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.tables] * needs_tables(page)) for page in STORIES],
+)
 def test_page(page: str, shell: Any) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for block in blocks(page):

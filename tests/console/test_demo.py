@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,25 +14,33 @@ import pytest
 from click.testing import CliRunner
 
 from kelek.actors import topology as topologies
-from kelek.console import demo
+from kelek.clients.table import Table
+from kelek.console import demo, demo_tables
 from kelek.console.demo_cluster import Cluster, is_free, wipe
 from kelek.console.endings import Ending
 from kelek.console.flights import log_hash, read_flights
+from kelek.tests.clients.table_world import Cluster as Servers
 
 FLIGHTS = 4000
 
 
 def write_flights(path: Path, count: int = FLIGHTS) -> Path:
-    lines = ["year,flight", *(f"2013,{number}" for number in range(count))]
+    """Of a handful of carriers, some minutes apart."""
+    lines = ["year,month,day,hour,minute,carrier,flight"]
+    for n in range(count):
+        lines.append(
+            f"2013,{n % 12 + 1},{n % 28 + 1},{n % 24},{n % 60},{['UA', 'DL', 'AA'][n % 3]},{n}"
+        )
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("flights.csv", "\n".join(lines) + "\n")
     return path
 
 
 def test_flights_are_the_lines_without_the_header(tmp_path: Path) -> None:
-    flights = read_flights(write_flights(tmp_path / "f.zip", 3))
-    assert flights == [b"2013,0", b"2013,1", b"2013,2"]
-    expected = b"".join(b"\x06\0\0\0" + flight for flight in flights)
+    header, flights = read_flights(write_flights(tmp_path / "f.zip", 2))
+    assert header.startswith(b"year,")
+    assert flights == [b"2013,1,1,0,0,UA,0", b"2013,2,2,1,1,DL,1"]
+    expected = b"".join(b"\x11\0\0\0" + flight for flight in flights)
     assert log_hash(flights) == hashlib.sha256(expected).hexdigest()
 
 
@@ -117,6 +126,25 @@ def row(node: str, role: str, **values: Any) -> dict[str, Any]:
     return {"node": node, "role": role, "hash": "h", **values}
 
 
+def test_rows_of_the_table_are_the_flights(tmp_path: Path) -> None:
+    file = read_flights(write_flights(tmp_path / "f.zip", 100))
+    rows = demo_tables.rows_of(*file)
+    assert rows[1] == (b"DL/2013-02-02T01:01/1/000002", file.lines[1])
+    assert demo_tables.flights_of(sorted(rows)) == file.lines
+    with pytest.raises(Ending, match="no column carrier"):
+        demo_tables.rows_of(b"year,month,day,hour,minute,flight", file.lines)
+
+
+def test_questions_have_the_answers_of_the_file(tmp_path: Path) -> None:
+    file = read_flights(write_flights(tmp_path / "f.zip", 300))
+    rows = demo_tables.rows_of(*file)
+    with closing(Servers(tmp_path)) as servers, Table(servers.urls, demo_tables.TABLE) as table:
+        table.put_many(rows)
+        for question in demo_tables.questions_of(rows):
+            assert question.ask(table) == question.expected
+            assert demo_tables.shown(question.expected)
+
+
 def test_misuse_is_one_line() -> None:
     done = CliRunner().invoke(demo.main, ["--flights", "0"], prog_name="./demo")
     assert done.exit_code == 2
@@ -171,30 +199,36 @@ def test_waits_for_the_last_node() -> None:
     ]
 
 
+@pytest.mark.tables
 @pytest.mark.timeout(300)
 def test_demo_on_a_cluster(shell: Any) -> None:
     write_flights(shell.place / "f.zip")
     command = "python -m kelek.console.demo --data f.zip"
-    for _ in range(2):  # The second one finds what the first one left.
-        shown = shell.ok(command)
-        assert "SIGKILL to the leader's whole node" in shown
-        assert shown.count(log_hash(read_flights(shell.place / "f.zip"))) == 5
-        assert re.search(r"each flight once, in order +yes", shown)
-        for step in (
-            r"a snapshot on each node, of \d\.\d MB up to entry \d",
-            "n4 added: it has caught up",
-            r"n\d removed, and stopped",
-            "the last 400 flights, with two of three members",
-            r"n\d started again: by snapshot and log",
-            r"n\d started, and added again",
-            "n4 removed",
-        ):
-            assert re.search(rf"^ +\d+\.\d\d s  {step}", shown, re.M), step
+    wipe(shell.place / "var" / "demo")  # As one before this has left it.
+    (shell.place / "var" / "demo" / "n1").mkdir()
+    shown = shell.ok(command)
+    assert "SIGKILL to the leader's whole node" in shown
+    assert shown.count(log_hash(read_flights(shell.place / "f.zip").lines)) == 5
+    assert re.search(r"each flight once, in order +yes", shown)
+    for step in (
+        r"a snapshot on each node, of \d\.\d MB up to entry \d",
+        "n4 added: it has caught up",
+        r"n\d removed, and stopped",
+        "the last 400 flights, with two of three members",
+        r"n\d started again: by snapshot and log",
+        r"n\d started, and added again",
+        "n4 removed",
+        "4,000 flights into table 1, by carrier and time",
+        r"flights of \w\w",
+        r"SIGKILL to n\d, which answered, until it is back [\d,]+ answers",
+        "the same hash of the table on n1, n2, n3",
+    ):
+        assert re.search(rf"^ +\d+\.\d\d s  {step}", shown, re.M), step
     assert "wiping" in shown
     shell.ok("supervisor start topology.yaml --detach")
     members = json.loads(shell.ok("kelek log members list -o json"))["members"]
     assert sorted(members) == ["n1", "n2", "n3"], "as the topology says"
-    assert "2013,3999" in shell.ok("kelek log tail -n 1")
+    assert shell.ok("kelek table count 1") == "4000\n"
     done = shell.run(command)
     assert done.returncode == 2
     assert "runs already" in done.stderr
