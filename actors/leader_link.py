@@ -38,9 +38,18 @@ class LeaderLink:
         self.client = client
         self._loop = loop
         self._links: dict[str, _Link] = {}
+        self._told = True  # The machine has heard something since it acted.
+        self.deadline_ms: int | None = 0  # When it acts again, whatever happens.
 
-    def act(self, now_ms: int) -> None:
-        """Does what the machine wants now: once a wake, behind all that it was told."""
+    def act(self, now_ms: int, asked: bool) -> None:
+        """Does what the machine wants now: once a wake, behind all that it was told.
+
+        asked   its owner has given it something to do
+        """
+        due = self.deadline_ms is not None and self.deadline_ms <= now_ms
+        if not (asked or due or self._told):
+            return
+        self._told = False
         again = True
         while again:
             for action in self.client.ready(now_ms):
@@ -52,10 +61,7 @@ class LeaderLink:
                     case Disconnect(url):
                         self._disconnect(url)
             again = self._send(now_ms)
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return self.client.deadline_ms
+        self.deadline_ms = self.client.deadline_ms
 
     def _send(self, now_ms: int) -> bool:
         """Sends all that is queued; True: a connection was given up, the machine wants a word."""
@@ -84,6 +90,7 @@ class LeaderLink:
         self._links[url] = link
 
         def on_arena(arena: Arena) -> None:
+            self._told = True
             for position in range(arena.count):
                 self.client.on_frames(url, arena.message(position), self._loop.now_ms)
 
@@ -96,6 +103,7 @@ class LeaderLink:
             return  # Learned from a peer, and no address here: a peer that never answers.
 
     def _on_events(self, url: str, link: _Link) -> None:
+        self._told = True
         while link.monitor.poll(0):
             event = recv_monitor_message(link.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -207,7 +207,7 @@ class ZerodbServer(Actor):
             elif kind == TROUBLE:
                 self.session.notice(code, frames[0].decode(errors="replace"))
             elif kind == EXPIRY:
-                self.session.expiries[number] = index
+                self.session.on_expiry(number, index)
             elif kind == HANDLED:
                 handoff.on_handled(index)
 
@@ -216,7 +216,7 @@ class ZerodbServer(Actor):
     def on_wake(self, now_ms: int) -> None:
         session = self.session
         session.ready(Now(now_ms, time.time_ns() // 1_000_000))
-        self._link.act(now_ms)
+        self._link.act(now_ms, session.asked_client)
         for handoff, socket in self._work:
             if handoff.greets(now_ms):
                 self.send(socket, [HEAD.pack(HELLO, 0, 0, 0, 0, 0)])

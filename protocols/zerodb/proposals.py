@@ -158,6 +158,7 @@ class Proposals:
         self._queued: deque[Flight] = deque()
         self._flying: deque[Flight] = deque()  # In the client's window.
         self._committed: deque[Flight] = deque()
+        self._due_ms = _NEVER  # No flight is due before.
         self._results: dict[int, list[Result]] = {}
         self.failures: list[Failure] = []  # To be told.
         self.done: list[Done] = []
@@ -171,6 +172,11 @@ class Proposals:
         yield from self._queued
         if self._open is not None:
             yield self._open
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not (self._flying or self._open or self._committed or self._queued)
 
     @property
     def count(self) -> int:
@@ -196,6 +202,7 @@ class Proposals:
             flight.add(Write([write.reqids[part]], [write.entries[part]], _NEVER, None))
             self._queued.append(flight)
         last = Flight(write.deadline_ms)
+        self._due_ms = min(self._due_ms, write.deadline_ms)
         last.add(write._replace(reqids=write.reqids[-1:], entries=write.entries[-1:]))
         self._queued.append(last)
 
@@ -226,6 +233,7 @@ class Proposals:
         """A new last flight."""
         self._close()
         self._open = Flight(deadline_ms)
+        self._due_ms = min(self._due_ms, deadline_ms)
         return self._open
 
     def _close(self) -> None:
@@ -233,22 +241,24 @@ class Proposals:
             self._queued.append(self._open)
             self._open = None
 
-    def propose(self) -> None:
-        """Hands to the client's window what finds room there."""
+    def propose(self) -> bool:
+        """Hands to the client's window what finds room there; whether anything did."""
         window = self._client.window
+        before = len(self._flying)
         while window.has_room:
             if not self._queued:
                 self._close()
             if not self._queued or window.knows(self._queued[0].reqids[0]):
-                return  # A repeat of what is on its way: its turn comes when that is done.
+                break  # A repeat of what is on its way: its turn comes when that is done.
             flight = self._queued.popleft()
             flight.pending = Pending(flight.reqids, flight.entries)
             window.add(flight.pending)
             self._flying.append(flight)
+        return len(self._flying) > before
 
     def on_results(self, results: Sequence[tuple[int, Result]]) -> None:
         """What a worker has reported, by LOG INDEX and in order."""
-        if not any(True for _ in self._all()):
+        if self.is_idle:
             return  # Of other nodes' writes.
         for index, result in results:
             self._results.setdefault(index, []).append(result)
@@ -282,7 +292,7 @@ class Proposals:
                 ]
             else:
                 break
-        if not any(True for _ in self._all()):
+        if self._results and self.is_idle:
             self._results.clear()
 
     def _on_refused(self) -> None:
@@ -399,12 +409,12 @@ class Proposals:
             if self._open is not None and id(self._open) in dropped:
                 self._open = None
         self._committed = deque(each for each in self._committed if each not in late)
+        self._due_ms = min((flight.deadline_ms for flight in self._all()), default=_NEVER)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When expire() has something to do."""
-        found = min((flight.deadline_ms for flight in self._all()), default=_NEVER)
-        return None if found == _NEVER else found
+        """When expire() may have something to do."""
+        return None if self._due_ms == _NEVER or self.is_idle else self._due_ms
 
 
 _NEVER = 1 << 62

@@ -127,8 +127,12 @@ class Session:
         self._reads: dict[int, Frames] = {}  # By worker: what waits for one.
         self._asks: list[tuple[int, int, Message]] = []
         self._rounds: deque[_Round] = deque()
-        self.expiries: dict[int, int] = {}  # By worker: unix ms of the next; 0: none.
+        self._expiries: dict[int, int] = {}  # By worker.
+        self._first_expiry = 0
         self._expire_again_ms = 0
+        self.asked_client = True  # The client machine has got something to do in this wake.
+        self.is_full = False  # Nothing more is to be taken in for now.
+        self._taken = False  # Something was, since that was looked at.
         self._gates: dict[bytes, bytes] = {}  # Routing id: the reqid that must come first.
         self._opening: dict[int, int] = {}  # Tables whose open is on its way, and until when.
 
@@ -136,7 +140,7 @@ class Session:
 
     def on_requests(self, arena: Arena, now: Now) -> None:
         """From the ROUTER: [routing id]([empty])[request frames ..] each."""
-        self._now = now
+        self._now, self._taken = now, True
         self.counters["requests"] += arena.count
         taken = Requests(arena, True, self._entry_bytes_max)
         batch = Batch(taken)
@@ -162,7 +166,7 @@ class Session:
 
     def on_one_way(self, arena: Arena, now: Now) -> None:
         """From the PULL or the SUB: [request frames ..] each. Nobody is answered."""
-        self._now = now
+        self._now, self._taken = now, True
         taken = Requests(arena, False, self._entry_bytes_max)
         batch = Batch(taken)
         for position, row in enumerate(taken.rows):
@@ -452,42 +456,52 @@ class Session:
         """Acts once a wake, behind all that has arrived."""
         self._now, now_ms = now, now.ms
         self._expire()
-        self._begin_round()
-        self._end_rounds(now_ms)
+        self.asked_client = self._begin_round()
+        if self._rounds:
+            self._end_rounds(now_ms)
         for worker, frames in self._direct.items():
             self.handoffs[worker].add(frames, 0, now_ms)
         self._direct = {}
-        self._collect(now_ms)
-        self.proposals.propose()
+        if not self.proposals.is_idle:
+            self._collect(now_ms)
+            self.asked_client |= self.proposals.propose()
         for handoff in self.handoffs:
             for message in handoff.fail(now_ms):
                 self._tell_reader(message, f"table_worker {handoff.number + 1} does not answer")
         if self._out.count:
             self.answers.append(self._out)
             self._out = Frames()
+        if self._taken or self.is_full:
+            self._taken = False
+            self.is_full = (
+                self.inflight >= INFLIGHT_MAX or self.inflight_bytes >= INFLIGHT_BYTES_MAX
+            )
 
-    def _begin_round(self) -> None:
-        if self._reads or self._asks:
-            read = self.client.reads.add(PendingRead(WAIT_CONFIRMED))
-            round_ = _Round(read, self._reads, self._deadline(0))
-            round_.asks = self._asks
-            self._rounds.append(round_)
-            self._reads, self._asks = {}, []
+    def _begin_round(self) -> bool:
+        if not (self._reads or self._asks):
+            return False
+        read = self.client.reads.add(PendingRead(WAIT_CONFIRMED))
+        round_ = _Round(read, self._reads, self._deadline(0))
+        round_.asks = self._asks
+        self._rounds.append(round_)
+        self._reads, self._asks = {}, []
+        return True
 
     def _end_rounds(self, now_ms: int) -> None:
-        waiting: deque[_Round] = deque()
-        for round_ in self._rounds:
-            if round_.read.index:
-                for worker, frames in round_.frames.items():
-                    self.handoffs[worker].add(frames, round_.read.index, now_ms)
-                for worker, ticket, rest in round_.asks:
-                    head = HEAD.pack(CHECKPOINT, 0, 0, 0, round_.read.index, ticket)
-                    self.handoffs[worker].add_loose([head, *rest], now_ms)
-            elif round_.read.refusal or round_.deadline_ms <= now_ms:
-                self._fail_round(round_)
-            else:
-                waiting.append(round_)
-        self._rounds = waiting
+        """In their order: what the leader says to a later one holds for those before it, too."""
+        done = [place for place, round_ in enumerate(self._rounds) if round_.read.index]
+        for _ in range(done[-1] + 1 if done else 0):
+            round_ = self._rounds.popleft()
+            index = round_.read.index or next(it.read.index for it in self._rounds if it.read.index)
+            for worker, frames in round_.frames.items():
+                self.handoffs[worker].add(frames, index, now_ms)
+            for worker, ticket, rest in round_.asks:
+                head = HEAD.pack(CHECKPOINT, 0, 0, 0, index, ticket)
+                self.handoffs[worker].add_loose([head, *rest], now_ms)
+        while self._rounds and (
+            self._rounds[0].read.refusal or self._rounds[0].deadline_ms <= now_ms
+        ):
+            self._fail_round(self._rounds.popleft())
 
     def _fail_round(self, round_: _Round) -> None:
         self.client.reads.drop(round_.read)
@@ -545,10 +559,16 @@ class Session:
             text = f"entry {lost.index} is applied, what came of it is no longer known"
             self._tell(Failure(lost.answer, None, text, False))
 
+    def on_expiry(self, worker: int, unix_ms: int) -> None:
+        """When the next key or session of a worker ends; 0: none does."""
+        self._expiries[worker] = unix_ms
+        self._first_expiry = min((at for at in self._expiries.values() if at), default=0)
+
     def _expire(self) -> None:
         """Ends keys and sessions whose time has come, by an entry: the leader's server proposes it,
         another one should that be gone."""
-        if self._expires_ms is None or self._expires_ms > self._now.ms:
+        due_ms = self._expires_ms
+        if due_ms is None or due_ms > self._now.ms:
             return
         entry = ops.pack([ops.Expire(0, self._now.unix_ms)])
         self._propose(entry, 0, Write([], [], self._deadline(0), None))
@@ -557,8 +577,8 @@ class Session:
     @property
     def _expires_ms(self) -> int | None:
         """When _expire() has something to do."""
-        due = min((at for at in self.expiries.values() if at), default=None)
-        if due is None:
+        due = self._first_expiry
+        if not due:
             return None
         leads = self.client.leader == self.setup.own_url
         late_ms = 0 if leads else EXPIRE_DEPUTY_MS
@@ -575,12 +595,11 @@ class Session:
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
-        times = [round_.deadline_ms for round_ in self._rounds]
-        times += [it.deadline_ms for it in self.handoffs if it.deadline_ms is not None]
-        times += [
-            each for each in (self.proposals.deadline_ms, self._expires_ms) if each is not None
-        ]
-        return min(times, default=None)
+        times = [it.deadline_ms for it in self.handoffs]
+        times += [self.proposals.deadline_ms, self._expires_ms]
+        if self._rounds:
+            times.append(self._rounds[0].deadline_ms)
+        return min((each for each in times if each is not None), default=None)
 
     # ---- limits ----
 
@@ -594,11 +613,6 @@ class Session:
     def inflight_bytes(self) -> int:
         waiting = sum(frames.size for round_ in self._rounds for frames in round_.frames.values())
         return waiting + self.proposals.size + sum(it.size for it in self.handoffs)
-
-    @property
-    def is_full(self) -> bool:
-        """Nothing more is to be taken in for now."""
-        return self.inflight >= INFLIGHT_MAX or self.inflight_bytes >= INFLIGHT_BYTES_MAX
 
 
 class _GatedError(RequestError):

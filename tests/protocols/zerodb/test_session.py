@@ -199,6 +199,20 @@ def test_a_stale_read_asks_no_leader(wish: str) -> None:
     assert world.workers[0].taken[0][3] == 0
 
 
+def test_reads_keep_their_order_whatever_the_leader_answers_first() -> None:
+    world = led()
+    world.run(lambda: world.client.leader is not None)
+    for number in range(3):
+        world.ask(b"%d" % number, READ, TABLE, b"k")
+        world.session.ready(world.now)
+    rounds = list(world.session._rounds)
+    rounds[1].read.index = 7
+    world.session.ready(world.now)
+    world.workers[0].handoff.send(world.workers[0].take)
+    assert [(taken[5], taken[3]) for taken in world.workers[0].taken] == [(b"0", 7), (b"1", 7)]
+    world.run(lambda: len(world.workers[0].taken) == 3)
+
+
 def test_local_tables_know_no_leader() -> None:
     world = Served(local=frozenset({7}))
     world.ask(b"a", PUT, TABLE, b"k", b"v")
@@ -327,11 +341,11 @@ def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
         world = led(own_url=own_url)
         world.run(lambda: world.client.leader is not None)  # noqa: B023
         begun_ms = world.now.unix_ms
-        world.session.expiries[0] = begun_ms + 500
+        world.session.on_expiry(0, begun_ms + 500)
         world.run(lambda: bool(world.log.records))  # noqa: B023
         assert entries(world) == [[ops.Expire(0, begun_ms + took_ms)]]
         world.run(lambda: len(world.log.records) == 3)  # noqa: B023
-        world.session.expiries[0] = 0
+        world.session.on_expiry(0, 0)
         world.run(lambda: not world.session.inflight)  # noqa: B023
         assert world.session.deadline_ms is None
 
