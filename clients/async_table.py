@@ -4,18 +4,20 @@ Any number of tasks of one loop may share one AsyncTable: their requests travel 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..protocols.zerodb.client import ServerInfo
+from ..protocols.zerodb.answers import Answer
+from ..protocols.zerodb.client import Exchange, ServerInfo
 from ..protocols.zerodb.requests import MapTable
 from ..protocols.zerodb.values import TableOptions
-from .arguments import Data, checked_range
+from .arguments import Data, checked_key, checked_range, checked_value
 from .async_links import AsyncLinks
 from .async_turning import AsyncTurning
 from .batch import Batch, BatchResult
-from .errors import TableError, TableTimeout
+from .errors import TableError, TableRefused, TableTimeout
+from .gathering import Gathering, Limits, Pack
 from .table_steps import (
     DEFAULT_OPTIONS,
     PACK_BYTES,
@@ -32,9 +34,13 @@ from .table_steps import (
     make_client,
     timed_out,
 )
+from .turning import Step, Wait
 
 if TYPE_CHECKING:
     import pyarrow
+
+T = TypeVar("T")
+GETS_MAX = 256  # In one request: an answer has room for values of some size.
 
 
 class AsyncTable(AsyncTurning):
@@ -62,12 +68,25 @@ class AsyncTable(AsyncTurning):
         self._client = make_client(urls, tuning)
         self._steps = TableSteps(self._client, number, lambda: self.timeout_ms)
         self._steps.set_defaults(sync, stale)
+        self._puts: Gathering[Pair, Answer] = Gathering(
+            self._steps.begin_put, self._room, self._answer, Limits(PACK_PAIRS, PACK_BYTES)
+        )
+        self._gets: Gathering[bytes, list[bytes | None]] = Gathering(
+            self._steps.begin_get, self._room, self._values, Limits(GETS_MAX, PACK_BYTES)
+        )
 
     # ---- reading ----
 
     async def get(self, key: Data) -> bytes | None:
-        """What the key holds; None: it is not there."""
-        return (await self._run(self._steps.get_many([key])))[0]
+        """What the key holds; None: it is not there. The gets of several tasks travel together."""
+        self._check_open()
+        wanted = checked_key(key)
+        try:
+            found, place = await self._gets.add(wanted, len(wanted))
+            return found[place]
+        except TableRefused:
+            # All of them may be too much for one answer.
+            return (await self._run(self._steps.get_many([wanted])))[0]
 
     async def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
         """What each key holds, in their order; None: it is not there."""
@@ -145,8 +164,13 @@ class AsyncTable(AsyncTurning):
     async def put(
         self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0
     ) -> None:
-        """Stores a value; see kelek.Table.put()."""
-        await self._run(self._steps.put([(key, value)], ttl_s, session))
+        """Stores a value; see kelek.Table.put(). The puts of several tasks travel together."""
+        self._check_open()
+        if ttl_s is None and not session:
+            pair = checked_key(key), checked_value(value)
+            await self._puts.add(pair, len(pair[0]) + len(pair[1]))
+        else:
+            await self._write(self._steps.put([(key, value)], ttl_s, session))
 
     async def put_many(
         self,
@@ -163,7 +187,7 @@ class AsyncTable(AsyncTurning):
         puts = self._steps.puts(ttl_s)
         try:
             async for pack in _packs(pairs):
-                await self._run(puts.add(pack))
+                await self._write(puts.add(pack))
                 if progress is not None:
                     progress(puts.written)
             while puts.open:
@@ -176,21 +200,21 @@ class AsyncTable(AsyncTurning):
 
     async def delete(self, key: Data) -> None:
         """Deletes a key, whether it is there or not."""
-        await self._run(self._steps.delete_many([key]))
+        await self._write(self._steps.delete_many([key]))
 
     async def delete_many(self, keys: Iterable[Data]) -> None:
         """Deletes keys, whether they are there or not, all of them at once."""
-        await self._run(self._steps.delete_many(keys))
+        await self._write(self._steps.delete_many(keys))
 
     async def delete_range(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
         """Deletes the keys that begin with prefix, or lie in start <= key < end; at once."""
-        await self._run(self._steps.delete_range(checked_range(prefix, start, end)))
+        await self._write(self._steps.delete_range(checked_range(prefix, start, end)))
 
     async def delete_limited(self, limit: int, *, start: Data = b"") -> None:
         """Deletes the first limit keys that are not below start."""
-        await self._run(self._steps.delete_limited(limit, start))
+        await self._write(self._steps.delete_limited(limit, start))
 
     # ---- several at once ----
 
@@ -200,17 +224,17 @@ class AsyncTable(AsyncTurning):
 
     async def commit(self, batch: Batch) -> BatchResult:
         """Does all of a batch in one step, or nothing of it; says whether its conditions held."""
-        return await self._run(self._steps.commit(batch))
+        return await self._write(self._steps.commit(batch))
 
     async def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
         """Stores a value if the key holds what is expected; see kelek.Table.compare_and_put()."""
-        return await self._run(self._steps.compare_and_put(key, expected, value))
+        return await self._write(self._steps.compare_and_put(key, expected, value))
 
     # ---- sessions ----
 
     async def open_session(self, ttl_s: float) -> int:
         """Begins a session and returns its number; see kelek.Table.open_session()."""
-        return await self._run(self._steps.open_session(ttl_s))
+        return await self._write(self._steps.open_session(ttl_s))
 
     async def keep_session(self, session: int) -> bool:
         """The session lives for its time from now on; False: it has ended."""
@@ -218,7 +242,7 @@ class AsyncTable(AsyncTurning):
 
     async def end_session(self, session: int) -> None:
         """Ends a session now, and its keys with it."""
-        await self._run(self._steps.end_session(session))
+        await self._write(self._steps.end_session(session))
 
     # ---- changes ----
 
@@ -250,7 +274,7 @@ class AsyncTable(AsyncTurning):
 
     async def truncate(self) -> None:
         """Removes all pairs and the table's options; the next open or put makes it anew."""
-        await self._run(self._steps.truncate())
+        await self._write(self._steps.truncate())
 
     async def compact(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
@@ -344,6 +368,27 @@ class AsyncTable(AsyncTurning):
     def counters(self) -> dict[str, int]:
         """What happened: searches, servers, again, silent, junk, strays."""
         return dict(self._client.counters)
+
+    async def _write(self, steps: Generator[Step, None, T]) -> T:
+        """As _run(); behind the puts that were begun before."""
+        self._puts.flush()
+        return await self._run(steps)
+
+    async def _room(self, pack: Pack[Any, Any]) -> None:
+        client = self._client
+        await self._do(Wait(lambda: pack.exchange is not None or client.has_room))
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        return await self._run(self._steps.finish(exchange))
+
+    async def _values(self, exchange: Exchange) -> list[bytes | None]:
+        return await self._run(self._steps.finish_get(exchange))
+
+    async def aclose(self) -> None:
+        """Ends it; writes on their way may still happen, and whoever waits gets a TableError."""
+        await super().aclose()
+        tasks = (*self._puts.tasks, *self._gets.tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _make_links(self) -> AsyncLinks:
         return AsyncLinks(self._client, TABLE_LIMITS)

@@ -153,15 +153,21 @@ class TableSteps:
         """What each key holds."""
         found: list[bytes | None] = []
         for part in parts(checked_keys(keys)):
-            exchange, answer = yield from self._ask(
-                requests.Read(self.number, part, Extension(self._read_flags))
-            )
-            assert isinstance(exchange.sent, requests.Read)
-            held = _decoded(answers.decode_values, answer, exchange.sent)
-            if not exchange.sent.extension.flags & PACKED:
-                held = yield from self._told_apart(part, held)
-            found += held
+            found += yield from self.finish_get(self.begin_get(part))
         return found
+
+    def begin_get(self, keys: list[bytes]) -> Exchange:
+        """Puts a read of some keys on its way."""
+        return self._begin(requests.Read(self.number, keys, Extension(self._read_flags)))
+
+    def finish_get(self, exchange: Exchange) -> Generator[Step, None, list[bytes | None]]:
+        """Waits for what they hold."""
+        answer = yield from self.finish(exchange)
+        assert isinstance(exchange.sent, requests.Read)
+        held = _decoded(answers.decode_values, answer, exchange.sent)
+        if not exchange.sent.extension.flags & PACKED:
+            held = yield from self._told_apart(exchange.sent.keys, held)
+        return held
 
     def _told_apart(
         self, keys: list[bytes], held: list[bytes | None]
@@ -217,7 +223,7 @@ class TableSteps:
         exchange = self._begin_page(asked) if _has_more(asked) else None
         try:
             while exchange is not None and left is not None:
-                answer = yield from self._finish(exchange)
+                answer = yield from self.finish(exchange)
                 assert isinstance(exchange.sent, requests.Scan)
                 page = _decoded(decode, answer, exchange.sent)
                 left = after(page, left)
@@ -251,13 +257,15 @@ class TableSteps:
         self, pairs: list[tuple[Data, Data]], ttl_s: float | None, session: int
     ) -> Generator[Step, None, None]:
         """Stores a few pairs at once."""
-        exchange = self._begin(self._put(checked_pairs(pairs), ttl_s, session))
-        yield from self._finish(exchange)
+        yield from self.finish(self.begin_put(checked_pairs(pairs), ttl_s, session))
 
-    def _put(self, pairs: list[Pair], ttl_s: float | None, session: int) -> requests.Put:
+    def begin_put(
+        self, pairs: list[Pair], ttl_s: float | None = None, session: int = 0
+    ) -> Exchange:
+        """Puts a few pairs on their way, in one request."""
         extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=session)
         keys, data = [key for key, _ in pairs], [value for _, value in pairs]
-        return requests.Put(self.number, keys, data, self._write_flags, extension)
+        return self._begin(requests.Put(self.number, keys, data, self._write_flags, extension))
 
     def puts(self, ttl_s: float | None) -> "Puts":
         """Puts in a pipe."""
@@ -457,7 +465,7 @@ class TableSteps:
         deadline_ms = monotonic_ms() + self._timeout_ms() if limited else NEVER_MS
         return self.client.add(Exchange(request, new_reqid(), deadline_ms, bound))
 
-    def _finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
+    def finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
         """Waits for its answer. Raises TableRefused, TableUnsupported, JobLost."""
         yield from self._wait(exchange)
         return self._answer(exchange)
@@ -481,7 +489,7 @@ class TableSteps:
         self, request: Request, bound: str = ""
     ) -> Generator[Step, None, tuple[Exchange, Answer]]:
         exchange = self._begin(request, bound)
-        return exchange, (yield from self._finish(exchange))
+        return exchange, (yield from self.finish(exchange))
 
 
 class Puts:
@@ -503,15 +511,14 @@ class Puts:
         client = self._steps.client
         while self._sent and (self._sent[0][0].done or not client.has_room):
             yield from self.settle()
-        request = self._steps._put(pairs, self._ttl_s, 0)
-        self._sent.append((self._steps._begin(request), len(pairs)))
+        self._sent.append((self._steps.begin_put(pairs, self._ttl_s), len(pairs)))
         yield Rest(0)  # It is sent now.
 
     def settle(self) -> Generator[Step, None, None]:
         """Waits for the oldest. Raises TableRefused with how many pairs are written."""
         exchange, count = self._sent[0]
         try:
-            yield from self._steps._finish(exchange)
+            yield from self._steps.finish(exchange)
         except TableRefused as error:
             raise TableRefused(error.code, error.text, self.written) from error
         self._sent.popleft()

@@ -77,6 +77,7 @@ class Server:
         self.silent = False  # Says nothing at all.
         self.mute = 0  # So many writes are done, and not answered.
         self.cannot = 0  # So many requests are answered with: try again.
+        self.read_max = 1 << 20  # Keys.
         self.error: tuple[int, str] | None = None
 
     def on_frames(self, frames: list[bytes]) -> list[list[bytes]]:
@@ -106,6 +107,8 @@ class Server:
         match request:
             case requests.ServerInfo():
                 return answers.encode_server_info(request, self.features, self.name)
+            case requests.Read() if len(request.keys) > self.read_max:
+                return answers.encode_error(request, 0x10, "too much for one answer")
             case requests.Read():
                 table = self.world.table(request.table)
                 return answers.encode_values(request, [table.get(key) for key in request.keys])

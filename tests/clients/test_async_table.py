@@ -130,10 +130,54 @@ def test_many_tasks_share_one(cluster: Cluster) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await asyncio.gather(*(table.put(key, value) for key, value in PAIRS[:2000]))
+            assert len(cluster.world.writes) < 100, "they travel together"
             found = await asyncio.gather(*(table.get(key) for key, _ in PAIRS[:2000]))
             assert found == [value for _, value in PAIRS[:2000]]
         written = [key for it in cluster.world.writes for key in getattr(it, "keys", [])]
         assert written == [key for key, _ in PAIRS[:2000]], "in the order in which they were begun"
+
+    run(main())
+
+
+def test_what_is_begun_later_overtakes_no_put(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, 1) as table:
+            await asyncio.gather(
+                table.put(b"a", b"1"),
+                table.put(b"b", b"1"),
+                table.delete(b"a"),
+                table.put(b"b", b"2"),
+                table.put_many([(b"b", b"3")]),
+                table.compare_and_put(b"c", None, b"1"),
+                table.put(b"c", b"2"),
+            )
+        assert cluster.world.tables[1] == {b"b": b"3", b"c": b"2"}
+
+    run(main())
+
+
+def test_gets_that_are_too_much_for_one_answer_go_alone(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, 1) as table:
+            await table.put_many(PAIRS[:5])
+            for server in cluster.servers:
+                server.read_max = 1
+            found = await asyncio.gather(*(table.get(key) for key, _ in PAIRS[:5]))
+            assert found == [value for _, value in PAIRS[:5]]
+
+    run(main())
+
+
+def test_a_cancelled_put_stays_on_its_way(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, 1) as table:
+            tasks = [asyncio.create_task(table.put(key, b"")) for key, _ in PAIRS[:3]]
+            await asyncio.wait(tasks, timeout=0)
+            tasks[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+            await asyncio.gather(*tasks[1:])
+            assert await table.count() == 3
 
     run(main())
 
