@@ -1,9 +1,12 @@
 """Which operations of the log's entries are one worker's. It applies nothing."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..native.ops import Run, cut_block
-from ..protocols.raft.messages import Batch
+from ..protocols.raft.messages import KIND_STATE, Batch
+from ..protocols.record import decode_block
 from ..protocols.zerodb.ops import (
     ENTRY_MAGIC,
     PUT,
@@ -81,6 +84,18 @@ def find_entries(batch: Batch, owner: Owner) -> Found:
             ops = [ops[place] for place in own]
         found.entries.append(Entry(run.log_index, batch.term, ops))
     return found._replace(malformed=malformed)
+
+
+def each_entry(batch: Batch, owner: Owner) -> Iterator[Entry]:
+    """The same entries one by one, each with its own index: for those who are told of each."""
+    if ENTRY_MAGIC not in batch.block:
+        return
+    for log_index, record in enumerate(decode_block(batch.block)[1], batch.first_index):
+        if record.kind != KIND_STATE or not record.data.startswith(ENTRY_MAGIC):
+            continue
+        with suppress(ValueError):  # Nobody can read it, and it has changed nothing.
+            ops = [op for op in unpack(record.data) if owner.applies(op)]
+            yield Entry(log_index, batch.term, ops)
 
 
 def _change(run: Run) -> Op:

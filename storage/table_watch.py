@@ -10,7 +10,7 @@ from ..protocols.raft.messages import Batch
 from ..protocols.zerodb import ops
 from ..protocols.zerodb.requests import Watch
 from .effects import HIDDEN, PLAIN
-from .table_entries import Owner, find_entries
+from .table_entries import Owner, each_entry
 from .tables import Tables
 
 Changes = list[tuple[int, list[ops.Op]]]  # Indexes, and what their entries did.
@@ -66,7 +66,7 @@ class Changed:
             return _Page(index, {})
         by_table: dict[int, Changes] = {}
         for batch in batches:
-            for entry in find_entries(batch, self._owner).entries:
+            for entry in each_entry(batch, self._owner):
                 done = _done(tables, entry.log_index, entry.ops)
                 if done is None:
                     return None

@@ -16,7 +16,7 @@ from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots
-from kelek.storage.table_entries import Owner, find_entries
+from kelek.storage.table_entries import Owner, each_entry, find_entries
 from kelek.storage.table_home import Place, TableHome
 from kelek.storage.tables import Entry, Outcome, Tables
 
@@ -157,6 +157,8 @@ def test_entries_are_parted_between_workers() -> None:
     batch = encode_block(10, 2, records)
     even = find_entries(batch, Owner(0, 2, frozenset([1000])))
     odd = find_entries(batch, Owner(1, 2, frozenset([1000])))
+    one_by_one = [(one.log_index, len(one.ops)) for one in each_entry(batch, Owner(1, 2))]
+    assert [pair for pair in one_by_one if pair[1]] == [(12, 1), (15, 2)]
     assert [(entry.log_index, len(entry.ops)) for entry in even.entries] == [
         (10, 1),
         (12, 2),
