@@ -26,7 +26,7 @@ from ..storage.segment import Identity
 from ..storage.start import Home, Known, reqids_of, start
 from .actor import HWM, Actor, SocketOptions, main, monotonic_ms
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
-from .participants import participants
+from .participants import STATE_MACHINE, participants
 from .peer_links import PeerLinks
 from .peer_setup import peer_setup
 from .snapshot_sender import ORDERS_HWM, keep
@@ -168,7 +168,6 @@ class RaftPeer(Actor):
         peer.on_written(ack.seq, self.now_ms)
 
     def _on_applied(self, arena: Arena) -> None:
-        """What all have applied counts, and what one of them waits for."""
         if self._peer is None:
             return
         for (applied, _, urgent), rest in self.unpacked(arena, APPLIED, "applied"):
@@ -177,7 +176,9 @@ class RaftPeer(Actor):
                 self._appliers[name] = applied, urgent != 0
         reports = self._appliers.values()
         self._peer.on_applied(
-            min(applied for applied, _ in reports), any(urgent for _, urgent in reports)
+            self._appliers[STATE_MACHINE][0],
+            any(urgent for _, urgent in reports),
+            min(applied for applied, _ in reports),
         )
 
     def _on_results(self, arena: Arena) -> None:

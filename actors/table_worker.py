@@ -6,7 +6,7 @@ It never talks to a client or to another node. docs/architecture.md, "Tables".
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import msgpack
@@ -30,7 +30,7 @@ from ..protocols.zerodb.handoff import (
 from ..protocols.zerodb.values import DATABASE_ERROR, REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
 from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
 from ..storage.disk import Disk
-from ..storage.errors import Damaged, StorageError
+from ..storage.errors import Damaged, StorageError, StorageFull
 from ..storage.reader import LogReader
 from ..storage.rocks import open_tables
 from ..storage.rocks_families import Shared
@@ -118,6 +118,9 @@ class TableWorker(Actor):
         self._retry_due_ms: int | None = None
         self._settle_due_ms: int | None = None
         self._recover_due_ms = 0
+        self._restore_due_ms = 0
+        self._tables_told = False  # Whether those that are there are those that were told of.
+        self._done_count = 0
         self._used_ms = -USED_MS
         self._problem = ""
         self._orders: list[Order] = []
@@ -153,6 +156,7 @@ class TableWorker(Actor):
             options["response_bytes_max"],
             options["request_timeout_ms"],
             options["open_on_the_fly"],
+            len(self.options["members"]) == 1,
         )
         self._requests = TableRequests(databases, limits, self._read_applied)
 
@@ -211,6 +215,7 @@ class TableWorker(Actor):
             kind, flags, _, spare, index, ticket = head
             if kind == HELLO:
                 self._told.clear()
+                self._tables_told = False
                 self._results.clear()
             elif kind in (ANSWER, SILENT, RESULT) and rest:
                 if spare != epoch:  # It was meant for our predecessor, and comes again.
@@ -323,6 +328,9 @@ class TableWorker(Actor):
         self._used_ms = self.now_ms
         self._wakes["entries"] += len(entries)
         self._wakes["operations"] += sum(len(entry.ops) for entry in entries)
+        known = self._home.replicated.tables().keys()
+        if any(_may_make(op, known) for entry in entries for op in entry.ops):
+            self._tables_told = False
         if entries[-1].log_index < last[0]:
             entries = [*entries, Entry(*last, [])]
         self._settle_due_ms = None
@@ -370,6 +378,7 @@ class TableWorker(Actor):
         if self._problem and tables.recover():
             self.log("writable-again", applied_index=tables.applied[0])
             self._problem = ""
+            self._tables_told = False
             self._applied, self._applied_term = tables.applied
             self._behind = True
 
@@ -397,10 +406,13 @@ class TableWorker(Actor):
 
     def _restore(self) -> None:
         """A damaged snapshot is the log writer's matter: until it was replaced there is none."""
+        if self.now_ms < self._restore_due_ms:
+            return
         try:
             restored = self._home.unpack(self._disk, self._identity, self._applied)
-        except Damaged as error:
-            self.log_rarely("snapshot-damaged", reason=str(error))
+        except (Damaged, StorageFull) as error:
+            self.log_rarely("not-restored", reason=str(error))
+            self._restore_due_ms = self.now_ms + RECOVER_MS
             return
         if restored is None:
             return
@@ -409,7 +421,7 @@ class TableWorker(Actor):
         tables = self._home.replicated
         self._requests.databases = self._requests.databases._replace(replicated=tables)
         self._applied, self._applied_term = tables.applied
-        self._checked = True
+        self._checked, self._tables_told = True, False
         self._wakes["restored"] += 1
         self.log("restored", index=restored.at[0], files=restored.files, size=restored.size)
         self._tell_applied()
@@ -472,8 +484,11 @@ class TableWorker(Actor):
             del self._results[:-RESULTS_MAX]
             return
         home, requests = self._home, self._requests
-        tables = _packed(home.replicated), _packed(home.local)
-        self._tell(TABLES, tables, self._applied, list(tables))
+        done = requests.counts["done"]
+        if not self._tables_told or (home.local is not None and done != self._done_count):
+            self._tables_told, self._done_count = True, done
+            tables = _packed(home.replicated), _packed(home.local)
+            self._tell(TABLES, tables, self._applied, list(tables))
         standing = self._problem or (home.local.problem if home.local is not None else "")
         self._tell(STANDING, standing, self._applied, [standing.encode()], int(bool(standing)))
         results, self._results = self._results, []
@@ -513,6 +528,7 @@ class TableWorker(Actor):
         return min((due for due in dues if due is not None), default=None)
 
     def on_stop(self) -> None:
+        self._requests.interrupt()  # A scan would hold the tables.
         self._reader.close()
         self._home.close()
 
@@ -532,6 +548,11 @@ class TableWorker(Actor):
         if self._home.damaged:
             status["replaced"] = self._home.damaged
         return status
+
+
+def _may_make(op: ops.Op, known: Set[int]) -> bool:
+    """Whether after this operation other tables may be there than the known ones."""
+    return op.table not in known or not isinstance(op, ops.Put | ops.Delete | ops.DeleteRange)
 
 
 def _packed(tables: Tables | None) -> bytes:

@@ -18,6 +18,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import GeneratorType
 from typing import cast
@@ -422,7 +423,9 @@ class RocksTables:
         self.families, self._spare, self._doomed = {}, {}, []
         database, self._database = self._database, None
         for family in families:
-            family.data.close()
+            # It flushes once more; what a full disk refuses is in the log of this or that kind.
+            with suppress(StorageError), Guard(self.path):
+                family.data.close()
         del families
         if database is not None:
             with Guard(self.path):

@@ -56,6 +56,7 @@ class Limits(NamedTuple):
     response_bytes_max: int
     timeout_ms: int
     open_on_the_fly: bool
+    alone: bool = False  # The cluster has no other node.
 
 
 class Asked(NamedTuple):
@@ -217,6 +218,8 @@ class TableRequests:
     @property
     def deadline_ms(self) -> int | None:
         """When the first one has waited too long."""
+        if self._waiting and self._refused:
+            return 0
         dues = [self._lanes[route][0].due_ms for route in self._waiting]
         return min([*dues, *(one.job.due_ms for one in self._watching)], default=None)
 
@@ -240,11 +243,21 @@ class TableRequests:
         """Lanes whose first job needs to wait no longer."""
         for route in [*self._waiting]:
             lane = self._lanes[route]
-            while lane and lane[0].asked.log_index > applied and now_ms >= lane[0].due_ms:
+            while lane and self._must_wait(lane[0]) and (now_ms >= lane[0].due_ms or self._refused):
                 self._expire(lane.popleft(), applied)
-            if not lane or lane[0].asked.log_index <= applied:
+            if not lane or not self._must_wait(lane[0]):
                 self._waiting.remove(route)
                 self._ready[route] = None
+
+    def _must_wait(self, job: _Job) -> bool:
+        return job.asked.log_index > self._applied and not (self._refused and self._limits.alone)
+
+    @property
+    def _refused(self) -> bool:
+        """Whether nothing is applied just now: then nobody waits for it. A node that is alone goes
+        on with what it has, as none of what it lacks was acknowledged; any other would tell of a
+        past that the rest have left."""
+        return bool(self.databases.replicated.problem)
 
     def _expire(self, job: _Job, applied: int) -> None:
         problem = self.databases.replicated.problem
@@ -263,7 +276,7 @@ class TableRequests:
             if not lane:
                 del self._lanes[route]
                 continue
-            if lane[0].asked.log_index > applied:
+            if self._must_wait(lane[0]):
                 self._waiting.add(route)
                 continue
             kind = _kind(lane[0].request)
@@ -275,7 +288,7 @@ class TableRequests:
                     self._ready[route] = None
                 continue
             self._ready[route] = None
-            while lane and kind is _kind(lane[0].request) and lane[0].asked.log_index <= applied:
+            while lane and kind is _kind(lane[0].request) and not self._must_wait(lane[0]):
                 if kind is _Kind.WRITE:
                     writes.append(lane.popleft())
                 elif room > 0:

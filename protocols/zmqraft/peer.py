@@ -158,6 +158,7 @@ class Peer:
         self.readers = EntryReaders(self.core, self.snapshots, reader)
         self._questions = Questions(setup, self.core, self.roster, self.snapshots, self._marks)
         self.last_applied = 0
+        self._applied_by_all = 0
         self.leading = False
         self._commits = Commits(now_ms)
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
@@ -290,10 +291,12 @@ class Peer:
         for envelope in self.jobs.on_written(seq):
             self._answer(envelope)
 
-    def on_applied(self, index: int, urgent: bool = False) -> None:
-        """The state machine beside us has applied everything up to index; urgent: it has
-        subscribers, who wait for each commit."""
+    def on_applied(self, index: int, urgent: bool = False, by_all: int | None = None) -> None:
+        """The state machine beside us has applied everything up to index; urgent: somebody who
+        applies waits for each commit. by_all: what everybody has applied who applies the log, where
+        there are others; the log is kept for the slowest, but reads don't wait for it."""
         self.last_applied = max(self.last_applied, min(index, self._commits.index))
+        self._applied_by_all = min(index if by_all is None else by_all, self.last_applied)
         self._commits.urgent = urgent
 
     def on_results(
@@ -508,7 +511,7 @@ class Peer:
         desk = self.snapshots
         orders = desk.wake(self.last_applied, self.jobs.given_bytes, now_ms)
         return Wake(
-            saved, job, self._commit(now_ms), orders, desk.compact(self.last_applied, now_ms)
+            saved, job, self._commit(now_ms), orders, desk.compact(self._applied_by_all, now_ms)
         )
 
     def _note_members(self) -> None:

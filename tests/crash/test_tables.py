@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -14,11 +16,14 @@ from typing import Any
 
 import pytest
 
+from kelek.clients.errors import TableError
 from kelek.clients.table import Table
 
 DEADLINE_S = 120.0
 TABLE = 5
 LOCAL = 1000
+DISK_BYTES = 64 << 20
+ROOM_BYTES = 2 << 20  # Left on a disk that gets full.
 NODES = ("n1", "n2", "n3")
 # A snapshot each few hundred entries: the log soon lacks its beginning.
 LOG = "segment_bytes: 64KiB, snapshot_entries: 150, snapshot_behind: 0"
@@ -27,10 +32,13 @@ LOG = "segment_bytes: 64KiB, snapshot_entries: 150, snapshot_behind: 0"
 class Cluster:
     """Nodes with tables, and what can be done to them."""
 
-    def __init__(self, shell: Any, nodes: tuple[str, ...], options: str = "") -> None:
+    def __init__(self, shell: Any, nodes: tuple[str, ...], **settings: str) -> None:
+        """settings   prefix, options: before and behind `supervisor start`; zerodb: more of it"""
         self.shell = shell
         self.nodes = nodes
-        self.options = options
+        self.command = "{prefix} supervisor start --detach {options} tables.yaml".format(
+            **{"prefix": "", "options": "", **settings}
+        )
         folder = shell.environment["XDG_RUNTIME_DIR"]
         self.urls = {node: f"ipc://{folder}/{node}.z" for node in nodes}
         lines = ["cluster: tables", "data: var", f"log: {{{LOG}}}", "nodes:"]
@@ -39,13 +47,14 @@ class Cluster:
             door = f"zerodb: {{url: '{self.urls[node]}'}}"
             lines.append(f"  {node}: {{url: '{url}', peer_url: '{peer}', {door}}}")
         lines.append("raft: {election_timeout_ms: [600, 1000]}")
-        lines.append(f"zerodb: {{workers: 2, local: [{LOCAL}]}}")
+        zerodb = settings.get("zerodb", "workers: 2")
+        lines.append(f"zerodb: {{local: [{LOCAL}], {zerodb}}}")
         text = shell.translate("\n".join(lines) + "\n")
         Path(shell.place, "tables.yaml").write_text(text)
         self.start()
 
     def start(self) -> None:
-        self.shell.ok(f"supervisor start --detach {self.options} tables.yaml")
+        self.shell.ok(self.command)
 
     def stop(self) -> None:
         self.shell.run("supervisor stop tables.yaml")
@@ -97,8 +106,8 @@ class Cluster:
 def cluster(shell: Any) -> Iterator[Callable[..., Cluster]]:
     made: list[Cluster] = []
 
-    def make(nodes: tuple[str, ...], options: str = "") -> Cluster:
-        made.append(Cluster(shell, nodes, options))
+    def make(nodes: tuple[str, ...], **settings: str) -> Cluster:
+        made.append(Cluster(shell, nodes, **settings))
         return made[-1]
 
     yield make
@@ -169,7 +178,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_done_twice(
 
 @pytest.mark.timeout(300)
 def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
-    running = cluster(("n1",), "--one-process")
+    running = cluster(("n1",), options="--one-process")
     with running.table(LOCAL) as local, running.table(TABLE) as table:
         put(local, range(10))
         put(table, range(300))
@@ -185,3 +194,48 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
         assert table.count() == 3000
         put(table, [300])
         assert table.count() == 3010
+
+
+def own_disk(folder: Path) -> str:
+    """A command prefix that runs the rest with a small disk of its own in a folder."""
+    folder.mkdir(parents=True)
+    script = f'set -e; mount -t tmpfs -o size={DISK_BYTES} none {folder}; exec "$@"'
+    prefix = ["unshare", "-rm", "sh", "-c", script, "sh"]
+    found = shutil.which("unshare")
+    if not found or subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace to be had here")
+    return shlex.join(prefix)
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_makes_tables_read_only_until_there_is_room(
+    shell: Any, cluster: Callable[..., Cluster]
+) -> None:
+    folder = Path(shell.place, "var", "n1", "tables")
+    running = cluster(
+        ("n1",), prefix=own_disk(folder), zerodb="write_buffer_bytes: 1 MiB, workers: 1"
+    )
+    with running.table(TABLE) as table:
+        put(table, range(10))
+        (row,) = running.rows("table_worker")
+        disk = Path(f"/proc/{row['pid']}/root{folder}")
+        space = os.statvfs(disk)
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(space.f_bavail * space.f_frsize - ROOM_BYTES))
+        table.timeout_ms = 3000  # It asks again, as what the log has is applied one day.
+        acknowledged = 0
+        with contextlib.suppress(TableError):
+            for _ in range(1000):
+                table.put(b"large %04d" % acknowledged, os.urandom(32 << 10))
+                acknowledged += 1
+        table.timeout_ms = 60_000
+        assert 0 < acknowledged < 1000
+        assert table.get(b"000003-4") == b"3" * 20
+        assert table.get(b"large 0000") is not None
+        running.wait(lambda: "no space" in running.rows("table_worker")[0].get("read_only", ""))
+        ballast.unlink()
+        running.wait(lambda: "read_only" not in running.rows("table_worker")[0])
+        table.put(b"later", b"1")
+        keys = set(table.keys())
+        assert {b"large %04d" % number for number in range(acknowledged)} <= keys
+        assert len([key for key in keys if key.startswith(b"0")]) == 100

@@ -198,7 +198,6 @@ def test_a_request_waits_for_its_index() -> None:
 
 def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
     desk = Desk()
-    desk.tables.problem = "no space"
     desk.ask(requests.Read(5, [b"a"]), log_index=7)
     desk.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
     assert desk.run(6) == []
@@ -209,8 +208,25 @@ def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
     assert (answer.code, answer.retry) == (0x10, True)
     desk.now_ms = 5000
     (late,) = desk.run(6)
-    assert late[2] == b"entry 7 is not applied here yet, but 6: no space\0"
+    assert late[2] == b"entry 7 is not applied here yet, but 6\0"
     assert desk.requests.deadline_ms is None
+
+
+def test_where_the_engine_refuses_nobody_waits() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:3])
+    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
+    assert desk.run(6) == []
+    desk.tables.problem = "no space"
+    desk.ask(requests.Read(5, [b"00001"]), b"c2", log_index=6)
+    first, second = desk.run_all(6)
+    assert first[2] == b"entry 7 is not applied here yet, but 6: no space\0"
+    assert second[2] == b"value 1"
+    desk = Desk(LIMITS._replace(alone=True))
+    desk.put(5, ROWS[:3])
+    desk.tables.problem = "no space"
+    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
+    assert desk.run_all(6)[0][2] == b"value 1", "a node that is alone goes on"
 
 
 def test_local_writes_are_one_batch_and_read_afterwards() -> None:
