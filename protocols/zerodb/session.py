@@ -316,6 +316,8 @@ class Session:
             deadline_ms = self._deadline(request.extension.deadline_ms)
             write = Write([request.extension.reqid], [], deadline_ms, answer, result_of)
             self._propose(ops.pack(operations), table, write)
+        elif not is_async:  # Nothing is to be done: that is done.
+            self._answer(prefix, answers.encode_ok(request))
 
     def _pass_gate(self, routing_id: bytes, request: Request) -> None:
         """Behind a write that was given up unproposed, a client that repeats it gets nothing in

@@ -34,6 +34,7 @@ from kelek.storage.tables import Entry
 
 OPTIONS = {
     "mapper": "wasm",
+    "open_on_the_fly": True,
     "allow_native": False,
     "open_on_the_fly": True,
     "request_timeout_ms": 5000,
