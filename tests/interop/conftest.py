@@ -50,12 +50,13 @@ class Cluster:
         dialects: dict[str, str],
         *options: str,
         log: str = "",
+        zerodb: str = "",
+        doors: dict[str, dict[str, str]] | None = None,  # Of ZeroDB, by node.
         election_timeout_ms: tuple[int, int] = (600, 1000),  # Calm on a busy machine.
     ) -> None:
         self.folder = folder
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
-        self.broadcast_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.broadcast_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in dialects}
         self.path = folder / "topology.yaml"
         nodes = ""
@@ -63,13 +64,16 @@ class Cluster:
             nodes += f"  {name}: {{url: '{self.urls[name]}'"
             if dialect == "kelek":
                 nodes += f", peer_url: '{self.peer_urls[name]}'"
-                nodes += f", broadcast_url: '{self.broadcast_urls[name]}'}}\n"
+                nodes += f", broadcast_url: '{self.broadcast_urls[name]}'"
+                if doors is not None:
+                    nodes += f", zerodb: {json.dumps(doors[name])}"  # JSON is YAML.
+                nodes += "}\n"
             else:
                 nodes += f", dialect: {dialect}}}\n"
         self.path.write_text(
             f"cluster: interop\ndata: {folder}/data\n"
             f"raft: {{election_timeout_ms: {list(election_timeout_ms)}}}\n"
-            f"log: {{{log}}}\n"
+            f"log: {{{log}}}\n{zerodb and f'zerodb: {{{zerodb}}}'}\n"
             f"nodes:\n{nodes}"
         )
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}

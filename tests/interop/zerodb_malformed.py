@@ -77,7 +77,7 @@ def numbers_of_wrong_size() -> Iterator[Bad]:
         yield from cases(plain.OPEN, [TABLE, *[b""] * option], (1, 4, 7, 9), [b""] * (3 - option))
     yield from cases(plain.SCAN, [TABLE], (1, 4, 9), [b"", b""])
     yield from cases(plain.DELETE_LIMITED, [TABLE, b""], (0, 4, 9), [])
-    yield from cases(plain.FORWARD_RANGE, [TABLE, b"", b""], (4, 9), [])
+    yield from cases(plain.FORWARD_RANGE, [TABLE, b"", b""], (0, 4, 9), [])
     yield from cases(plain.RANGE_JOB, [TABLE], (1, 3, 8), [b"", b""])
 
 

@@ -1,0 +1,45 @@
+"""Many cases of random requests against the model, on a node of their own.
+
+    PYTHONPATH=.build python -m kelek.tests.interop.zerodb_campaign --cases 10000
+
+`--first SEED --cases 1 --disturb 1` plays one again.
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+
+from kelek.tests.interop.conftest import new_folder
+from kelek.tests.interop.tables import Tables
+from kelek.tests.interop.zerodb_model import Case
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first one's seed")
+    parser.add_argument("--disturb", type=float, default=0.01, help="how often a case is disturbed")
+    arguments = parser.parse_args()
+    folder = new_folder()
+    running = Tables(folder, ("n1",))
+    did: Counter[str] = Counter()
+    begun = time.monotonic()
+    try:
+        ground = running.ground(arguments.disturb)
+        for seed in range(arguments.first, arguments.first + arguments.cases):
+            case = Case(seed, ground)
+            case.run()
+            did.update(case.did)
+    finally:
+        running.stop()
+    did.update(running.disturbances)
+    shutil.rmtree(folder)
+    print(", ".join(f"{name} {count}" for name, count in sorted(did.items())))
+    print(f"{arguments.cases} cases held in {time.monotonic() - begun:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
