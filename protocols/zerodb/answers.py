@@ -355,7 +355,7 @@ def decode_server_info(answer: Answer) -> tuple[int, str]:
     """Returns (features, software)."""
     software = answer.frames[1] if len(answer.frames) > 1 else b""
     name = software.split(b"\0")[0].decode(errors="replace")
-    return int.from_bytes(answer.frames[0], "little"), name
+    return int.from_bytes(_body_frame(answer, 0), "little"), name
 
 
 def decode_values(answer: Answer, request: requests.Read) -> list[bytes | None]:
