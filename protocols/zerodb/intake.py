@@ -27,8 +27,9 @@ Piles = dict[int, list[tuple[int, list[int]]]]  # By worker: (kind, positions) o
 class Batch:
     """Positions of rows, in the order of arrival."""
 
-    def __init__(self, taken: Requests) -> None:
+    def __init__(self, taken: Requests, workers: int) -> None:
         self.taken = taken
+        self._workers = workers
         self._entries: dict[int, bytes] | None = None
         self.clear()
 
@@ -71,7 +72,8 @@ class Batch:
         def acknowledge(begin: int, end: int, out: Frames) -> None:
             self.taken.acknowledge(places[begin:end], out)
 
-        return Run(reqids, entries, writes.deadline_ms, writes.heard, acknowledge)
+        workers = {self.taken.rows[place].table % self._workers for place in writes.positions}
+        return Run(reqids, entries, writes.deadline_ms, workers, writes.heard, acknowledge)
 
 
 def _pile(piles: Piles, worker: int, kind: int) -> list[int]:

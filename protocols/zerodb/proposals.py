@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from ...native import Frames
 from ..zmqraft.client import Client, Pending
-from .handoff import Message
+from .handoff import Message, Standing
 
 FLIGHT_WRITES_MAX = 1024
 FLIGHT_BYTES_MAX = 256 << 10
 DEADLINES_APART_MS = 20  # Writes whose deadlines are nearer share a flight, and the first's.
+ALL_WORKERS = -1
 RESULTS_MAX = 1 << 16  # Kept for flights whose commit is not heard of yet.
 
 
@@ -27,7 +28,8 @@ class Write(NamedTuple):
     entries: Sequence[bytes]  # One, or the parts of a large one.
     deadline_ms: int
     answer: Message | None  # What its client gets when it is applied; None: nobody waits.
-    result_of: int | None = None  # The worker whose report makes the answer.
+    worker: int  # Of its tables, or ALL_WORKERS: who has to apply it.
+    has_result: bool = False  # Its answer is made of what the worker reports.
     ask: int | None = None  # The ticket of a job that asks for it.
 
 
@@ -37,6 +39,7 @@ class Run(NamedTuple):
     reqids: list[bytes]
     entries: list[bytes]
     deadline_ms: int
+    workers: set[int]  # Of their tables.
     heard: list[int]  # Places of those whose clients wait, growing.
     acknowledge: Callable[[int, int, Frames], None]  # Adds the answers of heard[begin:end].
 
@@ -90,6 +93,7 @@ class Flight:
         "reqids",
         "size",
         "wanting",
+        "workers",
     )
 
     def __init__(self, deadline_ms: int) -> None:
@@ -98,6 +102,7 @@ class Flight:
         self.entries: list[bytes] = []
         self.size = 0
         self.count = 0  # Requests.
+        self.workers: set[int] = set()  # Who has to apply them.
         self.answers = Frames()  # Of those whose clients wait, in order ...
         self.places: list[int] = []  # ... and the entry of each: its last.
         self.wanting: dict[int, int] = {}  # Places whose answers are made of a worker's results.
@@ -122,12 +127,13 @@ class Flight:
         self.entries += write.entries
         self.size += sum(map(len, write.entries))
         self.count += 1
+        self.workers.add(write.worker)
         place = len(self.entries) - 1
         if write.answer is not None:
             self.answers.add(write.answer)
             self.places.append(place)
-            if write.result_of is not None:
-                self.wanting[place] = write.result_of
+            if write.has_result:
+                self.wanting[place] = write.worker
         if write.ask is not None:
             self.asks.append((write.ask, place))
 
@@ -199,7 +205,8 @@ class Proposals:
         self._close()
         for part in range(len(write.entries) - 1):  # Each in a flight of its own: they are large.
             flight = Flight(_NEVER)
-            flight.add(Write([write.reqids[part]], [write.entries[part]], _NEVER, None))
+            reqids, entries = [write.reqids[part]], [write.entries[part]]
+            flight.add(Write(reqids, entries, _NEVER, None, write.worker))
             self._queued.append(flight)
         last = Flight(write.deadline_ms)
         self._due_ms = min(self._due_ms, write.deadline_ms)
@@ -221,6 +228,7 @@ class Proposals:
             flight.entries += run.entries[begin:end]
             flight.size += sum(map(len, run.entries[begin:end]))
             flight.count += end - begin
+            flight.workers |= run.workers
             heard_end = bisect_left(run.heard, end, heard)
             run.acknowledge(heard, heard_end, flight.answers)
             flight.places += [place + moved for place in run.heard[heard:heard_end]]
@@ -265,11 +273,8 @@ class Proposals:
         while len(self._results) > RESULTS_MAX:
             del self._results[next(iter(self._results))]
 
-    def collect(self, applied_index: int, refusal: str) -> None:
-        """Takes in what the window knows, and answers what is applied.
-
-        refusal   why the engine of a worker takes no writes now
-        """
+    def collect(self, standings: Sequence[Standing]) -> None:
+        """Takes in what the window knows, and answers what is applied by its workers, in order."""
         while self._flying:
             flight = self._flying[0]
             assert flight.pending is not None
@@ -282,7 +287,11 @@ class Proposals:
                 break
         while self._committed:
             flight = self._committed[0]
-            if flight.index <= applied_index:
+            concerned = standings
+            if ALL_WORKERS not in flight.workers:
+                concerned = [standings[worker] for worker in flight.workers]
+            refusal = next((each.refusal for each in concerned if each.refusal), "")
+            if flight.index <= min(each.applied_index for each in concerned):
                 self._finish(self._committed.popleft())
             elif refusal:
                 text = f"entry {flight.index} is in the log, but not applied here yet: {refusal}"

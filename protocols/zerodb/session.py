@@ -29,7 +29,7 @@ from .handoff import (
 )
 from .handoff import WRITE as JOB_WRITE
 from .intake import Batch
-from .proposals import Failure, Lost, Proposals, Write
+from .proposals import ALL_WORKERS, Failure, Lost, Proposals, Write
 from .requests import Request, RequestError
 from .values import Extension, decode_extension
 
@@ -143,7 +143,7 @@ class Session:
         self._now, self._taken = now, True
         self.counters["requests"] += arena.count
         taken = Requests(arena, True, self._entry_bytes_max)
-        batch = Batch(taken)
+        batch = Batch(taken, self.setup.workers)
         for position, row in enumerate(taken.rows):
             if row.shape == READ:
                 straight = self._is_stale(row.extension) or row.table in self.setup.local
@@ -168,7 +168,7 @@ class Session:
         """From the PULL or the SUB: [request frames ..] each. Nobody is answered."""
         self._now, self._taken = now, True
         taken = Requests(arena, False, self._entry_bytes_max)
-        batch = Batch(taken)
+        batch = Batch(taken, self.setup.workers)
         for position, row in enumerate(taken.rows):
             if row.shape == WRITE and not self._is_unknown(row.table):
                 if row.table in self.setup.local:
@@ -220,7 +220,11 @@ class Session:
         elif kind == CHECKPOINT:
             self._asks.append((table % self.setup.workers, ticket, [b"", *frames]))
         else:
-            self._propose(frames[1], table, Write([], [], self._deadline(0), None, ask=ticket))
+            self._propose(
+                frames[1],
+                table,
+                Write([], [], self._deadline(0), None, self._number(table), ask=ticket),
+            )
 
     # ---- requests ----
 
@@ -265,8 +269,12 @@ class Session:
         envelope = ENVELOPE if len(prefix) > 1 else 0
         out.add([HEAD.pack(kind, envelope, 0, 0, 0, 0), prefix[0], *frames])
 
+    def _number(self, table: int) -> int:
+        """The worker of a table."""
+        return table % self.setup.workers
+
     def _worker(self, table: int) -> Handoff:
-        return self.handoffs[table % self.setup.workers]
+        return self.handoffs[self._number(table)]
 
     def _write(self, prefix: Message, frames: Message) -> None:
         """Whatever is decided here; without a prefix nobody is answered."""
@@ -285,12 +293,26 @@ class Session:
                 )
             case requests.TableInfo():
                 if self.setup.workers > 1:
-                    text = f"frame 1: expected a table number: there are {self.setup.workers}"
-                    raise _refusal(request, f"{text} workers")
+                    self._answer(prefix, answers.encode_table_info(request, self._tables()))
+                    return
                 to = self._direct if self._is_stale(request.extension.flags) else self._reads
                 self._hand(to, 0, ANSWER, prefix, frames)
             case _:
                 self._modify(prefix, frames, request)
+
+    def _tables(self) -> dict[int, dict[str, object]]:
+        """What is known of all tables without asking their workers."""
+        found: dict[int, dict[str, object]] = {}
+        for handoff in self.handoffs:
+            standing = handoff.standing
+            for tables, local in ((standing.tables, False), (standing.local, True)):
+                for table, options in tables.items():
+                    found[table] = {
+                        "options": options._asdict(),
+                        "local": local,
+                        "worker": handoff.number,
+                    }
+        return found
 
     def _modify(self, prefix: Message, frames: Message, request: Request) -> None:
         operations = requests.operations(request, self._now.unix_ms)
@@ -312,9 +334,10 @@ class Session:
         elif operations:
             answer = None if is_async else [*prefix, *_success(request)]
             has_result = isinstance(request, requests.Transaction | requests.Session)
-            result_of = table % self.setup.workers if has_result else None
+            is_session = isinstance(request, requests.Session)
+            worker = ALL_WORKERS if is_session else self._number(table)
             deadline_ms = self._deadline(request.extension.deadline_ms)
-            write = Write([request.extension.reqid], [], deadline_ms, answer, result_of)
+            write = Write([request.extension.reqid], [], deadline_ms, answer, worker, has_result)
             self._propose(ops.pack(operations), table, write)
         elif not is_async:  # Nothing is to be done: that is done.
             self._answer(prefix, answers.encode_ok(request))
@@ -531,8 +554,7 @@ class Session:
     def _collect(self, now_ms: int) -> None:
         """What is committed and applied is answered; what has waited for too long, too."""
         proposals = self.proposals
-        refusal = next((it.standing.refusal for it in self.handoffs if it.standing.refusal), "")
-        proposals.collect(min(it.standing.applied_index for it in self.handoffs), refusal)
+        proposals.collect([handoff.standing for handoff in self.handoffs])
         if proposals.deadline_ms is not None and proposals.deadline_ms <= now_ms:
             proposals.expire(now_ms, self.reason)
         for done in proposals.done:
@@ -573,7 +595,7 @@ class Session:
         if due_ms is None or due_ms > self._now.ms:
             return
         entry = ops.pack([ops.Expire(0, self._now.unix_ms)])
-        self._propose(entry, 0, Write([], [], self._deadline(0), None))
+        self._propose(entry, 0, Write([], [], self._deadline(0), None, 0))
         self._expire_again_ms = self._now.ms + EXPIRE_AGAIN_MS
 
     @property

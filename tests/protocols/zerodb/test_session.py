@@ -362,6 +362,37 @@ def test_an_engine_that_refuses_is_said() -> None:
     assert answer.text.endswith("not applied here yet: no space left on device")
 
 
+def test_an_engine_that_refuses_holds_up_no_other_workers_tables() -> None:
+    world = led(workers=2)
+    world.applies = False
+    world.workers[1].report(1, 100, world.now_ms)
+    handoff = world.workers[0].handoff
+    handoff.standing = handoff.standing._replace(refusal="no space left on device")
+    world.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
+    world.run(lambda: bool(world.answers))
+    world.workers[0].report(1, 0, world.now_ms)
+    world.ask(b"d", PARTSYNC, (8).to_bytes(4, "little"), b"k", b"v")
+    world.run(lambda: len(world.answers) == 2)
+    assert not world.heard(b"c")[0].failed
+    assert world.heard(b"d")[0].code == values.DATABASE_ERROR
+
+
+def test_all_tables_are_listed_by_whom_they_belong_to() -> None:
+    world = Served(workers=2)
+    standing = world.workers[0].handoff.standing
+    options = TableOptions(bloom_bits=10)
+    world.workers[0].handoff.standing = standing._replace(tables={4: options}, local={6: options})
+    world.ask(b"c", b"\x31\x01\x15")
+    world.run(lambda: bool(world.answers))
+    (answer,) = world.heard(b"c")
+    infos = answers.decode_table_info(answer)
+    assert {table: (info["worker"], info["local"]) for table, info in infos.items()} == {
+        4: (0, False),
+        6: (0, True),
+    }
+    assert infos[4]["options"]["bloom_bits"] == 10
+
+
 def test_a_refused_write_does_not_take_the_others_with_it() -> None:
     world = Served()
     leader = world.lead("n1")
