@@ -180,6 +180,7 @@ class Loop:
         self.context = context or zmq.Context(io_threads=1)
         self._log_fd = log_fd
         self._sockets: dict[Socket, SocketOptions] = {}
+        self._monitors: dict[Socket, Socket] = {}
         self._poller = Poller()
         self._readers: dict[Socket | int, Callable[[], None]] = {}
         self._writers: dict[Socket | int, Callable[[], None]] = {}
@@ -292,6 +293,20 @@ class Loop:
 
         self._readers[source] = on_readable_once
         self._register(source)
+
+    def on_disconnected(self, socket: Socket, react: Callable[[], None]) -> None:
+        """Calls react whenever a connection of the socket has ended: what was in it is lost."""
+        from zmq.utils.monitor import recv_monitor_message  # Few need it.
+
+        monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+        def on_events() -> None:
+            while monitor.poll(0):
+                recv_monitor_message(monitor)
+                react()
+
+        self._monitors[socket] = monitor
+        self.watch(monitor, on_events)
 
     def check(self, socket: Socket) -> None:
         """To be called after a socket was sent on other than by this class (native.Poller)."""
@@ -469,6 +484,9 @@ class Loop:
             self.counters["log_dropped"] += 1  # The supervisor is gone, or its pipe is full.
 
     def close_sockets(self) -> None:
+        for socket, monitor in self._monitors.items():
+            socket.disable_monitor()
+            monitor.close()  # The context's end would wait for it.
         for socket in self._sockets:
             socket.close()
         if not self._threaded:

@@ -18,7 +18,16 @@ from ..native import Arena, Frames
 from ..native.mapper import pack_records
 from ..protocols.zerodb import answers, job, requests, values
 from ..protocols.zerodb.codec import decode_request
-from ..protocols.zerodb.handoff import AGAIN, ANSWER, CHECKPOINT, ENVELOPE, FAILED, HEAD, WRITE
+from ..protocols.zerodb.handoff import (
+    AGAIN,
+    ANSWER,
+    ANSWERED,
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    HEAD,
+    WRITE,
+)
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
 from ..protocols.zerodb.session import features_of
 from ..storage.disk import Disk
@@ -41,7 +50,7 @@ SWEEP_MS = 60_000
 class Asker(NamedTuple):
     """Who is to be answered, and by which door."""
 
-    own: bool  # Over jobs_url; else zerodb_server relays it.
+    ticket: int | None  # None: over jobs_url; else zerodb_server's, which relays it.
     routing_id: bytes
     envelope: bool  # A REQ socket's empty frame stands behind the routing id.
 
@@ -74,6 +83,7 @@ class JobServer(Actor):
     done       PUSH    [routing id]([empty])[answer frames ..]     to zerodb_server, which relays
     asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
                PUSH    [HEAD][table][packed operations]            to it: write
+               PUSH    [HEAD]                                      to it: a request is answered
     """
 
     role = "job_server"
@@ -123,6 +133,7 @@ class JobServer(Actor):
         )
         self._done = self.pipe(done)
         self._asks = self.pipe(asks)
+        self.on_disconnected(asks, self._on_asks_lost)
         self._incoming = incoming
         self.listen(incoming, self._on_incoming)
 
@@ -143,13 +154,13 @@ class JobServer(Actor):
 
     def _on_clients(self, arena: Arena) -> None:
         for routing_id, *frames in arena.messages():
-            self._take_in(Asker(True, routing_id, frames[:1] == [b""]), frames)
+            self._take_in(Asker(None, routing_id, frames[:1] == [b""]), frames)
 
     def _on_incoming(self, arena: Arena) -> None:
         for (kind, flags, _, _, _, ticket), frames in self.unpacked(arena, HEAD, "requests"):
             if kind == ANSWER and frames:
                 envelope = bool(flags & ENVELOPE)
-                self._take_in(Asker(False, frames[0], envelope), frames[1:])
+                self._take_in(Asker(ticket, frames[0], envelope), frames[1:])
             elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == PLACE.size:
                 self._on_snapshot(ticket, frames[1])
             elif kind == WRITE:
@@ -167,17 +178,22 @@ class JobServer(Actor):
 
     def _answer(self, asker: Asker, frames: list[bytes]) -> None:
         head = [asker.routing_id, b""] if asker.envelope else [asker.routing_id]
-        if asker.own:
+        if asker.ticket is None:
             self._answers.add([*head, *frames])
-        else:
+        else:  # First: a client that gets two answers is worse off than one that waits.
+            self._asks.send([HEAD.pack(ANSWERED, 0, 0, 0, 0, asker.ticket)])
             self._done.send([*head, *frames])
+
+    @property
+    def _is_full(self) -> bool:
+        return self._done.full or self._asks.full
 
     # ---- requests ----
 
     def _serve(self) -> None:
         """As many of the requests that wait as one wake can bear."""
         size = 0
-        while self._requests and size < ANSWER_BYTES_MAX and not self._done.full:
+        while self._requests and size < ANSWER_BYTES_MAX and not self._is_full:
             asker, frames = self._requests.popleft()
             try:
                 size += self._on_request(asker, decode_request(frames))
@@ -324,6 +340,12 @@ class JobServer(Actor):
             text = f"no snapshot of table {wish.table} can be taken: {reason}"
             self._refuse(wish.asker, wish.request, Refusal(text, database=True, again=again))
 
+    def _on_asks_lost(self) -> None:
+        """What zerodb_server was asked for may never come."""
+        for ticket in list(self._wishes):
+            self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
+        self._maps.repeat()
+
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         wish = self._wishes.pop(ticket, None)
         if wish is None:  # It came too late: nobody waits for it.
@@ -405,7 +427,7 @@ class JobServer(Actor):
         for socket in (self._incoming, self._clients):
             if socket is None:
                 continue
-            if self._requests or self._done.full or self._asks.full:
+            if self._requests or self._is_full:
                 self.pause(socket)
             else:
                 self.resume(socket)
@@ -432,7 +454,7 @@ class JobServer(Actor):
 
     def deadline_ms(self) -> int | None:
         due = [self._sweep_due_ms]
-        due += [0] if self._requests and not self._done.full else []
+        due += [0] if self._requests and not self._is_full else []
         due += [self._store_due_ms] if self._unstored else []
         due += [wish.due_ms for wish in self._wishes.values()]
         due += [

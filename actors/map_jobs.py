@@ -215,6 +215,12 @@ class MapJobs:
             job.writes[ticket] = write._replace(asked_ms=now_ms, refused=False)
             self._door.ask(ticket, job.spec.target, write.entry)
 
+    def repeat(self) -> None:
+        """Everything that is asked for was lost, perhaps: it is asked again."""
+        for job in self._jobs.values():
+            for ticket, write in job.writes.items():
+                job.writes[ticket] = write._replace(asked_ms=-WRITE_REPEAT_MS)
+
     # ---- ends ----
 
     def _fail(self, job: MapJob, reason: str) -> None:

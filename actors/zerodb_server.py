@@ -7,17 +7,19 @@ from where they lie.
 import os
 import struct
 import time
+from functools import partial
 from itertools import count
 from typing import Any
 
 import msgpack
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from .. import __version__
 from ..native import Arena
 from ..native.relay import send_messages
 from ..protocols.zerodb.handoff import (
+    ANSWER,
+    ANSWERED,
     EXPIRY,
     HANDLED,
     HEAD,
@@ -118,26 +120,20 @@ class ZerodbServer(Actor):
         )
         self.listen(self.socket(zmq.PULL, done), self._on_done)
         self._jobs = self._push("job_server", "requests")
+        self._jobs_sent: dict[int, list[bytes]] = {}  # By ticket: clients' requests.
+        self.on_disconnected(self._jobs, self._on_jobs_lost)
         self._work: list[tuple[Handoff, Socket]] = []
         for handoff, name in zip(self.session.handoffs, worker_names(self.options), strict=True):
             socket = self._push(name, "work")
             self._work.append((handoff, socket))
-            self._watch_worker(handoff, socket)
+            self.on_disconnected(socket, partial(self._on_worker_lost, handoff))
 
     def _push(self, actor: str, name: str) -> Socket:
         options = SocketOptions(connect=(self.endpoint(actor, name),), immediate=True)
         return self.socket(zmq.PUSH, options)
 
-    def _watch_worker(self, handoff: Handoff, socket: Socket) -> None:
-        """Whoever has waited for a worker that is gone is told."""
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-
-        def on_events() -> None:
-            while monitor.poll(0):
-                recv_monitor_message(monitor)
-                handoff.on_lost(self.now_ms)
-
-        self.watch(monitor, on_events)
+    def _on_worker_lost(self, handoff: Handoff) -> None:
+        handoff.on_lost(self.now_ms)
 
     def _open_doors(self) -> None:
         url = self._settings["url"]
@@ -177,7 +173,10 @@ class ZerodbServer(Actor):
 
     def _on_asks(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, HEAD, "asks"):
-            self.session.on_ask(head, frames, self._now())
+            if head[0] == ANSWERED:
+                self._jobs_sent.pop(head[5], None)
+            else:
+                self.session.on_ask(head, frames, self._now())
 
     def _on_done(self, arena: Arena) -> None:
         """Finished answers go on as they are, in one call."""
@@ -250,9 +249,18 @@ class ZerodbServer(Actor):
         """What finds no room there is answered at once: the job_server does not run, or hangs."""
         jobs = self.session.jobs
         position, _ = send_messages(self._jobs, jobs, 0, "keep")
-        for left in range(position, jobs.count):
-            self.session.refuse_job(jobs.message(left))
+        for i, message in enumerate(jobs.messages()):
+            kind, _, _, _, _, ticket = HEAD.unpack(message[0])
+            if i >= position:
+                self.session.refuse_job(message)
+            elif kind == ANSWER:
+                self._jobs_sent[ticket] = message
         jobs.clear()
+
+    def _on_jobs_lost(self) -> None:
+        lost, self._jobs_sent = self._jobs_sent, {}
+        for message in lost.values():
+            self.session.refuse_job(message)
 
     def _tell_leader(self) -> None:
         leader = self.session.client.leader

@@ -35,6 +35,7 @@ STANDING = 3
 EXPIRY = 4
 HANDLED = 6
 
+ANSWERED = 8  # From the job_server: the request of this ticket is being answered.
 ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
 AGAIN = 2  # Flag of what has failed: it may go well another time.
 GREET_MS = 200

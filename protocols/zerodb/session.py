@@ -117,6 +117,7 @@ class Session:
         ]
         self.answers: list[Frames] = []  # For the ROUTER.
         self.jobs = Frames()  # For the job_server.
+        self._job_requests = 0  # Ever: the last one's ticket.
         self.notices: list[tuple[int, str]] = []  # For the log PUB: (level, text).
         self.counters: Counter[str] = Counter()
         self._new_reqids = new_reqids
@@ -238,7 +239,8 @@ class Session:
             self._hand(self._direct, table, kind, prefix, frames)
         elif request_type in values.JOB_TYPES:
             envelope = ENVELOPE if len(prefix) > 1 else 0
-            head = HEAD.pack(ANSWER, envelope, 0, 0, 0, 0)
+            self._job_requests += 1
+            head = HEAD.pack(ANSWER, envelope, 0, 0, 0, self._job_requests)
             self.jobs.add([head, prefix[0], *frames])
         else:
             self._write(prefix, frames)
@@ -466,7 +468,8 @@ class Session:
         self.counters["failed"] += 1
 
     def refuse_job(self, message: Message) -> None:
-        """What was in `jobs` and can't go there: a client is told, an ask comes again."""
+        """What was in `jobs` and can't go there, or was lost there: a client is told, an ask comes
+        again."""
         if message[0][0] == ANSWER:
             self._tell_reader(message, "no job_server runs on this node now")
 

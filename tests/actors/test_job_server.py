@@ -20,6 +20,7 @@ from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import (
     AGAIN,
     ANSWER,
+    ANSWERED,
     CHECKPOINT,
     ENVELOPE,
     FAILED,
@@ -70,6 +71,7 @@ class Rig:
         self.done = self.bound(zmq.PULL, "inproc://rig/n1/zerodb_server.done")
         self.tables = open_tables(str(folder / "tables"), Shared.of(1 << 20, 1 << 20), True)
         self.index = 0
+        self.answered: list[int] = []  # Tickets.
         self.write(Put(7, [b"%05d" % i for i in range(ROWS)], [b"v%d" % i for i in range(ROWS)]))
         self.start({**OPTIONS, **options})
 
@@ -109,7 +111,11 @@ class Rig:
                 self.on_ask(self.asks.recv_multipart())
 
     def on_ask(self, message: list[bytes]) -> None:
-        (kind, _, _, _, _, ticket), table, data = HEAD.unpack(message[0]), message[1], message[2]
+        kind, *_, ticket = HEAD.unpack(message[0])
+        if kind == ANSWERED:
+            self.answered.append(ticket)
+            return
+        table, data = message[1:]
         if kind == CHECKPOINT:
             place = PLACE.pack(*self.tables.checkpoint(os.fsdecode(data)))
             self.reply(CHECKPOINT, ticket, data, place)
@@ -228,9 +234,10 @@ def test_the_answer_has_the_form_that_clients_demand(rig: Rig) -> None:
 
 
 def test_what_came_in_elsewhere_is_answered_there(rig: Rig) -> None:
-    head = HEAD.pack(ANSWER, ENVELOPE, 0, 0, 0, 0)
+    head = HEAD.pack(ANSWER, ENVELOPE, 0, 0, 0, 55)
     rig.requests.send_multipart([head, b"route", *encode_request(requests.RangeJob(7))])
-    rig.turn(lambda: rig.done.poll(0))
+    rig.turn(lambda: rig.done.poll(0) and rig.answered)
+    assert rig.answered == [55]
     route, empty, header, apid = rig.done.recv_multipart()
     assert (route, empty, header) == (b"route", b"", bytes.fromhex("31014200"))
     assert len(rig.read(int.from_bytes(apid, "little"))) == ROWS
