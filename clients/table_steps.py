@@ -153,8 +153,19 @@ class TableSteps:
         """What each key holds."""
         found: list[bytes | None] = []
         for part in parts(checked_keys(keys)):
-            found += yield from self.finish_get(self.begin_get(part))
+            found += yield from self._get(part)
         return found
+
+    def _get(self, keys: list[bytes]) -> Generator[Step, None, list[bytes | None]]:
+        """Asks for half as many at once, if all of them are too much for one answer."""
+        try:
+            return (yield from self.finish_get(self.begin_get(keys)))
+        except TableRefused:
+            if len(keys) == 1:
+                raise
+        middle = len(keys) // 2
+        found = yield from self._get(keys[:middle])
+        return found + (yield from self._get(keys[middle:]))
 
     def begin_get(self, keys: list[bytes]) -> Exchange:
         """Puts a read of some keys on its way."""

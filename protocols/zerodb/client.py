@@ -35,6 +35,7 @@ from .values import (
 )
 
 DEADLINE_MS_MAX = (1 << 32) - 1
+BYTES_A_MS = 4 << 10  # A busy server takes that much in; it must not get it all once more for that.
 OUR_TYPES = frozenset((SPLIT_POINTS, TABLE_INFO, WATCH, TRANSACTION, SESSION, LEASE, COPY_TABLE))
 OPTIONAL_FLAGS = PACKED | STALE  # Without them a request says the same to a foreign server.
 
@@ -348,7 +349,7 @@ class Client:
         """When the server has been silent for too long about what it owes."""
         if not self._sent:
             return _NEVER
-        return self._heard_ms + self.setup.silence_ms
+        return self._heard_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
 
     def _ask_due_ms(self, peer: _Peer) -> int:
         return 0 if peer.asked_ms is None else peer.asked_ms + self.setup.silence_ms

@@ -72,6 +72,20 @@ def test_many_keys_are_packed_and_pipelined(cluster: Cluster) -> None:
     assert {it.flags for it in cluster.world.writes if isinstance(it, requests.Put)} == {PARTSYNC}
 
 
+def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: Cluster) -> None:
+    with kelek.Table(cluster.urls) as table:
+        table.put_many(PAIRS[:100])
+        for server in cluster.servers:
+            server.read_max = 7
+        assert table.get_many([key for key, _ in PAIRS[:100]]) == [
+            value for _, value in PAIRS[:100]
+        ]
+        for server in cluster.servers:
+            server.read_max = 0
+        with pytest.raises(kelek.TableRefused, match="too much"):
+            table.get_many([key for key, _ in PAIRS[:100]])
+
+
 def test_scans(cluster: Cluster) -> None:
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS)

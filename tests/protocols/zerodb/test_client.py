@@ -174,6 +174,23 @@ def test_a_slow_server_that_says_that_it_is_there_is_kept() -> None:
     assert net.client.counters["searches"] == 1
 
 
+def test_a_large_request_is_given_time() -> None:
+    net = Net(silence_ms=100)
+    net.deliver()
+    first = net.server
+    net.servers[first].silent = True
+    net.begin(requests.Put(1, [b"k"], [bytes(4 << 20)], 1))
+    net.deliver()
+    assert net.client.deadline_ms is not None
+    assert net.client.deadline_ms >= net.now_ms + 1100
+    net.now_ms += 2200
+    net.deliver()
+    assert net.server == first
+    net.now_ms += 1200
+    net.deliver()
+    assert net.server != first
+
+
 def test_who_can_not_now_is_asked_again_and_the_order_is_kept() -> None:
     net = Net(again_ms=50)
     net.deliver()
