@@ -78,6 +78,7 @@ from .values import (
     next_message_id,
 )
 
+HELLO_TRIES = 5
 PENDING_MAX = 256  # Requests remembered for their answers; older ones are forgotten.
 
 Send = Callable[[list[bytes]], None]
@@ -140,6 +141,8 @@ class PeerLink:
         self.told_voter = False  # The last hello that was answered said that we may vote.
         self.features: frozenset[str] | None = None  # None until the peer has said hello.
         self.astray = False  # Somebody else answers at its address.
+        self.silent_hellos = 0  # Not answered, though what was asked beside them was.
+        self._answers = False  # Since the last hello.
         self._cluster = cluster
         self._send = send
         self._entries = entries
@@ -158,13 +161,21 @@ class PeerLink:
         """Whether the peer takes snapshots as containers, in large chunks, several in flight."""
         return self.features is not None and FEATURE_SNAPSHOT in self.features
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the peer answers, and knows no hello: it is no kelek."""
+        return self.features is None and self.silent_hellos >= HELLO_TRIES
+
     def reset(self) -> None:
         """The connection was lost: answers to what was sent will never come."""
         self._pending.clear()
         self._repeats.clear()
+        self.silent_hellos, self._answers = 0, False
 
     def hello(self, about_us: Hello) -> None:
         """Says who we are; the answer is a Hello of the peer."""
+        self.silent_hellos += self._answers
+        self._answers = False
         message_id = self._remember(Pending(Kind.HELLO, int(about_us.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
 
@@ -252,6 +263,7 @@ class PeerLink:
         pending = self._pending.pop(message_id, None)
         if pending is None or (self.astray and pending.kind is not Kind.HELLO):
             return None
+        self._answers = True
         is_chunk = pending.kind is Kind.SNAPSHOT
         if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
             del self._repeats[is_chunk]
@@ -291,6 +303,7 @@ class PeerLink:
                 if self.astray:
                     raise RemoteProtocolError(f"{hello.peer} answers where {self.peer} should be")
                 self.told_voter = bool(pending.term)
+                self.silent_hellos, self._answers = 0, False
                 return hello
 
 

@@ -122,6 +122,10 @@ class Roster:
             self._peer_urls.pop(peer, None)
             self.insiders = frozenset(self._peer_urls)
 
+    def names_foreign(self, peer: str) -> bool:
+        """Whether the topology names it as one of another implementation."""
+        return peer in self._urls and peer not in self._peer_urls
+
     # Who is heard.
 
     def meet(self, peer: str) -> None:

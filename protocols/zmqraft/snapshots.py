@@ -155,11 +155,13 @@ class SnapshotDesk:
     def send(self, to: str, now_ms: int) -> None:
         """Starts, or starts again, to send the newest snapshot to a follower."""
         link = self._links.by_peer.get(to)
-        plain = to not in self._roster.insiders
         if link is None or self.newest.last_index < max(1, self._core.log.base_index):
             return  # Its own file was damaged: whoever has what the follower lacks must lead.
+        plain = link.features is None and (self._roster.names_foreign(to) or link.is_foreign)
         if not plain and not link.installs:
-            self._unheard.add(to)  # It would take state alone for a foreign one: no reqids.
+            # It would take state alone for a foreign one's: without request ids, and with the
+            # members that it knows, which may be those of long ago.
+            self._unheard.add(to)
             return
         transfer = _Transfer(self.newest, plain, now_ms)
         self._transfers[to] = transfer
@@ -196,9 +198,14 @@ class SnapshotDesk:
 
     def on_hello(self, peer: str, now_ms: int) -> None:
         """What the peer can do is known now."""
-        if peer in self._unheard:
-            self._unheard.remove(peer)
+        transfer = self._transfers.get(peer)
+        if peer in self._unheard or (transfer is not None and transfer.plain):
+            self._unheard.discard(peer)
             self.send(peer, now_ms)
+
+    def _is_foreign(self, peer: str) -> bool:
+        link = self._links.by_peer.get(peer)
+        return link is not None and link.is_foreign
 
     def on_step_down(self) -> None:
         self._transfers.clear()
@@ -236,6 +243,11 @@ class SnapshotDesk:
         """A chunk came from whom the core takes for the leader."""
         if not self._core.wants_snapshot(message) or len(self._receiving) >= RECEIVING_MAX:
             self._requests.forget(origin)
+            return
+        link = self._links.by_peer.get(message.leader)
+        if origin.kind is Kind.SNAPSHOT and link is not None and link.installs:
+            self._requests.forget(origin)  # It has yet to hear what we are.
+            self._links.wanted.add(message.leader)
             return
         _, _, index, term, offset, size, chunk = message
         foreign = b""
@@ -390,6 +402,9 @@ class SnapshotDesk:
         self._given_bytes = given_bytes
         if not self.newest.configuration:
             self._note_first(now_ms)
+        for peer in [peer for peer in self._unheard if self._is_foreign(peer)]:
+            self._unheard.remove(peer)
+            self.send(peer, now_ms)
         for peer, transfer in self._transfers.items():
             if now_ms - transfer.progress_ms < self._patience_ms(transfer):
                 continue

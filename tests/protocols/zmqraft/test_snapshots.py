@@ -21,7 +21,9 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.raft.progress import State
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
+from kelek.protocols.zmqraft import peer_codec
 from kelek.protocols.zmqraft import snapshot_codec as codec
+from kelek.protocols.zmqraft.link import HELLO_TRIES, Kind, Pending
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshot_orders import (
@@ -405,6 +407,46 @@ def test_a_kelek_peer_that_has_not_said_hello_gets_nothing_yet() -> None:
     assert pieces(desk.wake())
 
 
+def test_who_has_said_hello_gets_the_container_wherever_its_door_is() -> None:
+    """It joined later: the topology does not name it, and it has not said yet where it listens."""
+    desk = Desk(50)
+    desk.lead()
+    desk.peer.roster.insiders = frozenset({"n1"})
+    desk.peer.snapshots.send("n2", desk.now_ms)
+    assert [piece.plain for piece in pieces(desk.wake())] == [False]
+
+
+def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
+    """Neither the topology nor a hello tells: only who answers, and no hello, is foreign."""
+    desk = Desk(50)
+    desk.lead()
+    desk.peer.roster._urls.pop("n3")
+    link = desk.peer.links.by_peer["n3"]
+    desk.peer.snapshots.send("n3", desk.now_ms)
+    link.silent_hellos = 0
+    assert not pieces(desk.wake())
+    term = desk.peer.core.term
+    for _ in range(HELLO_TRIES + 1):
+        assert not pieces(desk.wake())
+        link.hello(desk.peer._about_us())
+        message_id = link._remember(Pending(Kind.APPEND, term, 0))
+        answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
+        assert link.on_answer(answer) is not None
+    link.hello(desk.peer._about_us())
+    assert [piece.plain for piece in pieces(desk.wake())] == [True]
+    desk.peer.links.lost("n3")
+    assert not link.is_foreign, "another one may come up there"
+
+
+def test_a_foreign_one_that_says_hello_gets_the_container() -> None:
+    desk = lacking(50, "n3")
+    assert [piece.plain for piece in pieces(desk.orders)] == [True]
+    hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
+    frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+    desk.peer.on_clients(native.Arena.from_messages([frames]), desk.now_ms, 0)
+    assert [piece.plain for piece in pieces(desk.wake())] == [False]
+
+
 # ---- a follower ----
 
 
@@ -498,6 +540,24 @@ def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again(
     desk.peer.clients_out.clear()
     assert not taken(desk, single(0, 5))
     assert len(desk.peer.clients_out.messages()) == 1, "a repeat of what is answered"
+
+
+def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
+    """It does not know yet that we are one, too: ours would be without request ids, and with the
+    members as of our own log."""
+    desk = Desk()
+    assert taken(desk, single(0, 5))
+    desk.result(Received(70, 2, 5))
+    link = desk.peer.links.by_peer["n3"]
+    link.features = frozenset({"snapshot"})
+    desk.peer.links.wanted.clear()
+    desk.peer.clients_out.clear()
+    assert not taken(desk, single(5, 6))
+    assert "n3" in desk.peer.links.wanted
+    assert not desk.peer.clients_out.messages()
+    piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
+    frames = [b"route", *codec.encode_install_packed(7, IDENT, piece)]
+    assert taken(desk, frames)
 
 
 def test_a_chunk_of_an_old_term_is_not_taken() -> None:
