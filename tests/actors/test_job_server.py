@@ -37,7 +37,6 @@ OPTIONS = {
     "mapper": "wasm",
     "open_on_the_fly": True,
     "allow_native": False,
-    "open_on_the_fly": True,
     "request_timeout_ms": 5000,
     "job_idle_s": 60,
     "chunk_pairs": 10,
