@@ -39,7 +39,7 @@ from .actor import Actor, Socket, SocketOptions, main
 from .leader_link import LeaderLink
 from .participants import worker_names
 
-REQUESTS_HWM = 1000  # Of one client, that wait to be taken in.
+REQUESTS_HWM = 256  # Of one client, that wait to be taken in.
 ANSWERS_HWM = 4096  # That a slow client may leave lying; what is beyond is dropped.
 ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)

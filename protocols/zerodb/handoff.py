@@ -212,7 +212,7 @@ class Handoff:
 def _is_repeatable(message: Message) -> bool:
     """Whether it leaves the same when it is done a second time, with all that followed it."""
     header = message[2] if len(message) > 2 else b""
-    return header[2:3] not in _ONCE
+    return message[0][0] == RESULT or header[2:3] not in _ONCE
 
 
 _ONCE = frozenset(

@@ -454,15 +454,14 @@ class Session:
     def _tell_reader(self, message: Message, text: str, retry: bool = True) -> None:
         """Answers a request that was to go, or has gone, to a worker: [HEAD][routing id][..]."""
         kind, flags, *_ = HEAD.unpack(message[0])
-        if kind != ANSWER:
+        if kind == SILENT:
             self._drop(text)
             return
         prefix = message[1:2] + [b""] * (flags & ENVELOPE)
-        try:
-            extension = decode_request(message[2:]).extension
-        except RequestError as error:
-            extension = error.extension
-        request_type = peek(message[2:])[0]
+        if kind == RESULT:
+            request_type, extension = message[3][2], _echoed(message[3])
+        else:
+            request_type, extension = _asked(message[2:])
         refusal = RequestError(request_type, error_code(request_type), text, extension)
         self._answer(prefix, answers.encode_refusal(refusal, retry))
         self.counters["failed"] += 1
@@ -697,6 +696,14 @@ def _success(request: Request) -> Message:
     if isinstance(request, requests.Session):
         return answers.encode_session(request, request.session)
     return answers.encode_ok(request)
+
+
+def _asked(frames: Message) -> tuple[int, Extension]:
+    """The type of a request and its extension, whatever else is wrong with it."""
+    try:
+        return peek(frames)[0], decode_request(frames).extension
+    except RequestError as error:
+        return peek(frames)[0], error.extension
 
 
 def _split(answer: Message) -> tuple[Message, bytes]:

@@ -335,6 +335,16 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     assert (kind, index, routing_id, frames[0]) == (RESULT, 1, b"d", b"t" * 12)
     assert frames[1] == answers.encode_head(values.TRANSACTION, 0, request.extension)
 
+    world.workers[0].taken.clear()
+    world.workers[0].report(2, 1, world.now_ms)
+    world.run(lambda: bool(world.workers[0].taken))
+    assert world.workers[0].taken[0][0] == RESULT, "a new worker is asked again"
+    world.applies = False
+    world.workers[0].handoff.on_lost(world.now_ms)
+    world.run(lambda: len(world.answers) == 2, 10_000)
+    (answer,) = world.heard(b"d")
+    assert (answer.retry, answer.reqid) == (True, b"t" * 12)
+
 
 def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
     for own_url, took_ms in (("tcp://n1", 500), ("tcp://n2", 2500)):
