@@ -35,7 +35,6 @@ from kelek.storage.tables import Entry
 
 OPTIONS = {
     "mapper": "wasm",
-    "open_on_the_fly": True,
     "allow_native": False,
     "request_timeout_ms": 5000,
     "job_idle_s": 60,
