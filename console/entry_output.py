@@ -1,27 +1,11 @@
 """How entries are shown, one a line, as text and as JSON."""
 
 import base64
-import json
-import sys
-from typing import IO
-
-import click
 
 from ..protocols.zerodb import ops
 from ..protocols.zmqraft.entry import Entry
-from .endings import Ending
 
 KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint"}
-
-
-def stdin() -> IO[bytes]:
-    if sys.stdin is None:
-        raise Ending("-: standard input is closed; give it a file or a pipe")
-    return sys.stdin.buffer
-
-
-def show_json(value: object) -> None:
-    click.echo(json.dumps(value))
 
 
 def tables_text(data: bytes) -> str | None:

@@ -13,7 +13,7 @@ import click
 from ..protocols.record import RECORD_BYTES_MAX
 from .clusters import Where, opened
 from .endings import FAILED, INTERRUPTED, Ending
-from .entry_output import show_json, stdin
+from .output import show_json, stdin
 
 
 class Load(NamedTuple):

@@ -6,7 +6,7 @@ from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import MembersBusy, MembersRefused
 from .clusters import Where, opened
 from .endings import FAILED, Ending
-from .entry_output import show_json
+from .output import show_json
 
 
 def show(output: str, where: Where) -> None:

@@ -21,7 +21,8 @@ from ..storage.segment import Identity
 from ..storage.verify import Report, entries, read_identity, verify
 from .clusters import Where
 from .endings import FAILED, Ending
-from .entry_output import entry_json, entry_line, show_json
+from .entry_output import entry_json, entry_line
+from .output import show_json
 
 
 class Part(NamedTuple):

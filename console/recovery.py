@@ -25,7 +25,7 @@ from ..storage.rescue import Rescued, hold, inspect, rescue
 from ..storage.segment import Identity
 from ..storage.verify import Report, read_identity
 from .endings import FAILED, Ending
-from .entry_output import show_json
+from .output import show_json
 
 AUDIT = "recovery.log"  # Beside the data, one line of JSON for each recovery.
 UNFINISHED = "raft.recovering"

@@ -8,7 +8,7 @@ from ..clients.errors import LogError, LogTimeout
 from ..clients.log import Log
 from .clusters import Where, find_place
 from .endings import FAILED, Ending
-from .entry_output import show_json
+from .output import show_json
 
 
 def make(output: str, where: Where) -> None:

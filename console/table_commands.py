@@ -12,7 +12,7 @@ from ..clients.errors import TableTooLarge
 from ..clients.table import TableOptions
 from ..clients.table_steps import Change
 from .endings import FAILED, Ending
-from .entry_output import show_json, stdin
+from .output import show_json, stdin
 from .table_doors import Where, find_tables, opened_table
 from .table_output import data_json, data_text, pair_json, pair_text
 

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..actors import run_dir
-from ..actors.errors import OperatorError
-from ..actors.schema import url_problem
 from ..clients.errors import NoServer, TableError, TableTimeout
 from ..clients.table import Table
+from ..clients.urls import check_url
 from .endings import FAILED, Ending
 
 Where = dict[str, Any]
@@ -31,11 +29,15 @@ def find_tables(where: Where) -> Doors:
             if where[option]:
                 raise Ending("--url: a topology or node is given too; leave one of them out")
         for url in urls:
-            problem = url_problem(url)
-            if problem:
-                raise Ending(f"--url {url}: {'; '.join(problem)}")
+            try:
+                check_url(url)
+            except ValueError as error:
+                raise Ending(f"--url: {error}") from error
         return Doors(", ".join(urls), {url: url for url in urls}, False)
-    from ..actors import topology as topologies  # And with it YAML, for nothing with --url.
+    # And with it YAML, for nothing with --url.
+    from ..actors import run_dir
+    from ..actors import topology as topologies
+    from ..actors.errors import OperatorError
 
     path = where["topology"] or run_dir.default_path()
     try:
@@ -86,7 +88,8 @@ def in_one_line(doors: Doors, number: int) -> Iterator[None]:
         if not doors.by_topology:
             way_out = "does it run there, and is this its ZeroDB url?"
         urls = ", ".join(doors.urls.values())
-        raise Ending(f"{doors.name}: {error} at {urls}; {way_out}", FAILED) from error
+        named = f"{doors.name}: " if doors.by_topology else ""
+        raise Ending(f"{named}{error} at {urls}; {way_out}", FAILED) from error
     except TableTimeout as error:
         way_out = "a majority of the nodes must run; a write may still happen"
         raise Ending(f"{doors.name}: table {number}: {error}; {way_out}", FAILED) from error

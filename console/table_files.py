@@ -19,8 +19,8 @@ from ..clients.arguments import checked_key, checked_value
 from ..clients.errors import TableTooLarge
 from ..clients.table import Table
 from .endings import FAILED, INTERRUPTED, Ending
-from .entry_output import show_json
 from .loading import Progress, lines_of, progress
+from .output import show_json
 from .table_commands import bounds
 from .table_doors import Where, opened_table
 from .table_output import data_text, pair_json

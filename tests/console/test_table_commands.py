@@ -292,6 +292,16 @@ def test_watch(cluster: Cluster) -> None:
     ]
 
 
+def test_a_command_loads_little() -> None:
+    """The figure is time, below 200 ms; what takes the time is loading modules."""
+    code = (
+        "import sys; import kelek.console.kelek_cli, kelek.console.table_commands; "
+        "heavy = {'yaml', 'asyncio', 'pyarrow', 'kelek.protocols.zmqraft.client'}; "
+        "assert not heavy & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 # ---- the shell ----
 
 
