@@ -9,12 +9,14 @@ families come and go at once. So none is ever used twice: a table that is trunca
 when it is made anew, and the old one goes when it is durable that nobody needs it. A column family
 is called `number.cache.block.buffer.bloom.compression`: its options must be known to open it.
 
-Four traps of rocksdict 0.3.29 are kept out of here: flush() of one column family tears what is
-flushed as one apart; set_iterate_lower_bound() sets the upper bound; a Snapshot reads what is
-written after it; items() ends without a word where it meets damage.
+Traps of rocksdict 0.3.29 that are kept out of here: flush() of one column family tears apart what
+is flushed as one, and so does the end of an Rdict's life; compact_range() doesn't tell that it
+failed; set_iterate_lower_bound() sets the upper bound; a Snapshot reads what is written after it;
+items() ends without a word where it meets damage.
 """
 
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -28,7 +30,7 @@ import rocksdict
 from ..protocols.zerodb.values import TableOptions
 from .content import Piece, content_hash, split_points
 from .effects import Effects, apply_recorded, record_range
-from .errors import Damaged, StorageError, refused
+from .errors import Damaged, StorageError, StorageFull, refused
 from .operations import (
     BONDS,
     EXPIRIES,
@@ -45,6 +47,8 @@ from .rocks_families import (
     Family,
     Guard,
     Shared,
+    Stalled,
+    bare,
     database_options,
     family_name,
     family_options,
@@ -54,8 +58,12 @@ from .rocks_walk import Row, Walk, file_pieces, files_of
 from .tables import Entry, Outcome, Pair, TableInfo
 
 SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
-STUCK_MAX = 10  # Attempts of recover() until the database is opened anew.
-FREE_BYTES_MIN = 16 << 20  # On the disk, to do that: it needs some itself.
+BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
+STUCK_S = 20.0  # With space on the disk, until recover() opens the database anew.
+FREE_BYTES_MIN = 16 << 20  # On the disk, to do that or to flush: it needs some itself.
+STALL_S_MAX = 1.0  # Of a write, in which the engine flushes and compacts ...
+SETTLE_S_MAX = 10.0  # Before a flush ...
+STALL_POLL_S = 0.002  # ... and is asked again.
 EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it: about 0.3 s.
 PIECE_PAIRS = 64  # That are one piece then.
 
@@ -88,13 +96,11 @@ class RocksTables:
         self._scans: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
         self._database: rocksdict.Rdict | None = None
         self._next_number = 1  # Of a column family.
-        self._attempts = 0
+        self._stuck_since: float | None = None
         self._expires_ms: int | None = None  # None: it has to be looked up.
-        self._write_options = rocksdict.WriteOptions()
-        self._write_options.disable_wal = replicated  # type: ignore[method-assign, assignment]
-        self._sync_options = rocksdict.WriteOptions()
-        self._sync_options.disable_wal = replicated  # type: ignore[method-assign, assignment]
-        self._sync_options.sync = not replicated
+        self._write_options = _write_options(replicated, sync=False)
+        self._sync_options = _write_options(replicated, sync=not replicated)
+        self._stop: weakref.finalize[..., RocksTables] | None = None
         self._open(SPARE_MIN)
 
     # ---- opening ----
@@ -126,11 +132,17 @@ class RocksTables:
                 options,
                 access.read_only(False) if self._read_only else access.read_write(),
             )
+            # Whatever ends us, no column family is then flushed without the others.
+            self._stop = weakref.finalize(self, self._database.cancel_all_background, True)
             families = {
                 name: self._family(name, parsed.get(name, TableOptions()), own)
                 for name, (_, own) in made.items()
             }
-        self._load(families)
+        try:
+            self._load(families)
+        except StorageError:
+            self._shut()
+            raise
 
     def _next_name(self, options: TableOptions) -> str:
         number, self._next_number = self._next_number, self._next_number + 1
@@ -192,7 +204,8 @@ class RocksTables:
         self._reopen(wanted + max(SPARE_MIN + 1, len(self.families)))
 
     def _reopen(self, spares: int) -> None:
-        self.close()
+        self.flush()
+        self._shut()
         self._open(spares)
 
     # ---- reading ----
@@ -210,8 +223,13 @@ class RocksTables:
             self._expires_ms = first_expiry_ms(*firsts)
         return self._expires_ms
 
+    def _family_of(self, table: int) -> Family | None:
+        """None: the table is not there. Raises StorageError when nobody can tell."""
+        self._opened()
+        return self.families.get(table)
+
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None:
             return [None] * len(keys)
         with Guard(self.path):
@@ -219,7 +237,7 @@ class RocksTables:
             return found
 
     def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None:
             return [False] * len(keys)
         with Guard(self.path):
@@ -233,7 +251,7 @@ class RocksTables:
     def scan(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
     ) -> Iterator[Pair]:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None:
             return iter(())
         walk = Walk(self.path, family.data, start, end, reverse)
@@ -243,7 +261,7 @@ class RocksTables:
     def keys(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
     ) -> Iterator[bytes]:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None:
             return iter(())
         walk = Walk(self.path, family.data, start, end, reverse)
@@ -266,8 +284,22 @@ class RocksTables:
 
     def write(self, entries: Sequence[Entry], sync: bool = False) -> list[Outcome]:
         entries = [one for one in entries if one.log_index == 0 or one.log_index > self.applied[0]]
-        if not entries:
-            return []
+        until = time.monotonic() + STALL_S_MAX
+        while entries:
+            try:
+                return self._write(entries, sync)
+            except Stalled as error:  # Or waiting for space, which the engine would do for ever.
+                if time.monotonic() > until:
+                    full = StorageFull(self.path) if self._free() < FREE_BYTES_MIN else error
+                    self.problem = str(full)
+                    raise bare(full) from None
+                time.sleep(STALL_POLL_S)
+            except StorageError as error:
+                self.problem = str(error)
+                raise bare(error) from None
+        return []
+
+    def _write(self, entries: Sequence[Entry], sync: bool) -> list[Outcome]:
         unknown = {op.table for entry in entries for op in entry.ops}.difference(self.families)
         batch = None
         try:
@@ -275,11 +307,10 @@ class RocksTables:
             batch = Batch(self)
             outcomes = list(_outcomes(batch, entries))
             self._commit(batch, entries[-1], sync)
-        except StorageError as error:
+        except StorageError:
             if batch is not None:
                 for family in batch.made:  # Nothing is in them.
                     self._spare.setdefault(family.options, []).append(family)
-            self.problem = str(error)
             raise
         return outcomes
 
@@ -317,14 +348,27 @@ class RocksTables:
         return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]
 
     def flush(self) -> None:
-        with Guard(self.path):
-            if self._replicated:
-                # This one, and no other that rocksdict has, flushes all column families as one.
-                options = rocksdict.CompactOptions()
-                options.set_exclusive_manual_compaction(False)
-                self._opened().compact_range(None, None, options)
-            else:
+        if not self._replicated:
+            with Guard(self.path):
                 self._opened().flush_wal(True)
+            return
+        self._need(self._shared.buffers.get_usage())
+        until = time.monotonic() + SETTLE_S_MAX
+        while not self._flushed():
+            if time.monotonic() > until:
+                raise StorageError(self.path, "the engine does not flush", "see the file LOG there")
+            time.sleep(STALL_POLL_S)
+
+    def _flushed(self) -> bool:
+        """Flushes all tables as one; False: something was in the way."""
+        self._settle()
+        options = rocksdict.CompactOptions()
+        options.set_exclusive_manual_compaction(False)
+        with Guard(self.path):
+            # This one, and no other that rocksdict has, flushes all column families as one.
+            self._opened().compact_range(None, None, options)
+            read = self.families[SYSTEM].data.property_int_value
+            return not any(read(f"rocksdb.{name}") for name in BUFFERED)
 
     def recover(self) -> bool:
         """The engine goes on by itself some seconds after there is space again. Where it does
@@ -334,34 +378,58 @@ class RocksTables:
         try:
             if self._database is None:
                 self._open(0)
-            probe = rocksdict.WriteBatch(raw_mode=True)
-            probe.delete(b"probe", self.families[SYSTEM].handle)
-            with Guard(self.path):
-                self._opened().write(probe, self._sync_options)
+            self._probe()
         except StorageError as error:
             self.problem = str(error)
-            self._attempts += 1
-            if self._attempts % STUCK_MAX == 0 and not self._scanned() and self._room():
+            now = time.monotonic()
+            if self._free() < FREE_BYTES_MIN or self._stuck_since is None:
+                self._stuck_since = now
+            if now - self._stuck_since > STUCK_S and not self._scanned():
+                self._stuck_since = now
                 self._shut()
             return False
         self.problem = ""
-        self._attempts = 0
+        self._stuck_since = None
         self._drop_doomed()
         return not self.problem
 
-    def _room(self) -> bool:
+    def _probe(self) -> None:
+        """Raises what the engine says to a write that changes nothing."""
+        probe = rocksdict.WriteBatch(raw_mode=True)
+        probe.delete(b"probe", self.families[SYSTEM].handle)
+        with Guard(self.path):
+            self._opened().write(probe, self._sync_options)
+
+    def _settle(self) -> None:
+        """Waits until the engine takes writes; raises what it says when it does not."""
+        until = time.monotonic() + SETTLE_S_MAX
+        while True:
+            try:
+                self._probe()
+                return
+            except Stalled:
+                if time.monotonic() > until or self._free() < FREE_BYTES_MIN:
+                    raise
+                time.sleep(STALL_POLL_S)
+
+    def _free(self) -> int:
+        """Bytes on the disk."""
         disk = os.statvfs(self.path)
-        return disk.f_bavail * disk.f_frsize >= FREE_BYTES_MIN
+        return disk.f_bavail * disk.f_frsize
+
+    def _need(self, size: int) -> None:
+        """What is begun without space the engine waits with until there is some."""
+        if self._free() < size + FREE_BYTES_MIN:
+            raise StorageFull(self.path)
 
     # ---- upkeep ----
 
     def close_table(self, table: int) -> None:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None:
             return
-        if self._replicated:
-            self.flush()
-        else:
+        self.flush()
+        if not self._replicated:
             with Guard(self.path):
                 family.data.flush()
         if family.cache is not None:
@@ -369,19 +437,29 @@ class RocksTables:
             family.cache.set_capacity(family.options.cache_bytes)
 
     def compact(self, table: int, start: bytes = b"", end: bytes = b"") -> None:
-        family = self.families.get(table)
-        if family is not None:
-            with Guard(self.path):
-                family.data.compact_range(start or None, end or None)
+        family = self._family_of(table)
+        if family is None:
+            return
+        errors = "rocksdb.background-errors"
+        with Guard(self.path):
+            before = family.data.property_int_value(errors)
+            self.flush()
+            self._need(family.data.property_int_value("rocksdb.total-sst-files-size") or 0)
+            family.data.compact_range(start or None, end or None)
+            failed = family.data.property_int_value(errors) != before
+        if failed:
+            self._probe()
+            raise StorageError(self.path, f"compacting table {table} failed", "see the file LOG")
 
     def checkpoint(self, path: str) -> tuple[int, int]:
         _make_folder(os.path.dirname(path))
+        self.flush()
         with Guard(path):
             rocksdict.Checkpoint(self._opened()).create_checkpoint(path)
         return self.applied
 
     def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None or count < 1:
             return []
         with Guard(self.path):
@@ -398,7 +476,7 @@ class RocksTables:
             yield pairs[0][0], sum(len(key) + len(value) for key, value in pairs)
 
     def info(self, table: int) -> TableInfo | None:
-        family = self.families.get(table)
+        family = self._family_of(table)
         if family is None:
             return None
         names = ("estimate-num-keys", "total-sst-files-size", "cur-size-all-mem-tables")
@@ -412,24 +490,17 @@ class RocksTables:
         return content_hash(self.scan(table))
 
     def close(self) -> None:
-        if self._database is not None:
-            if not self._read_only and not self.problem:
+        if self._database is not None and not self._read_only:
+            with suppress(StorageError):  # What a full disk refuses is in the log of either kind.
                 self.flush()
-            self._shut()
+        self._shut()
 
     def _shut(self) -> None:
-        families = [*self.families.values(), *self._doomed]
-        families += [family for spare in self._spare.values() for family in spare]
+        """The database closes with the last that refers to it; what is not flushed is lost."""
+        if self._stop is not None:
+            self._stop()
+        self._stop = self._database = None
         self.families, self._spare, self._doomed = {}, {}, []
-        database, self._database = self._database, None
-        for family in families:
-            # It flushes once more; what a full disk refuses is in the log of this or that kind.
-            with suppress(StorageError), Guard(self.path):
-                family.data.close()
-        del families
-        if database is not None:
-            with Guard(self.path):
-                database.close()
 
 
 def _outcomes(batch: Batch, entries: Sequence[Entry]) -> Iterator[Outcome]:
@@ -443,6 +514,14 @@ def _outcomes(batch: Batch, entries: Sequence[Entry]) -> Iterator[Outcome]:
             else:
                 if data:
                     yield Outcome(entry.log_index, place, data)
+
+
+def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:
+    options = rocksdict.WriteOptions()
+    options.disable_wal = replicated  # type: ignore[method-assign, assignment]
+    options.sync = sync
+    options.no_slowdown = True  # It says so instead of waiting.
+    return options
 
 
 def _make_folder(path: str) -> None:

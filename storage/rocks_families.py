@@ -16,7 +16,12 @@ LOG_FILES_MAX = 4  # ... so many files.
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _DAMAGED = ("Corruption", "checksum mismatch")
+_STALLED = "Write stall"
 _LOCKED = ("lock hold by current process", "While lock file", "Resource temporarily unavailable")
+
+
+class Stalled(StorageError):
+    """The engine can't take this write before it has flushed or compacted something."""
 
 
 class Shared(NamedTuple):
@@ -64,7 +69,14 @@ class Guard:
     ) -> None:
         if error is None or kind not in (Exception, rocksdict.DbClosedError):
             return
+        error.__traceback__ = None
         raise storage_error(self.place, str(error)) from None
+
+
+def bare(error: StorageError) -> StorageError:
+    """An error without what it passed on its way: that would hold the database open."""
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def storage_error(place: str, text: str) -> StorageError:
@@ -72,6 +84,10 @@ def storage_error(place: str, text: str) -> StorageError:
     text = " ".join(text.split())
     if any(words in text for words in _FULL):
         return StorageFull(place)
+    if _STALLED in text:
+        return Stalled(
+            place, "the engine does not keep up with what is written", "it is tried again"
+        )
     if any(words in text for words in _LOCKED):
         return StorageLocked(place, "another process writes these tables", "end it first")
     if any(words in text for words in _DAMAGED):
@@ -130,7 +146,10 @@ def database_options(shared: Shared, replicated: bool) -> rocksdict.Options:
     options.set_write_buffer_manager(shared.buffers)
     options.set_max_open_files(shared.files_max)
     options.set_target_file_size_base(FILE_BYTES)
-    options.set_max_write_buffer_number(4)
+    options.set_max_write_buffer_number(3)  # From 4 on the engine slows writes down, and we ...
+    options.set_level_zero_slowdown_writes_trigger(36)  # ... wait only where it has to stop them.
+    options.set_level_zero_stop_writes_trigger(36)
+    options.set_soft_pending_compaction_bytes_limit(0)
     options.set_max_background_jobs(2)
     options.set_bytes_per_sync(1 << 20)
     options.set_max_total_wal_size(256 << 20)

@@ -130,4 +130,4 @@ class Tables(Protocol):
         """32 bytes that are equal for equal keys and values; reads the whole table."""
 
     def close(self) -> None:
-        """Ends the use of it; what was written is flushed."""
+        """Ends the use of it; what was written is flushed, unless the disk is full."""
