@@ -167,6 +167,8 @@ def history(shell: Shell) -> Iterator[None]:
     def completer(word: str, state: int) -> str | None:
         if state == 0:
             found[:] = shell.complete(readline.get_line_buffer()[: readline.get_endidx()], word)
+            if len(found) == 1 and not found[0].endswith("/"):
+                found[0] += " "
         return found[state] if state < len(found) else None
 
     readline.set_completer(completer)

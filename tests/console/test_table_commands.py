@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -345,6 +347,59 @@ def test_a_shell_gives_its_topology_to_every_command(
 ) -> None:
     Path("topology.yaml").rename("other.yaml")
     assert ok("shell", "-t", "other.yaml", stdin=b"table count 7") == "0\n"
+
+
+class Terminal:
+    """A shell as somebody at a keyboard has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fd, inner = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kelek.console.kelek_cli", "shell", "7"],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**os.environ, "XDG_STATE_HOME": str(folder), "TERM": "dumb"},
+            start_new_session=True,
+        )
+        os.close(inner)
+
+    def type(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Reads on until it was shown."""
+        while text not in self.seen:
+            ready, _, _ = select.select([self.fd], [], [], 60)
+            assert ready, f"{text!r} was not shown: {self.seen!r}"
+            self.seen += os.read(self.fd, 1 << 16).decode()
+        self.seen = self.seen.partition(text)[2]
+
+    def end(self) -> None:
+        self.type("\x04")
+        assert self.process.wait(60) == 0
+        os.close(self.fd)
+
+
+def test_a_shell_at_a_terminal(cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("readline")
+    terminal = Terminal(tmp_path)
+    terminal.wait_for("kelek 7> ")
+    terminal.type("put k vvv\n")
+    terminal.wait_for("kelek 7> ")
+    terminal.type("sca\t--ke\t\n")
+    terminal.wait_for("scan --keys-only")
+    terminal.wait_for("\nk\r\n")
+    terminal.type("get no\n")
+    terminal.wait_for("no key no")
+    terminal.wait_for("kelek 7> ")
+    terminal.end()
+    again = Terminal(tmp_path)
+    again.wait_for("kelek 7> ")
+    again.type("\x1b[A\x1b[A\n")  # The line before the last one, of the shell before.
+    again.wait_for("\nk\r\n")
+    again.end()
 
 
 def shell_of(number: int | None) -> Any:
