@@ -618,3 +618,48 @@ def test_only_what_is_applied_is_compacted() -> None:
     desk.result(Made(Snapshot(51, 2, 5000, 10, CONFIG)))
     desk.wake(6000)
     assert desk.compacted == []
+
+
+def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
+    desk = Desk(entries=100)
+    desk.lead()
+    core = desk.peer.core
+    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
+    desk.wake()
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+    desk.wake(20)
+    desk.peer.on_applied(151, by_all=40)
+    assert desk.peer.last_applied == 151, "reads need the state machine alone"
+    desk.wake()
+    desk.result(Made(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    desk.wake(10_000)
+    assert desk.compacted == [40]
+    desk.peer.on_applied(151, by_all=151)
+    desk.wake(10_000)
+    assert desk.compacted == [40, 151]
+
+
+def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
+    desk = Desk(entries=100)
+    desk.lead()
+    core = desk.peer.core
+
+    def due(size: int) -> bool:
+        """Whether a snapshot is made with 150 more entries of so many bytes."""
+        data = b"x" * (size // 150)
+        block = encode_block(core.log.last_index + 1, core.term, [Record(0, None, data)] * 150)
+        core.propose(block)
+        orders = desk.wake()
+        core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+        orders += desk.wake(20)
+        desk.peer.on_applied(core.commit_index)
+        orders += desk.wake(20)
+        return any(isinstance(order, Make) and order.last_index for order in orders)
+
+    assert due(150)
+    desk.result(Made(Snapshot(core.commit_index, core.term, 5000, 20 * MEGABYTE, CONFIG)))
+    assert not due(8 * MEGABYTE)
+    assert not due(8 * MEGABYTE)
+    assert due(8 * MEGABYTE)
+    desk.result(Made(Snapshot(core.commit_index, core.term, 5000, MEGABYTE, CONFIG)))
+    assert due(150), "a small one may be made again at once"
