@@ -293,12 +293,21 @@ class Session:
                 self._answer(
                     prefix, answers.encode_server_info(request, features, self.setup.software)
                 )
-            case requests.TableInfo():
-                if self.setup.workers > 1:
-                    self._answer(prefix, answers.encode_table_info(request, self._tables()))
-                    return
-                to = self._direct if self._is_stale(request.extension.flags) else self._reads
-                self._hand(to, 0, ANSWER, prefix, frames)
+            case requests.TableInfo(table=None) if self.setup.workers > 1:
+                self._answer(prefix, answers.encode_table_info(request, self._tables()))
+            case (
+                requests.Read()
+                | requests.Count()
+                | requests.Exists()
+                | requests.Scan()
+                | requests.SplitPoints()
+                | requests.TableInfo()
+                | requests.Watch()
+            ):
+                table = request.table or 0
+                straight = self._is_stale(request.extension.flags) or table in self.setup.local
+                to = self._direct if straight else self._reads
+                self._hand(to, table, ANSWER, prefix, frames)
             case _:
                 self._modify(prefix, frames, request)
 
