@@ -700,6 +700,8 @@ ssize_t klk_output_ops(const uint8_t *output, size_t size, uint32_t table, uint8
 
 /* ---- requests.c: requests of tables in an arena (docs/protocols/zerodb.md) ---- */
 
+enum klk_request_limit { KLK_TTL_S_MAX = 315360000 }; /* ten years */
+
 enum klk_request_shape {
     KLK_REQUEST_OTHER = 0, /* to be decoded one by one: malformed, or of a rare type */
     KLK_REQUEST_READ = 1,  /* of a table; the frames behind its number are not looked at */

@@ -13,7 +13,9 @@ enum {
     ENTRY_HEAD = 4 + 5, /* magic, operation, table */
     HEAD_BYTES = 24,
     REQID_OFFSET = 9, /* within our extension */
-    OWN_FROM = 25     /* time to live and session begin here */
+    TTL_OFFSET = 25,
+    LEASE_OFFSET = 33,
+    EXTENSION_BYTES = 41
 };
 
 static const uint8_t EXTENSION[] = {0x6b, 0x4c, 0x4b, 0x01};
@@ -43,17 +45,20 @@ static int is_key(uint32_t size) { return size && size <= KLK_KEY_BYTES_MAX; }
 /* ---- our extension ---- */
 
 /* Reads what stands behind a header's last byte of the text. KLK_ECORRUPT: not as it should be, or
- * with fields that are for those who decode one by one. */
-static int extension_read(const uint8_t *data, uint32_t size, struct klk_request *request) {
+ * of a write that does more than to write. */
+static int extension_read(const uint8_t *data, uint32_t size, int writes,
+                          struct klk_request *request) {
     if (size < 3 || memcmp(data, EXTENSION, 3) != 0) return KLK_OK; /* Ignored, as the text says. */
     if (size < sizeof EXTENSION || data[3] != EXTENSION[3]) return KLK_ECORRUPT;
-    if (size < 41 && size != 21 && size != 25 && size != 33) return KLK_ECORRUPT;
+    if (size < EXTENSION_BYTES && size != 21 && size != TTL_OFFSET && size != LEASE_OFFSET)
+        return KLK_ECORRUPT;
     request->extended = 1;
     request->extension = data[4];
     request->deadline_ms = klk_get_u32(data + 5);
     memcpy(request->reqid, data + REQID_OFFSET, sizeof request->reqid);
-    for (uint32_t i = OWN_FROM; i < size && i < 41; i++)
-        if (data[i]) return KLK_ECORRUPT;
+    uint64_t ttl_ms = size >= LEASE_OFFSET ? klk_get_u64(data + TTL_OFFSET) : 0;
+    uint64_t lease = size >= EXTENSION_BYTES ? klk_get_u64(data + LEASE_OFFSET) : 0;
+    if (ttl_ms > KLK_TTL_S_MAX * 1000ull || (writes && (ttl_ms || lease))) return KLK_ECORRUPT;
     return KLK_OK;
 }
 
@@ -164,7 +169,7 @@ static void request_read(const struct klk_messages *arena, int routed, uint32_t 
     if (!reads && !writes) return;
     uint32_t behind = 3, table_size;
     if (writes && size > 3) request->flags = header[behind++];
-    if (extension_read(header + behind, size - behind, request) != KLK_OK) return;
+    if (extension_read(header + behind, size - behind, writes, request) != KLK_OK) return;
     const uint8_t *table = frame_at(&frames, 1, &table_size);
     if (table_size != 4) return;
     request->table = klk_get_u32(table);

@@ -181,7 +181,8 @@ def decode_extension(header: bytes, offset: int) -> Extension:
      u64      session, or lease of a snapshot; 0: none
 
     The last three may be missing, from the end; bytes behind them are ignored.
-    Raises ValueError when it ends within a field, or has another version.
+    Raises ValueError when it ends within a field, has another version or a time to live beyond
+    ten years.
     """
     if header[offset : offset + 3] != EXTENSION_MAGIC[:3]:
         return NO_EXTENSION
@@ -192,4 +193,9 @@ def decode_extension(header: bytes, offset: int) -> Extension:
         ends = ", ".join(map(str, _EXTENSION_ENDS))
         raise ValueError(f"frame 0: expected an extension of {ends} bytes or more, found {size}")
     data = header[offset + 4 : offset + EXTENSION_BYTES]
-    return Extension(*_FIELDS.unpack(data.ljust(_FIELDS.size, b"\0")))
+    extension = Extension(*_FIELDS.unpack(data.ljust(_FIELDS.size, b"\0")))
+    if extension.ttl_ms > TTL_MS_MAX:
+        raise ValueError(
+            f"frame 0: expected a time to live of {TTL_MS_MAX} at most, found {extension.ttl_ms}"
+        )
+    return extension

@@ -29,10 +29,10 @@ def twin_shape(frames: list[bytes]) -> int:
         extension = decode_extension(frames[0], 3 if request_type in READS else 4)
     except ValueError:
         return OTHER
-    if extension.ttl_ms or extension.lease:
-        return OTHER
     if request_type in READS:
         return READ
+    if extension.ttl_ms or extension.lease:
+        return OTHER
     try:
         request = decode_request(frames)
     except RequestError:

@@ -18,7 +18,9 @@ REQID = st.binary(min_size=12, max_size=12)
 EXTENSION = st.one_of(
     st.just(NO_EXTENSION),
     st.builds(Extension, st.integers(0, 31), U32, REQID, st.just(0), st.just(0), st.just(0)),
-    st.builds(Extension, st.integers(0, 31), U32, REQID, U32, U64, U64),
+    st.builds(
+        Extension, st.integers(0, 31), U32, REQID, U32, st.integers(0, values.TTL_MS_MAX), U64
+    ),
 ).filter(lambda extension: extension == NO_EXTENSION or extension != Extension(reqid=bytes(12)))
 
 

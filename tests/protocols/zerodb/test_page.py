@@ -7,6 +7,7 @@ from kelek.protocols.zerodb import ops, requests, values
 from kelek.protocols.zerodb.codec import decode_request
 from kelek.protocols.zerodb.values import Extension
 
+YEAR_MS = 365 * 24 * 3600 * 1000
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols" / "zerodb.md").read_text(encoding="utf-8")
 
 
@@ -52,7 +53,7 @@ def test_limits() -> None:
         "mapper": f"{values.MAPPER_BYTES_MAX >> 20} MiB, {values.THREADS_MAX} threads",
         "transaction": f"{values.COMPARES_MAX} compares, {values.COMPARES_MAX} operations",
         "parts of a split": f"{values.SPLIT_POINTS_MAX}",
-        "time to live of a session": f"{values.TTL_MS_MAX // (365 * 24 * 3600 * 1000)} years",
+        "time to live, of a session or of keys": f"{values.TTL_MS_MAX // YEAR_MS} years",
         "error text": f"{values.TEXT_BYTES_MAX} bytes",
     }
     for what, most in expected.items():
