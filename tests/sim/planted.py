@@ -85,6 +85,7 @@ PLANTS = (
                 "        if not message.transfer and (message.last_term, message.last_index) < (",
             ),
         ),
+        first=90,
     ),
     Plant(
         "acknowledged before it is synced",
@@ -147,13 +148,13 @@ PLANTS = (
                 "if message.last_term < log.last_term:",
             ),
         ),
-        first=3,
+        first=6,
     ),
     Plant(
         "two votes in a term",
         (Patch(CORE, "granted and self.voted_for in (None, sender) and", "granted and"),),
         told="vote changed|both lead",
-        first=2,
+        first=13,
     ),
     Plant(
         "follower answers before its disk",
@@ -164,7 +165,7 @@ PLANTS = (
                 "            self._messages.append(",
             ),
         ),
-        first=3,
+        first=9,
     ),
     Plant(
         "commit index beyond what is known to be equal",
@@ -180,7 +181,7 @@ PLANTS = (
         "request ids of replaced updates kept",
         (Patch(JOBS, "        self._reqids.truncate(last_index)\n", ""),),
         told="acknowledged|order of",
-        first=48,
+        first=61,
     ),
     Plant(
         "no chain between a client's packs",
@@ -215,6 +216,7 @@ PLANTS = (
         "an installed snapshot leaves the log as it was",
         (Patch(JOBS, "self._written, self.reset = index, True", "self._written = index"),),
         told=f"{LOST}|not everything",
+        first=5,
     ),
     Plant(
         "a snapshot is named before it is durable",
@@ -266,7 +268,7 @@ PLANTS = (
             ),
         ),
         told=f"{LOST}|commits without a majority",
-        first=11,
+        first=27,
     ),
     Plant(
         "a configuration in force only when it is committed",
