@@ -415,13 +415,13 @@ class TableSteps:
         extension = Extension() if lease is None else Extension(WITH_LEASE, lease=lease)
         if asked.empty:
             raise ValueError("the range is empty: no key can lie in it")
-        server = yield from self.server()
-        request = requests.RangeJob(self.number, chunk_pairs, asked.start, asked.last, extension)
-        _, answer = yield from self._ask(request, server.url)
+        exchange, answer = yield from self._ask(
+            requests.RangeJob(self.number, chunk_pairs, asked.start, asked.last, extension)
+        )
         apid, snapshot = _decoded(answers.decode_apid, answer)
         if snapshot is None:
-            return RangeJob(apid, server.url)
-        return RangeJob(apid, server.url, snapshot.lease, snapshot.path, snapshot.index)
+            return RangeJob(apid, exchange.url)
+        return RangeJob(apid, exchange.url, snapshot.lease, snapshot.path, snapshot.index)
 
     def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a job, each given out once: so none is asked for again."""

@@ -79,6 +79,7 @@ class Exchange:
         "request",
         "sent",
         "size",
+        "url",
     )
 
     def __init__(self, request: Request, reqid: bytes, deadline_ms: int, bound: str = "") -> None:
@@ -89,6 +90,7 @@ class Exchange:
         self.number = 0  # Its place in the order.
         self.due_ms = 0  # Not to be sent before.
         self.sent = request  # As it was sent last.
+        self.url = ""  # Of the server that it was sent to last.
         self.size = 0  # Bytes of its frames, when it was sent.
         self.answer: Answer | None = None
         self.refusal = ""  # Why it can't be sent.
@@ -208,7 +210,7 @@ class Client:
         exchange = self._sent.get(reqid)
         if exchange is None:
             self.counters["strays"] += 1
-        elif answer.retry and now_ms < exchange.deadline_ms and not exchange.bound:
+        elif answer.retry and now_ms < exchange.deadline_ms:
             self._on_again(exchange, now_ms)
         else:
             self._refused = 0
@@ -324,7 +326,7 @@ class Client:
             extension = extension._replace(
                 reqid=exchange.reqid, deadline_ms=extension.deadline_ms or left_ms
             )
-        exchange.sent = exchange.request._replace(extension=extension)
+        exchange.sent, exchange.url = exchange.request._replace(extension=extension), server.url
         frames = encode_request(exchange.sent)
         exchange.size = sum(map(len, frames))
         if not self._sent:

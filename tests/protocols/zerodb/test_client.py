@@ -250,6 +250,19 @@ def test_what_is_bound_to_a_server_is_lost_with_it() -> None:
     assert late.refusal
 
 
+def test_what_is_bound_is_asked_again_where_it_is() -> None:
+    net = Net(again_ms=50)
+    net.deliver()
+    net.servers[net.server].cannot = 1
+    bound = net.begin(requests.JobStatus(1), net.server)
+    net.deliver()
+    assert not bound.done
+    net.now_ms += 50
+    net.deliver()
+    assert done([bound])
+    assert bound.url == net.server
+
+
 def test_the_window_has_limits() -> None:
     net = Net(requests_max=2, bytes_max=1000)
     net.deliver()
