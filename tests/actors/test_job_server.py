@@ -36,6 +36,7 @@ from kelek.storage.tables import Entry
 OPTIONS = {
     "mapper": "wasm",
     "allow_native": False,
+    "open_on_the_fly": True,
     "request_timeout_ms": 5000,
     "job_idle_s": 60,
     "chunk_pairs": 10,
