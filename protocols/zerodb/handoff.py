@@ -152,9 +152,15 @@ class Handoff:
         if self._lost_ms is None:
             self._lost_ms = now_ms
 
-    def on_epoch(self, epoch: int, now_ms: int) -> list[Message]:
+    def on_epoch(
+        self, epoch: int, now_ms: int, elsewhere: Callable[[], set[bytes]] = set
+    ) -> list[Message]:
         """A report of this epoch has come: of a new one, what the old one has not answered goes to
-        it again. Returns the requests that must not: they may have been done."""
+        it again. Returns the requests that must not: they may have been done.
+
+        elsewhere   the routing ids of those who wait for anything else: a REQ socket does so only
+                    when it was answered, and must not get the same answer again
+        """
         self._lost_ms = None
         if epoch == self.epoch:
             return []
@@ -164,23 +170,33 @@ class Handoff:
             return []
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
+        asked = elsewhere()
         doubtful: list[Message] = []
-        for batch in self._unsent:
-            if batch.position:
-                batch.position = 0
-                doubtful += self._without_doubtful(batch)
-        return doubtful
-
-    @staticmethod
-    def _without_doubtful(batch: Batch) -> list[Message]:
-        messages = list(batch.messages())
-        doubtful = [message for message in messages if not _is_repeatable(message)]
-        if doubtful:
-            batch.frames.clear()
-            for message in messages:
-                if _is_repeatable(message):
+        for batch in reversed(self._unsent):
+            again: list[Message] = []
+            for message in reversed(list(batch.messages())):
+                routing_id = message[1]
+                newer = routing_id in asked
+                asked.add(routing_id)
+                if not batch.position or batch.loose:
+                    again.append(message)
+                elif message[0][1] & ENVELOPE and newer:
+                    continue
+                elif _is_repeatable(message):
+                    again.append(message)
+                else:
+                    doubtful.append(message)
+            batch.position = 0
+            if len(again) < batch.frames.count:
+                batch.frames.clear()
+                for message in reversed(again):
                     batch.frames.add(message)
-        return doubtful
+        return doubtful[::-1]
+
+    def messages(self) -> Iterator[Message]:
+        """The requests that it has not answered."""
+        for batch in (*self._sent, *self._unsent):
+            yield from batch.messages()
 
     @property
     def deadline_ms(self) -> int | None:

@@ -473,6 +473,22 @@ def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice()
     assert len(worker.taken) == 2
 
 
+def test_a_req_socket_that_has_gone_on_is_not_answered_twice() -> None:
+    world = led(local=frozenset({9}))
+    worker = world.workers[0]
+    local = (9).to_bytes(4, "little")
+    for routing_id in (b"a", b"b", b"c"):
+        world.ask(routing_id, b"", READ, local, routing_id)
+    world.run(lambda: len(worker.taken) == 3)
+    world.applies = False
+    world.ask(b"a", b"", READ, local, b"second")  # It was answered, then; so were ...
+    world.ask(b"b", b"", PARTSYNC, TABLE, b"k", b"second")
+    worker.taken.clear()
+    worker.report(2, 0, world.now_ms)
+    world.run(lambda: len(worker.taken) == 2)
+    assert [(taken[5], taken[6][-1]) for taken in worker.taken] == [(b"c", b"c"), (b"a", b"second")]
+
+
 def test_a_worker_that_is_gone_for_long_leaves_nobody_without_an_answer() -> None:
     world = Served(local=frozenset({7}), request_timeout_ms=500)
     world.applies = False

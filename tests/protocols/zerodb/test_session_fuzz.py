@@ -65,3 +65,82 @@ def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
     for worker in world.workers:
         found.update(taken[5] for taken in worker.taken if taken[0] == ANSWER)
     assert found == Counter(asked)
+
+
+class Mortal:
+    """A worker that answers what it was handed a while later, unless it dies before."""
+
+    def __init__(self, world: Served, number: int) -> None:
+        self.world = world
+        self.worker = world.workers[number]
+        self.epoch = 1
+        self.answered: list[bytes] = []
+        self._done = 0
+
+    def work(self, share: float = 1.0) -> None:
+        """Answers a share of what it was handed, in order."""
+        taken = self.worker.taken
+        end = self._done + int((len(taken) - self._done) * share)
+        for kind, _, epoch, _, _, routing_id, _ in taken[self._done : end]:
+            if epoch == self.epoch and kind == ANSWER:  # Others were for its predecessor.
+                self.answered.append(routing_id)
+        self._done = end
+        if end == len(taken) and taken:
+            self.worker.handoff.on_handled(taken[-1][4])
+
+    def die(self) -> None:
+        """What it was handed and has not answered is lost with it."""
+        self._done = len(self.worker.taken)
+        self.epoch += 1
+        self.worker.report(self.epoch, len(self.world.log.records), self.world.now_ms)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_dies_each_request_is_answered_once(seed: int) -> None:
+    rng = Random(seed)
+    world = Served(workers=2, local=frozenset({9}), request_timeout_ms=rng.choice([300, 5000]))
+    mortals = [Mortal(world, number) for number in range(2)]
+    asked: list[bytes] = []
+
+    def ask() -> None:
+        routing_id = b"%06d" % len(asked)
+        asked.append(routing_id)
+        table = rng.choice(TABLES)
+        if rng.random() < 0.5:
+            world.ask(routing_id, b"\x31\x01\x10", table, b"k")
+        else:
+            flags = rng.choice([b"\0", b"\1"])
+            world.ask(routing_id, b"\x31\x01\x20" + flags, table, b"k", routing_id)
+
+    def lose_leader() -> None:
+        for peer in world.peers:
+            if peer.leads:
+                peer.leads = False
+                world.reset(peer)
+
+    for _ in range(200):
+        at_ms = rng.randrange(2000)
+        chance = rng.random()
+        if chance < 0.04:
+            world.at(at_ms, lose_leader)
+            world.at(at_ms + 200, lambda: world.lead(rng.choice(["n1", "n2", "n3"])))
+        elif chance < 0.08:
+            world.at(at_ms, rng.choice(mortals).die)
+        elif chance < 0.4:
+            world.at(at_ms, lambda: rng.choice(mortals).work(rng.random()))
+        else:
+            world.at(at_ms, ask)
+    world.at(2500, lambda: world.lead("n1"))
+    for pause_ms in range(2600, 9000, 100):
+        for mortal in mortals:
+            world.at(pause_ms, mortal.work)
+    world.run(lambda: world.now_ms > 3600 and not world.session.inflight, 20_000)
+    found = Counter(answer[0] for answer in world.answers)
+    for mortal in mortals:
+        found.update(mortal.answered)
+    # Only who was handed to a worker that died may hear twice: it had answered, and not said so.
+    again = {
+        taken[5] for mortal in mortals for taken in mortal.worker.taken if taken[2] < mortal.epoch
+    }
+    assert set(found) == set(asked)
+    assert {routing_id for routing_id, times in found.items() if times > 1} <= again
