@@ -322,7 +322,8 @@ class RocksTables:
             self._opened().write(made, self._sync_options if sync else self._write_options)
         self.families = batch.families
         self.applied = at or self.applied
-        self._expires_ms = None
+        if batch.keeps_books:
+            self._expires_ms = None
         self.problem = ""
         if batch.dropped:
             self._doomed += batch.dropped

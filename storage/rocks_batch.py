@@ -73,7 +73,7 @@ class Batch:
 
     def __init__(self, tables: Below) -> None:
         self._tables = tables
-        self.families = dict(tables.families)  # As they are behind this batch.
+        self.families = tables.families  # As they are behind this batch; a copy when they change.
         self._batch = rocksdict.WriteBatch(raw_mode=True)
         self._changes: dict[int, list[Change]] = {}  # That no overlay has yet.
         self._overlays: dict[int, Overlay] = {}
@@ -90,11 +90,12 @@ class Batch:
     def create(self, table: int, options: TableOptions) -> None:
         family = self._tables.take_family(options)
         self.made.append(family)
-        self.families[table] = family
+        self.families = {**self.families, table: family}
         name = TABLES + NUMBER.pack(table)
         self._batch.put(name, family.name.encode(), self.families[SYSTEM].handle)
 
     def drop(self, table: int) -> None:
+        self.families = dict(self.families)
         self.dropped.append(self.families.pop(table))
         self._batch.delete(TABLES + NUMBER.pack(table), self.families[SYSTEM].handle)
         self._overlays[table] = Overlay()
@@ -139,6 +140,11 @@ class Batch:
             self._note(table, lambda overlay: overlay.delete_range(start, end))
 
     # ---- the rest of it ----
+
+    @property
+    def keeps_books(self) -> bool:
+        """Whether it changes what is kept beside the tables."""
+        return SYSTEM in self._changes or SYSTEM in self._overlays
 
     def finish(self, at: tuple[int, int] | None) -> rocksdict.WriteBatch:
         """The engine's batch; families is what there is when it is written."""
