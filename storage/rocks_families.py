@@ -33,13 +33,14 @@ class Shared(NamedTuple):
 
     @classmethod
     def of(cls, cache_bytes: int, write_buffer_bytes: int) -> "Shared":
-        """A cache of blocks and a bound for what is not flushed yet, in bytes; a quarter of the
-        files that the process may open for each of its databases."""
+        """A cache of blocks and a bound for what is not flushed yet, in bytes; an eighth of the
+        files that the process may open for each of its databases. Beside these each table that
+        was made since the start has the database's folder open."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return cls(
             rocksdict.Cache(cache_bytes),
             rocksdict.WriteBufferManager(write_buffer_bytes, False),
-            max(min(files // 4, 1 << 16), 64),
+            max(min(files // 8, 1 << 16), 64),
         )
 
 
@@ -145,6 +146,7 @@ def database_options(shared: Shared, replicated: bool) -> rocksdict.Options:
     options.set_atomic_flush(replicated)
     options.set_write_buffer_manager(shared.buffers)
     options.set_max_open_files(shared.files_max)
+    options.set_table_cache_num_shard_bits(4)  # Each shard takes a file more than its share.
     options.set_target_file_size_base(FILE_BYTES)
     options.set_max_write_buffer_number(3)  # From 4 on the engine slows writes down, and we ...
     options.set_level_zero_slowdown_writes_trigger(36)  # ... wait only where it has to stop them.

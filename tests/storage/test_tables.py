@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -287,6 +289,68 @@ def test_a_checkpoint_never_changes(rocks: RocksTables, shared: Shared, tmp_path
 def test_one_process_writes(rocks: RocksTables, shared: Shared) -> None:
     with pytest.raises(StorageLocked):
         open_tables(rocks.path, shared, replicated=True)
+
+
+def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
+    """The engine's objects flush their own column family when they end, each for itself."""
+    path = str(tmp_path / "db")
+    script = f"""
+from kelek.protocols.zerodb.ops import Put
+from kelek.storage.rocks import open_tables
+from kelek.storage.rocks_families import Shared
+from kelek.storage.tables import Entry
+tables = open_tables({path!r}, Shared.of(1 << 20, 8 << 20), True)
+for index in (1, 2):
+    tables.write([Entry(index, 1, [Put(table, [b"k"], [b"%d" % index]) for table in (7, 8)])])
+    if index == 1:
+        tables.flush()
+raise AssertionError("a bug")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert "a bug" in process.stderr
+    tables = open_tables(path, Shared.of(1 << 20, 8 << 20), replicated=True)
+    assert tables.applied == (1, 1), "what was not flushed as one is not there at all"
+    assert [tables.get(table, [b"k"]) for table in (7, 8)] == [[b"1"]] * 2
+    tables.close()
+
+
+def test_descriptors_are_bounded(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    few = Shared.of(1 << 20, 8 << 20)._replace(files_max=40)
+    tables = open_tables(path, few, replicated=True)
+    write(tables, *[put(table, a=str(table)) for table in range(100)])
+    tables.flush()
+    assert len(list(Path(path).glob("*.sst"))) >= 100
+    for _ in range(2):
+        assert [tables.get(table, [b"a"]) for table in range(100)] == [
+            [b"%d" % table] for table in range(100)
+        ]
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert len([link for link in links if link.startswith(path) and ".sst" in link]) <= 40
+    # Beside its files each table has the folder open until the next start.
+    assert len([link for link in links if link.startswith(path)]) <= 100 + 40 + 30
+    tables.close()
+
+
+def test_scans_take_bounded_memory(tmp_path: Path) -> None:
+    small = Shared.of(4 << 20, 8 << 20)
+    tables = open_tables(str(tmp_path / "db"), small, replicated=True)
+    value = os.urandom(1 << 20)
+    for number in range(128):
+        write(tables, Put(7, [b"%04d" % number], [value]))
+    tables.close_table(7)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    assert sum(len(pair[1]) for pair in tables.scan(7)) == 128 << 20
+    assert sum(len(pair[1]) for pair in tables.scan(7, reverse=True)) == 128 << 20
+    assert resident() - before < 48 << 20
+    tables.close()
 
 
 def damage(folder: str) -> None:
