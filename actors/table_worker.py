@@ -273,6 +273,7 @@ class TableWorker(Actor):
             self.pause(self._work)
             self.want_out(self._done, self._on_done_writable)
             return True
+        self._requests.renew_out()
         self.resume(self._work)
         return False
 

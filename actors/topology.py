@@ -159,7 +159,7 @@ ZERODB_KEYS = {
     "local": tables_key(),
     "stale": choice_key("refused", "allowed", default="refused"),
     "request_timeout_ms": duration_ms_key(50, 600_000, 5000),
-    "response_bytes_max": size_key(MIB, GIB, 64 * MIB),
+    "response_bytes_max": size_key(MIB, 512 * MIB, 64 * MIB),
     "chunk_pairs": count_key(1, 1_000_000, 1000),
     "job_idle_s": duration_s_key(1, 86_400, 60),
     "cache_bytes": size_key(MIB, 1024 * GIB, 256 * MIB),

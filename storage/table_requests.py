@@ -7,7 +7,7 @@ answers. Many reads become one call of the engine, many local writes one batch o
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from ..native import Frames
@@ -26,7 +26,9 @@ OUT_BYTES = 8 << 20  # Of answers, after which they are sent first.
 WATCH_MS_MAX = 1000  # The server keeps all that it has handed over until this is answered.
 WATCH_BYTES = 4 << 20  # Of changes in one answer, and the page that reached beyond it.
 GET_BYTES = 8 << 20  # Of values that one call of the engine should bring.
-GET_KEYS = 16, 4096  # In one call, at least and at most.
+GET_KEYS = 16, 4096  # In one call, at least and at most, ...
+GET_KEYS_FIRST = 128  # ... and where nothing is known of a table's values.
+TABLES_KNOWN_MAX = 10_000
 
 _WRITES = (
     requests.OpenTable,
@@ -157,7 +159,7 @@ class TableRequests:
         self._open: dict[int, int] = {}  # How many jobs of each ticket are not done, by ticket.
         self._last_ticket = 0
         self._out_bytes = 0
-        self._value_bytes = 1024.0  # Of a value read lately, on average.
+        self._keys_at_once: dict[int, int] = {}  # That one call of the engine reads, by table.
         self._applied = 0
 
     # ---- what comes ----
@@ -268,7 +270,7 @@ class TableRequests:
         """Takes from each lane what may be done together; False: all wait for others."""
         reads: list[_Job] = []
         writes: list[_Job] = []
-        room = self._keys_at_once() * 4
+        room = 4 * GET_KEYS[1]
         begun = False
         routes, self._ready = self._ready, {}
         for route in routes:
@@ -371,6 +373,11 @@ class TableRequests:
             self._finish(job, frames)
         self._resume(job)
 
+    def renew_out(self) -> None:
+        """Gives back what a large answer has taken; everything in `out` has been sent."""
+        if self._out_bytes > OUT_BYTES:
+            self.out = Frames()
+
     # ---- those who watch ----
 
     def _watch(self, now_ms: int) -> None:
@@ -433,61 +440,78 @@ class TableRequests:
 
     # ---- reads of keys ----
 
-    def _keys_at_once(self) -> int:
-        return min(max(int(GET_BYTES / self._value_bytes), GET_KEYS[0]), GET_KEYS[1])
-
     def _read(self, jobs: list[_Job]) -> None:
-        """Answers reads in their order, with few calls of the engine."""
+        """Answers reads in their order, with few calls of the engine; what is too much to be sent
+        at once goes back to its lanes."""
+        left = deque(jobs)
+        while left and self._out_bytes < OUT_BYTES:
+            some = [left.popleft()]
+            keys = len(some[0].keys)
+            room = self._keys_at_once.get(some[0].table, GET_KEYS_FIRST)
+            while left and keys < room:
+                keys += len(left[0].keys)
+                some.append(left.popleft())
+            self._read_some(some)
+        while left:
+            job = left.pop()
+            self._lanes[job.asked.route].appendleft(job)
+            self._ready[job.asked.route] = None
+
+    def _read_some(self, jobs: list[_Job]) -> None:
         groups: dict[tuple[type, int], list[_Job]] = {}
         for job in jobs:
             groups.setdefault((type(job.request), job.table), []).append(job)
-        found: dict[_Job, list[bytes | None] | list[bool] | StorageError] = {}
-        for (_, table), group in groups.items():
-            if self._limits.open_on_the_fly or table in self.databases.of(table).tables():
-                self._read_group(group, found)
+        found: dict[_Job, list[Any] | str] = {}
+        for (kind, table), group in groups.items():
+            database = self.databases.of(table)
+            if not self._limits.open_on_the_fly and table not in database.tables():
+                found.update(dict.fromkeys(group, f"table {table} is not open"))
+                continue
+            try:
+                if kind is requests.Exists:
+                    keys = list(chain.from_iterable(job.keys for job in group))
+                    there = iter(database.exists(table, keys))
+                    found.update((job, list(islice(there, len(job.keys)))) for job in group)
+                else:
+                    self._get(database, group, found)
+            except StorageError as error:
+                found.update(dict.fromkeys(group, str(error)))
         for job in jobs:
-            result = found.get(job)
-            if result is None:
-                self._fail(job, f"table {job.table} is not open")
-            elif isinstance(result, StorageError):
-                self._fail(job, str(result))
+            result = found[job]
+            if isinstance(result, str):
+                self._fail(job, result)
+            elif isinstance(job.request, requests.Exists):
+                self._finish(job, answers.encode_exists(job.request, result))
             else:
-                self._answer_read(job, result)
+                assert isinstance(job.request, requests.Read)
+                self._finish(job, answers.encode_values(job.request, result))
 
-    def _read_group(self, jobs: list[_Job], found: dict[_Job, Any]) -> None:
-        database = self.databases.of(jobs[0].table)
-        keys = list(chain.from_iterable(job.keys for job in jobs))
-        values_of: Any = database.exists if isinstance(jobs[0].request, requests.Exists) else None
-        results: list[Any] = []
-        try:
-            while len(results) < len(keys):
-                some = keys[len(results) : len(results) + self._keys_at_once()]
-                if values_of is not None:
-                    results += values_of(jobs[0].table, some)
+    def _get(self, database: Tables, jobs: list[_Job], found: dict[_Job, list[Any] | str]) -> None:
+        """Reads the values of a table: as many keys in a call as should bring GET_BYTES, by what
+        was found in this table before, and no more of a request than may be sent."""
+        table, bytes_max = jobs[0].table, self._limits.response_bytes_max
+        wanted = deque((job, key) for job in jobs for key in job.keys)
+        sizes = dict.fromkeys(jobs, 0)
+        found.update((job, []) for job in jobs)
+        while wanted:
+            step = self._keys_at_once.get(table, GET_KEYS_FIRST)
+            some = [wanted.popleft() for _ in range(min(step, len(wanted)))]
+            got = database.get(table, [key for _, key in some])
+            for (job, _), value in zip(some, got, strict=True):
+                values_of = found[job]
+                if isinstance(values_of, str):
                     continue
-                got = database.get(jobs[0].table, some)
-                results += got
-                size = sum(len(value) for value in got if value is not None) / len(got)
-                self._value_bytes = max(size, self._value_bytes * 0.9, 64.0)
-        except StorageError as error:
-            found.update(dict.fromkeys(jobs, error))
-            return
-        at = 0
-        for job in jobs:
-            found[job] = results[at : at + len(job.keys)]
-            at += len(job.keys)
-
-    def _answer_read(self, job: _Job, result: Any) -> None:
-        if isinstance(job.request, requests.Exists):
-            self._finish(job, answers.encode_exists(job.request, result))
-            return
-        size = sum(len(value) for value in result if value is not None)
-        if size > self._limits.response_bytes_max:
-            too_large = TooLarge(self._limits.response_bytes_max, "ask for fewer keys at once")
-            self._fail(job, str(too_large))
-            return
-        assert isinstance(job.request, requests.Read)
-        self._finish(job, answers.encode_values(job.request, result))
+                values_of.append(value)
+                sizes[job] += len(value or b"")
+                if sizes[job] > bytes_max:
+                    found[job] = str(TooLarge(bytes_max, "ask for fewer keys at once"))
+            while wanted and isinstance(found[wanted[0][0]], str):
+                wanted.popleft()
+            average = max(sum(len(value or b"") for value in got) // len(got), 64)
+            room = min(max(GET_BYTES // average, GET_KEYS[0]), GET_KEYS[1])
+            if len(self._keys_at_once) > TABLES_KNOWN_MAX:
+                self._keys_at_once.clear()
+            self._keys_at_once[table] = min(room, 8 * step)
 
     # ---- writes to local tables ----
 

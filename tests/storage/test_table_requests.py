@@ -125,7 +125,7 @@ def test_many_reads_are_one_call_of_the_engine() -> None:
     for number in range(100):
         desk.ask(requests.Read(5, [ROWS[number][0], b"none"]), b"c%d" % (number % 7))
     out = desk.run_all()
-    assert desk.tables.calls == ["get 5 200"]
+    assert desk.tables.calls == ["get 5 128", "get 5 72"], "what values it has is not known yet"
     assert len(out) == 100
     by_route = [frames for frames in out if frames[0] == b"c3"]
     assert [frames[2] for frames in by_route] == [ROWS[i][1] for i in range(3, 100, 7)]
@@ -476,3 +476,33 @@ def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
     desk.log = log
     desk.put(5, [(b"c", b"3")])
     assert len(desk.told()[1]) == 2
+
+
+def test_values_are_read_as_many_as_should_fit() -> None:
+    desk = Desk(Limits(32 << 20, 5000, True))
+    keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
+    desk.tables.write([Entry(1, 1, [Put(5, keys, large)])])
+    desk.put(6, ROWS)
+    desk.tables.calls.clear()
+    for number in range(4):
+        desk.ask(requests.Read(5, keys[:300], with_id(number)), b"c%d" % number)
+    desk.ask(requests.Read(6, [key for key, _ in ROWS[:600]], with_id(9)))
+    first = desk.run()
+    assert len(first) < 5, "what is too much to be sent at once waits"
+    assert len(first + desk.run_all()) == 5
+    counts = [int(call.split()[2]) for call in desk.tables.calls if call.startswith("get 5")]
+    assert counts[0] == table_requests.GET_KEYS_FIRST
+    assert max(counts[1:]) <= table_requests.GET_BYTES // 100_000
+    assert "get 6 128" in desk.tables.calls, "of another table something else is known"
+
+
+def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
+    desk = Desk(Limits(1 << 20, 5000, True))
+    keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
+    desk.tables.write([Entry(1, 1, [Put(5, keys, large)])])
+    desk.tables.calls.clear()
+    desk.ask(requests.Read(5, [b"%03d" % number for number in range(600)]))
+    desk.ask(requests.Read(5, [b"001"]))
+    too_large, fine = desk.run_all()
+    assert (too_large[1][3], fine[1][3]) == (0x10, 0)
+    assert len(desk.tables.calls) == 2
