@@ -132,7 +132,7 @@ class RocksTables:
                 options,
                 access.read_only(False) if self._read_only else access.read_write(),
             )
-            # Whatever ends us, no column family is then flushed without the others.
+            # Whatever ends us, all column families are flushed as one, or none.
             self._stop = weakref.finalize(self, self._database.cancel_all_background, True)
             families = {
                 name: self._family(name, parsed.get(name, TableOptions()), own)
@@ -497,7 +497,7 @@ class RocksTables:
         self._shut()
 
     def _shut(self) -> None:
-        """The database closes with the last that refers to it; what is not flushed is lost."""
+        """The database closes with the last that refers to it; what can't be flushed is lost."""
         if self._stop is not None:
             self._stop()
         self._stop = self._database = None
