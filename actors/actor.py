@@ -653,6 +653,10 @@ def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
         errno.ENODEV: ("is not an address of this machine", "write one of its own"),
         errno.EACCES: ("may not be bound by this user", "choose a port above 1023"),
         errno.ENOENT: ("is in no directory", "make the directory"),
+        errno.EPROTONOSUPPORT: (
+            "is of a kind that this libzmq was built without",
+            "choose tcp:// or ipc://",
+        ),
     }.get(number, (f"can't be bound: {os.strerror(number)}", "choose another address"))
     return OperatorError(place or address, f"{address} {problem}" if place else problem, way_out)
 

@@ -125,6 +125,17 @@ def test_local_tables_are_the_nodes_own(node: Node) -> None:
     assert answer[1].startswith(b"the tables 4, 9: 9 are local")
 
 
+@pytest.mark.skipif(zmq.has("pgm"), reason="this libzmq knows PGM")
+def test_a_multicast_door_needs_a_libzmq_that_knows_it(shell: Any) -> None:
+    door = "zerodb: {sub_url: 'epgm://lo;239.192.1.1:5555'}"
+    urls = "url: 'tcp://127.0.0.1:7201', peer_url: 'tcp://127.0.0.1:7221'"
+    text = f"cluster: doors\ndata: var\nnodes: {{n1: {{{urls}, {door}}}}}\n"
+    (shell.place / "doors.yaml").write_text(shell.translate(text))
+    done = shell.run("supervisor start --one-process doors.yaml")
+    assert done.returncode == 2
+    assert "nodes.n1.zerodb.sub_url: epgm://lo;239.192.1.1:5555 is of a kind" in done.stderr
+
+
 @pytest.mark.parametrize("node", [""], indirect=True)
 def test_who_is_killed_comes_back_and_every_request_is_answered(node: Node) -> None:
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
