@@ -200,17 +200,22 @@ def _pairs(frames: Frames, first: int) -> tuple[list[bytes], list[bytes]]:
 
 
 def decode_server_info(frames: Frames, flags: int, extension: Extension) -> requests.ServerInfo:
-    """frames   0 header  31 01 00"""
+    """Decodes a server info request.
+
+    frames   0 header  31 01 00
+    """
     return requests.ServerInfo(extension)
 
 
 def decode_open_table(frames: Frames, flags: int, extension: Extension) -> requests.OpenTable:
-    """frames   0 header  31 01 01, u8 flags: 1 without compression
-    1 u32     table
-    2 u64     LRU cache, bytes           empty or missing: the default
-    3 u64     block, bytes               empty or missing: the default
-    4 u64     write buffer, bytes        empty or missing: the default
-    5 u64     bloom filter bits per key  empty or missing: no filter
+    """Decodes an open table request.
+
+    frames   0 header  31 01 01, u8 flags: 1 without compression
+             1 u32     table
+             2 u64     LRU cache, bytes           empty or missing: the default
+             3 u64     block, bytes               empty or missing: the default
+             4 u64     write buffer, bytes        empty or missing: the default
+             5 u64     bloom filter bits per key  empty or missing: no filter
     """
     table = _table(frames)
     numbers = list(values.TableOptions())[:4]
@@ -230,17 +235,21 @@ def decode_open_table(frames: Frames, flags: int, extension: Extension) -> reque
 
 
 def decode_close_table(frames: Frames, flags: int, extension: Extension) -> requests.CloseTable:
-    """frames   0 header  31 01 02
-    1 u32     table
+    """Decodes a close table request.
+
+    frames   0 header  31 01 02
+             1 u32     table
     """
     return requests.CloseTable(_table(frames), extension)
 
 
 def decode_compact_table(frames: Frames, flags: int, extension: Extension) -> requests.CompactTable:
-    """frames   0 header  31 01 03
-    1 u32     table
-    2 bytes   start key, inclusive; empty: the first
-    3 bytes   end key, inclusive; empty: the last
+    """Decodes a compact table request.
+
+    frames   0 header  31 01 03
+             1 u32     table
+             2 bytes   start key, inclusive; empty: the first
+             3 bytes   end key, inclusive; empty: the last
     """
     table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
@@ -250,8 +259,10 @@ def decode_compact_table(frames: Frames, flags: int, extension: Extension) -> re
 def decode_truncate_table(
     frames: Frames, flags: int, extension: Extension
 ) -> requests.TruncateTable:
-    """frames   0 header  31 01 04
-    1 u32     table
+    """Decodes a truncate table request.
+
+    frames   0 header  31 01 04
+             1 u32     table
     """
     return requests.TruncateTable(_table(frames), extension)
 
@@ -260,18 +271,22 @@ def decode_truncate_table(
 
 
 def decode_read(frames: Frames, flags: int, extension: Extension) -> requests.Read:
-    """frames   0 header  31 01 10
-    1 u32     table
-    2.. bytes keys; packed: 2 offsets, 3 keys, joined
+    """Decodes a read request.
+
+    frames   0 header  31 01 10
+             1 u32     table
+             2.. bytes keys; packed: 2 offsets, 3 keys, joined
     """
     return requests.Read(_table(frames), _keys(frames, extension), extension)
 
 
 def decode_count(frames: Frames, flags: int, extension: Extension) -> requests.Count:
-    """frames   0 header  31 01 11
-    1 u32     table
-    2 bytes   start key, inclusive; empty or missing: the first
-    3 bytes   end key, inclusive; empty or missing: the last
+    """Decodes a count request.
+
+    frames   0 header  31 01 11
+             1 u32     table
+             2 bytes   start key, inclusive; empty or missing: the first
+             3 bytes   end key, inclusive; empty or missing: the last
     """
     start = _bound(frames, 2, "start key") if len(frames) > 2 else b""
     end = _bound(frames, 3, "end key") if len(frames) > 3 else b""
@@ -279,19 +294,23 @@ def decode_count(frames: Frames, flags: int, extension: Extension) -> requests.C
 
 
 def decode_exists(frames: Frames, flags: int, extension: Extension) -> requests.Exists:
-    """frames   0 header  31 01 12
-    1 u32     table
-    2.. bytes keys; packed: 2 offsets, 3 keys, joined
+    """Decodes an exists request.
+
+    frames   0 header  31 01 12
+             1 u32     table
+             2.. bytes keys; packed: 2 offsets, 3 keys, joined
     """
     return requests.Exists(_table(frames), _keys(frames, extension), extension)
 
 
 def decode_scan(frames: Frames, flags: int, extension: Extension) -> requests.Scan:
-    """frames   0 header  31 01 13
-    1 u32     table
-    2 u64     limit, pairs; empty: none; 0: nothing
-    3 bytes   start key, inclusive; empty: the first
-    4 bytes   end key, exclusive; empty: to the last
+    """Decodes a scan request.
+
+    frames   0 header  31 01 13
+             1 u32     table
+             2 u64     limit, pairs; empty: none; 0: nothing
+             3 bytes   start key, inclusive; empty: the first
+             4 bytes   end key, exclusive; empty: to the last
     """
     table, limit = _table(frames), _optional(frames, 2, "limit", 8)
     start, end = _bound(frames, 3, "start key"), _bound(frames, 4, "end key")
@@ -299,11 +318,13 @@ def decode_scan(frames: Frames, flags: int, extension: Extension) -> requests.Sc
 
 
 def decode_split_points(frames: Frames, flags: int, extension: Extension) -> requests.SplitPoints:
-    """frames   0 header  31 01 14
-    1 u32     table
-    2 u32     parts
-    3 bytes   start key, inclusive; empty: the first
-    4 bytes   end key, exclusive; empty: to the last
+    """Decodes a split points request.
+
+    frames   0 header  31 01 14
+             1 u32     table
+             2 u32     parts
+             3 bytes   start key, inclusive; empty: the first
+             4 bytes   end key, exclusive; empty: to the last
     """
     table, parts = _table(frames), _number(frames, 2, "number of parts", 4)
     if not 0 < parts <= values.SPLIT_POINTS_MAX:
@@ -313,9 +334,11 @@ def decode_split_points(frames: Frames, flags: int, extension: Extension) -> req
 
 
 def decode_table_info(frames: Frames, flags: int, extension: Extension) -> requests.TableInfo:
-    """frames   0 header  31 01 15
-    1 u32     table; empty or missing: all tables
-    2 u8      1: with a hash of the content; empty or missing: without
+    """Decodes a table info request.
+
+    frames   0 header  31 01 15
+             1 u32     table; empty or missing: all tables
+             2 u8      1: with a hash of the content; empty or missing: without
     """
     table = _optional(frames, 1, "table number", 4) if len(frames) > 1 else None
     content = _optional(frames, 2, "flags", 1) if len(frames) > 2 else None
@@ -323,11 +346,13 @@ def decode_table_info(frames: Frames, flags: int, extension: Extension) -> reque
 
 
 def decode_watch(frames: Frames, flags: int, extension: Extension) -> requests.Watch:
-    """frames   0 header  31 01 16
-    1 u32     table
-    2 bytes   start key, inclusive; empty: the first
-    3 bytes   end key, exclusive; empty: to the last
-    4 u64     the first LOG INDEX; 0: only say where to begin
+    """Decodes a watch request.
+
+    frames   0 header  31 01 16
+             1 u32     table
+             2 bytes   start key, inclusive; empty: the first
+             3 bytes   end key, exclusive; empty: to the last
+             4 u64     the first LOG INDEX; 0: only say where to begin
     """
     table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
@@ -339,10 +364,12 @@ def decode_watch(frames: Frames, flags: int, extension: Extension) -> requests.W
 
 
 def decode_put(frames: Frames, flags: int, extension: Extension) -> requests.Put:
-    """frames   0 header  31 01 20, u8 flags: 1 PARTSYNC, 2 FULLSYNC; missing: 0
-    1 u32     table
-    2.. bytes key, value, key, value ...
-              packed: 2 key offsets, 3 keys, 4 value offsets, 5 values
+    """Decodes a put request.
+
+    frames   0 header  31 01 20, u8 flags: 1 PARTSYNC, 2 FULLSYNC; missing: 0
+             1 u32     table
+             2.. bytes key, value, key, value ...
+                       packed: 2 key offsets, 3 keys, 4 value offsets, 5 values
     """
     table = _table(frames)
     if not extension.flags & PACKED:
@@ -360,18 +387,22 @@ def decode_put(frames: Frames, flags: int, extension: Extension) -> requests.Put
 
 
 def decode_delete(frames: Frames, flags: int, extension: Extension) -> requests.Delete:
-    """frames   0 header  31 01 21, u8 flags; missing: 0
-    1 u32     table
-    2.. bytes keys; packed: 2 offsets, 3 keys, joined
+    """Decodes a delete request.
+
+    frames   0 header  31 01 21, u8 flags; missing: 0
+             1 u32     table
+             2.. bytes keys; packed: 2 offsets, 3 keys, joined
     """
     return requests.Delete(_table(frames), _keys(frames, extension), flags, extension)
 
 
 def decode_delete_range(frames: Frames, flags: int, extension: Extension) -> requests.DeleteRange:
-    """frames   0 header  31 01 22, u8 flags; missing: 0
-    1 u32     table
-    2 bytes   start key, inclusive; empty: the first
-    3 bytes   end key, exclusive; empty: to the last
+    """Decodes a delete range request.
+
+    frames   0 header  31 01 22, u8 flags; missing: 0
+             1 u32     table
+             2 bytes   start key, inclusive; empty: the first
+             3 bytes   end key, exclusive; empty: to the last
     """
     table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
@@ -381,10 +412,12 @@ def decode_delete_range(frames: Frames, flags: int, extension: Extension) -> req
 def decode_delete_limited(
     frames: Frames, flags: int, extension: Extension
 ) -> requests.DeleteLimited:
-    """frames   0 header  31 01 23, u8 flags; missing: 0
-    1 u32     table
-    2 bytes   start key, inclusive; empty: the first
-    3 u64     limit, keys
+    """Decodes a delete limited request.
+
+    frames   0 header  31 01 23, u8 flags; missing: 0
+             1 u32     table
+             2 bytes   start key, inclusive; empty: the first
+             3 u64     limit, keys
     """
     table = _table(frames)
     start, limit = _bound(frames, 2, "start key"), _number(frames, 3, "limit", 8)
@@ -392,9 +425,11 @@ def decode_delete_limited(
 
 
 def decode_write_tables(frames: Frames, flags: int, extension: Extension) -> requests.WriteTables:
-    """frames   0 header  31 01 24, u8 flags; missing: 0
-    then any number of: 9 bytes (u32 table, u32 count, u8: 0 put, 1 delete) and
-    count x (key, value), or count x key
+    """Decodes a write tables request.
+
+    frames   0 header  31 01 24, u8 flags; missing: 0
+             then any number of: 9 bytes (u32 table, u32 count, u8: 0 put, 1 delete) and
+             count x (key, value), or count x key
     """
     parts: list[ops.Op] = []
     place = 1
@@ -429,14 +464,16 @@ def decode_write_tables(frames: Frames, flags: int, extension: Extension) -> req
 
 
 def decode_transaction(frames: Frames, flags: int, extension: Extension) -> requests.Transaction:
-    """frames   0 header  31 01 25, u8 flags; missing: 0
-    1 12 bytes  u32 compares, u32 operations then, u32 operations else
-    then three frames for each compare: (u8 kind, u32 table), key, operand
-    and for each operation: (u8 operation, u32 table), then
-      0x10 get           key, empty
-      0x20 put           key, value
-      0x21 delete        key, empty
-      0x22 delete range  start key, end key; exclusive, empty: to the last
+    """Decodes a transaction request.
+
+    frames   0 header  31 01 25, u8 flags; missing: 0
+             1 12 bytes  u32 compares, u32 operations then, u32 operations else
+             then three frames for each compare: (u8 kind, u32 table), key, operand
+             and for each operation: (u8 operation, u32 table), then
+               0x10 get           key, empty
+               0x20 put           key, value
+               0x21 delete        key, empty
+               0x22 delete range  start key, end key; exclusive, empty: to the last
     """
     counts = _frame(frames, 1, "three counts")
     if len(counts) != _COUNTS.size:
@@ -492,10 +529,12 @@ def _decode_step(frames: Frames, place: int) -> ops.Op:
 
 
 def decode_session(frames: Frames, flags: int, extension: Extension) -> requests.Session:
-    """frames   0 header  31 01 26, u8 flags; missing: 0
-    1 u8      0 open, 1 keep, 2 end
-    2 u64     session; 0 for an open
-    3 u64     time to live, ms; for an open
+    """Decodes a session request.
+
+    frames   0 header  31 01 26, u8 flags; missing: 0
+             1 u8      0 open, 1 keep, 2 end
+             2 u64     session; 0 for an open
+             3 u64     time to live, ms; for an open
     """
     action = _number(frames, 1, "action", 1)
     if action not in (requests.SESSION_OPEN, requests.SESSION_KEEP, requests.SESSION_END):
@@ -513,11 +552,13 @@ def decode_session(frames: Frames, flags: int, extension: Extension) -> requests
 
 
 def decode_forward_range(frames: Frames, flags: int, extension: Extension) -> requests.ForwardRange:
-    """frames   0 header  31 01 40
-    1 u32     table
-    2 bytes   start key, inclusive; empty: the first
-    3 bytes   end key, inclusive; empty: the last
-    4 u64     limit, pairs; empty: none
+    """Decodes a forward range request.
+
+    frames   0 header  31 01 40
+             1 u32     table
+             2 bytes   start key, inclusive; empty: the first
+             3 bytes   end key, inclusive; empty: the last
+             4 u64     limit, pairs; empty: none
     """
     table = _table(frames)
     start, end = _bound(frames, 2, "start key"), _bound(frames, 3, "end key")
@@ -526,13 +567,15 @@ def decode_forward_range(frames: Frames, flags: int, extension: Extension) -> re
 
 
 def decode_map_table(frames: Frames, flags: int, extension: Extension) -> requests.MapTable:
-    """frames   0 header  31 01 41
-    1 u32     table that is read
-    2 u32     table that is written
-    3 u32     worker threads
-    4.. bytes parameters: key, value, key, value ...
-    n bytes   empty, in a key's place
-    n + 1     the mapper
+    """Decodes a map table request.
+
+    frames   0 header  31 01 41
+             1 u32     table that is read
+             2 u32     table that is written
+             3 u32     worker threads
+             4.. bytes parameters: key, value, key, value ...
+             n bytes   empty, in a key's place
+             n + 1     the mapper
     """
     source, target = _table(frames), _table(frames, 2)
     threads = _number(frames, 3, "number of threads", 4)
@@ -555,11 +598,13 @@ def decode_map_table(frames: Frames, flags: int, extension: Extension) -> reques
 
 
 def decode_range_job(frames: Frames, flags: int, extension: Extension) -> requests.RangeJob:
-    """frames   0 header  31 01 42
-    1 u32     table
-    2 u32     pairs in a chunk; empty: the default
-    3 bytes   start key, inclusive; empty: the first
-    4 bytes   end key, inclusive; empty: the last
+    """Decodes a range job request.
+
+    frames   0 header  31 01 42
+             1 u32     table
+             2 u32     pairs in a chunk; empty: the default
+             3 bytes   start key, inclusive; empty: the first
+             4 bytes   end key, inclusive; empty: the last
     """
     table, chunk = _table(frames), _optional(frames, 2, "chunk size", 4)
     if chunk is not None and not 0 < chunk <= values.CHUNK_PAIRS_MAX:
@@ -571,24 +616,30 @@ def decode_range_job(frames: Frames, flags: int, extension: Extension) -> reques
 
 
 def decode_job_status(frames: Frames, flags: int, extension: Extension) -> requests.JobStatus:
-    """frames   0 header  31 01 48
-    1 u64     APID
+    """Decodes a job status request.
+
+    frames   0 header  31 01 48
+             1 u64     APID
     """
     return requests.JobStatus(_number(frames, 1, "APID", 8), extension)
 
 
 def decode_client_data(frames: Frames, flags: int, extension: Extension) -> requests.ClientData:
-    """frames   0 header  31 01 50
-    1 u64     APID; of another size: as one that is not known
+    """Decodes a client data request.
+
+    frames   0 header  31 01 50
+             1 u64     APID; of another size: as one that is not known
     """
     apid = _number(frames, 1, "APID", 8) if len(frames) > 1 and len(frames[1]) == 8 else None
     return requests.ClientData(apid, extension)
 
 
 def decode_lease(frames: Frames, flags: int, extension: Extension) -> requests.Lease:
-    """frames   0 header  31 01 43
-    1 u64     lease
-    2 u8      0 renew, 1 release
+    """Decodes a lease request.
+
+    frames   0 header  31 01 43
+             1 u64     lease
+             2 u8      0 renew, 1 release
     """
     lease, action = _number(frames, 1, "lease", 8), _number(frames, 2, "action", 1)
     if action not in (requests.LEASE_RENEW, requests.LEASE_RELEASE):
@@ -597,11 +648,13 @@ def decode_lease(frames: Frames, flags: int, extension: Extension) -> requests.L
 
 
 def decode_copy_table(frames: Frames, flags: int, extension: Extension) -> requests.CopyTable:
-    """frames   0 header  31 01 44
-    1 u32     table that is read
-    2 u32     table that is written
-    3 bytes   start key, inclusive; empty: the first
-    4 bytes   end key, exclusive; empty: to the last
+    """Decodes a copy table request.
+
+    frames   0 header  31 01 44
+             1 u32     table that is read
+             2 u32     table that is written
+             3 bytes   start key, inclusive; empty: the first
+             4 bytes   end key, exclusive; empty: to the last
     """
     source, target = _table(frames), _table(frames, 2)
     start, end = _bound(frames, 3, "start key"), _bound(frames, 4, "end key")

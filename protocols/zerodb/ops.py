@@ -5,7 +5,7 @@ All operations of an entry are one atomic batch. Packing and walking is done in 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -433,51 +433,27 @@ def _unpack(data: bytes, offset: int, end: int, within: bool) -> list[Op]:
 
 
 def _unpack_op(operation: int, table: int, reader: _Reader) -> Op:
-    match operation:
-        case 0x20:
-            return Put(table, *reader.pairs())
-        case 0x21:
-            return Delete(table, reader.keys())
-        case 0x10:
-            return Get(table, reader.keys())
-        case 0x01:
-            cache, block, write_buffer, bloom, compression = reader.numbers(_OPTIONS)
-            options = TableOptions(cache, block, write_buffer, bloom, bool(compression))
-            return Open(table, options)
-        case 0x04:
-            return Truncate(table)
-        case 0x22:
-            return DeleteRange(table, *reader.bounds(2))
-        case 0x23:
-            limit = reader.numbers(_NUMBER)[0]
-            return DeleteLimited(table, reader.bounds(1)[0], limit)
-        case 0x80:
-            return _unpack_transaction(table, reader)
-        case 0x8F:
-            reqid, part, count, size = _PART.unpack(reader.take(_PART.size))
-            if not part < count <= PARTS_MAX:
-                raise ValueError(f"part {part} of {count}")
-            return Part(table, reqid, part, count, reader.take(size))
-        case _:
-            return _unpack_session(operation, table, reader)
+    read = _READERS.get(operation)
+    if read is None:
+        raise ValueError(f"operation {operation:#04x} is unknown")
+    return read(table, reader)
 
 
-def _unpack_session(operation: int, table: int, reader: _Reader) -> Op:
-    match operation:
-        case 0x81:
-            return Expiry(table, reader.numbers(_NUMBER)[0], reader.keys())
-        case 0x82:
-            return Attach(table, reader.numbers(_NUMBER)[0], reader.keys())
-        case 0x83:
-            return SessionOpen(table, *reader.numbers(_NUMBERS))
-        case 0x84:
-            return SessionKeep(table, *reader.numbers(_NUMBERS))
-        case 0x85:
-            return SessionEnd(table, *reader.numbers(_NUMBER))
-        case 0x86:
-            return Expire(table, *reader.numbers(_NUMBER))
-        case _:
-            raise ValueError(f"operation {operation:#04x} is unknown")
+def _unpack_open(table: int, reader: _Reader) -> Open:
+    cache, block, write_buffer, bloom, compression = reader.numbers(_OPTIONS)
+    return Open(table, TableOptions(cache, block, write_buffer, bloom, bool(compression)))
+
+
+def _unpack_delete_limited(table: int, reader: _Reader) -> DeleteLimited:
+    limit = reader.numbers(_NUMBER)[0]
+    return DeleteLimited(table, reader.bounds(1)[0], limit)
+
+
+def _unpack_part(table: int, reader: _Reader) -> Part:
+    reqid, part, parts, size = _PART.unpack(reader.take(_PART.size))
+    if not part < parts <= PARTS_MAX:
+        raise ValueError(f"part {part} of {parts}")
+    return Part(table, reqid, part, parts, reader.take(size))
 
 
 def _unpack_transaction(table: int, reader: _Reader) -> Transaction:
@@ -500,3 +476,22 @@ def _unpack_transaction(table: int, reader: _Reader) -> Transaction:
         branches.append(_unpack(reader.data, reader.offset, end, True))
         reader.offset = end
     return Transaction(table, reqid, compares, *branches)
+
+
+_READERS: dict[int, Callable[[int, _Reader], Op]] = {
+    OPEN: _unpack_open,
+    TRUNCATE: lambda table, reader: Truncate(table),
+    GET: lambda table, reader: Get(table, reader.keys()),
+    PUT: lambda table, reader: Put(table, *reader.pairs()),
+    DELETE: lambda table, reader: Delete(table, reader.keys()),
+    DELETE_RANGE: lambda table, reader: DeleteRange(table, *reader.bounds(2)),
+    DELETE_LIMITED: _unpack_delete_limited,
+    TRANSACTION: _unpack_transaction,
+    EXPIRY: lambda table, reader: Expiry(table, reader.numbers(_NUMBER)[0], reader.keys()),
+    ATTACH: lambda table, reader: Attach(table, reader.numbers(_NUMBER)[0], reader.keys()),
+    SESSION_OPEN: lambda table, reader: SessionOpen(table, *reader.numbers(_NUMBERS)),
+    SESSION_KEEP: lambda table, reader: SessionKeep(table, *reader.numbers(_NUMBERS)),
+    SESSION_END: lambda table, reader: SessionEnd(table, *reader.numbers(_NUMBER)),
+    EXPIRE: lambda table, reader: Expire(table, *reader.numbers(_NUMBER)),
+    PART: _unpack_part,
+}
