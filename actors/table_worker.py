@@ -40,6 +40,7 @@ from ..storage.table_home import Place, TableHome, settle
 from ..storage.table_requests import Asked, Databases, Limits, TableRequests
 from ..storage.tables import Entry, Outcome, Tables
 from .actor import Actor, Pipe, SocketOptions, main
+from .errors import UnitBroken
 from .participants import TABLE_WORKER, worker_names
 from .snapshot_sender import BARRIER, STATE
 from .state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS
@@ -261,6 +262,8 @@ class TableWorker(Actor):
         if not self._sending():
             self._requests.run(self._applied, now_ms, int(time.time() * 1000))
             self._sending()
+            if self._requests.damage:
+                self._give_up(self._requests.damage)
         self._tell_server()
 
     def _sending(self) -> bool:
@@ -362,9 +365,16 @@ class TableWorker(Actor):
 
     def _refused(self, error: StorageError) -> None:
         """The engine takes nothing: nothing is applied any more, what it has is read."""
+        if isinstance(error, Damaged):
+            self._give_up(str(error))
         self._problem = str(error)
         self._recover_due_ms = self.now_ms + RECOVER_MS
         self.log_rarely("read-only", reason=str(error))
+
+    def _give_up(self, damage: str) -> None:
+        """What is damaged is put aside at the next start, and made anew from snapshot and log."""
+        self._home.note_damage(damage)
+        raise UnitBroken(damage)
 
     def _recover(self, now_ms: int) -> None:
         """Tries again each second: it may have lost what was not durable, the log has it."""

@@ -4,6 +4,7 @@
     tables/WORKER/replicated    the tables of the log
     tables/WORKER/local         those of none
     tables/WORKER/state         our part of the snapshot that is being made; removed at each start
+    tables/WORKER/damage        what was wrong with the replicated ones: they are put aside
     *.new, *.old, *.damaged     being restored; replaced; put aside for people
 
 It applies nothing.
@@ -26,6 +27,7 @@ WORKERS = "workers"
 REPLICATED = "replicated"
 LOCAL = "local"
 STATE = "state"
+DAMAGE = "damage"
 SYNC_BYTES = 8 << 20
 
 Open = Callable[[str, bool], Tables]  # A database's path, and whether it is replicated.
@@ -85,13 +87,23 @@ class TableHome:
         _write(self._at(WORKERS), str(workers))
 
     def _open_replicated(self) -> Tables:
-        try:
-            return self._open_tables(self._at(REPLICATED), True)
-        except Damaged as error:
-            self.damaged = str(error)
-        self._remove(f"{REPLICATED}.damaged")
-        self._rename(REPLICATED, f"{REPLICATED}.damaged")
-        return self._open_tables(self._at(REPLICATED), True)
+        self.damaged = _read(self._at(DAMAGE))
+        if not self.damaged:
+            try:
+                return self._open_tables(self._at(REPLICATED), True)
+            except Damaged as error:
+                self.damaged = str(error)
+        if os.path.exists(self._at(REPLICATED)):
+            self._remove(f"{REPLICATED}.damaged")
+            self._rename(REPLICATED, f"{REPLICATED}.damaged")
+        opened = self._open_tables(self._at(REPLICATED), True)
+        Disk(self._path).remove(DAMAGE)
+        return opened
+
+    def note_damage(self, damage: str) -> None:
+        """The replicated tables are damaged: whoever opens them next begins with empty ones, as
+        all that was in them is in the log and its snapshot."""
+        _write(self._at(DAMAGE), damage)
 
     # ---- into a snapshot ----
 
@@ -238,7 +250,7 @@ def _read(path: str) -> str:
 
 def _write(path: str, text: str) -> None:
     try:
-        with open(path, "w", encoding="ascii") as file:
+        with open(path, "w", encoding="ascii", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

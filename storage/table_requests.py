@@ -14,7 +14,7 @@ from ..native import Frames
 from ..protocols.zerodb import answers, codec, ops, requests, values
 from ..protocols.zerodb.requests import Request, RequestError
 from . import table_reads
-from .errors import StorageError
+from .errors import Damaged, StorageError
 from .table_entries import Owner
 from .table_reads import Slices, Standing, TooLarge
 from .table_watch import Changed, Changes, Gone, ReadLog
@@ -148,6 +148,7 @@ class TableRequests:
         self.databases = databases
         self.out = Frames()  # To be sent to zerodb_server; whoever sends clears it.
         self.troubles: list[str] = []  # Of requests that nobody waits for; the reader clears it.
+        self.damage = ""  # Of the replicated tables, where a read has met any.
         self.counts: Counter[str] = Counter()
         self._limits = limits
         self._lanes: dict[bytes, deque[_Job]] = {}  # By connection: begun in order.
@@ -318,7 +319,7 @@ class TableRequests:
             slices = self._slices(job)
         except StorageError as error:
             self._ready[route] = None
-            self._fail(job, str(error))
+            self._fail(job, self._noted(error, job.table))
         else:
             self._step(job, slices)
 
@@ -364,8 +365,10 @@ class TableRequests:
         """Does one slice; with the last one the job is done."""
         try:
             frames = next(slices)
-        except (StorageError, TooLarge) as error:
+        except TooLarge as error:
             self._fail(job, str(error))
+        except StorageError as error:
+            self._fail(job, self._noted(error, job.table))
         else:
             if frames is None:
                 self._running.append((job, slices))
@@ -396,7 +399,7 @@ class TableRequests:
                 frames = answers.encode_error(one.request, values.GONE, text)
                 self._finish(one.job, frames)
             except StorageError as error:
-                self._fail(one.job, str(error))
+                self._fail(one.job, self._noted(error, one.request.table))
             else:
                 seen = one.next_index > self._applied
                 if (
@@ -475,7 +478,7 @@ class TableRequests:
                 else:
                     self._get(database, group, found)
             except StorageError as error:
-                found.update(dict.fromkeys(group, str(error)))
+                found.update(dict.fromkeys(group, self._noted(error, table)))
         for job in jobs:
             result = found[job]
             if isinstance(result, str):
@@ -583,6 +586,12 @@ class TableRequests:
             self._finish(job, answers.encode_ok(job.request))
 
     # ---- ends ----
+
+    def _noted(self, error: StorageError, table: int) -> str:
+        """What an error of the engine says; damage of replicated tables is for our owner, too."""
+        if isinstance(error, Damaged) and table not in self.databases.owner.local:
+            self.damage = self.damage or str(error)
+        return str(error)
 
     def _is_unknown(self, job: _Job) -> bool:
         """Answers a request to a table that is not there, where none is opened on the fly."""

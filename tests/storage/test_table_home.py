@@ -133,6 +133,22 @@ def test_damaged_tables_are_put_aside(tmp_path: Path) -> None:
     again.home.close()
 
 
+def test_tables_whose_damage_was_noted_are_put_aside(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.put(3, b"three")
+    node.home.note_damage("block 7 is wrong")
+    node.home.close()
+    again = Node(tmp_path)
+    assert again.home.damaged == "block 7 is wrong"
+    assert again.home.replicated.applied == (0, 0)
+    again.put(4, b"four")
+    again.home.close()
+    once = Node(tmp_path)
+    assert once.home.damaged == ""
+    assert once.home.replicated.applied == (4, 1)
+    once.home.close()
+
+
 @pytest.mark.parametrize("left", ["replicated.new", "replicated.old", "state"])
 def test_what_a_killed_worker_left_is_removed(tmp_path: Path, left: str) -> None:
     folder = tmp_path / "tables" / "table_worker" / left

@@ -28,7 +28,7 @@ from kelek.protocols.zerodb.ops import (
 from kelek.protocols.zerodb.requests import Request
 from kelek.protocols.zerodb.values import Extension, TableOptions
 from kelek.storage import table_requests
-from kelek.storage.errors import StorageFull
+from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner
 from kelek.storage.table_requests import Asked, Databases, Limits, TableRequests
@@ -506,3 +506,21 @@ def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
     too_large, fine = desk.run_all()
     assert (too_large[1][3], fine[1][3]) == (0x10, 0)
     assert len(desk.tables.calls) == 2
+
+
+@pytest.mark.parametrize("request_", [requests.Read(5, [b"a"]), requests.Scan(5)])
+def test_damage_is_told_to_who_asked_and_to_the_owner(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk()
+
+    def damaged(*_: Any) -> None:
+        raise Damaged("tables", "block 7 is wrong", "it is made anew")
+
+    for name in ("get", "scan"):
+        monkeypatch.setattr(desk.tables, name, damaged)
+    desk.ask(request_)
+    ((_, header, text),) = desk.run_all()
+    assert header[3] == 0x10
+    assert b"block 7" in text
+    assert "block 7" in desk.requests.damage
