@@ -4,6 +4,7 @@ It knows no table: batches of packed records go in, packed outputs come out.
 """
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import resource
@@ -22,6 +23,7 @@ CALL_MS_MAX = 900  # For one call of the mapper; then it is killed.
 CALL_BYTES_A_MS = 256  # Of a module that is being compiled: so much longer may that take.
 CPU_S_SPARE = 10  # Beyond a second for each call: should job_server itself be stopped.
 READ_BYTES = 1 << 18
+PIPE_BYTES = 1 << 20
 
 
 class Event(NamedTuple):
@@ -75,8 +77,11 @@ class MapperProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._stdin, False)
-        os.set_blocking(self._stdout, False)
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe, False)
+            if hasattr(fcntl, "F_SETPIPE_SZ"):  # A batch in one write, if the user may have it.
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._waiting: deque[memoryview] = deque()  # To be written.
         self._taken = bytearray()
         self._calls: deque[tuple[int, int]] = deque()  # Kind and size of what is not answered.
