@@ -175,6 +175,24 @@ def test_split_points_part_a_table_in_equal_pieces(tables: Tables) -> None:
     assert tables.split_points(7, b"", b"", 0) == []
 
 
+def test_large_tables_are_split_by_their_files(
+    rocks: RocksTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose keys are any bytes, also those that would end a line or a word."""
+    monkeypatch.setattr("kelek.storage.rocks.EXACT_BYTES_MAX", 1 << 20)
+    keys = [bytes([number]) + b"'\n \xff\0" + b"]" * number for number in range(40)]
+    for key in keys:
+        write(rocks, Put(7, [key + b"%02d" % end for end in range(50)], [os.urandom(2000)] * 50))
+        rocks.flush()
+    points = rocks.split_points(7, b"", b"", 3)
+    assert points == sorted(set(points))
+    for point, wanted in zip(points, (10, 20, 30), strict=True):
+        assert abs(point[0] - wanted) <= 3
+    within = rocks.split_points(7, keys[10], keys[20], 100)
+    assert 5 <= len(within) <= 20
+    assert all(keys[10] < point < keys[20] for point in within)
+
+
 def test_info_estimates(tables: Tables) -> None:
     write(tables, Put(7, [b"%05d" % number for number in range(1000)], [bytes(100)] * 1000))
     info = tables.info(7)
