@@ -68,7 +68,7 @@ class Rig:
         self.control = self.bound(zmq.ROUTER, "inproc://control")
         self.asks = self.bound(zmq.PULL, "inproc://rig/n1/zerodb_server.asks")
         self.done = self.bound(zmq.PULL, "inproc://rig/n1/zerodb_server.done")
-        self.tables = open_tables(str(folder / "tables"), Shared.of(1 << 20, 1 << 20), True)
+        self.tables = open_tables(str(folder / "tables"), Shared.of(8 << 20, 64 << 20), True)
         self.index = 0
         self.answered: list[int] = []  # Tickets.
         self.write(Put(7, [b"%05d" % i for i in range(ROWS)], [b"v%d" % i for i in range(ROWS)]))
