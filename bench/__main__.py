@@ -14,6 +14,8 @@ from kelek.bench import (
     reads,
     segment,
     snapshot,
+    tables,
+    tables_memory,
 )
 
 # With goals, beside `log`.
@@ -23,6 +25,8 @@ QUESTIONS = [
     members.QUESTION,
     reads.QUESTION,
     snapshot.QUESTION,
+    tables.QUESTION,
+    tables_memory.QUESTION,
 ]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),

@@ -13,6 +13,7 @@ import zmq
 
 from kelek.bench import loadgen
 from kelek.bench.loadgen import Generator, Load
+from kelek.bench.tables_engine import Engine
 from kelek.bench.tables_peers import Redis
 
 POLL_MS = 20
@@ -131,6 +132,15 @@ def test_a_refusal_voids_a_run(generator: Generator, server: Server) -> None:
     server.refuses = True
     result = drive(generator, server, Load(1, 1, updates=5), op="put")
     assert (result["done"], result["rejected"]) == (0, 5)
+
+
+def test_the_bare_engine(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "engine")
+    try:
+        for work in ("put", "get", "scan"):
+            assert engine.rate(work, 0.05, 1000) > 0
+    finally:
+        engine.stop()
 
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")

@@ -1,0 +1,235 @@
+"""How fast are the tables, beside the bare engine and beside Redis, in the same call?
+
+    python -m kelek.bench tables [--quick] [--rounds N] [-o json]
+
+Held equal: rows of 16 + 64 bytes, the same keys, 100 rows a request where it says so, one load
+generator in C for ZeroDB and Redis (bench/loadgen.c), rounds interleaved; a ratio is taken within
+each round. The bare engine is the same package in a process of its own, called with the same
+batches (bench/tables_engine.py). Who is not driven at the moment keeps running idle.
+
+local        a table that is not replicated: server, worker and engine of one node
+replicated   three nodes; the answer comes when a majority has the write on disk and the asked node
+             has applied it
+redis        a primary and a replica, both `appendfsync always`; WAIT 1 where it stands against
+             replicated writes, as one connection for each request that is outstanding, since a
+             WAIT holds up what comes behind it on its connection
+
+Not equal: Redis keeps no order of keys and everything in memory; its replica's answer is no vote.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zmq
+
+from kelek.bench.kelek_cluster import NODES, Kelek
+from kelek.bench.loadgen import Generator, Load, libzmq
+from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.peers import START_S_MAX
+from kelek.bench.question import ROW_HEAD, Question, row, say
+from kelek.bench.report import Figure, Section, summed_up
+from kelek.bench.tables_engine import BATCH, Engine
+from kelek.bench.tables_peers import Redis
+
+ROUNDS = 7
+SECS = 2.0
+ROWS = 300_000
+LOCAL, REPLICATED = 1, 2
+SCAN_ROWS = 10_000  # In one answer.
+ANSWER_MS = 500
+PUT = b"\x31\x01\x20\x01"
+MANY = 256  # Requests of one row that are outstanding.
+
+
+class Tables(Kelek):
+    """A cluster of three nodes with a door for tables each; those of LOCAL are one node's own."""
+
+    def __init__(self, directory: Path, settings: str = f"zerodb: {{local: [{LOCAL}]}}") -> None:
+        super().__init__(directory, settings)
+        self.doors = [f"tcp://127.0.0.1:{port}" for port in free_ports(len(NODES))]
+        self.lines = [
+            f"{line[:-1]}, zerodb: {{url: '{door}'}}}}"
+            for line, door in zip(self.lines, self.doors, strict=True)
+        ]
+
+    def target_of(self, node: int, table: int) -> list[str]:
+        """The load generator's arguments for one node's door (counted from 0)."""
+        target = ["--protocol", "zerodb", "--libzmq", libzmq(), "--urls", self.doors[node]]
+        return [*target, "--table", str(table)]
+
+    def wait_for_tables(self) -> int:
+        """Until every door takes a write. The leader's number, from 0."""
+        leader = NODES.index(self.leader())
+        until = time.monotonic() + START_S_MAX
+        for door in self.doors:
+            while not self._takes(door):
+                if time.monotonic() > until:
+                    raise BenchError(f"{door} takes no write; {self.last_words()}")
+        return leader
+
+    def _takes(self, door: str) -> bool:
+        with self.context.socket(zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.connect(door)
+            socket.send_multipart([PUT, REPLICATED.to_bytes(4, "little"), b"up", b"1"])
+            return bool(socket.poll(ANSWER_MS)) and socket.recv_multipart()[0][3] == 0
+
+
+class Case(NamedTuple):
+    """What is asked in each round: of whom, and its name in the table."""
+
+    name: str
+    ask: Callable[[], dict[str, Any]]
+
+
+class Bench:
+    def __init__(self, directory: Path, secs: float) -> None:
+        directory.mkdir(parents=True)
+        self.secs = secs
+        self.generator = Generator(directory)
+        self.cluster = Tables(directory / "kelek")
+        self.redis = Redis(directory / "redis")
+        self.engine = Engine(directory / "engine")
+        self.found: dict[str, list[float]] = {}
+        self.p50: dict[str, list[float]] = {}
+
+    def stop(self) -> None:
+        self.cluster.stop()
+        self.redis.stop()
+        self.engine.stop()
+
+    def drive(self, target: list[str], load: Load, op: str, batch: int) -> dict[str, Any]:
+        asked = ["--op", op, "--batch", str(batch), "--keys", str(ROWS)]
+        result = self.generator.run([*target, *asked], load)
+        if result["rejected"] or result["malformed"] or result["refused"] or not result["measured"]:
+            raise BenchError(f"{op} of {batch} went wrong: {result}; {self.cluster.last_words()}")
+        return result
+
+    def bare(self, work: str) -> dict[str, Any]:
+        return {"updates_s": self.engine.rate(work, self.secs, ROWS)}
+
+    def start(self) -> None:
+        self.cluster.start_fresh()
+        self.redis.start_fresh()
+        self.leader = self.cluster.wait_for_tables()
+        fill = Load(1, 16, updates=ROWS)
+        targets = [
+            self.cluster.target_of(self.leader, LOCAL),
+            self.cluster.target_of(self.leader, REPLICATED),
+            self.redis.target,
+        ]
+        for target in targets:
+            self.drive(target, fill, "put", BATCH)
+        self.engine.rate("put", self.secs, ROWS)
+
+    def cases(self) -> list[Case]:
+        local = self.cluster.target_of(self.leader, LOCAL)
+        ours = self.cluster.target_of(self.leader, REPLICATED)
+        follower = self.cluster.target_of((self.leader + 1) % len(NODES), REPLICATED)
+        redis = self.redis.target
+        waits = [*redis, "--wait", "1"]
+        wide, alone = Load(2, 8, secs=self.secs), Load(1, 1, secs=self.secs)
+        scans = Load(2, 1, secs=self.secs)
+        threads, single = Load(16, 1, secs=self.secs), Load(MANY, 1, secs=self.secs)
+        windows = Load(8, MANY // 8, secs=self.secs)
+
+        def case(name: str, target: list[str], load: Load, op: str, batch: int) -> Case:
+            return Case(name, partial(self.drive, target, load, op, batch))
+
+        return [
+            case("put, 100 a batch, local", local, wide, "put", BATCH),
+            Case("put, 100 a batch, engine", partial(self.bare, "put")),
+            case("put, 100 a batch, redis", redis, wide, "put", BATCH),
+            case("get, 100 a request, local", local, wide, "get", BATCH),
+            Case("get, 100 a request, engine", partial(self.bare, "get")),
+            case("get, 100 a request, replicated", ours, wide, "get", BATCH),
+            case("get, 100 a request, redis", redis, wide, "get", BATCH),
+            case("scan, the text's framing, local", local, scans, "scan", SCAN_ROWS),
+            Case("scan, engine", partial(self.bare, "scan")),
+            case("scan, packed, local", local, scans, "packed", SCAN_ROWS),
+            case("put, 100 a batch, replicated", ours, wide, "put", BATCH),
+            case("put, 100 a batch, replicated, asked of a follower", follower, wide, "put", BATCH),
+            case("put, 100 a batch, redis, WAIT 1", waits, threads, "put", BATCH),
+            case("put, one key, replicated, 256 outstanding", ours, windows, "put", 1),
+            case("put, one key, redis, WAIT 1, 256 outstanding", waits, single, "put", 1),
+            case("put, one key, replicated, alone", ours, alone, "put", 1),
+            case("put, one key, redis, WAIT 1, alone", waits, alone, "put", 1),
+        ]
+
+    def round(self, number: int) -> None:
+        cases = self.cases()
+        start = number % len(cases)
+        for case in cases[start:] + cases[:start]:
+            result = case.ask()
+            self.found.setdefault(case.name, []).append(result["updates_s"])
+            if "p50_us" in result:
+                self.p50.setdefault(case.name, []).append(result["p50_us"])
+
+    def ratio(self, upper: str, lower: str) -> list[float]:
+        return [a / b for a, b in zip(self.found[upper], self.found[lower], strict=True)]
+
+    def figures(self) -> list[Figure]:
+        def over(name: str, upper: str, lower: str, goal: float) -> Figure:
+            return summed_up(name, self.ratio(upper, lower), "x", goal, up=True)
+
+        engine = "engine's"
+        return [
+            over(f"put of 100, over the bare {engine}", PUTS[0], PUTS[1], 0.5),
+            over(f"get of 100, over the bare {engine}", GETS[0], GETS[1], 0.4),
+            over(f"scan, the text's framing, over the bare {engine}", SCANS[0], SCANS[1], 0.25),
+            over(f"packed scan, over the bare {engine}", SCANS[2], SCANS[1], 0.4),
+            summed_up("packed scan, one worker", self.found[SCANS[2]], "rows/s", 1.3e6, up=True),
+            summed_up(
+                "replicated put of 100, 16 outstanding", self.found[TRIPLE], "rows/s", 1e5, up=True
+            ),
+            *(
+                over(f"put of one key, {form}, over Redis with WAIT 1", ours, theirs, 1)
+                for form, ours, theirs in ONES
+            ),
+        ]
+
+    def rows(self) -> list[list[str]]:
+        rows = [[*ROW_HEAD, "p50 us"]]
+        for name, values in self.found.items():
+            p50 = self.p50.get(name)
+            rows.append(
+                [*row(name, values, "rows/s"), f"{statistics.median(p50):.0f}" if p50 else ""]
+            )
+        return rows
+
+
+PUTS = ("put, 100 a batch, local", "put, 100 a batch, engine")
+GETS = ("get, 100 a request, local", "get, 100 a request, engine")
+SCANS = ("scan, the text's framing, local", "scan, engine", "scan, packed, local")
+TRIPLE = "put, 100 a batch, replicated"
+ONES = [
+    (
+        form,
+        f"put, one key, replicated, {form}",
+        f"put, one key, redis, WAIT 1, {form}",
+    )
+    for form in ("256 outstanding", "alone")
+]
+
+
+def measure(directory: Path, rounds: int) -> Section:
+    bench = Bench(directory, SECS)
+    try:
+        bench.start()
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            bench.round(number)
+    finally:
+        bench.stop()
+    note = (
+        f"{ROWS} rows; a request for one key counts one row. Redis {bench.redis.version()};"
+        " p50 is of a request."
+    )
+    return Section("Tables", bench.figures(), bench.rows(), note)
+
+
+QUESTION = Question("tables", __doc__, measure, ROUNDS)
