@@ -1,0 +1,319 @@
+"""Three nodes with tables, a load of writes, and SIGKILL of any process at any moment of it.
+
+    PYTHONPATH=.build python -m kelek.tests.crash.kill_drill --kills 100 --seed 7
+
+Each writer has tables of its own and one request outstanding, so it knows what they must hold. What
+was acknowledged (PARTSYNC or FULLSYNC) is there; a request without an answer, or with an error,
+may have happened once or not at all: its tables are left as they are and the writer takes new ones.
+Limited deletes would show what is applied twice. In the end every node must show the same tables,
+and hold the same bytes at the same applied index.
+"""
+
+import argparse
+import itertools
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import zmq
+
+from kelek.bench.kelek_cluster import NODES, actor_name
+from kelek.bench.tables import Tables
+from kelek.storage.rocks import open_tables
+from kelek.storage.rocks_families import Shared
+from kelek.tests.interop import zerodb_plain as plain
+from kelek.tests.interop.zerodb_plain import (
+    Client,
+    Frames,
+    Pair,
+    deletes,
+    flat,
+    head,
+    puts,
+    u32,
+    u64,
+)
+
+WORKERS = 2
+WRITERS_EACH = 2  # Of a node; one more writes to its local tables.
+LOCAL = range(1, 101)
+SETTINGS = f"""
+zerodb: {{workers: {WORKERS}, local: {list(LOCAL)}, request_timeout_ms: 4000}}
+raft: {{election_timeout_ms: [400, 600]}}
+log: {{snapshot_entries: 400}}
+"""
+GIVE_UP_S = 6.0  # Longer than the server takes to say that it can't.
+STUCK_S = 60.0
+STOP_S = 60.0
+ACKS_BETWEEN = (20, 120)  # Kills.
+POLL_MS = 100
+SHARED_BYTES = 64 << 20
+
+Rows = dict[bytes, bytes]
+Held = dict[int, Rows]  # What tables hold, by their number.
+
+
+class Broken(Exception):
+    """A rule does not hold."""
+
+
+class Left(NamedTuple):
+    """Tables that nobody writes any more: they hold the one or the other."""
+
+    node: int  # Which one's, when they are local; -1: everybody's.
+    before: Held
+    after: Held
+
+
+class Writer:
+    """One connection, one request outstanding, two tables of one worker."""
+
+    def __init__(self, drill: "Drill", node: int, local: bool) -> None:
+        self.drill = drill
+        self.dice = Random(drill.dice.random())
+        self.node = node
+        self.local = local
+        self.count = itertools.count()
+        self.take_new_tables()
+
+    def take_new_tables(self) -> None:
+        numbers = self.drill.local[self.node] if self.local else self.drill.replicated
+        first = next(numbers)
+        self.held: Held = {first: {}, first + WORKERS: {}}
+        self.client = Client(self.drill.context, self.drill.cluster.doors[self.node])
+        self.send()
+
+    # ---- one request ----
+
+    def send(self) -> None:
+        self.after = {table: dict(rows) for table, rows in self.held.items()}
+        table = self.dice.choice([*self.held])
+        kind = self.dice.choice((self.put, self.put, self.put, self.pop, self.delete, self.both))
+        kind_of_sync = self.dice.choice((plain.PARTSYNC, plain.FULLSYNC))
+        self.frames = kind(table, self.after[table], kind_of_sync)
+        self.sent_at = time.monotonic()
+        self.client.send(*self.frames)
+
+    def pairs(self) -> list[Pair]:
+        size = self.dice.choice((8, 8, 100, 4000))
+        return [
+            (b"%06d" % next(self.count), self.dice.randbytes(size))
+            for _ in range(self.dice.randint(1, 5))
+        ]
+
+    def put(self, table: int, rows: Rows, flags: int) -> Frames:
+        pairs = self.pairs()
+        if rows and self.dice.random() < 0.3:
+            pairs.append((self.dice.choice([*rows]), b"anew"))
+        rows.update(pairs)
+        return [head(plain.PUT, flags), u32(table), *flat(pairs)]
+
+    def pop(self, table: int, rows: Rows, flags: int) -> Frames:
+        """The first keys, whatever they are: done twice, it takes others with it."""
+        limit = self.dice.randint(1, 2)
+        for key in sorted(rows)[:limit]:
+            del rows[key]
+        return [head(plain.DELETE_LIMITED, flags), u32(table), b"", u64(limit)]
+
+    def delete(self, table: int, rows: Rows, flags: int) -> Frames:
+        keys = self.dice.sample([*rows], min(len(rows), 2)) or [b"nothing"]
+        for key in keys:
+            rows.pop(key, None)
+        return [head(plain.DELETE, flags), u32(table), *keys]
+
+    def both(self, table: int, rows: Rows, flags: int) -> Frames:
+        """Both tables at once; FULLSYNC, as nobody waits for this request with PARTSYNC."""
+        one, two = self.after
+        pairs, keys = self.pairs(), sorted(self.after[two])[:1] or [b"nothing"]
+        self.after[one].update(pairs)
+        self.after[two].pop(keys[0], None)
+        parts = [*puts(one, *pairs), *deletes(two, *keys)]
+        return [head(plain.WRITE_TABLES, plain.FULLSYNC), *parts]
+
+    # ---- its answer ----
+
+    def on_answer(self) -> None:
+        header, *rest = self.client.receive()
+        if header[:3] != self.frames[0][:3]:
+            raise Broken(f"{self.frames[0].hex()} was answered with {header.hex()}, {rest}")
+        if header[3] == 0:
+            self.held = self.after
+            self.drill.acknowledged += 1
+            self.send()
+        else:
+            self.drill.seen[f"refused: {plain.text(rest[0])}"] += 1
+            self.leave()
+
+    def leave(self) -> None:
+        """Nobody knows whether it has happened."""
+        self.drill.left.append(Left(self.node if self.local else -1, self.held, self.after))
+        self.client.close()
+        self.take_new_tables()
+
+    def on_time(self, now: float) -> None:
+        if now > self.sent_at + GIVE_UP_S:
+            self.drill.seen["no answer"] += 1
+            self.leave()
+
+
+def first_tables(start: int) -> Iterator[int]:
+    """Of pairs (number, number + WORKERS), both of one worker; the workers take turns."""
+    return (start + 2 * WORKERS * number + number % WORKERS for number in itertools.count())
+
+
+class Drill:
+    """The cluster, its writers, and what they have left behind."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.dice = Random(seed)
+        self.cluster = Tables(directory, SETTINGS)
+        self.context: plain.Context = zmq.Context()
+        self.replicated = first_tables(LOCAL.stop)
+        self.local = [first_tables(LOCAL.start) for _ in NODES]
+        self.left: list[Left] = []
+        self.acknowledged = 0
+        self.seen: Counter[str] = Counter()
+
+    def run(self, kills: int) -> None:
+        """Raises Broken."""
+        self.cluster.start_fresh()
+        try:
+            self.cluster.wait_for_tables()
+            self.load(kills)
+            self.check_everybody()
+            self.stop()
+        finally:
+            self.cluster.stop()
+            self.context.destroy(0)
+        self.check_hashes()
+
+    # ---- the load ----
+
+    def load(self, kills: int) -> None:
+        writers = [
+            Writer(self, node, local)
+            for node in range(len(NODES))
+            for local in (*[False] * WRITERS_EACH, True)
+        ]
+        for _ in range(kills):
+            self.write(writers, self.dice.randint(*ACKS_BETWEEN))
+            for _ in range(self.dice.choice((1, 1, 1, 2))):
+                self.kill_one()
+        self.write(writers, ACKS_BETWEEN[1])
+        for writer in writers:
+            writer.leave()  # It is not answered yet.
+            writer.client.close()
+
+    def write(self, writers: list[Writer], count: int) -> None:
+        """Until so many more requests are acknowledged."""
+        until, enough = time.monotonic() + STUCK_S, self.acknowledged + count
+        while self.acknowledged < enough:
+            now = time.monotonic()
+            if now > until:
+                raise Broken(f"nothing is acknowledged; {dict(self.seen)}")
+            of = {writer.client.socket: writer for writer in writers}
+            poller = zmq.Poller()
+            for socket in of:
+                poller.register(socket, zmq.POLLIN)
+            for socket, _ in poller.poll(POLL_MS):
+                of[socket].on_answer()
+            for writer in writers:
+                writer.on_time(now)
+
+    def kill_one(self) -> None:
+        pids = {pid: name for name, pids in self.cluster.pids().items() for pid in pids}
+        victims = sorted((name, pid) for pid, name in pids.items() if "/" in name)
+        name, pid = self.dice.choice(victims)
+        self.seen[f"killed {name.partition('/')[2]}"] += 1
+        os.kill(pid, signal.SIGKILL)
+        while actor_name(pid) == name:
+            os.sched_yield()
+
+    # ---- what is left of it ----
+
+    def check_everybody(self) -> None:
+        """Each node's door shows what it must, and what is everybody's alike."""
+        shown: dict[int, list[Rows]] = {}
+        for node, door in enumerate(self.cluster.doors):
+            client = Client(self.context, door)
+            for left in self.left:
+                if left.node not in {-1, node}:
+                    continue
+                found = {table: self.scan(client, table) for table in left.before}
+                if found not in (left.before, left.after):
+                    raise Broken(f"{NODES[node]}: {difference(left, found)}")
+                if left.node == -1:
+                    for table, rows in found.items():
+                        shown.setdefault(table, []).append(rows)
+            client.close()
+        for table, seen in shown.items():
+            if any(rows != seen[0] for rows in seen):
+                raise Broken(f"table {table} is not the same on all nodes")
+
+    def scan(self, client: Client, table: int) -> Rows:
+        until = time.monotonic() + STUCK_S
+        while True:
+            try:
+                return dict(client.scan(table))
+            except plain.Refused as refused:
+                if time.monotonic() > until:
+                    raise Broken(f"table {table} can't be read: {refused}") from None
+
+    def stop(self) -> None:
+        """As an operator does: everything is flushed."""
+        for supervisor in self.cluster.supervisors.values():
+            supervisor.send_signal(signal.SIGTERM)
+        for supervisor in self.cluster.supervisors.values():
+            supervisor.wait(STOP_S)
+
+    def check_hashes(self) -> None:
+        """Read from the nodes' disks: equal applied indexes hold equal bytes."""
+        found: dict[tuple[str, int], dict[int, bytes]] = {}
+        shared = Shared.of(SHARED_BYTES, SHARED_BYTES)
+        for folder in self.cluster.directory.glob("data/*/tables/*/replicated"):
+            tables = open_tables(str(folder), shared, replicated=True)
+            index, hashes = tables.applied[0], {n: tables.content_hash(n) for n in tables.tables()}
+            tables.close()
+            self.seen["databases compared"] += (folder.parent.name, index) in found
+            if found.setdefault((folder.parent.name, index), hashes) != hashes:
+                raise Broken(f"{folder}: differs from another node's at index {index}")
+
+
+def difference(left: Left, found: Held) -> str:
+    """What is wrong with a writer's tables, in one line."""
+    lines = []
+    for table, rows in found.items():
+        before, after = left.before[table], left.after[table]
+        lost = [key for key in before if key in after and key not in rows]
+        stale = [key for key in rows if rows[key] not in (before.get(key), after.get(key))]
+        lines.append(f"table {table} lacks {lost}, should not have {stale}")
+    return "; ".join(lines) + " (or half of a request was done)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="how many times")
+    parser.add_argument("--seed", type=int, default=1, help="of all dice")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kelek-drill-") as directory:
+        drill = Drill(Path(directory) / "d", arguments.seed)
+        try:
+            drill.run(arguments.kills)
+        except Broken as broken:
+            print(f"seed {arguments.seed}: {broken}\n{drill.cluster.last_words()}")
+            return 1
+    for name, count in sorted(drill.seen.items()):
+        print(f"{count:6} {name}")
+    print(f"{drill.acknowledged:6} writes acknowledged; none was lost, none was done twice")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
