@@ -175,6 +175,13 @@ PLANTS = (
                 "min(message.commit_index, last_index)",
                 "min(message.commit_index, self.log.last_index)",
             ),
+            Patch(  # Also when what the message builds on is not equal.
+                CORE,
+                "            return\n        for batch in message.batches:\n",
+                "            known = min(message.commit_index, self.log.last_index)\n"
+                "            self.commit_index = max(self.commit_index, known)\n"
+                "            return\n        for batch in message.batches:\n",
+            ),
         ),
     ),
     Plant(
@@ -316,7 +323,7 @@ PLANTS = (
             ),
         ),
         told=f"{LOST}|configuration",
-        first=27,
+        first=80,
     ),
 )
 
