@@ -148,9 +148,10 @@ class Handoff:
             self._sent.popleft()
 
     def on_lost(self, now_ms: int) -> None:
-        """The worker is gone, or its pipe is."""
+        """The worker is gone, or its pipe is: its next word tells which."""
         if self._lost_ms is None:
             self._lost_ms = now_ms
+        self.heard.clear()
 
     def on_epoch(
         self, epoch: int, now_ms: int, elsewhere: Callable[[], set[bytes]] = set

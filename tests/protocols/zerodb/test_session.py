@@ -449,6 +449,10 @@ def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
     assert handoff.deadline_ms is None
     handoff.on_epoch(2, 1000)
     assert handoff.greets(1000)
+    handoff.heard |= {PROGRESS, TABLES}
+    assert not handoff.greets(2000)
+    handoff.on_lost(2000)
+    assert handoff.greets(2000)
 
 
 def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice() -> None:
