@@ -74,6 +74,7 @@ class Served(World):
         self.session.ready(self.now)
         super()._act()
         for worker in self.workers:
+            worker.handoff.greets(self.now_ms)  # A question that nobody hears here.
             worker.handoff.send(worker.take)
         for frames in self.session.answers:
             self.answers += frames.messages()
