@@ -74,6 +74,10 @@ def encode_error(request: Request, code: int, text: str, retry: bool = False) ->
     return encode_refusal(refusal, retry)
 
 
+# The text gives a server info no errors: what is wrong with one is its header.
+_WITHOUT_CODE = (values.PROTOCOL_ERROR, values.SERVER_INFO)
+
+
 def encode_refusal(error: RequestError, retry: bool = False) -> list[bytes]:
     """Encodes the answer to what was no good request: as encode_error(), and for what is not known
     as a request the protocol error.
@@ -82,7 +86,7 @@ def encode_refusal(error: RequestError, retry: bool = False) -> list[bytes]:
              1 string  UTF-8, NUL-terminated
     """
     extension, text = error.extension, _text(error.text)
-    if error.request_type == values.PROTOCOL_ERROR:
+    if error.request_type in _WITHOUT_CODE:
         return [bytes((MAGIC, VERSION, values.PROTOCOL_ERROR)) + _echo(extension, retry), text]
     if error.request_type == values.CLIENT_DATA:
         return [encode_head(values.CLIENT_DATA, values.NO_MORE_DATA, extension)]

@@ -235,6 +235,14 @@ def test_what_is_no_request_gets_the_protocol_error(frames: tuple[bytes, ...]) -
     assert answers.encode_refusal(error) == [header(0xFF), error.text.encode() + b"\0"]
 
 
+def test_a_server_info_has_no_error_but_the_protocol_error() -> None:
+    error = refused(header(0) + OURS + b"\1")
+    assert error.request_type == values.SERVER_INFO
+    frames = answers.encode_refusal(error)
+    assert frames == [header(0xFF), error.text.encode() + b"\0"]
+    assert answers.decode_answer(frames).failed
+
+
 def test_error_strings_end_with_nul_and_readers_take_both() -> None:
     frames = answers.encode_error(requests.CloseTable(1), 0x10, "grün")
     assert frames == [header(0x02, 0x10), "grün".encode() + b"\0"]
