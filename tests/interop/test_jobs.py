@@ -89,14 +89,14 @@ def test_a_mapper_that_never_ends_is_ended(table: kelek.Table) -> None:
 
 def test_nothing_of_a_killed_job_server_is_left(table: kelek.Table, node: Tables) -> None:
     """Not its mappers, nor its snapshots; and no number of its jobs comes back."""
-    slow = table.map_into(9, wasm(SLOW.format(turns=20_000_000)))
+    pid = node.cluster.pid("n1", "job_server")
     job = table.range_job(lease=0)
     chunks = table.chunks(job)
     assert len(next(chunks)) == 1000
-    pid = node.cluster.pid("n1", "job_server")
+    slow = table.map_into(9, wasm(SLOW.format(turns=20_000_000)))
     mappers = [os.pidfd_open(child) for child in children_of(pid)]
-    assert mappers
     os.kill(pid, signal.SIGKILL)
+    assert mappers
     for mapper in mappers:
         assert select.select([mapper], [], [], DEADLINE_S)[0], "a mapper lives on"
         os.close(mapper)
