@@ -294,16 +294,22 @@ class Loop:
         self._readers[source] = on_readable_once
         self._register(source)
 
-    def on_disconnected(self, socket: Socket, react: Callable[[], None]) -> None:
-        """Calls react whenever a connection of the socket has ended: what was in it is lost."""
+    def on_disconnected(
+        self, socket: Socket, react: Callable[[], None], again: Callable[[], None] | None = None
+    ) -> None:
+        """Calls react whenever a connection of the socket has ended: what was in it is lost, and
+        what is sent before `again` is called may be. Neither is called of inproc sockets."""
         from zmq.utils.monitor import recv_monitor_message  # Few need it.
 
-        monitor: Socket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        monitor: Socket = socket.get_monitor_socket(events)
 
         def on_events() -> None:
             while monitor.poll(0):
-                recv_monitor_message(monitor)
-                react()
+                if recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED:
+                    react()
+                elif again is not None:
+                    again()
 
         self._monitors[socket] = monitor
         self.watch(monitor, on_events)

@@ -121,7 +121,8 @@ class ZerodbServer(Actor):
         self.listen(self.socket(zmq.PULL, done), self._on_done)
         self._jobs = self._push("job_server", "requests")
         self._jobs_sent: dict[int, list[bytes]] = {}  # By ticket: clients' requests.
-        self.on_disconnected(self._jobs, self._on_jobs_lost)
+        self._jobs_lost = False
+        self.on_disconnected(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[Handoff, Socket]] = []
         for handoff, name in zip(self.session.handoffs, worker_names(self.options), strict=True):
             socket = self._push(name, "work")
@@ -248,7 +249,9 @@ class ZerodbServer(Actor):
     def _send_jobs(self) -> None:
         """What finds no room there is answered at once: the job_server does not run, or hangs."""
         jobs = self.session.jobs
-        position, _ = send_messages(self._jobs, jobs, 0, "keep")
+        position = 0
+        if not self._jobs_lost:
+            position, _ = send_messages(self._jobs, jobs, 0, "keep")
         for i, message in enumerate(jobs.messages()):
             kind, _, _, _, _, ticket = HEAD.unpack(message[0])
             if i >= position:
@@ -258,9 +261,13 @@ class ZerodbServer(Actor):
         jobs.clear()
 
     def _on_jobs_lost(self) -> None:
+        self._jobs_lost = True
         lost, self._jobs_sent = self._jobs_sent, {}
         for message in lost.values():
             self.session.refuse_job(message)
+
+    def _on_jobs_back(self) -> None:
+        self._jobs_lost = False
 
     def _tell_leader(self) -> None:
         leader = self.session.client.leader
