@@ -67,8 +67,8 @@ GATHER_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow sourc
 JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
 KEYS_MAX = 4096  # In one request to read.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
-# The largest answer: a value, or a page with one pair too many; and any number of small values.
-TABLE_LIMITS = MessageLimits(values.VALUE_BYTES_MAX + (16 << 20), 1 << 18)
+# The largest answer that a topology can allow, and any number of small values.
+TABLE_LIMITS = MessageLimits(1 << 30, 1 << 18)
 
 
 class TableTuning(NamedTuple):
