@@ -171,6 +171,19 @@ def test_whatever_comes_is_answered_once(batch: list[Message]) -> None:
             check_answer(sent, list(answer))
 
 
+@settings(max_examples=30, phases=[Phase.generate])
+@given(st.lists(st.one_of(message(), messages.mutated(message())).filter(bool), max_size=8))
+def test_nothing_is_answered_that_comes_over_pull_or_sub(batch: list[list[bytes]]) -> None:
+    world = Whole()
+    arena = Arena.from_messages(batch)
+    world.at(0, lambda: world.session.on_one_way(arena, world.now))
+    world.run(lambda: world.now_ms > 0 and not world.session.inflight, 8000)
+    assert not world.answers
+    assert not world.jobs
+    written = [op for _, data in world.log.records for op in ops.unpack(data)]
+    assert not any(isinstance(op, ops.Transaction | ops.SessionOpen) for op in written)
+
+
 def test_a_time_to_live_beyond_all_numbers_is_refused() -> None:
     for ttl_ms in (values.TTL_MS_MAX + 1, 2**64 - 1):
         put = requests.Put(5, [b"k"], [b"v"], 1, Extension(reqid=b"r" * 12, ttl_ms=ttl_ms))
