@@ -6,6 +6,7 @@ What each such operation put and deleted is kept beside the tables, for the newe
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from ..protocols.zerodb.ops import (
     Attach,
@@ -35,7 +36,7 @@ RECORD_BYTES_MAX = 64 << 10  # Above it only the keys are kept.
 TRIMMED = 64  # Records that go at once when there are too many.
 
 _RECORD = b"w"  # index, number in its entry: whole or not, packed operations
-_COUNT = b"x"  # How many records there are.
+_COUNT = b"x"  # How many records there are, and a key before the oldest.
 _PLACE = struct.Struct(">QI")
 _NUMBER = struct.Struct(">Q")
 _KEYS_ONLY, _WHOLE = b"\0", b"\1"
@@ -94,14 +95,16 @@ def _keep(state: State, index: int, ops: list[Op]) -> None:
         data = _KEYS_ONLY + pack([_without_values(op) for op in ops])
     first = _RECORD + _PLACE.pack(index, 0)
     number = sum(1 for _ in state.scan(SYSTEM, first, _RECORD + _PLACE.pack(index + 1, 0)))
-    count = _NUMBER.unpack(state.get(SYSTEM, [_COUNT])[0] or bytes(8))[0] + 1
+    before = state.get(SYSTEM, [_COUNT])[0] or bytes(8)
+    count, oldest = _NUMBER.unpack_from(before)[0] + 1, before[8:] or _RECORD
     if count > RECORDS_MAX:
-        found = state.scan(SYSTEM, _RECORD, first)
-        gone = [key for key, _ in (pair for pair, _ in zip(found, range(TRIMMED), strict=False))]
+        # From the oldest on: what was deleted before it is in the way until it is compacted.
+        gone = [key for key, _ in islice(state.scan(SYSTEM, oldest, first), TRIMMED)]
         state.delete(SYSTEM, gone)
         count -= len(gone)
+        oldest = gone[-1] if gone else oldest
     name = _RECORD + _PLACE.pack(index, number)
-    state.put(SYSTEM, [name, _COUNT], [data, _NUMBER.pack(count)])
+    state.put(SYSTEM, [name, _COUNT], [data, _NUMBER.pack(count) + oldest])
 
 
 def _without_values(op: Op) -> Op:

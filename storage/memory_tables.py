@@ -11,8 +11,6 @@ from .content import content_hash, split_points
 from .effects import Effects, apply_recorded, record_range
 from .errors import StorageError
 from .operations import (
-    EXPIRIES,
-    SESSION_EXPIRIES,
     SYSTEM,
     Refused,
     first_expiry_ms,
@@ -61,11 +59,7 @@ class MemoryTables:
 
     @property
     def expires_ms(self) -> int:
-        firsts = [
-            next(self.keys(SYSTEM, prefix, prefix + b"\xff" * 9), b"")
-            for prefix in (EXPIRIES, SESSION_EXPIRIES)
-        ]
-        return first_expiry_ms(*firsts)
+        return first_expiry_ms(self)
 
     def tables(self) -> dict[int, TableOptions]:
         return dict(self._options)

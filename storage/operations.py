@@ -44,6 +44,7 @@ SYSTEM = -1  # The table of our own bookkeeping.
 RESULTS_MAX = 65_536  # Of transactions, kept for repeats: the newest.
 RESULTS_BYTES_MAX = 64 << 20  # Together.
 RESULT_BYTES_MAX = 1 << 20  # A transaction whose gets find more is refused.
+LIMITED_KEYS_MAX = 1024  # Up to which a limited delete deletes key by key.
 EXPIRE_MAX = 10_000  # Keys and sessions that one Expire ends.
 UNFINISHED_MAX = 64  # Large writes of which pieces are missing; the oldest goes.
 UNFINISHED_BYTES_MAX = 256 << 20  # Of one of them.
@@ -57,6 +58,7 @@ _KEYS = {
     "bond": b"k",  # table, key: until when, with which session
     "bonds": b"b",  # table: how many of its keys vanish
     "expiry": b"e",  # time, table, key
+    "floor": b"g",  # times before which no key and no session ends
     "session": b"s",  # session: ttl, until when
     "session expiry": b"f",  # time, session
     "member": b"m",  # session, table, key
@@ -69,10 +71,20 @@ COUNTERS = _KEYS["counters"]
 BONDS = _KEYS["bonds"]
 EXPIRIES = _KEYS["expiry"]
 SESSION_EXPIRIES = _KEYS["session expiry"]
+FLOOR = _KEYS["floor"]
 
 
-class State(Protocol):
-    """The tables as they are behind the operations before this one; SYSTEM is always there."""
+class Looked(Protocol):
+    """Tables that are looked at; SYSTEM is always there."""
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
+        """Ascending, start <= key < end; nothing is changed meanwhile."""
+
+
+class State(Looked, Protocol):
+    """The tables as they are behind the operations before this one."""
 
     bonded: set[int]  # Every table that may have keys that vanish.
 
@@ -84,11 +96,6 @@ class State(Protocol):
 
     def drop(self, table: int) -> None:
         """Removes a table and all that is in it."""
-
-    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
-        """Ascending, start <= key < end; nothing is changed meanwhile."""
 
     def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
 
@@ -109,6 +116,13 @@ class Counters(NamedTuple):
     first_result: int = 0  # Place of the oldest result that is kept ...
     next_result: int = 0
     result_bytes: int = 0  # ... and what they take together.
+
+
+class Floor(NamedTuple):
+    """Unix times in ms before which no key, and no session, ends."""
+
+    keys_ms: int = 2**64 - 1
+    sessions_ms: int = 2**64 - 1
 
 
 class Bond(NamedTuple):
@@ -209,8 +223,13 @@ def _delete_range(state: State, table: int, start: bytes, end: bytes) -> None:
 
 
 def _delete_limited(state: State, op: DeleteLimited) -> None:
-    """A range up to the first key that stays: the memory that it takes does not grow with it."""
+    """Many are a range up to the first key that stays: so it takes no memory for each. Of few each
+    is deleted, as who uses a table for a queue would leave more ranges than are good for it."""
     if state.options(op.table) is None or op.limit == 0:
+        return
+    if op.limit <= LIMITED_KEYS_MAX:
+        found = islice(state.scan(op.table, op.start, b""), op.limit)
+        _delete(state, op.table, [key for key, _ in found])
         return
     stays = next(islice(state.scan(op.table, op.start, b""), min(op.limit, 1 << 62), None), None)
     _delete_range(state, op.table, op.start, b"" if stays is None else stays[0])
@@ -277,6 +296,8 @@ def _bind(state: State, table: int, keys: Sequence[bytes], wanted: Bond) -> None
     state.delete(SYSTEM, gone)
     state.put(SYSTEM, names, values)
     _count_bonds(state, table, len(keys) - len(before))
+    if wanted.at_ms and keys:
+        _lower_floor(state, Floor(keys_ms=wanted.at_ms))
 
 
 def _indexes(table: int, key: bytes, bond: Bond) -> list[bytes]:
@@ -307,10 +328,25 @@ def bonded_tables(found: Iterator[Pair]) -> set[int]:
     return {_TABLE.unpack(key[1:])[0] for key, _ in found}
 
 
-def first_expiry_ms(first: bytes, first_session: bytes) -> int:
-    """From the first keys of SYSTEM that begin with EXPIRIES and with SESSION_EXPIRIES, if any."""
-    times = [_NUMBER.unpack_from(key, 1)[0] for key in (first, first_session) if key]
+def first_expiry_ms(tables: Looked) -> int:
+    """When the first key or session ends; 0: none does."""
+    floor = _floor(tables)
+    starts = zip((EXPIRIES, SESSION_EXPIRIES), map(_NUMBER.pack, floor), strict=True)
+    firsts = [next(tables.scan(SYSTEM, one + at, _after(one)), None) for one, at in starts]
+    times = [_NUMBER.unpack_from(first[0], 1)[0] for first in firsts if first]
     return max(min(times), 1) if times else 0
+
+
+def _floor(tables: Looked) -> Floor:
+    data = tables.get(SYSTEM, [FLOOR])[0]
+    return Floor(0, 0) if data is None else Floor(*_NUMBERS.unpack(data))
+
+
+def _lower_floor(state: State, floor: Floor) -> None:
+    before = _floor(state)
+    after = Floor(*map(min, before, floor))
+    if after != before:
+        state.put(SYSTEM, [FLOOR], [_NUMBERS.pack(*after)])
 
 
 # ---- sessions ----
@@ -329,6 +365,7 @@ def _session_write(state: State, session: int, ttl_ms: int, until_ms: int) -> No
     number = _NUMBER.pack(session)
     names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
     state.put(SYSTEM, names, [_NUMBERS.pack(ttl_ms, until_ms), b""])
+    _lower_floor(state, Floor(sessions_ms=until_ms))
 
 
 def _until(ttl_ms: int, now_ms: int) -> int:
@@ -381,16 +418,24 @@ def _delete_names(state: State, names: list[bytes]) -> None:
 
 def _expire(state: State, now_ms: int) -> int:
     """Ends what is due, the oldest first, at most EXPIRE_MAX; returns how many."""
-    end = _after(EXPIRIES + _NUMBER.pack(now_ms))
-    due = [key[9:] for key, _ in islice(state.scan(SYSTEM, EXPIRIES, end), EXPIRE_MAX)]
-    _delete_names(state, due)
-    end = _after(SESSION_EXPIRIES + _NUMBER.pack(now_ms))
+    floor = _floor(state)
+    due = _due(state, EXPIRIES, (floor.keys_ms, now_ms), EXPIRE_MAX)
+    _delete_names(state, [key[9:] for key in due])
     left = EXPIRE_MAX - len(due)
-    found = islice(state.scan(SYSTEM, SESSION_EXPIRIES, end), left)
-    sessions = [_NUMBER.unpack_from(key, 9)[0] for key, _ in found]
-    for session in sessions:
-        _session_end(state, session)
-    return len(due) + len(sessions)
+    ended = _due(state, SESSION_EXPIRIES, (floor.sessions_ms, now_ms), left)
+    for key in ended:
+        _session_end(state, _NUMBER.unpack_from(key, 9)[0])
+    if len(due) + len(ended) < EXPIRE_MAX:
+        # What was deleted below is in the way of who looks for the first until it is compacted.
+        floor = Floor(*(max(one, now_ms) for one in floor))
+        state.put(SYSTEM, [FLOOR], [_NUMBERS.pack(*floor)])
+    return len(due) + len(ended)
+
+
+def _due(state: State, prefix: bytes, times: tuple[int, int], limit: int) -> list[bytes]:
+    """The first keys that end from the one time up to the other."""
+    start, end = prefix + _NUMBER.pack(times[0]), _after(prefix + _NUMBER.pack(times[1]))
+    return [key for key, _ in islice(state.scan(SYSTEM, start, end), limit)]
 
 
 # ---- transactions ----

@@ -33,8 +33,6 @@ from .effects import Effects, apply_recorded, record_range
 from .errors import Damaged, StorageError, StorageFull, refused
 from .operations import (
     BONDS,
-    EXPIRIES,
-    SESSION_EXPIRIES,
     SYSTEM,
     Refused,
     bonded_tables,
@@ -115,6 +113,8 @@ class RocksTables:
         self._next_number = max([0, *numbers]) + 1
         if not there or spares > SPARE_MIN:
             names += [self._next_name(TableOptions()) for _ in range(spares)]
+        if not there and self._read_only:
+            raise StorageError(self.path, "there are no tables", "see who removed them")
         if not there:
             _make_folder(self.path)
         parsed = {name: parse_family(name)[1] for name in names if "." in name}
@@ -216,11 +216,7 @@ class RocksTables:
     @property
     def expires_ms(self) -> int:
         if self._expires_ms is None:
-            firsts = [
-                next(self.keys(SYSTEM, prefix, prefix + b"\xff" * 9), b"")
-                for prefix in (EXPIRIES, SESSION_EXPIRIES)
-            ]
-            self._expires_ms = first_expiry_ms(*firsts)
+            self._expires_ms = first_expiry_ms(self)
         return self._expires_ms
 
     def _family_of(self, table: int) -> Family | None:

@@ -29,7 +29,7 @@ def test_an_operation_that_is_refused_leaves_an_empty_record() -> None:
     assert outcome.problem
     refused, deleted = tables.effects(2)
     assert refused.ops == []
-    assert [type(op).__name__ for op in deleted.ops] == ["DeleteRange"]
+    assert [type(op).__name__ for op in deleted.ops] == ["Delete"]
 
 
 def test_what_belongs_to_no_log_is_not_recorded() -> None:

@@ -32,7 +32,7 @@ from kelek.protocols.zerodb.ops import (
     pack,
 )
 from kelek.storage import operations
-from kelek.storage.operations import COUNTERS, SYSTEM
+from kelek.storage.operations import COUNTERS, FLOOR, SYSTEM
 from kelek.storage.tables import Entry as Entry
 from kelek.storage.tables import Outcome, Tables
 
@@ -58,7 +58,7 @@ def keys(tables: Tables, table: int = 7) -> list[bytes]:
 def bookkeeping(tables: Tables) -> set[bytes]:
     """What is kept beside the tables, but for numbers, records of effects, and what the engine
     keeps for itself."""
-    kept = set(tables.keys(SYSTEM)) - {COUNTERS, b"a"}
+    kept = set(tables.keys(SYSTEM)) - {COUNTERS, FLOOR, b"a"}
     return kept - set(tables.keys(SYSTEM, b"t", b"u")) - set(tables.keys(SYSTEM, b"w", b"y"))
 
 
@@ -201,6 +201,17 @@ def test_a_new_expiry_replaces_the_old(tables: Tables) -> None:
     assert keys(tables) == [b"a"]
     write(tables, Expire(7, 5000))
     assert keys(tables) == []
+
+
+def test_an_expiry_in_the_past_is_found(tables: Tables) -> None:
+    """Though an earlier Expire has looked so far already."""
+    write(tables, Put(7, [b"a", b"b"], [b"", b""]), Expiry(7, 1000, [b"a"]))
+    write(tables, Expire(7, 5000))
+    write(tables, SessionOpen(7, 10, 0), Expiry(7, 2000, [b"b"]))
+    assert tables.expires_ms == 10
+    assert told(tables, Expire(7, 3000)) == struct.pack("<I", 2)
+    assert keys(tables) == []
+    assert tables.expires_ms == 0
 
 
 def test_one_expire_does_a_bounded_number(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

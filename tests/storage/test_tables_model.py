@@ -4,7 +4,6 @@ restarts, crashes, checkpoints and everything that an entry may hold."""
 import shutil
 import struct
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from kelek.protocols.zerodb.ops import (
     Truncate,
 )
 from kelek.protocols.zerodb.values import TableOptions
-from kelek.storage.errors import StorageError
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.operations import SYSTEM
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
@@ -214,8 +212,6 @@ class History(RuleBasedStateMachine):
         left = self.folder / str(self.restarts)
         self.rocks.families[SYSTEM].data.cancel_all_background(True)  # It would remove files.
         shutil.copytree(self.rocks.path, left)
-        with suppress(StorageError):
-            self.rocks.close()
         self.rocks = open_tables(str(left), SHARED, replicated=True)
         self.rocks.write(self.log[self.rocks.applied[0] :])
 
@@ -287,7 +283,7 @@ class History(RuleBasedStateMachine):
 
 TestHistory = History.TestCase
 TestHistory.settings = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
