@@ -6,6 +6,7 @@ there is has the shape OTHER and is decoded one by one (protocols/zerodb/codec.p
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -48,12 +49,45 @@ class Requests:
         self._count = arena.count
         self._structs = _uncleared("struct klk_request[]", self._count)
         lib.klk_requests_read(arena._struct, routed, entry_bytes_max, self._structs)
-        rows = _ROW.iter_unpack(bytes(ffi.buffer(self._structs)))
-        self.rows = [Row._make(row) for row in rows]
+        # The same by column, one octet a request: what they have in common needs no rows.
+        self._data = data = bytes(ffi.buffer(self._structs))
+        self.flags = data[17 :: _ROW.size]
+        self.extensions = data[18 :: _ROW.size]
+        self.shapes = data[19 :: _ROW.size]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One for each message."""
+        return [Row._make(row) for row in _ROW.iter_unpack(self._data)]
+
+    @cached_property
+    def tables(self) -> list[int]:
+        """Of each row."""
+        return self._numbers_at(1)
+
+    @cached_property
+    def deadlines_ms(self) -> list[int]:
+        """Of each row."""
+        return self._numbers_at(2)
+
+    @cached_property
+    def reqids(self) -> list[bytes]:
+        """Of each row."""
+        return [self._data[at : at + 12] for at in range(22, len(self._data), _ROW.size)]
+
+    def _numbers_at(self, column: int) -> list[int]:
+        return memoryview(self._data).cast("I")[column :: _ROW.size // 4].tolist()
 
     def entries(self) -> list[bytes]:
         """The entry of each WRITE, in order: packed operations (protocols/zerodb/ops.py)."""
-        sizes = [row.entry_size for row in self.rows if row.shape == WRITE]
+        sizes = [
+            size
+            for size, shape in zip(self._numbers_at(3), self.shapes, strict=True)
+            if shape == WRITE
+        ]
         ends = list(accumulate(sizes, initial=0))
         out = _uncleared("uint8_t[]", ends[-1])
         used = lib.klk_requests_pack(self._arena._struct, self._structs, self._count, out, ends[-1])

@@ -40,6 +40,16 @@ class Batch:
         self.acknowledged: list[int] = []
         self.writes: list[Writes] = []
 
+    def read_all(self) -> None:
+        """Every row is a read that waits for the leader's word."""
+        for position, table in enumerate(self.taken.tables):
+            _pile(self.reads, table % self._workers, ANSWER).append(position)
+
+    def write_all(self, deadline_ms: int) -> None:
+        """Every row is a write of a replicated table, and its client waits."""
+        places = list(range(len(self.taken)))
+        self.writes.append(Writes(deadline_ms, places, places))
+
     def read(self, position: int, worker: int, straight: bool) -> None:
         """A read; straight: it needs no word of the leader's."""
         _pile(self.straight if straight else self.reads, worker, ANSWER).append(position)
@@ -59,11 +69,11 @@ class Batch:
 
     def run(self, writes: Writes, new_reqids: Callable[[int], list[bytes]]) -> Run:
         """The entries of writes; who has no reqid gets one."""
+        taken = self.taken
         if self._entries is None:
-            rows = self.taken.rows
-            positions = [position for position, row in enumerate(rows) if row.shape == WRITE]
-            self._entries = dict(zip(positions, self.taken.entries(), strict=True))
-        own = [self.taken.rows[position].reqid for position in writes.positions]
+            positions = [at for at, shape in enumerate(taken.shapes) if shape == WRITE]
+            self._entries = dict(zip(positions, taken.entries(), strict=True))
+        own = [taken.reqids[position] for position in writes.positions]
         made = iter(new_reqids(own.count(NO_REQID)))
         reqids = [next(made) if reqid == NO_REQID else reqid for reqid in own]
         entries = [self._entries[position] for position in writes.positions]
@@ -72,7 +82,7 @@ class Batch:
         def acknowledge(begin: int, end: int, out: Frames) -> None:
             self.taken.acknowledge(places[begin:end], out)
 
-        workers = {self.taken.rows[place].table % self._workers for place in writes.positions}
+        workers = {taken.tables[position] % self._workers for position in writes.positions}
         return Run(reqids, entries, writes.deadline_ms, workers, writes.heard, acknowledge)
 
 

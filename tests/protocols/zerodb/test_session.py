@@ -305,6 +305,29 @@ def test_a_large_write_is_cut_and_answered_with_its_last_part() -> None:
     assert world.answers == [[b"c", b"\x31\x01\x20\x00"]]
 
 
+@pytest.mark.parametrize("flags", [b"\1", b"\1\2\3", b"\0\1", b"\4\1"])
+def test_many_alike_are_taken_in_as_each_alone_would_be(flags: bytes) -> None:
+    """With a local table somewhere every row is looked at by itself."""
+    seen = []
+    tables = [bytes([number, 0, 0, 0]) for number in range(5)] * 12
+    for local in (frozenset[int](), frozenset({99})):
+        world = led(workers=2, local=local)
+        puts = []
+        for i, table in enumerate(tables):
+            flag = flags[i % len(flags) :][:1]
+            puts.append([b"%d" % i, b"\x31\x01\x20" + flag, table, b"k", b"v"])
+        reads = [[b"r%d" % i, READ, table, b"k"] for i, table in enumerate(tables)]
+        world.session.on_requests(Arena.from_messages(puts), world.now)
+        world.session.on_requests(Arena.from_messages(reads), world.now)
+        proposals = world.session.proposals
+        world.run(lambda: len(world.answers) == 60 and proposals.is_idle)  # noqa: B023
+        taken = [[(each[5], each[6]) for each in worker.taken] for worker in world.workers]
+        assert sum(map(len, taken)) == 60
+        seen.append((sorted(world.answers), [data for _, data in world.log.records], taken))
+    assert seen[0] == seen[1]
+    assert len(seen[0][1]) == 60
+
+
 def test_the_reqid_of_a_request_is_that_of_its_entry() -> None:
     world = led()
     header = head(0x20, 1, Extension(reqid=b"x" * 12))
