@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -377,29 +378,35 @@ class Terminal:
         self.seen = self.seen.partition(text)[2]
 
     def end(self) -> None:
+        """Ctrl-D at the prompt; before it the key would mean nothing."""
+        self.wait_for("kelek 7> ")
         self.type("\x04")
         assert self.process.wait(60) == 0
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
         os.close(self.fd)
 
 
 def test_a_shell_at_a_terminal(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("readline")
-    terminal = Terminal(tmp_path)
-    terminal.wait_for("kelek 7> ")
-    terminal.type("put k vvv\n")
-    terminal.wait_for("kelek 7> ")
-    terminal.type("sca\t--ke\t\n")
-    terminal.wait_for("scan --keys-only")
-    terminal.wait_for("\nk\r\n")
-    terminal.type("get no\n")
-    terminal.wait_for("no key no")
-    terminal.wait_for("kelek 7> ")
-    terminal.end()
-    again = Terminal(tmp_path)
-    again.wait_for("kelek 7> ")
-    again.type("\x1b[A\x1b[A\n")  # The line before the last one, of the shell before.
-    again.wait_for("\nk\r\n")
-    again.end()
+    with closing(Terminal(tmp_path)) as terminal:
+        terminal.wait_for("kelek 7> ")
+        terminal.type("put k vvv\n")
+        terminal.wait_for("kelek 7> ")
+        terminal.type("sca\t--ke\t\n")
+        terminal.wait_for("scan --keys-only")
+        terminal.wait_for("\nk\r\n")
+        terminal.wait_for("kelek 7> ")
+        terminal.type("get no\n")
+        terminal.wait_for("no key no")
+        terminal.end()
+    with closing(Terminal(tmp_path)) as again:
+        again.wait_for("kelek 7> ")
+        again.type("\x1b[A\x1b[A\n")  # The line before the last one, of the shell before.
+        again.wait_for("\nk\r\n")
+        again.end()
 
 
 def shell_of(number: int | None) -> Any:
