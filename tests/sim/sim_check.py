@@ -54,6 +54,7 @@ class Checker:
         self.rafts: dict[str, Raft] = {}
         self.touched: dict[str, Raft] = {}
         self.committed = RaftLog()  # Only its runs are used.
+        self.committed_in: dict[int, int] = {}  # Up to where, by the term in which it was.
         self.applied: list[Applied] = []
         self._digests = [b""]  # Of the entries up to each index.
         self.reqids: dict[bytes, int] = {}
@@ -136,12 +137,16 @@ class Checker:
         if seen.led_term != raft.term:
             self.world.counters["leaders"] += 1
             self.on_leader(name)
-            committed = self.committed
-            for first_index, term in clipped(committed.runs, committed.last_index, raft.log):
-                has = raft.log.term_at(first_index) == term
+            # Votes that were long on their way may make a leader when a newer one has committed.
+            before = [index for term, index in self.committed_in.items() if term < raft.term]
+            last_committed = max(before, default=0)
+            for first_index, term in clipped(self.committed.runs, last_committed, raft.log):
+                has = first_index > last_committed or raft.log.term_at(first_index) == term
                 self._expect(has, name, "leader completeness: lacks", first_index, term)
-            has = raft.log.term_at(committed.last_index) == committed.last_term
-            self._expect(has, name, "leader completeness: lacks", committed.last_index)
+            if last_committed > raft.log.base_index:
+                committed_term = self.committed.term_at(last_committed)
+                has = raft.log.term_at(last_committed) == committed_term
+                self._expect(has, name, "leader completeness: lacks", last_committed)
         else:
             append_only = last_index >= seen.led_last_index and runs[: len(led_runs)] == led_runs
             self._expect(append_only, name, "leader append-only", led_runs, runs)
@@ -166,6 +171,7 @@ class Checker:
                 if first_term != committed.last_term or not last_index:
                     runs.insert(0, (last_index + 1, first_term))
             self.committed = RaftLog(0, 0, committed.runs + runs, raft.commit_index)
+            self.committed_in[raft.term] = raft.commit_index
 
     def _check_matching(self, name: str, log: RaftLog) -> None:
         """Two logs with the same term at an index are equal up to there."""
