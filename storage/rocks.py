@@ -326,15 +326,16 @@ class RocksTables:
             self._drop_doomed()
 
     def _drop_doomed(self) -> None:
-        """What can't be dropped now is the next time, or at the next start."""
+        """What can't be dropped now is at the next start: rocksdict forgets a column family before
+        it knows whether it is gone."""
         if not self._doomed:
             return
         try:
             self.flush()
             while self._doomed:
+                name = self._doomed.pop().name
                 with Guard(self.path):
-                    self._opened().drop_column_family(self._doomed[-1].name)
-                self._doomed.pop()
+                    self._opened().drop_column_family(name)
         except StorageError as error:
             self.problem = str(error)
 

@@ -11,6 +11,7 @@ from ..protocols.zerodb.values import TableOptions
 from .errors import Damaged, StorageError, StorageFull, StorageLocked
 
 FILE_BYTES = 16 << 20  # Of a file of the engine: its bounds are where ranges are split.
+ARENA_BYTES = 64 << 10  # By which a write buffer grows: the engine's 1 MiB is much for many tables.
 LOG_FILE_BYTES_MAX = 4 << 20  # The engine's own notes, of which it keeps ...
 LOG_FILES_MAX = 4  # ... so many files.
 
@@ -133,7 +134,9 @@ def family_options(
     if options.bloom_bits:
         blocks.set_bloom_filter(_clamp(options.bloom_bits, 1, 64), False)
     found.set_block_based_table_factory(blocks)
-    found.set_write_buffer_size(_clamp(options.write_buffer_bytes, 64 << 10, 4 << 30))
+    buffer_bytes = _clamp(options.write_buffer_bytes, 64 << 10, 4 << 30)
+    found.set_write_buffer_size(buffer_bytes)
+    found.set_arena_block_size(min(ARENA_BYTES, buffer_bytes // 8))
     kinds = rocksdict.DBCompressionType
     found.set_compression_type(kinds.snappy() if options.compression else kinds.none())
     return found, own
