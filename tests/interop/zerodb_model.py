@@ -6,6 +6,7 @@ zerodb_campaign.py plays it again. Whatever else happens to the cluster (a proce
 snapshot taken) is told by who runs the cases, between two of them or within one.
 """
 
+import time
 from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
@@ -215,12 +216,23 @@ class Case:
         wanted = self.within(table, start, end)[:limit]
         assert self.client.scan(table, limit, start, end) == wanted
 
+    def begin(self, ask: Callable[[], bytes]) -> bytes:
+        """While a killed job_server comes back, jobs are refused: nothing has begun."""
+        until = time.monotonic() + plain.DEADLINE_S
+        while True:
+            try:
+                return ask()
+            except Refused as refused:
+                if "no job_server runs" not in refused.reason or time.monotonic() > until:
+                    raise
+
     def range_job(self) -> None:
         """Its snapshot is from before what is written while it is read."""
         table, start, end = self.table(), self.bound(), self.bound()
         self.see(table)
         wanted = self.within(table, start, end, inclusive=True)
-        apid = self.client.range_job(table, self.dice.choice((None, 1, 3)), start, end)
+        size = self.dice.choice((None, 1, 3))
+        apid = self.begin(lambda: self.client.range_job(table, size, start, end))
         if self.dice.random() < 0.5:
             self.put()
         found = [pair for chunk in self.client.chunks(apid) for pair in chunk.pairs]
@@ -231,7 +243,7 @@ class Case:
         self.see(table)
         limit = self.dice.choice((0, 1, 3, 1000))
         wanted = self.within(table, start, end, inclusive=True)[:limit]
-        apid = self.client.forward_range(table, start, end, limit)
+        apid = self.begin(lambda: self.client.forward_range(table, start, end, limit))
         found = [pair for chunk in self.client.chunks(apid) for pair in chunk.pairs]
         assert found == wanted
 
