@@ -441,7 +441,8 @@ class MemberChanges:
             if core.configuration.old:
                 return now_ms
             return now_ms + LOOK_MS if self._gone_ms or self._handed_over else None
-        if change.stage is Stage.JOINT and core.commit_index >= change.index:
+        joint_committed = change.stage is Stage.JOINT and core.commit_index >= change.index
+        if joint_committed and core.transferring is None:
             return now_ms
         return now_ms + LOOK_MS
 

@@ -210,6 +210,18 @@ def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
 
 
+def test_a_change_waits_for_a_transfer_without_haste(ring: Ring) -> None:
+    """A wake that does nothing, at once and again, until the transfer is over."""
+    lead = ring.lead
+    ring.change("n1", "n2")
+    ring.run_until(lambda: bool(lead.core.configuration.old))
+    joint_index = lead.core.log.last_index
+    ring.run_until(lambda: lead.core.commit_index >= joint_index)
+    assert lead.members.deadline_ms(ring.now_ms) == ring.now_ms
+    assert lead.core.transfer("n2", ring.now_ms) == ""
+    assert (lead.members.deadline_ms(ring.now_ms) or 0) > ring.now_ms
+
+
 def test_who_is_elected_on_its_way_out_leads_no_longer_than_needed() -> None:
     """The entry that says so is with it alone when the leader is lost."""
     ring = Ring(*OLD, "n4")
