@@ -26,6 +26,8 @@ from ..protocols.zerodb.handoff import (
     ENVELOPE,
     FAILED,
     HEAD,
+    MARK,
+    NO_WORKER,
     WRITE,
 )
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
@@ -80,7 +82,7 @@ class JobServer(Actor):
                PULL    [HEAD][path][applied index and term]        from a table_worker: a snapshot
                PULL    [HEAD] or [HEAD][reason]                    what was asked for is written,
                                                                    or can't be had
-    done       PUSH    [routing id]([empty])[answer frames ..]     to zerodb_server, which relays
+    done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays
     asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
                PUSH    [HEAD][table][packed operations]            to it: write
                PUSH    [HEAD]                                      to it: a request is answered
@@ -182,7 +184,7 @@ class JobServer(Actor):
             self._answers.add([*head, *frames])
         else:  # First: a client that gets two answers is worse off than one that waits.
             self._asks.send([HEAD.pack(ANSWERED, 0, 0, 0, 0, asker.ticket)])
-            self._done.send([*head, *frames])
+            self._done.send([MARK.pack(NO_WORKER, 0, 0, 0, 0), *head, *frames])
 
     @property
     def _is_full(self) -> bool:

@@ -23,6 +23,7 @@ from ..protocols.zerodb.handoff import (
     FAILED,
     HEAD,
     HELLO,
+    MARK,
     RESULT,
     SILENT,
     WRITE,
@@ -87,7 +88,7 @@ class TableWorker(Actor):
                       [HEAD][empty][table][path]               CHECKPOINT, for job_server
                       [HEAD][empty][table][operations]         WRITE to a local table, the same
                       [HEAD]                                   HELLO: it knows nothing of us
-    done       PUSH   [routing id]([empty])[header][frames..]  to zerodb_server
+    done       PUSH   [MARK][routing id]([empty])[header][frames..]  to zerodb_server
     reports    PUSH   [HEAD][..]                               to it, as the kinds say:
                       PROGRESS  ([OUTCOME, code, data or text]..)    what is applied
                       TABLES    [replicated][local]  msgpack: number -> options
@@ -122,6 +123,7 @@ class TableWorker(Actor):
         self._restore_due_ms = 0
         self._tables_told = False  # Whether those that are there are those that were told of.
         self._done_count = 0
+        self._ticket = self._place = 0  # Of the request that came last.
         self._used_ms = -USED_MS
         self._problem = ""
         self._orders: list[Order] = []
@@ -215,6 +217,7 @@ class TableWorker(Actor):
         for head, rest in self.unpacked(arena, HEAD, "work"):
             kind, flags, _, spare, index, ticket = head
             if kind == HELLO:
+                self._ticket = 0  # Another server's may be the same.
                 self._told.clear()
                 self._tables_told = False
                 self._results.clear()
@@ -224,7 +227,10 @@ class TableWorker(Actor):
                     continue
                 route, *frames = rest
                 envelope = bool(flags & ENVELOPE)
-                asked = Asked(route, frames, index, ticket, kind != SILENT, envelope)
+                self._place = self._place + 1 if ticket == self._ticket else 0
+                self._ticket = ticket
+                mark = MARK.pack(self._number, 0, epoch, self._place, ticket)
+                asked = Asked(route, frames, index, ticket, kind != SILENT, envelope, mark)
                 if kind != RESULT:
                     self._requests.take(asked, self.now_ms)
                 elif len(frames) == 2:

@@ -15,8 +15,8 @@ import msgpack
 import zmq
 
 from .. import __version__
-from ..native import Arena
-from ..native.relay import send_messages
+from ..native import Arena, NativeError
+from ..native.relay import heads, send_messages
 from ..protocols.zerodb.handoff import (
     ANSWER,
     ANSWERED,
@@ -24,6 +24,8 @@ from ..protocols.zerodb.handoff import (
     HANDLED,
     HEAD,
     HELLO,
+    MARK,
+    NO_WORKER,
     PROGRESS,
     STANDING,
     TABLES,
@@ -56,7 +58,7 @@ class ZerodbServer(Actor):
     sub        SUB     the same, unanswered                    of any PUB, at `sub_url`
     logs       PUB     [55 01 00][level][ms][sender][text]     to whoever listens, at `log_url`
     work       PUSH    [HEAD][routing id][request frames ..]   to each table_worker
-    done       PULL    [routing id]([empty])[answer frames ..] finished, of them and the job_server
+    done       PULL    [MARK][routing id]([empty])[answer frames ..]  of them and the job_server
     reports    PULL    [HEAD]([..])                            of each table_worker
     requests   PUSH    as work, or what came of an ask         to the job_server
     asks       PULL    [HEAD][table][..]                       of the job_server
@@ -108,17 +110,18 @@ class ZerodbServer(Actor):
     # ---- sockets ----
 
     def _open_pipes(self) -> None:
-        for name, on_arena in (("reports", self._on_reports), ("asks", self._on_asks)):
-            pipe = SocketOptions(
-                bind=(self.endpoint(self.role, name),), message_bytes_max=REQUEST_BYTES_MAX
-            )
-            self.listen(self.socket(zmq.PULL, pipe), on_arena)
         done = SocketOptions(
             bind=(self.endpoint(self.role, "done"),),
             message_bytes_max=self._settings["response_bytes_max"] + (1 << 20),
             message_frames_max=ANSWER_FRAMES_MAX,
         )
+        # First: a worker's last answers are taken in before the first report of its successor.
         self.listen(self.socket(zmq.PULL, done), self._on_done)
+        for name, on_arena in (("reports", self._on_reports), ("asks", self._on_asks)):
+            pipe = SocketOptions(
+                bind=(self.endpoint(self.role, name),), message_bytes_max=REQUEST_BYTES_MAX
+            )
+            self.listen(self.socket(zmq.PULL, pipe), on_arena)
         self._jobs = self._push("job_server", "requests")
         self._jobs_sent: dict[int, list[bytes]] = {}  # By ticket: clients' requests.
         self._jobs_lost = False
@@ -180,11 +183,31 @@ class ZerodbServer(Actor):
                 self.session.on_ask(head, frames, self._now())
 
     def _on_done(self, arena: Arena) -> None:
-        """Finished answers go on as they are, in one call."""
-        if self._clients is not None:
-            _, dropped = send_messages(self._clients, arena)
+        """Finished answers go on as they are, in one call, but for their marks."""
+        if self._clients is None:
+            return
+        try:
+            marks = heads(arena, MARK.size)
+        except NativeError:
+            self.log_rarely("malformed-dropped", pipe="done", messages=arena.count)
+            return
+        due = [self._is_due(*mark) for mark in MARK.iter_unpack(marks)]
+        if all(due):
+            _, dropped = send_messages(self._clients, arena, skip=1)
             self.check(self._clients)
             self.counters["answers_dropped"] += dropped
+            return
+        for position, is_due in enumerate(due):
+            if is_due:
+                self.send(self._clients, arena.message(position)[1:])
+            else:
+                self.counters["late_answers"] += 1
+
+    def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
+        handoffs = self.session.handoffs
+        if number >= len(handoffs):
+            return number == NO_WORKER
+        return handoffs[number].on_answer(epoch, place, ticket)
 
     def _on_reports(self, arena: Arena) -> None:
         for (kind, code, _, number, index, epoch), frames in self.unpacked(arena, HEAD, "reports"):

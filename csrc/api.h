@@ -309,14 +309,19 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
 
 /* Sends the messages from *position on, without blocking.
  *
+ *   skip       frames at the start of each that stay here; a message that has no others is dropped
  *   mode       KLK_DROP or KLK_KEEP, on EAGAIN; EHOSTUNREACH always drops
  *   position   in, out: the first message that has not been sent or dropped
  *   dropped    out, added to: messages dropped
  *
  * Returns KLK_OK when all are done with, KLK_MORE when KLK_KEEP stopped, KLK_EOS on other
  * errors. */
-int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
-             uint32_t *dropped);
+int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mode,
+             uint32_t *position, uint32_t *dropped);
+
+/* The first frames of all messages, joined into out, which has room for size bytes of each.
+ * Returns KLK_OK, or KLK_EINVAL when one of them has another size. */
+int klk_messages_heads(const struct klk_messages *messages, uint32_t size, uint8_t *out);
 
 /* Writes size bytes of data over each message's first frame, offset bytes behind its beginning.
  * Returns KLK_OK, or KLK_EINVAL when a first frame ends before that: nothing was written. */

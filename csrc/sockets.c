@@ -128,10 +128,12 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh) {
 
 /* Sends one message whole; returns 0 or an errno. A message that fails on its way is taken back by
  * libzmq, so the next one begins cleanly. */
-static int send_message(void *socket, const struct klk_messages *out, uint32_t message) {
+static int send_message(void *socket, const struct klk_messages *out, uint32_t message,
+                        uint32_t skip) {
     uint32_t last = out->firsts[message + 1] - 1;
     uint32_t interrupted = 0;
-    for (uint32_t f = out->firsts[message]; f <= last;) {
+    if (last - out->firsts[message] < skip) return EHOSTUNREACH;
+    for (uint32_t f = out->firsts[message] + skip; f <= last;) {
         size_t size = out->offsets[f + 1] - out->offsets[f];
         int flags = DONTWAIT | (f < last ? SNDMORE : 0);
         if (zmq.send(socket, out->bytes + out->offsets[f], size, flags) >= 0) {
@@ -144,10 +146,10 @@ static int send_message(void *socket, const struct klk_messages *out, uint32_t m
     return 0;
 }
 
-int klk_send(void *socket, const struct klk_messages *out, int mode, uint32_t *position,
-             uint32_t *dropped) {
+int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mode,
+             uint32_t *position, uint32_t *dropped) {
     while (*position < out->messages) {
-        int error = send_message(socket, out, *position);
+        int error = send_message(socket, out, *position, skip);
         if (error == EAGAIN && mode == KLK_KEEP) return KLK_MORE;
         if (error && error != EAGAIN && error != EHOSTUNREACH) {
             errno = error;
@@ -169,6 +171,16 @@ int klk_messages_stamp(struct klk_messages *messages, uint32_t offset, const uin
     }
     for (uint32_t m = 0; m < messages->messages && size; m++)
         memcpy(messages->bytes + messages->offsets[messages->firsts[m]] + offset, data, size);
+    return KLK_OK;
+}
+
+int klk_messages_heads(const struct klk_messages *messages, uint32_t size, uint8_t *out) {
+    for (uint32_t m = 0; m < messages->messages; m++) {
+        const uint32_t *frame = messages->offsets + messages->firsts[m];
+        if (messages->firsts[m] == messages->firsts[m + 1] || frame[1] - frame[0] != size)
+            return KLK_EINVAL;
+        memcpy(out + (size_t)m * size, messages->bytes + frame[0], size);
+    }
     return KLK_OK;
 }
 

@@ -513,12 +513,13 @@ class Arena:
 class Frames(Arena):
     """Outgoing messages in one buffer, filled by add() and by C, sent by send_batch()."""
 
-    __slots__ = ("dropped", "sent")
+    __slots__ = ("dropped", "sent", "skip")
 
     def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
         super().__init__(bytes_max, frames_max)
         self.sent = 0  # How many of the messages have left.
         self.dropped = 0  # Messages that could not leave, ever.
+        self.skip = 0  # Frames at the start of each message that stay here.
 
     def __len__(self) -> int:
         """Messages that have not left."""
@@ -765,7 +766,7 @@ def send_batch(
         return _send_pyzmq(socket, frames, mode == "keep")
     position, dropped = ffi.new("uint32_t *", frames.sent), ffi.new("uint32_t *")
     how = lib.KLK_KEEP if mode == "keep" else lib.KLK_DROP
-    result = lib.klk_send(opened.pointer, frames._struct, how, position, dropped)
+    result = lib.klk_send(opened.pointer, frames._struct, frames.skip, how, position, dropped)
     error = None if result >= 0 else _os_error("zmq_send")
     went = position[0] - frames.sent - dropped[0]
     frames._on_sent(position[0], dropped[0])
@@ -783,7 +784,9 @@ def _send_pyzmq(socket: "zmq.Socket[bytes]", frames: Frames, keep: bool) -> int:
     try:
         while position < frames.count:
             try:
-                socket.send_multipart(frames.message(position), _DONTWAIT)
+                if not (parts := frames.message(position)[frames.skip :]):
+                    raise ZMQError(errno.EHOSTUNREACH)
+                socket.send_multipart(parts, _DONTWAIT)
             except ZMQError as error:
                 if error.errno == errno.EAGAIN and keep:
                     break

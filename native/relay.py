@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from .._native import lib
+from .._native import ffi, lib
 from . import Arena, Frames, NativeError, send_batch
 
 if TYPE_CHECKING:
@@ -14,12 +14,15 @@ def send_messages(
     messages: Arena,
     position: int = 0,
     mode: Literal["drop", "keep"] = "drop",
+    skip: int = 0,
 ) -> tuple[int, int]:
     """As send_batch, of any arena from a message on; the arena stays as it is.
 
+    skip   frames at the start of each message that are not sent
+
     Returns (position of the first message that is left, messages that were dropped).
     """
-    view = _Sending(messages, position)
+    view = _Sending(messages, position, skip)
     send_batch(socket, view, mode)
     return view.sent, view.dropped
 
@@ -29,14 +32,26 @@ class _Sending(Frames):
 
     __slots__ = ()
 
-    def __init__(self, messages: Arena, position: int) -> None:
+    def __init__(self, messages: Arena, position: int, skip: int) -> None:
         self._struct, self._bytes = messages._struct, messages._bytes
         self._offsets, self._firsts = messages._offsets, messages._firsts
-        self.sent, self.dropped = position, 0
+        self.sent, self.dropped, self.skip = position, 0, skip
 
     def _on_sent(self, position: int, dropped: int) -> None:
         self.sent = position
         self.dropped += dropped
+
+
+def heads(messages: Arena, size: int) -> bytes:
+    """The first frames of all messages, joined: each has size bytes.
+
+    NativeError: one has another size.
+    """
+    out = ffi.new("uint8_t[]", messages.count * size + 1)
+    code = lib.klk_messages_heads(messages._struct, size, out)
+    if code < 0:
+        raise NativeError(code)
+    return bytes(ffi.buffer(out, messages.count * size))
 
 
 def stamp(messages: Arena, offset: int, data: bytes) -> None:

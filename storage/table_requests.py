@@ -70,6 +70,7 @@ class Asked(NamedTuple):
     ticket: int = 0  # Numbers that grow; many requests may share one.
     answered: bool = True  # False: nobody waits for an answer.
     envelope: bool = False  # A REQ socket's empty frame stands before the answer.
+    mark: bytes = b""  # The first frame of the answer: by it zerodb_server knows what is answered.
 
 
 class Repeat(NamedTuple):
@@ -631,7 +632,7 @@ class TableRequests:
     def _reply(self, asked: Asked, frames: list[bytes], trouble: str = "") -> None:
         self.counts["failed" if trouble else "done"] += 1
         if asked.answered:
-            envelope = [asked.route, b""] if asked.envelope else [asked.route]
+            envelope = [asked.mark, asked.route, b""][: 2 + asked.envelope]
             self.out.add([*envelope, *frames])
             self._out_bytes += sum(map(len, frames))
         elif trouble and len(self.troubles) < TROUBLES_MAX:

@@ -370,6 +370,7 @@ TWINS = {
     ),
     r"klk_send": "native/test_sockets.py::test_a_full_pipe_keeps_the_rest_in_order",
     r"klk_messages_stamp": "native/test_messages.py::test_a_stamp_is_its_twin",
+    r"klk_messages_heads": "native/test_messages.py::test_heads_are_their_twin",
     r"klk_poll_wait": "native/test_poller.py::test_a_history_of_waits",
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",

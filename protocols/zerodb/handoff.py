@@ -1,13 +1,13 @@
 """The requests that were handed to one table_worker, until it has answered them.
 
 They go in batches, one for each wake of the server. A batch is kept until the worker says that it
-is done with it: a worker that dies leaves nobody without an answer, and none of its requests is
-done twice that must not be.
+is done with it, and each answer carries the mark of its request: a worker that dies leaves nobody
+without an answer, nobody gets two, and none of its requests is done twice that must not be.
 """
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ...native import Arena, Frames
@@ -19,6 +19,11 @@ from .values import TableOptions
 HEAD = struct.Struct("<BBHIQQ")
 _STAMP = struct.Struct("<IQQ")
 _STAMP_OFFSET = 4
+
+# What stands before each answer on its way to the server: the worker's number, 0, its epoch, the
+# request's place among those of its ticket, the ticket.
+MARK = struct.Struct("<HHIIQ")
+NO_WORKER = 0xFFFF  # The number in the mark of an answer that is not of a worker.
 
 ANSWER = 0  # A client's request, to be answered.
 SILENT = 1  # One that nobody waits for.
@@ -47,7 +52,7 @@ Message = list[bytes]
 class Batch:
     """Requests that go to a worker together: [HEAD][routing id][request frames ..] each."""
 
-    __slots__ = ("begun_ms", "frames", "index", "loose", "position", "ticket")
+    __slots__ = ("answered", "begun_ms", "frames", "index", "loose", "position", "ticket")
 
     def __init__(self, frames: Frames, index: int, begun_ms: int, loose: bool = False) -> None:
         self.frames = frames
@@ -56,10 +61,13 @@ class Batch:
         self.loose = loose  # It goes as it is, and whoever asked for it asks again.
         self.ticket = 0
         self.position = 0  # Messages that were sent.
+        self.answered: set[int] = set()  # Places of those whose answer has come.
 
-    def messages(self) -> Iterator[Message]:
-        for position in range(self.frames.count):
-            yield self.frames.message(position)
+    def messages(self, first: int = 0, last: int | None = None) -> Iterator[Message]:
+        """Those without an answer, from the place first up to but without last."""
+        for position in range(first, self.frames.count if last is None else last):
+            if position not in self.answered:
+                yield self.frames.message(position)
 
 
 class Standing(NamedTuple):
@@ -84,12 +92,16 @@ class Handoff:
         self._ticket = 0
         self._unsent: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()
+        self._begun: dict[int, Batch] = {}  # By ticket: what was sent, in part or whole.
+        self._given_up: set[int] = set()  # Tickets: everybody was told that it is gone.
         self._lost_ms: int | None = None  # Since when it is gone.
 
     def greets(self, now_ms: int) -> bool:
         """Whether to ask now for all that it has to report: until that has come, for either pipe
-        may have been away."""
+        may have been away. Never within a batch, whose messages the worker counts."""
         if self._greet_due_ms is None or self._greet_due_ms > now_ms:
+            return False
+        if self._unsent and self._unsent[0].position:
             return False
         self._greeted_ms = now_ms
         return True
@@ -131,6 +143,7 @@ class Handoff:
             if not (batch.ticket or batch.loose):
                 self._ticket += 1
                 batch.ticket = self._ticket
+                self._begun[batch.ticket] = batch
             if not (batch.position or batch.loose):
                 head = _STAMP.pack(self.epoch & EPOCH_MASK, batch.index, batch.ticket)
                 stamp(batch.frames, _STAMP_OFFSET, head)
@@ -145,7 +158,17 @@ class Handoff:
     def on_handled(self, ticket: int) -> None:
         """The worker has answered everything up to this ticket."""
         while self._sent and self._sent[0].ticket <= ticket:
-            self._sent.popleft()
+            del self._begun[self._sent.popleft().ticket]
+
+    def on_answer(self, epoch: int, place: int, ticket: int) -> bool:
+        """An answer with this mark has come. False: it is not for the asker, who got another one,
+        or gets it from the successor of this worker."""
+        if self.epoch is None or epoch != self.epoch & EPOCH_MASK or ticket in self._given_up:
+            return False
+        batch = self._begun.get(ticket)
+        if batch is not None:
+            batch.answered.add(place)
+        return True
 
     def on_lost(self, now_ms: int) -> None:
         """The worker is gone, or its pipe is: its next word tells which."""
@@ -153,46 +176,34 @@ class Handoff:
             self._lost_ms = now_ms
         self.heard.clear()
 
-    def on_epoch(
-        self, epoch: int, now_ms: int, elsewhere: Callable[[], set[bytes]] = set
-    ) -> list[Message]:
+    def on_epoch(self, epoch: int, now_ms: int) -> list[Message]:
         """A report of this epoch has come: of a new one, what the old one has not answered goes to
-        it again. Returns the requests that must not: they may have been done.
-
-        elsewhere   the routing ids of those who wait for anything else: a REQ socket does so only
-                    when it was answered, and must not get the same answer again
-        """
+        it again. Returns the requests that must not: they may have been done."""
         self._lost_ms = None
         if epoch == self.epoch:
             return []
         begun, self.epoch = self.epoch is not None, epoch
         self.heard.clear()
+        self._given_up.clear()
         if not begun:
             return []
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
-        asked = elsewhere()
         doubtful: list[Message] = []
-        for batch in reversed(self._unsent):
-            again: list[Message] = []
-            for message in reversed(list(batch.messages())):
-                routing_id = message[1]
-                newer = routing_id in asked
-                asked.add(routing_id)
-                if not batch.position or batch.loose:
-                    again.append(message)
-                elif message[0][1] & ENVELOPE and newer:
-                    continue
-                elif _is_repeatable(message):
-                    again.append(message)
-                else:
-                    doubtful.append(message)
+        for batch in self._unsent:
+            if not batch.position or batch.loose:
+                batch.position = 0
+                continue
+            again = list(batch.messages(batch.position))  # These it never got.
+            again[:0], lost = _parted(batch.messages(0, batch.position))
+            doubtful += lost
             batch.position = 0
+            batch.answered.clear()
             if len(again) < batch.frames.count:
                 batch.frames.clear()
-                for message in reversed(again):
+                for message in again:
                     batch.frames.add(message)
-        return doubtful[::-1]
+        return doubtful
 
     def messages(self) -> Iterator[Message]:
         """The requests that it has not answered."""
@@ -219,11 +230,22 @@ class Handoff:
         for batches in (self._sent, self._unsent) if gone else (self._unsent,):
             while batches and batches[0].begun_ms + self._timeout_ms <= now_ms:
                 batch = batches.popleft()
+                self._begun.pop(batch.ticket, None)
+                if gone:
+                    self._given_up.add(batch.ticket)
                 if batch.loose:
                     continue
                 first = batch.position if batches is self._unsent and not gone else 0
-                failed += list(batch.messages())[first:]
+                failed += list(batch.messages(first))
         return failed
+
+
+def _parted(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    """Those that may be done a second time, and the others."""
+    parted: tuple[list[Message], list[Message]] = [], []
+    for message in messages:
+        parted[0 if _is_repeatable(message) else 1].append(message)
+    return parted
 
 
 def _is_repeatable(message: Message) -> bool:

@@ -194,12 +194,6 @@ class Proposals:
         """Bytes of them."""
         return sum(flight.size for flight in self._all())
 
-    def waiting(self) -> Iterator[bytes]:
-        """The routing ids of those who wait."""
-        for flight in self._all():
-            for position in range(flight.answers.count):
-                yield flight.answers.message(position)[0]
-
     def add(self, write: Write) -> None:
         """Takes a write in, behind all others."""
         if len(write.entries) == 1:

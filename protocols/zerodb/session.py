@@ -505,15 +505,7 @@ class Session:
 
     def on_epoch(self, handoff: Handoff, epoch: int, now_ms: int) -> None:
         """A worker has reported; if it is a new one, some requests are not known to be done."""
-
-        def elsewhere() -> set[bytes]:
-            piles = [self._reads, self._direct, *(round_.frames for round_ in self._rounds)]
-            waiting = [frames.messages() for pile in piles for frames in pile.values()]
-            waiting += [list(it.messages()) for it in self.handoffs if it is not handoff]
-            found = {message[1] for messages in waiting for message in messages}
-            return found.union(self.proposals.waiting())
-
-        for message in handoff.on_epoch(epoch, now_ms, elsewhere):
+        for message in handoff.on_epoch(epoch, now_ms):
             self._tell_reader(message, "the table_worker has ended; it may have been done", False)
 
     # ---- in step ----

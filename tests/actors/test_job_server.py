@@ -25,6 +25,8 @@ from kelek.protocols.zerodb.handoff import (
     ENVELOPE,
     FAILED,
     HEAD,
+    MARK,
+    NO_WORKER,
     WRITE,
 )
 from kelek.protocols.zerodb.ops import DeleteRange, Put, unpack
@@ -237,7 +239,8 @@ def test_what_came_in_elsewhere_is_answered_there(rig: Rig) -> None:
     rig.requests.send_multipart([head, b"route", *encode_request(requests.RangeJob(7))])
     rig.turn(lambda: rig.done.poll(0) and rig.answered)
     assert rig.answered == [55]
-    route, empty, header, apid = rig.done.recv_multipart()
+    mark, route, empty, header, apid = rig.done.recv_multipart()
+    assert MARK.unpack(mark)[0] == NO_WORKER
     assert (route, empty, header) == (b"route", b"", bytes.fromhex("31014200"))
     assert len(rig.read(int.from_bytes(apid, "little"))) == ROWS
 

@@ -374,7 +374,10 @@ class Terminal:
         while text not in self.seen:
             ready, _, _ = select.select([self.fd], [], [], 60)
             assert ready, f"{text!r} was not shown: {self.seen!r}"
-            self.seen += os.read(self.fd, 1 << 16).decode()
+            try:
+                self.seen += os.read(self.fd, 1 << 16).decode()
+            except OSError as error:  # So Linux says that nobody has the terminal any more.
+                raise AssertionError(f"the shell has ended: {self.seen!r}") from error
         self.seen = self.seen.partition(text)[2]
 
     def end(self) -> None:

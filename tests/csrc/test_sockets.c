@@ -236,12 +236,12 @@ static void test_send(int mode, int error, uint32_t position_after, int result_a
     memset(steps, 0, sizeof steps);
     steps[1].error = EINTR;
     steps[3].error = error;
-    CHECK(klk_send(steps, &out, mode, &position, &dropped) == result_after);
+    CHECK(klk_send(steps, &out, 0, mode, &position, &dropped) == result_after);
     CHECK(position == position_after);
     if (result_after == KLK_OK) CHECK(dropped == 1 && sent_messages == 2 && sent_frames == 4);
     if (result_after == KLK_EOS) CHECK(errno == error);
     step_count = 0;
-    CHECK(klk_send(steps, &out, mode, &position, &dropped) == KLK_OK && position == 3);
+    CHECK(klk_send(steps, &out, 0, mode, &position, &dropped) == KLK_OK && position == 3);
     messages_free(&out);
 }
 

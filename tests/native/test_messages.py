@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek import native
-from kelek.native.relay import stamp
+from kelek.native.relay import heads, stamp
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=12), max_size=40)
 
@@ -42,6 +42,17 @@ def test_a_stamp_is_its_twin(messages: list[list[bytes]], offset: int, data: byt
     assert arena.messages() == [
         [frames[0][:offset] + data + frames[0][end:], *frames[1:]] for frames in messages
     ]
+
+
+@given(MESSAGES, st.integers(0, 3))
+def test_heads_are_their_twin(messages: list[list[bytes]], size: int) -> None:
+    arena = native.Arena.from_messages(messages)
+    if any(len(frames[0]) != size for frames in messages):
+        with pytest.raises(native.NativeError):
+            heads(arena, size)
+        messages = [[bytes(size), *frames[1:]] for frames in messages]
+        arena = native.Arena.from_messages(messages)
+    assert heads(arena, size) == b"".join(frames[0] for frames in messages)
 
 
 def test_what_can_not_be() -> None:

@@ -107,7 +107,7 @@ class Desk:
     def run(self, applied: int = 100) -> list[list[bytes]]:
         """The answers of one turn."""
         self.requests.run(applied, self.now_ms, UNIX_MS)
-        out = self.requests.out.messages()
+        out = [message[1:] for message in self.requests.out.messages()]  # Without their marks.
         self.requests.out.clear()
         return out
 

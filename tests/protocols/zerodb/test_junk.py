@@ -72,7 +72,7 @@ class Desk(Worker):
         self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
         while self.requests.busy:
             self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
-        self.world.answers += self.requests.out.messages()
+        self.world.answers += [message[1:] for message in self.requests.out.messages()]
         self.requests.out.clear()
         self.handoff.on_handled(self.requests.handled)
 

@@ -500,20 +500,60 @@ def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice()
     assert len(worker.taken) == 2
 
 
-def test_a_req_socket_that_has_gone_on_is_not_answered_twice() -> None:
+def test_nobody_is_answered_twice_when_a_worker_dies() -> None:
     world = led(local=frozenset({9}))
-    worker = world.workers[0]
+    worker, handoff = world.workers[0], world.workers[0].handoff
     local = (9).to_bytes(4, "little")
-    for routing_id in (b"a", b"b", b"c"):
-        world.ask(routing_id, b"", READ, local, routing_id)
-    world.run(lambda: len(worker.taken) == 3)
-    world.applies = False
-    world.ask(b"a", b"", READ, local, b"second")  # It was answered, then; so were ...
-    world.ask(b"b", b"", PARTSYNC, TABLE, b"k", b"second")
+    limit = (5).to_bytes(8, "little")
+    for routing_id in (b"a", b"b"):
+        world.ask(routing_id, READ, local, routing_id)
+    for routing_id in (b"l", b"m"):
+        world.ask(routing_id, b"\x31\x01\x23\x01", local, b"k", limit)
+    world.run(lambda: len(worker.taken) == 4)
+    ticket = worker.taken[0][4]
+    places = {taken[5]: place for place, taken in enumerate(worker.taken)}
+    assert handoff.on_answer(1, places[b"a"], ticket)
+    assert handoff.on_answer(1, places[b"l"], ticket)
     worker.taken.clear()
     worker.report(2, 0, world.now_ms)
-    world.run(lambda: len(worker.taken) == 2)
-    assert [(taken[5], taken[6][-1]) for taken in worker.taken] == [(b"c", b"c"), (b"a", b"second")]
+    assert not handoff.on_answer(1, places[b"b"], ticket), "its successor has been asked"
+    world.run(lambda: bool(worker.taken and world.answers))
+    assert [taken[5] for taken in worker.taken] == [b"b"]
+    assert [each[0] for each in world.answers] == [b"m"]
+    assert "it may have been done" in world.heard(b"m")[0].text
+    assert handoff.on_answer(2, 0, ticket)
+    handoff.on_handled(ticket)
+    assert handoff.on_answer(2, 0, ticket), "its word that all is done may come first"
+    assert not handoff.count
+
+
+def test_what_a_worker_never_got_is_not_in_doubt() -> None:
+    world = Served(local=frozenset({9}))
+    worker = world.workers[0]
+    worker.room = 1
+    limit = (5).to_bytes(8, "little")
+    for routing_id in (b"l", b"m"):
+        frames = [routing_id, b"\x31\x01\x23\x01", (9).to_bytes(4, "little"), b"k", limit]
+        world.ask(*frames)
+    world.run(lambda: len(worker.taken) == 1)
+    assert not worker.handoff.greets(1 << 40), "a worker counts the messages of a batch"
+    worker.room = 10
+    worker.taken.clear()
+    worker.report(2, 0, world.now_ms)
+    world.run(lambda: bool(worker.taken and world.answers))
+    assert [taken[5] for taken in worker.taken] == [b"m"]
+    assert [each[0] for each in world.answers] == [b"l"]
+
+
+def test_late_answers_of_a_worker_that_was_given_up_are_for_nobody() -> None:
+    world = Served(local=frozenset({9}), request_timeout_ms=500)
+    worker, handoff = world.workers[0], world.workers[0].handoff
+    world.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
+    world.run(lambda: len(worker.taken) == 1)
+    world.applies = False
+    handoff.on_lost(world.now_ms)
+    world.run(lambda: bool(world.answers))
+    assert not handoff.on_answer(1, 0, worker.taken[0][4])
 
 
 def test_a_worker_that_is_gone_for_long_leaves_nobody_without_an_answer() -> None:
