@@ -357,7 +357,7 @@ class Terminal:
         self.fd, inner = pty.openpty()
         self.seen = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "kelek.console.kelek_cli", "shell", "7"],
+            [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "shell", "7"],
             stdin=inner,
             stdout=inner,
             stderr=inner,
