@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEADLINE_S = 30.0
+STATUS = "supervisor status topology.yaml -o json"
 LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
 Rows = dict[str, dict[str, Any]]  # By node.
 
@@ -38,8 +39,11 @@ class Cluster:
         self.shell.ok("kelek log load - --topology topology.yaml", b"".join(lines))
 
     def peers(self) -> Rows:
-        shown = self.shell.ok("supervisor status topology.yaml -o json")
-        rows = json.loads(shown)["processes"]
+        until = time.monotonic() + DEADLINE_S
+        while (done := self.shell.run(STATUS)).returncode:  # A busy machine may hold up anybody.
+            assert "try again" in done.stderr, done
+            assert time.monotonic() < until, done
+        rows = json.loads(done.stdout)["processes"]
         return {row["node"]: row for row in rows if row["role"] == "raft_peer"}
 
     def wait(self, good: Callable[[Rows], bool]) -> Rows:
