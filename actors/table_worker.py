@@ -217,7 +217,6 @@ class TableWorker(Actor):
         for head, rest in self.unpacked(arena, HEAD, "work"):
             kind, flags, _, spare, index, ticket = head
             if kind == HELLO:
-                self._ticket = 0  # Another server's may be the same.
                 self._told.clear()
                 self._tables_told = False
                 self._results.clear()

@@ -101,6 +101,7 @@ class ZerodbServer(Actor):
             settings["open_on_the_fly"],
             self.options["entry_bytes_max"],
             self.options["url"],
+            self.setup.epoch,
         )
 
     def _new_reqids(self, number: int) -> list[bytes]:

@@ -82,14 +82,15 @@ class Standing(NamedTuple):
 class Handoff:
     """One worker, as the server sees it."""
 
-    def __init__(self, number: int, timeout_ms: int) -> None:
+    def __init__(self, number: int, timeout_ms: int, first_ticket: int = 1) -> None:
         self.number = number
         self.standing = Standing()
         self.heard: set[int] = set()  # Kinds of its reports.
         self._greeted_ms: int | None = None
         self.epoch: int | None = None  # None: it has not reported yet, nothing is sent.
         self._timeout_ms = timeout_ms
-        self._ticket = 0
+        self._first_ticket = first_ticket
+        self._ticket = first_ticket - 1
         self._unsent: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()
         self._begun: dict[int, Batch] = {}  # By ticket: what was sent, in part or whole.
@@ -98,10 +99,8 @@ class Handoff:
 
     def greets(self, now_ms: int) -> bool:
         """Whether to ask now for all that it has to report: until that has come, for either pipe
-        may have been away. Never within a batch, whose messages the worker counts."""
+        may have been away."""
         if self._greet_due_ms is None or self._greet_due_ms > now_ms:
-            return False
-        if self._unsent and self._unsent[0].position:
             return False
         self._greeted_ms = now_ms
         return True
@@ -162,8 +161,10 @@ class Handoff:
 
     def on_answer(self, epoch: int, place: int, ticket: int) -> bool:
         """An answer with this mark has come. False: it is not for the asker, who got another one,
-        or gets it from the successor of this worker."""
+        gets it from the successor of this worker, or asked the server before this one."""
         if self.epoch is None or epoch != self.epoch & EPOCH_MASK or ticket in self._given_up:
+            return False
+        if ticket < self._first_ticket:
             return False
         batch = self._begun.get(ticket)
         if batch is not None:

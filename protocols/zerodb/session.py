@@ -79,6 +79,7 @@ class SessionSetup(NamedTuple):
     open_on_the_fly: bool = True
     entry_bytes_max: int = 10 << 20
     own_url: str = ""  # Of this node's raft_peer.
+    first_ticket: int = 1  # Larger than any of the servers before: workers may still know those.
 
 
 class Now(NamedTuple):
@@ -114,7 +115,8 @@ class Session:
         self.client = client
         self.proposals = Proposals(client)
         self.handoffs = [
-            Handoff(number, setup.request_timeout_ms) for number in range(setup.workers)
+            Handoff(number, setup.request_timeout_ms, setup.first_ticket)
+            for number in range(setup.workers)
         ]
         self.answers: list[Frames] = []  # For the ROUTER.
         self.jobs = Frames()  # For the job_server.
