@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,7 @@ class LogFile:
         os.close(self._fd)
 
 
-class Child:
+class Child(ABC):
     """An actor from its start to its end."""
 
     def __init__(self, setup: ActorSetup, log: LogFile) -> None:
@@ -83,15 +84,17 @@ class Child:
             if not data:
                 return False
 
+    @abstractmethod
     def poll(self) -> int | None:
         """The exit code once it has ended (negative: the signal), else None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask_stop(self) -> None:
-        raise NotImplementedError
+        """Asks it to finish what is open and end."""
 
+    @abstractmethod
     def kill(self) -> None:
-        raise NotImplementedError
+        """Ends it at once."""
 
     def close(self) -> None:
         """Closes both pipes: to an actor that still runs this is the supervisor's end."""

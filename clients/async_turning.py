@@ -1,6 +1,7 @@
 """The face of a client that leaves its connections to an asyncio loop."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Self, TypeVar
@@ -12,23 +13,24 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class AsyncTurning:
+class AsyncTurning(ABC):
     """Leaves the connections to the loop: any number of its tasks may wait at once."""
 
     timeout_ms: int
     _links: AsyncLinks | None = None
     _closed = False
 
+    @abstractmethod
     def _make_links(self) -> AsyncLinks:
-        raise NotImplementedError
+        """The connections, once there is a loop for them."""
 
+    @abstractmethod
     def _closed_error(self) -> Exception:
         """What is raised when it is used after its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _timeout_error(self) -> Exception:
         """What is raised after so long without progress."""
-        raise NotImplementedError
 
     async def _run(self, steps: Generator[Step, None, T]) -> T:
         """Takes all steps; returns what they return."""

@@ -3,6 +3,7 @@
 The other face is async_turning.py. A step is yielded by a generator that knows no connection.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
@@ -29,19 +30,19 @@ class Rest(NamedTuple):
 Step = Wait | Rest
 
 
-class Turning:
+class Turning(ABC):
     """Blocks until a step is done, and turns the connections meanwhile: without a thread."""
 
     timeout_ms: int
     _links: Links | None
 
+    @abstractmethod
     def _closed_error(self) -> Exception:
         """What is raised when it is used after its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _timeout_error(self) -> Exception:
         """What is raised after so long without progress."""
-        raise NotImplementedError
 
     def _run(self, steps: Generator[Step, None, T]) -> T:
         """Takes all steps; returns what they return."""

@@ -4,6 +4,7 @@ Nothing in here knows of Raft, networks or disks.
 """
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
@@ -70,7 +71,7 @@ class World:
         return self.random.randint(low, high)
 
 
-class Process:
+class Process(ABC):
     """One process: an inbox, a wake for everything that has arrived, a deadline of its own.
 
     Subclasses take their inbox in `on_wake` and return when they want to wake again at the latest.
@@ -124,5 +125,6 @@ class Process:
             return
         self.on_wake()
 
+    @abstractmethod
     def on_wake(self) -> None:
-        raise NotImplementedError
+        """Its time has come."""
