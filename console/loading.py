@@ -27,7 +27,7 @@ def load(options: Load, output: str, where: Where) -> None:
     """Appends the lines of a file, with a progress bar when somebody watches."""
     with (
         lines_of(options.file) as (file, size),
-        committed_so_far(options.file, options.skip) as note,
+        told_so_far(options.file, committed_line, options.skip) as note,
         opened(where) as (log, _),
     ):
         began = time.monotonic()
@@ -45,29 +45,34 @@ def load(options: Load, output: str, where: Where) -> None:
 
 
 @contextmanager
-def committed_so_far(name: str, skipped: int = 0) -> Iterator[Callable[[int], None]]:
-    """A load that ends early says how far it came: those updates are committed, from the first."""
-    committed = 0
+def told_so_far(
+    name: str, line: Callable[[object, int], str], skipped: int = 0
+) -> Iterator[Callable[[int], None]]:
+    """A load that ends early says how far it came: what it has noted is done, from the first.
 
-    def line(how: object) -> str:
-        count = skipped + committed
-        return (
-            f"{how}; at least the first {count:,} updates are committed: see with `kelek log tail` "
-            "which was the last, and go on with --skip"
-        )
+    line      how it ended and how much was done, with what was skipped -> what is said
+    """
+    done = 0
 
     def note(count: int) -> None:
-        nonlocal committed
-        committed = count
+        nonlocal done
+        done = count
 
     try:
         yield note
     except Ending as ending:
-        if not committed:
+        if not done:
             raise
-        raise Ending(line(ending), FAILED) from ending
+        raise Ending(line(ending, skipped + done), FAILED) from ending
     except KeyboardInterrupt:
-        raise Ending(line(f"{name}: interrupted"), INTERRUPTED) from None
+        raise Ending(line(f"{name}: interrupted", skipped + done), INTERRUPTED) from None
+
+
+def committed_line(how: object, count: int) -> str:
+    return (
+        f"{how}; at least the first {count:,} updates are committed: see with `kelek log tail` "
+        "which was the last, and go on with --skip"
+    )
 
 
 @contextmanager

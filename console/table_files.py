@@ -18,8 +18,8 @@ import click
 from ..clients.arguments import checked_key, checked_value
 from ..clients.errors import TableTooLarge
 from ..clients.table import Table
-from .endings import FAILED, INTERRUPTED, Ending
-from .loading import Progress, lines_of, progress
+from .endings import FAILED, Ending
+from .loading import Progress, lines_of, progress, told_so_far
 from .output import show_json
 from .table_commands import bounds
 from .table_doors import Where, opened_table
@@ -60,7 +60,7 @@ def load(number: int, name: str, output: str, options: Where) -> None:
     form = options["form"] or form_of(name)
     columns = Columns(options["keys"], options["separator"], options["value"], options["encoding"])
     began = time.monotonic()
-    with rows_of(name, form) as (reader, size), stored_so_far(name) as note:
+    with rows_of(name, form) as (reader, size), told_so_far(name, stored_line) as note:
         source = pairs_of(name, reader, columns, options["limit"])
         with opened_table(number, options) as table, progress(reader, size, "rows") as show:
             count = table.put_many(
@@ -77,28 +77,8 @@ def tell(what: str, count: int, seconds: float, output: str) -> None:
         click.echo(f"{what} {count:,} rows in {seconds:.1f} s: {per_s:,} rows/s")
 
 
-@contextmanager
-def stored_so_far(name: str) -> Iterator[Callable[[int], None]]:
-    """A load that ends early says how far it came."""
-    stored = 0
-
-    def note(count: int) -> None:
-        nonlocal stored
-        stored = count
-
-    def line(how: object) -> str:
-        return (
-            f"{how}; the first {stored:,} rows are stored: load again, it changes nothing in them"
-        )
-
-    try:
-        yield note
-    except Ending as ending:
-        if not stored:
-            raise
-        raise Ending(line(ending), FAILED) from ending
-    except KeyboardInterrupt:
-        raise Ending(line(f"{name}: interrupted"), INTERRUPTED) from None
+def stored_line(how: object, count: int) -> str:
+    return f"{how}; the first {count:,} rows are stored: load again, it changes nothing in them"
 
 
 def form_of(name: str) -> str:

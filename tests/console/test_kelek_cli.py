@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from kelek.console import endings, supervisor_cli
 from kelek.console.entry_output import entry_json, entry_line
 from kelek.console.kelek_cli import main
-from kelek.console.loading import Lines, Load, committed_so_far
+from kelek.console.loading import Lines, Load, committed_line, told_so_far
 from kelek.protocols.zerodb import ops
 from kelek.protocols.zmqraft.entry import Entry
 
@@ -206,8 +206,8 @@ def test_a_load_that_ends_early_says_how_far_it_came(
     error: BaseException, code: int, line: str
 ) -> None:
     def load() -> None:
-        with committed_so_far("f") as note:
-            note(1234)
+        with told_so_far("f", committed_line, skipped=34) as note:
+            note(1200)
             raise error
 
     with pytest.raises(endings.Ending) as ended:
