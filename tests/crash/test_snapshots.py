@@ -117,6 +117,8 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
             entry.data for entry in log.entries(after=index) if entry.data.startswith(b"more")
         ]
         assert updates == [b"more %d" % number for number in range(500)]
+    # Each process reports every 250 ms: what the state machine says may be newer than this.
+    running.wait(lambda: running.rows("snapshot_sender")["n3"].get("snapshot_index", 0) > 0)
     status = running.rows("snapshot_sender")["n3"]
     assert status["snapshot_index"] == int(sent[-1])
     assert status["snapshot_size"] > 3000 * 16
