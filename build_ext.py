@@ -6,6 +6,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
+API = [HERE / "csrc" / name for name in ("api.h", "columns.h")]  # A part of it, each.
 HEADERS = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.h"))
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 
@@ -17,7 +18,7 @@ def without_preprocessor_lines(path: Path) -> str:
 
 
 ffibuilder = FFI()
-ffibuilder.cdef(without_preprocessor_lines(HERE / "csrc" / "api.h"))
+ffibuilder.cdef("\n".join(map(without_preprocessor_lines, API)))
 ffibuilder.set_source(
     "kelek._native",
     '#include "api.h"',

@@ -1,18 +1,31 @@
-"""Answers of packed scans as Arrow record batches: the columns are taken as they came, not copied.
+"""Packed scans and entries of the log as Arrow record batches, without an object for each row.
 
 pyarrow is imported with this module, which is imported when somebody asks for Arrow.
 """
 
 import pyarrow
 
+from ..native.columns import cut_columns
 from ..protocols.errors import RemoteProtocolError
+from ..protocols.record import block_from_entries
 from ..protocols.zerodb import requests
 from ..protocols.zerodb.answers import Answer
 from ..protocols.zerodb.values import PACKED
+from ..protocols.zmqraft.requests import Part
 from .table_steps import Page, pairs_of
 
 COLUMNS = ("key", "value")
 OFFSET_BYTES = 4
+ENTRY_SCHEMA = pyarrow.schema(
+    [
+        ("index", pyarrow.int64()),
+        ("term", pyarrow.int64()),
+        ("type", pyarrow.int8()),
+        ("reqid", pyarrow.binary()),
+        ("time", pyarrow.timestamp("us", "UTC")),
+        ("data", pyarrow.binary()),
+    ]
+)
 
 
 def batch_of(answer: Answer, request: requests.Scan) -> Page:
@@ -45,3 +58,26 @@ def column_of(offsets: bytes, data: bytes) -> pyarrow.Array:
     except pyarrow.ArrowInvalid as error:
         raise RemoteProtocolError(f"a column: {error}") from None
     return array
+
+
+def entries_of(part: Part) -> pyarrow.RecordBatch:
+    """Entries with the columns of ENTRY_SCHEMA. Raises RemoteProtocolError on what is no entry."""
+    batches = part.batches or block_from_entries(part.first_index, part.entries)
+    count = sum(batch.count for batch in batches)
+    columns = cut_columns([batch.block for batch in batches], count)
+    valid = columns.valid
+    buffers = (
+        (None, columns.indexes),
+        (None, columns.terms),
+        (None, columns.kinds),
+        (valid, columns.reqid_offsets, columns.reqids),
+        (valid, columns.times),
+        (None, columns.data_offsets, columns.data),
+    )
+    arrays = [
+        pyarrow.Array.from_buffers(
+            field.type, count, [held if held is None else pyarrow.py_buffer(held) for held in parts]
+        )
+        for field, parts in zip(ENTRY_SCHEMA, buffers, strict=True)
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=ENTRY_SCHEMA)

@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocols.zmqraft.client import Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
@@ -38,6 +38,9 @@ from .steps import (
     make_client,
 )
 from .turning import Wait
+
+if TYPE_CHECKING:
+    import pyarrow
 
 PACKS_AHEAD_MAX = 16  # That update_many() has made and that are not committed yet.
 
@@ -217,6 +220,15 @@ class AsyncLog(AsyncTurning):
             async for entries in lists:
                 for entry in entries:
                     yield entry
+
+    async def to_arrow(
+        self, after: int = 0, count: int | None = None
+    ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
+        """As Log.to_arrow()."""
+        async with aclosing(self._lists(self._steps.entry_columns(after, count))) as lists:
+            async for batches in lists:
+                for batch in batches:
+                    yield batch
 
     async def subscribe(self, after: int | None = 0) -> AsyncGenerator[Entry, None]:
         """Entries behind LOG INDEX after (None: from now on), and for ever those that follow; see

@@ -5,8 +5,8 @@ kelek.AsyncLog leaves them to asyncio (async_log.py). Nothing here reads, sends 
 """
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import __version__
 from ..native.reads import WAIT_APPLIED, WAIT_CONFIRMED
@@ -51,6 +51,11 @@ from .members import ask_members, index_of, members_of, news_of, with_member, wi
 from .reqids import new_reqid
 from .turning import Rest, Step, Wait
 from .urls import check_url
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
 
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
@@ -144,6 +149,21 @@ class Steps:
 
     def entries(self, after: int, count: int | None) -> Generator[Step | list[Entry], None, None]:
         """Lists of entries up to what the leader has applied, or count of them."""
+        return self._entries(after, count, decoded)
+
+    def entry_columns(
+        self, after: int, count: int | None
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """Record batches of the same entries, as many as came at once in each."""
+        try:
+            from .arrow import entries_of
+        except ImportError as error:
+            raise LogError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
+        return self._entries(after, count, lambda part: [_checked(entries_of, part)])
+
+    def _entries(
+        self, after: int, count: int | None, decode: Callable[[Part], list[Any]]
+    ) -> Generator[Step | list[Any], None, None]:
         check_range("after", after)
         if count is not None:
             check_range("count", count)
@@ -151,7 +171,7 @@ class Steps:
         while True:
             stream = self.client.open_stream(Stream(after, count))
             try:
-                yield from self._read(stream)
+                yield from self._read(stream, decode)
             finally:
                 self.client.close_stream(stream)
             if stream.prev_index >= own_index or stream.remaining == 0:
@@ -159,13 +179,15 @@ class Steps:
             after, count = stream.prev_index, stream.remaining
             yield Rest(APPLY_MS)
 
-    def _read(self, stream: Stream) -> Generator[Step | list[Entry], None, None]:
+    def _read(
+        self, stream: Stream, decode: Callable[[Part], list[Any]]
+    ) -> Generator[Step | list[Any], None, None]:
         while True:
             yield Wait(lambda: stream.done or bool(stream.parts))
             part = self.client.take_part(stream, monotonic_ms())
             if part is None:
                 break
-            yield decoded(part)
+            yield decode(part)
         if stream.compacted is not None:
             raise LogCompacted(stream.compacted.last_index)
 
@@ -287,8 +309,12 @@ class Steps:
 
 
 def decoded(part: Part) -> list[Entry]:
+    return _checked(Part.decoded, part)
+
+
+def _checked(decode: Callable[[Part], T], part: Part) -> T:
     try:
-        return part.decoded()
+        return decode(part)
     except RemoteProtocolError as error:
         raise LogError(f"the leader sent what is no entry: {error}") from error
 

@@ -794,4 +794,6 @@ ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint32_t number, uint32_
                      struct klk_run *runs, size_t runs_max, char *format, size_t capacity,
                      size_t *format_size);
 
+#include "columns.h"
+
 #endif

@@ -334,7 +334,7 @@ def exported_functions() -> dict[str, str]:
 
 def test_every_c_function_is_documented() -> None:
     """One comment stands above each function, or above a few that belong together."""
-    header = text_of("csrc/api.h") or ""
+    header = (text_of("csrc/api.h") or "") + (text_of("csrc/columns.h") or "")
     declared = set(re.findall(r"\b(klk_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
     assert declared == set(exported_functions()), "csrc/api.h and csrc/*.c differ"
     bare = [
@@ -374,6 +374,7 @@ TWINS = {
     r"klk_poll_wait": "native/test_poller.py::test_a_history_of_waits",
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",
+    r"klk_columns_add": "native/test_columns.py::test_columns_are_their_twins",
     r"klk_entries_add": "native/test_entries.py::test_messages_of_entries_are_their_twins",
     r"klk_requests_\w+": "native/test_requests.py::test_requests_are_read_as_the_twin_does",
     r"klk_runs_cut": "native/test_runs.py::test_a_block_is_cut_as_the_twin_does",

@@ -48,6 +48,10 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
                 (index, b"%d" % (index - 2)) for index in range(2, 7)
             ]
             assert len([entry async for entry in log.entries()]) == 3003
+            batches = [batch async for batch in log.to_arrow(after=1, count=5)]
+            assert [row["data"] for batch in batches for row in batch.to_pylist()] == [
+                entry.data for entry in found
+            ]
             assert (await log.info()).last_index == 3003
             assert (await log.info(cluster.urls[2])).leading is False
             assert (await log.config()).leader == "n1"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import pyarrow
 import pytest
 import zmq
 
@@ -111,6 +112,10 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
         ]
         assert entries[0].reqid is not None
         assert sum(1 for _ in log.entries()) == 3003
+        columns = pyarrow.Table.from_batches(log.to_arrow(after=1, count=2000))
+        assert columns["index"].to_pylist() == list(range(2, 2002))
+        assert columns["data"].to_pylist() == [b"%d" % number for number in range(2000)]
+        assert columns["reqid"].to_pylist()[:5] == [entry.reqid for entry in entries]
         assert log.info().last_index == 3003
         assert log.info(cluster.urls[2]).leading is False
         assert log.config().leader == "n1"

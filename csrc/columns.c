@@ -1,0 +1,52 @@
+/* Entries as columns: what a reader of millions looks at without an object for each. */
+#include <string.h>
+
+#include "api.h"
+
+/* The seconds that a request id begins with, as microseconds since 1970. */
+static int64_t reqid_time(const uint8_t *reqid) {
+    uint32_t seconds = (uint32_t)reqid[0] << 24 | (uint32_t)reqid[1] << 16 |
+                       (uint32_t)reqid[2] << 8 | (uint32_t)reqid[3];
+    return (int64_t)seconds * 1000000;
+}
+
+static void reqid_write(struct klk_columns *columns, uint32_t at, const uint8_t *reqid) {
+    int32_t offset = columns->reqid_offsets[at];
+    if (at % 8 == 0) columns->valid[at / 8] = 0;
+    columns->times[at] = 0;
+    if (reqid) {
+        columns->valid[at / 8] = (uint8_t)(columns->valid[at / 8] | 1u << at % 8);
+        columns->times[at] = reqid_time(reqid);
+        memcpy(columns->reqids + offset, reqid, KLK_REQID_SIZE);
+        offset += KLK_REQID_SIZE;
+    }
+    columns->reqid_offsets[at + 1] = offset;
+}
+
+int klk_columns_add(struct klk_columns *columns, const uint8_t *block, size_t size) {
+    struct klk_header header;
+    struct klk_record record;
+    if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    klk_header_read(block, &header);
+    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    if (header.count > columns->count_max - columns->count) return KLK_ESPACE;
+    const uint8_t *at = block + KLK_HEADER_SIZE;
+    const uint8_t *end = at + header.payload_size;
+    uint32_t row = columns->count;
+    if (row == 0) columns->reqid_offsets[0] = columns->data_offsets[0] = 0;
+    for (uint32_t i = 0; i < header.count; i++, row++) {
+        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
+        if (taken < 0) return KLK_ECORRUPT;
+        at += taken;
+        uint32_t offset = (uint32_t)columns->data_offsets[row];
+        if (record.data_size > columns->bytes_max - offset) return KLK_ESPACE;
+        columns->indexes[row] = (int64_t)(header.first_index + i);
+        columns->terms[row] = (int64_t)header.term;
+        columns->kinds[row] = (int8_t)record.kind;
+        reqid_write(columns, row, record.reqid);
+        if (record.data_size) memcpy(columns->data + offset, record.data, record.data_size);
+        columns->data_offsets[row + 1] = (int32_t)(offset + record.data_size);
+    }
+    columns->count = row;
+    return KLK_OK;
+}

@@ -1,0 +1,125 @@
+/* csrc/columns.c on exact-size heap buffers: blocks behind each other, too little room, damage. */
+#include "exact.h"
+
+enum { COUNT = 11, SIZE = 5 };
+
+static struct klk_columns make_columns(uint32_t count_max, uint32_t bytes_max) {
+    struct klk_columns columns = {0};
+    columns.indexes = exact(count_max * sizeof *columns.indexes);
+    columns.terms = exact(count_max * sizeof *columns.terms);
+    columns.times = exact(count_max * sizeof *columns.times);
+    columns.kinds = exact(count_max);
+    columns.valid = exact((count_max + 7) / 8);
+    columns.reqids = exact((size_t)count_max * KLK_REQID_SIZE);
+    columns.reqid_offsets = exact((count_max + 1) * sizeof *columns.reqid_offsets);
+    columns.data_offsets = exact((count_max + 1) * sizeof *columns.data_offsets);
+    columns.data = exact(bytes_max);
+    columns.count_max = count_max;
+    columns.bytes_max = bytes_max;
+    return columns;
+}
+
+static void free_columns(struct klk_columns *columns) {
+    free(columns->indexes);
+    free(columns->terms);
+    free(columns->times);
+    free(columns->kinds);
+    free(columns->valid);
+    free(columns->reqids);
+    free(columns->reqid_offsets);
+    free(columns->data_offsets);
+    free(columns->data);
+}
+
+/* Every second record has a reqid of 2^24 + 2 s. */
+static uint8_t *make_block(uint64_t first_index, size_t *size) {
+    uint8_t tags[COUNT], data[COUNT * SIZE], reqids[COUNT * KLK_REQID_SIZE];
+    uint32_t sizes[COUNT];
+    size_t payload = 0, reqids_size = 0;
+    memset(data, 'd', sizeof data);
+    memset(reqids, 0, sizeof reqids);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        tags[i] = i % 2 ? KLK_TAG_REQID : 2;
+        sizes[i] = SIZE;
+        reqids[i * KLK_REQID_SIZE] = 1;
+        reqids[i * KLK_REQID_SIZE + 3] = 2;
+        reqids_size += i % 2 ? KLK_REQID_SIZE : 0;
+        payload += klk_record_size(SIZE, (int)(i % 2));
+    }
+    *size = klk_block_size(payload);
+    uint8_t *block = exact(*size);
+    REQUIRE(klk_block_encode(first_index, 3, COUNT, tags, sizes, reqids, reqids_size, data,
+                             sizeof data, block, *size) == (ssize_t)*size);
+    return block;
+}
+
+static void test_two_blocks(void) {
+    size_t size, next_size;
+    uint8_t *block = make_block(7, &size), *next = make_block(7 + COUNT, &next_size);
+    struct klk_columns columns = make_columns(2 * COUNT, 2 * COUNT * SIZE);
+    REQUIRE(klk_columns_add(&columns, block, size) == KLK_OK && columns.count == COUNT);
+    REQUIRE(klk_columns_add(&columns, next, next_size) == KLK_OK && columns.count == 2 * COUNT);
+    REQUIRE(klk_columns_add(&columns, next, next_size) == KLK_ESPACE);
+    int32_t reqids = 0;
+    for (uint32_t i = 0; i < 2 * COUNT; i++) {
+        int has_reqid = i % COUNT % 2;
+        REQUIRE(columns.indexes[i] == 7 + (int64_t)i && columns.terms[i] == 3);
+        REQUIRE(columns.kinds[i] == (has_reqid ? 0 : 2));
+        REQUIRE((columns.valid[i / 8] >> i % 8 & 1) == has_reqid);
+        REQUIRE(columns.times[i] == (has_reqid ? 16777218000000 : 0));
+        REQUIRE(columns.reqid_offsets[i] == reqids);
+        REQUIRE(columns.data_offsets[i] == (int32_t)(i * SIZE));
+        reqids += has_reqid ? KLK_REQID_SIZE : 0;
+    }
+    REQUIRE(columns.reqid_offsets[2 * COUNT] == reqids);
+    REQUIRE(columns.reqids[0] == 1 && columns.reqids[reqids - KLK_REQID_SIZE + 3] == 2);
+    REQUIRE(columns.data[2 * COUNT * SIZE - 1] == 'd');
+    free_columns(&columns);
+    free(block);
+    free(next);
+}
+
+static void test_room(void) {
+    size_t size;
+    uint8_t *block = make_block(1, &size);
+    for (uint32_t count = 0; count <= COUNT; count++) {
+        for (uint32_t bytes = 0; bytes <= COUNT * SIZE; bytes++) {
+            struct klk_columns columns = make_columns(count, bytes);
+            int fits = count == COUNT && bytes == COUNT * SIZE;
+            REQUIRE(klk_columns_add(&columns, block, size) == (fits ? KLK_OK : KLK_ESPACE));
+            REQUIRE(columns.count == (fits ? COUNT : 0));
+            free_columns(&columns);
+        }
+    }
+    free(block);
+}
+
+static void test_damage(void) {
+    size_t size;
+    uint8_t *block = make_block(1, &size);
+    for (size_t cut = 0; cut < size; cut++) {
+        uint8_t *copy = exact_copy(block, cut);
+        struct klk_columns columns = make_columns(COUNT, COUNT * SIZE);
+        (void)klk_columns_add(&columns, copy, cut);
+        free_columns(&columns);
+        free(copy);
+    }
+    for (size_t at = 0; at < size; at++) {
+        for (int bit = 0; bit < 8; bit++) {
+            uint8_t *copy = exact_copy(block, size);
+            copy[at] = (uint8_t)(copy[at] ^ 1u << bit);
+            struct klk_columns columns = make_columns(64, 4096);
+            (void)klk_columns_add(&columns, copy, size);
+            free_columns(&columns);
+            free(copy);
+        }
+    }
+    free(block);
+}
+
+int main(void) {
+    test_two_blocks();
+    test_room();
+    test_damage();
+    return 0;
+}

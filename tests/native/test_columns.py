@@ -1,0 +1,57 @@
+"""Blocks cut into columns, against the plain Python of the same."""
+
+from random import Random
+
+import pytest
+
+from kelek import native
+from kelek.clients.arrow import ENTRY_SCHEMA, entries_of
+from kelek.native.columns import cut_columns
+from kelek.protocols.raft.messages import Batch
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zmqraft.requests import Part
+
+
+def some_blocks(dice: Random) -> tuple[Batch, ...]:
+    blocks, index = [], dice.randint(1, 1000)
+    for term in range(1, dice.randint(2, 6)):
+        records = [
+            Record(
+                dice.choice([0, 0, 0, 1, 2]),
+                dice.choice([None, dice.randbytes(12)]),
+                dice.randbytes(dice.choice([1, 30, dice.randint(1, 5000)])),
+            )
+            for _ in range(dice.randint(1, 40))
+        ]
+        blocks.append(encode_block(index, term, records))
+        index += len(records)
+    return tuple(blocks)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_are_their_twins(seed: int) -> None:
+    """The columns, taken apart again, are the entries that plain Python makes of the blocks."""
+    batches = some_blocks(Random(seed))
+    part = Part(batches[0].first_index, (), batches)
+    found = entries_of(part)
+    found.validate(full=True)
+    assert found.schema == ENTRY_SCHEMA
+    twins = part.decoded()
+    assert [tuple(row[name] for name in row if name != "time") for row in found.to_pylist()] == [
+        tuple(entry) for entry in twins
+    ]
+    seconds = [
+        None if time is None else time.timestamp() for time in found.column("time").to_pylist()
+    ]
+    assert seconds == [
+        None if entry.reqid is None else int.from_bytes(entry.reqid[:4], "big") for entry in twins
+    ]
+
+
+def test_blocks_that_are_not_so_many_entries_are_refused() -> None:
+    block = encode_block(5, 1, [Record(0, None, b"x")] * 3).block
+    for count in (0, 2, 4):
+        with pytest.raises(native.NativeError):
+            cut_columns([block], count)
+    with pytest.raises(native.NativeError):
+        cut_columns([block[:40]], 3)
