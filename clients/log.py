@@ -5,12 +5,14 @@ All work is done inside the calls. One Log belongs to one thread at a time; make
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..protocols.zmqraft.client import Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
+from ..protocols.zmqraft.values import REQID_BYTES
 from .errors import LogError, LogTimeout, NoLeader
 from .links import Links
 from .members import members_of
@@ -85,16 +87,24 @@ class Log(Turning):
         return pending.runs[0][1]
 
     def update_many(
-        self, updates: Iterable[Data], progress: Callable[[int], object] | None = None
+        self,
+        updates: Iterable[Data],
+        progress: Callable[[int], object] | None = None,
+        *,
+        reqids: Iterable[bytes] | None = None,
     ) -> int:
         """Appends updates in order, pipelined, and returns how many once all are committed.
 
         What the iterable has given is held back while it waits for its next item, up to a pack: use
         update() for a source that may wait long.
         progress is called with the number committed so far. Raises as update() does.
+
+        reqids   one of 12 bytes for each, which nobody else uses for another update: what the
+                 cluster knows by its id already counts as committed and is not appended again.
+                 Without, they are made here.
         """
         count = 0
-        for pending in self._committed(updates):
+        for pending in self._committed(updates, reqids):
             count += len(pending.updates)
             if progress is not None:
                 progress(count)
@@ -109,15 +119,18 @@ class Log(Turning):
             for count, first_index in pending.runs:
                 yield from range(first_index, first_index + count)
 
-    def _committed(self, updates: Iterable[Data]) -> Iterator[Pending]:
+    def _committed(
+        self, updates: Iterable[Data], reqids: Iterable[bytes] | None = None
+    ) -> Iterator[Pending]:
         window = self._client.window
+        ids = None if reqids is None else iter(reqids)
         source = packs(updates)
         pack = next(source, None)
         mine: deque[Pending] = deque()
         count = 0
         while pack is not None or mine:
             while pack is not None and (window.has_room or not mine):
-                pending = Pending(new_reqids(len(pack)), pack)
+                pending = Pending(_reqids(ids, len(pack)), pack)
                 self._run(self._steps.add(pending))
                 mine.append(pending)
                 self._turn(0)
@@ -260,6 +273,16 @@ class Log(Turning):
     def counters(self) -> dict[str, int]:
         """What happened: searches, leaders, refused, gaps, silent, junk, strays."""
         return dict(self._client.counters)
+
+
+def _reqids(source: Iterator[bytes] | None, number: int) -> list[bytes]:
+    """The next ones of the caller's, or new ones."""
+    if source is None:
+        return new_reqids(number)
+    ids = list(islice(source, number))
+    if len(ids) < number or any(len(one) != REQID_BYTES for one in ids):
+        raise ValueError(f"reqids has {REQID_BYTES} bytes for each update")
+    return ids
 
 
 def timed_out(leader: str | None, timeout_ms: int) -> LogTimeout:

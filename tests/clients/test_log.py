@@ -122,6 +122,19 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
         assert log.broadcast_url() == "tcp://pub"
 
 
+def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> None:
+    ids = new_reqids(3000)
+    updates = [b"%d" % number for number in range(3000)]
+    for _ in range(2):
+        with kelek.Log(cluster.urls, timeout_ms=5000) as log:
+            assert log.update_many(updates, reqids=iter(ids)) == 3000
+    assert [data for _, data in cluster.world.log.records] == updates
+    with kelek.Log(cluster.urls) as log:
+        for wrong in (ids[:2], [b"short"] * 3):
+            with pytest.raises(ValueError, match="12 bytes for each"):
+                log.update_many(updates[:3], reqids=wrong)
+
+
 def test_read_index(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
         assert log.read_index() == 1
