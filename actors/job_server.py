@@ -77,7 +77,7 @@ class Refusal(NamedTuple):
 class JobServer(Actor):
     """Data jobs of one node.
 
-    clients    ROUTER  requests 0x00, 0x40 to 0x44, 0x48 and 0x50  at `jobs_url`, if there is one
+    clients    ROUTER  requests 0x00, 0x40 to 0x46, 0x48 and 0x50  at `jobs_url`, if there is one
     requests   PULL    [HEAD][routing id][request frames ..]       from zerodb_server: the same
                PULL    [HEAD][path][applied index and term]        from a table_worker: a snapshot
                PULL    [HEAD] or [HEAD][reason]                    what was asked for is written,
@@ -105,7 +105,8 @@ class JobServer(Actor):
         self._apids = ApidCounter(disk, FOLDER)
         self._statistics = StatisticsFile(disk, FOLDER, limits.kept_max)
         self._table = JobTable(limits, self._apids.next)
-        self._table.restore([job.Statistics(*one) for one in self._statistics.loaded])
+        known = len(job.Statistics._fields)  # A later version may have kept more.
+        self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self._folder = LeaseFolder(disk.place(FOLDER))
         self._wishes: dict[int, Wish] = {}
         self._requests: deque[tuple[Asker, list[bytes]]] = deque()
@@ -217,6 +218,12 @@ class JobServer(Actor):
                 self._refusable(asker, request, lambda: self._on_status(asker, request))
             case requests.Lease():
                 self._refusable(asker, request, lambda: self._on_lease(asker, request))
+            case requests.ListJobs():
+                found = self._table.listed(request.running, request.most)
+                told = ((one.apid, one.fields()) for one in found)
+                self._answer(asker, answers.encode_jobs(request, told))
+            case requests.EndJob():
+                self._refusable(asker, request, lambda: self._on_end(asker, request))
             case requests.ServerInfo():
                 software = f"kelek {__version__}"
                 self._answer(asker, answers.encode_server_info(request, self.features, software))
@@ -269,10 +276,13 @@ class JobServer(Actor):
     def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:
         found = self._table.statistics(request.apid)
         if found is None:
-            raise JobRefused(
-                f"there is no data job {request.apid}; it ended long ago, or with its server"
-            )
+            raise JobRefused(job.UNKNOWN.format(apid=request.apid))
         self._answer(asker, answers.encode_status(request, found.fields()))
+
+    def _on_end(self, asker: Asker, request: requests.EndJob) -> None:
+        self._table.cancel(request.apid, unix_ms())
+        self._maps.cancel(request.apid)
+        self._answer(asker, answers.encode_ok(request))
 
     def _on_lease(self, asker: Asker, request: requests.Lease) -> None:
         if request.action == requests.LEASE_RENEW:
@@ -399,7 +409,8 @@ class JobServer(Actor):
         self._check_maps(spec.threads if spec.engine else 0)
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
         pairs = self._folder.tables(lease.number).scan(request.source, *bounds)
-        scan = Scan(requests.type_of(request), request.source, lease.number)
+        kind = requests.type_of(request)
+        scan = Scan(kind, request.source, lease.number, target=spec.target)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
 
         def on_started(problem: str) -> None:

@@ -228,6 +228,13 @@ class MapJobs:
         self._table.fail(job.apid, reason, self._door.unix_ms())
         self._say_started(job, reason)
 
+    def cancel(self, apid: int) -> None:
+        """The job has left the table: its mappers end, what is asked for may still be written."""
+        job = self._jobs.get(apid)
+        if job is not None:
+            self._end(job)
+            self._say_started(job, "somebody has ended it")
+
     def _end(self, job: MapJob) -> None:
         for process in job.processes:
             process.kill()

@@ -100,7 +100,7 @@ def encode_refusal(error: RequestError, retry: bool = False) -> list[bytes]:
 
 
 def encode_ok(request: Request) -> list[bytes]:
-    """Encodes the answer to open, close, compact, truncate, write and lease requests.
+    """Encodes the answer to open, close, compact, truncate, write, lease and end job requests.
 
     frames   0 header  31 01, the type, 00
     """
@@ -219,6 +219,18 @@ def encode_status(request: requests.JobStatus, statistics: Mapping[str, str]) ->
     """
     pairs = chain.from_iterable(statistics.items())
     return [_head(request), *(word.encode() for word in pairs)]
+
+
+def encode_jobs(
+    request: requests.ListJobs, jobs: Iterable[tuple[int, Mapping[str, str]]]
+) -> list[bytes]:
+    """Encodes what data jobs a node knows, the newest first.
+
+    frames   0 header  31 01 45 00
+             then for each job: u64 APID, and a JSON object in UTF-8 with what 0x48 tells of it
+    """
+    pairs = [(apid.to_bytes(8, "little"), json.dumps(told).encode()) for apid, told in jobs]
+    return [_head(request), *chain.from_iterable(pairs)]
 
 
 def encode_split_points(request: requests.SplitPoints, keys: Sequence[bytes]) -> list[bytes]:
@@ -425,21 +437,33 @@ def decode_status(answer: Answer) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
+def decode_jobs(answer: Answer) -> list[dict[str, str]]:
+    """Statistics of jobs as decode_status() has them, in the answer's order."""
+    return [
+        {name: str(value) for name, value in told.items()} for told in _objects(answer, 8).values()
+    ]
+
+
 def decode_split_points(answer: Answer) -> list[bytes]:
     return answer.frames
 
 
 def decode_table_info(answer: Answer) -> dict[int, dict[str, Any]]:
+    return _objects(answer, 4)
+
+
+def _objects(answer: Answer, number_bytes: int) -> dict[int, dict[str, Any]]:
+    """Pairs of a number and a JSON object."""
     _expect(len(answer.frames) % 2 == 0, answer)
-    tables = {}
-    for number, info in zip(answer.frames[::2], answer.frames[1::2], strict=True):
+    found = {}
+    for number, packed in zip(answer.frames[::2], answer.frames[1::2], strict=True):
         try:
-            decoded = json.loads(info)
+            decoded = json.loads(packed)
         except (ValueError, RecursionError) as error:
-            raise RemoteProtocolError(f"table info: {error}") from None
-        _expect(len(number) == 4 and isinstance(decoded, dict), answer)
-        tables[int.from_bytes(number, "little")] = decoded
-    return tables
+            raise RemoteProtocolError(f"an answer {answer.request_type:#04x}: {error}") from None
+        _expect(len(number) == number_bytes and isinstance(decoded, dict), answer)
+        found[int.from_bytes(number, "little")] = decoded
+    return found
 
 
 def decode_watch(answer: Answer) -> tuple[int, list[Change]]:

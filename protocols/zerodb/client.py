@@ -21,8 +21,10 @@ from .requests import Request, type_of
 from .requests import ServerInfo as AskServerInfo
 from .values import (
     COPY_TABLE,
+    END_JOB,
     FEATURE_PACKED,
     LEASE,
+    LIST_JOBS,
     NO_EXTENSION,
     PACKED,
     SERVER_INFO,
@@ -36,7 +38,19 @@ from .values import (
 
 DEADLINE_MS_MAX = (1 << 32) - 1
 BYTES_A_MS = 4 << 10  # A busy server takes that much in; it must not get it all once more for that.
-OUR_TYPES = frozenset((SPLIT_POINTS, TABLE_INFO, WATCH, TRANSACTION, SESSION, LEASE, COPY_TABLE))
+OUR_TYPES = frozenset(
+    (
+        SPLIT_POINTS,
+        TABLE_INFO,
+        WATCH,
+        TRANSACTION,
+        SESSION,
+        LEASE,
+        COPY_TABLE,
+        LIST_JOBS,
+        END_JOB,
+    )
+)
 OPTIONAL_FLAGS = PACKED | STALE  # Without them a request says the same to a foreign server.
 
 

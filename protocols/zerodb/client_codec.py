@@ -84,7 +84,7 @@ def _other_body(request: Request) -> list[bytes]:
         case requests.RangeJob():
             chunk = b"" if request.chunk_pairs is None else _u32(request.chunk_pairs)
             return [_u32(request.table), chunk, request.start, request.end]
-        case requests.JobStatus() | requests.ClientData():
+        case requests.JobStatus() | requests.ClientData() | requests.EndJob():
             return [_u64(request.apid)]
         case requests.SplitPoints():
             count = _u32(request.parts)
@@ -102,6 +102,8 @@ def _other_body(request: Request) -> list[bytes]:
         case requests.CopyTable():
             tables = [_u32(request.source), _u32(request.target)]
             return [*tables, request.start, request.end]
+        case requests.ListJobs():
+            return [bytes((request.running,)), _u32(request.most)]
         case _:
             return []  # ServerInfo: the header says it all.
 

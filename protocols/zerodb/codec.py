@@ -661,6 +661,30 @@ def decode_copy_table(frames: Frames, flags: int, extension: Extension) -> reque
     return requests.CopyTable(source, target, start, end, extension)
 
 
+def decode_list_jobs(frames: Frames, flags: int, extension: Extension) -> requests.ListJobs:
+    """Decodes a list jobs request.
+
+    frames   0 header  31 01 45
+             1 u8      0 all that are known, 1 those that run
+             2 u32     so many at most
+    """
+    which, most = _number(frames, 1, "choice", 1), _number(frames, 2, "number of jobs", 4)
+    if which > 1:
+        raise ValueError(f"frame 1: expected a choice 0 or 1, found {which}")
+    if not 0 < most <= values.LISTED_JOBS_MAX:
+        raise ValueError(f"frame 2: expected 1 to {values.LISTED_JOBS_MAX} jobs, found {most}")
+    return requests.ListJobs(bool(which), most, extension)
+
+
+def decode_end_job(frames: Frames, flags: int, extension: Extension) -> requests.EndJob:
+    """Decodes an end job request.
+
+    frames   0 header  31 01 46
+             1 u64     APID
+    """
+    return requests.EndJob(_number(frames, 1, "APID", 8), extension)
+
+
 _DECODERS: dict[int, Callable[[Frames, int, Extension], Request]] = {
     values.SERVER_INFO: decode_server_info,
     values.OPEN_TABLE: decode_open_table,
@@ -688,6 +712,8 @@ _DECODERS: dict[int, Callable[[Frames, int, Extension], Request]] = {
     values.CLIENT_DATA: decode_client_data,
     values.LEASE: decode_lease,
     values.COPY_TABLE: decode_copy_table,
+    values.LIST_JOBS: decode_list_jobs,
+    values.END_JOB: decode_end_job,
 }
 _WITHOUT_TABLE = frozenset(
     {
@@ -697,6 +723,8 @@ _WITHOUT_TABLE = frozenset(
         values.JOB_STATUS,
         values.CLIENT_DATA,
         values.LEASE,
+        values.LIST_JOBS,
+        values.END_JOB,
     }
 )
 assert set(_DECODERS) == set(TYPES.values())

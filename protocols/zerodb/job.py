@@ -15,6 +15,9 @@ RUNNING = "running"
 DONE = "done"
 FAILED = "failed"
 EXPIRED = "expired"  # Nobody asked for its chunks any more.
+CANCELLED = "cancelled"  # Somebody has ended it.
+
+UNKNOWN = "there is no data job {apid}; it ended long ago, or with its server"
 
 Pairs = Iterator[tuple[bytes, bytes]]
 
@@ -49,6 +52,7 @@ class Scan(NamedTuple):
     lease: int
     chunk_pairs: int | None = None
     limit: int | None = None  # Of pairs in all.
+    target: int | None = None  # The table that is written.
 
 
 class Chunk(NamedTuple):
@@ -73,11 +77,16 @@ class Statistics(NamedTuple):
     puts: int = 0  # What a mapper's output wrote.
     deletes: int = 0
     reason: str = ""  # Why it failed.
+    target: int | None = None  # The table that a mapper or a copy writes.
 
     def fields(self) -> dict[str, str]:
         """Names and values as the response to 0x48 has them; times in ms since 1970."""
         other = {"size": "bytes", "started_ms": "started", "ended_ms": "ended"}
-        return {other.get(name, name): str(value) for name, value in self._asdict().items()}
+        return {
+            other.get(name, name): str(value)
+            for name, value in self._asdict().items()
+            if value is not None
+        }
 
 
 class JobRefused(Exception):
@@ -170,7 +179,9 @@ class JobTable:
         if len(self._jobs) >= self.limits.jobs_max:
             raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
         apid = self._next_apid()
-        statistics = Statistics(apid, scan.request_type, scan.table, RUNNING, started_ms=unix_ms)
+        statistics = Statistics(
+            apid, scan.request_type, scan.table, RUNNING, started_ms=unix_ms, target=scan.target
+        )
         self._jobs[apid] = _Job(scan, pairs, statistics)
         held.jobs.add(apid)
         self._renew(self._jobs[apid], now_ms)
@@ -181,14 +192,17 @@ class JobTable:
 
         bytes_max   of keys and values, if the client says so; one pair always goes
 
-        Raises JobFailed for a job that has failed, as an end without error would hide that pairs
-        are missing; and whatever reading raises: the caller then fails the job.
+        Raises JobFailed for a job that has failed or was ended by a request, as an end without
+        error would hide that pairs are missing; and whatever reading raises: the caller then fails
+        the job.
         """
         job = self._jobs.get(apid)
         if job is None:
             ended = self._ended.get(apid)
             if ended is not None and ended.state == FAILED:
                 raise JobFailed(f"data job {apid} has failed: {ended.reason}")
+            if ended is not None and ended.state == CANCELLED:
+                raise JobFailed(f"data job {apid} was ended by somebody's request")
             return Chunk(NO_MORE_DATA, [])
         if job.scan.request_type in (MAP_TABLE, COPY_TABLE):  # Its pairs are for no client.
             return Chunk(NO_MORE_DATA, [])
@@ -251,10 +265,27 @@ class JobTable:
         """Ends a job that can't go on."""
         self._end(apid, FAILED, unix_ms, reason)
 
+    def cancel(self, apid: int, unix_ms: int) -> None:
+        """Ends a job because somebody wants it. JobRefused: it does not run."""
+        if apid not in self._jobs:
+            ended = self._ended.get(apid)
+            raise JobRefused(
+                UNKNOWN.format(apid=apid)
+                if ended is None
+                else f"data job {apid} has ended already: it is {ended.state}"
+            )
+        self._end(apid, CANCELLED, unix_ms)
+
     def statistics(self, apid: int) -> Statistics | None:
         """None: no such job is known, or it ended before kept_max others."""
         job = self._jobs.get(apid)
         return job.statistics if job is not None else self._ended.get(apid)
+
+    def listed(self, running: bool, most: int) -> list[Statistics]:
+        """Jobs by number, the newest first: all that are known, or those that run."""
+        found = {} if running else dict(self._ended)
+        found.update(self.jobs)
+        return [found[apid] for apid in sorted(found, reverse=True)[:most]]
 
     def _renew(self, job: _Job, now_ms: int) -> None:
         job.idle_ms = now_ms + self.limits.idle_ms

@@ -245,6 +245,21 @@ class CopyTable(NamedTuple):
     extension: Extension = NO_EXTENSION
 
 
+class ListJobs(NamedTuple):
+    """The data jobs that a node knows, the newest first."""
+
+    running: bool = False  # Only those that run.
+    most: int = values.LISTED_JOBS_MAX
+    extension: Extension = NO_EXTENSION
+
+
+class EndJob(NamedTuple):
+    """Ends a data job that runs; what it has written stays."""
+
+    apid: int
+    extension: Extension = NO_EXTENSION
+
+
 Request = (
     ServerInfo
     | OpenTable
@@ -272,6 +287,8 @@ Request = (
     | Session
     | Lease
     | CopyTable
+    | ListJobs
+    | EndJob
 )
 
 TYPES: dict[type, int] = {
@@ -301,6 +318,8 @@ TYPES: dict[type, int] = {
     Session: values.SESSION,
     Lease: values.LEASE,
     CopyTable: values.COPY_TABLE,
+    ListJobs: values.LIST_JOBS,
+    EndJob: values.END_JOB,
 }
 
 

@@ -45,6 +45,7 @@ FEATURES = (
     | values.FEATURE_TTL
     | values.FEATURE_LEASES
     | values.FEATURE_COPY
+    | values.FEATURE_JOBS
 )
 
 

@@ -37,6 +37,8 @@ TRANSACTION = 0x25
 SESSION = 0x26
 LEASE = 0x43
 COPY_TABLE = 0x44
+LIST_JOBS = 0x45
+END_JOB = 0x46
 
 # What may come over PULL and SUB, where nobody is answered.
 ONE_WAY_TYPES = frozenset(
@@ -54,7 +56,17 @@ ONE_WAY_TYPES = frozenset(
 )
 # What the endpoint for data jobs answers, too.
 JOB_TYPES = frozenset(
-    {FORWARD_RANGE, MAP_TABLE, RANGE_JOB, JOB_STATUS, CLIENT_DATA, LEASE, COPY_TABLE}
+    {
+        FORWARD_RANGE,
+        MAP_TABLE,
+        RANGE_JOB,
+        JOB_STATUS,
+        CLIENT_DATA,
+        LEASE,
+        COPY_TABLE,
+        LIST_JOBS,
+        END_JOB,
+    }
 )
 WRITE_TYPES = frozenset(
     {PUT, DELETE, DELETE_RANGE, DELETE_LIMITED, WRITE_TABLES, TRANSACTION, SESSION}
@@ -92,6 +104,7 @@ FEATURE_WATCH = 0x2000
 FEATURE_TTL = 0x4000
 FEATURE_LEASES = 0x8000  # Sessions of keys and leases of snapshots.
 FEATURE_COPY = 0x10000
+FEATURE_JOBS = 0x20000  # Data jobs are listed, and ended.
 
 # Flags of our extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
@@ -109,6 +122,7 @@ LIMIT_MAX = 2**64 - 1
 CHUNK_PAIRS_MAX = 1 << 20  # In one chunk of a range job.
 MAPPER_BYTES_MAX = 16 << 20
 THREADS_MAX = 256
+LISTED_JOBS_MAX = 1000  # In one answer.
 SPLIT_POINTS_MAX = 1 << 16
 TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
 COMPARES_MAX = 1024  # In one transaction; as many operations in each branch.

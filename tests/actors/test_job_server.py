@@ -31,6 +31,8 @@ from kelek.protocols.zerodb.handoff import (
 )
 from kelek.protocols.zerodb.ops import DeleteRange, Put, unpack
 from kelek.protocols.zerodb.values import Extension
+from kelek.storage.disk import Disk
+from kelek.storage.job_store import StatisticsFile
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.tables import Entry
@@ -298,6 +300,8 @@ def test_nothing_of_an_earlier_job_server_is_left(rig: Rig) -> None:
     rig.client.close()
     rig.requests.close()
     assert len(rig.leases) == 1
+    kept = StatisticsFile(Disk(str(rig.folder)), "jobs", 10)
+    kept.add([[*kept.loaded[0], "what a later version knows besides"]])
     rig.start({**OPTIONS, "jobs_url": "inproc://again"})
     assert rig.leases == []
     assert rig.chunk(first) == (values.NO_MORE_DATA, [])
@@ -413,6 +417,60 @@ def test_output_is_written_again_when_there_was_no_leader(rig: Rig) -> None:
     assert len(refused) == 2
     assert found["state"] == "done"
     assert rig.pairs(10) == [(b"k", rig.pairs(9)[2 * BATCH_PAIRS][1])]
+
+
+def test_jobs_are_listed_the_newest_first(rig: Rig) -> None:
+    jobs = [rig.begin(requests.RangeJob(7)) for _ in range(3)]
+    copy = rig.begin(requests.CopyTable(7, 10))
+    assert rig.ended(copy)["target"] == "10"
+    rig.read(jobs[1])
+
+    def listed(*asked: Any) -> list[tuple[int, str]]:
+        found = answers.decode_jobs(rig.ask(requests.ListJobs(*asked)))
+        return [(int(one["apid"]), one["state"]) for one in found]
+
+    first, _, third = ((apid, "running") for apid in jobs)
+    assert listed() == [(copy, "done"), third, (jobs[1], "done"), first]
+    assert listed(True) == [third, first]
+    assert listed(False, 2) == [(copy, "done"), third]
+    assert answers.decode_jobs(rig.ask(requests.ListJobs()))[0] == rig.state(copy)
+
+
+def test_a_job_is_ended(rig: Rig) -> None:
+    apid = rig.begin(requests.RangeJob(7))
+    rig.chunk(apid)
+    assert rig.ask(requests.EndJob(apid)) == answers.Answer(values.END_JOB, 0, b"", False, [])
+    assert rig.state(apid)["state"] == "cancelled"
+    assert rig.leases == []
+    refused = rig.ask(requests.ClientData(apid, Extension(reqid=REQID)))
+    assert (refused.request_type, refused.reqid) == (values.PROTOCOL_ERROR, REQID)
+    assert refused.text == f"data job {apid} was ended by somebody's request"
+    again = rig.ask(requests.EndJob(apid))
+    assert (again.code, again.text) == (1, f"data job {apid} has ended already: it is cancelled")
+    assert "there is no data job 99" in rig.ask(requests.EndJob(99)).text
+
+
+def test_a_mapper_is_ended_while_it_writes(rig: Rig) -> None:
+    """What was asked for and comes to be written later is nobody's any more."""
+    many = 3 * BATCH_PAIRS
+    rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
+    held: list[list[bytes]] = []
+    serve = rig.on_ask
+
+    def on_ask(message: list[bytes]) -> None:
+        is_write = HEAD.unpack(message[0])[0] == WRITE
+        (held.append if is_write else serve)(message)
+
+    rig.on_ask = on_ask  # type: ignore[method-assign]
+    apid = rig.begin(requests.MapTable(9, 10, 1, [], mapper(PUTS)))
+    rig.turn(lambda: held)
+    assert not rig.ask(requests.EndJob(apid)).failed
+    assert rig.actor.status()["mappers"] == 0
+    assert rig.leases == []
+    for message in held:
+        serve(message)
+    found = rig.state(apid)
+    assert (found["state"], found["puts"]) == ("cancelled", "0")
 
 
 def test_an_engine_that_takes_no_writes_fails_the_job(rig: Rig) -> None:

@@ -123,6 +123,8 @@ _REQUEST: st.SearchStrategy[requests.Request] = st.one_of(
     ),
     st.builds(requests.Lease, U64, st.integers(0, 1), EXTENSION),
     st.builds(requests.CopyTable, U32, U32, BOUND, BOUND, EXTENSION),
+    st.builds(requests.ListJobs, st.booleans(), st.integers(1, values.LISTED_JOBS_MAX), EXTENSION),
+    st.builds(requests.EndJob, U64, EXTENSION),
 )
 
 

@@ -100,6 +100,9 @@ def test_status_and_keys(
     }
     info = answers.encode_table_info(requests.TableInfo(extension=extension), infos)
     assert answers.decode_table_info(decode_answer(info)) == infos
+    jobs = [(2**64 - 1, statistics), (3, {"state": "done"})]
+    listed = answers.encode_jobs(requests.ListJobs(extension=extension), jobs)
+    assert answers.decode_jobs(decode_answer(listed)) == [statistics, {"state": "done"}]
 
 
 @given(PLAIN_OR_PACKED, U64, st.lists(st.tuples(U64, COLUMNS), max_size=3))
@@ -139,6 +142,7 @@ SAMPLES: list[tuple[list[bytes], Callable[[Answer], object]]] = [
     (answers.encode_count(requests.Count(1), 5), answers.decode_count),
     (answers.encode_status(requests.JobStatus(1), {"rows": "1"}), answers.decode_status),
     (answers.encode_table_info(requests.TableInfo(), {1: {}}), answers.decode_table_info),
+    (answers.encode_jobs(requests.ListJobs(), [(1, {"rows": "1"})]), answers.decode_jobs),
     (answers.encode_server_info(requests.ServerInfo(), 7, "it"), answers.decode_server_info),
     (
         answers.encode_watch(

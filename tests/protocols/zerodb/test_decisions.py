@@ -87,6 +87,8 @@ FULL = {
     0x16: (0x10, (T, b"a", b"z", U8)),
     0x43: (0x01, (U8, b"\0")),
     0x44: (0x01, (T, T, b"a", b"z")),
+    0x45: (0x01, (b"\0", T)),
+    0x46: (0x01, (U8,)),
     0x48: (0x01, (U8,)),
     0x26: (0x01, (b"\0", U8, U8)),
     **{one: (code, (T,)) for one, code in TABLE_ONLY.items()},
@@ -121,6 +123,12 @@ def test_surplus_frames_are_ignored(request_type: int) -> None:
         ((header(0x42), T, b"\0\0\0\0", b"", b""), 0x10, 2),
         ((header(0x41), T, T, U8), 0x01, 3),
         ((header(0x48), T), 0x01, 1),
+        ((header(0x45), b"\2", T), 0x01, 1),
+        ((header(0x45), b"\0\0", T), 0x01, 1),
+        ((header(0x45), b"\0", bytes(4)), 0x01, 2),
+        ((header(0x45), b"\0", (1001).to_bytes(4, "little")), 0x01, 2),
+        ((header(0x45), b"\1", U8), 0x01, 2),
+        ((header(0x46), T), 0x01, 1),
     ],
 )
 def test_a_number_of_a_wrong_size_is_an_error(

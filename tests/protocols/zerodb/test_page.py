@@ -53,6 +53,7 @@ def test_limits() -> None:
         "mapper": f"{values.MAPPER_BYTES_MAX >> 20} MiB, {values.THREADS_MAX} threads",
         "transaction": f"{values.COMPARES_MAX} compares, {values.COMPARES_MAX} operations",
         "parts of a split": f"{values.SPLIT_POINTS_MAX}",
+        "jobs in one list": f"{values.LISTED_JOBS_MAX}",
         "time to live, of a session or of keys": f"{values.TTL_MS_MAX // YEAR_MS} years",
         "error text": f"{values.TEXT_BYTES_MAX} bytes",
     }
