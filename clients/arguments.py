@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ..protocols.zerodb.values import (
     FULLSYNC,
     KEY_BYTES_MAX,
+    LIMIT_MAX,
     PARTSYNC,
     TABLE_MAX,
     VALUE_BYTES_MAX,
@@ -63,6 +64,15 @@ def checked_table(number: int) -> int:
     if not 0 <= number <= TABLE_MAX:
         raise ValueError(f"a table is a number from 0 to {TABLE_MAX}, not {number}")
     return number
+
+
+def checked_apid(apid: int) -> int:
+    """Raises TypeError, ValueError."""
+    if not isinstance(apid, int):
+        raise TypeError(f"a job is a number, not {type(apid).__name__}")
+    if not 0 <= apid <= LIMIT_MAX:
+        raise ValueError(f"a job is a number from 0 to {LIMIT_MAX}, not {apid}")
+    return apid
 
 
 def checked_key(key: Data) -> bytes:

@@ -357,6 +357,20 @@ class AsyncTable(AsyncTurning):
         """Statistics of a job by name: state, rows, bytes, started, ended."""
         return await self._run(self._steps.job_status(apid))
 
+    async def wait_job(
+        self, apid: int, *, progress: Callable[[dict[str, str]], object] | None = None
+    ) -> dict[str, str]:
+        """Waits until a job has ended; its statistics then."""
+        return await self._run(self._steps.wait_job(apid, progress))
+
+    async def jobs(self, *, running: bool = False, limit: int = 100) -> list[dict[str, str]]:
+        """Statistics of the newest jobs that the server knows, the newest first."""
+        return await self._run(self._steps.jobs(running, limit))
+
+    async def end_job(self, apid: int) -> None:
+        """Ends a job that runs; what it has written stays."""
+        await self._run(self._steps.end_job(apid))
+
     # ---- the end ----
 
     @property

@@ -362,8 +362,30 @@ class Table(Turning):
 
     def job_status(self, apid: int) -> dict[str, str]:
         """Statistics of a job by name: state, rows, bytes, started, ended. Raises TableRefused when
-        the APID is unknown."""
+        the APID is unknown, and JobLost when this Table began the job at a server that was lost.
+        A job of another Table is looked for at the server that is asked: give that one's url."""
         return self._run(self._steps.job_status(apid))
+
+    def wait_job(
+        self, apid: int, *, progress: Callable[[dict[str, str]], object] | None = None
+    ) -> dict[str, str]:
+        """Waits until a job has ended; its statistics then: state is done, failed with a reason,
+        expired or cancelled. progress is called with those of meanwhile."""
+        return self._run(self._steps.wait_job(apid, progress))
+
+    def jobs(self, *, running: bool = False, limit: int = 100) -> list[dict[str, str]]:
+        """Statistics of the newest jobs that the server knows, the newest first; it knows those of
+        its own node.
+
+        running   only those that have not ended
+        limit     1 to 1000
+        """
+        return self._run(self._steps.jobs(running, limit))
+
+    def end_job(self, apid: int) -> None:
+        """Ends a job that runs; what it has written stays. Raises TableRefused when none of that
+        number runs."""
+        self._run(self._steps.end_job(apid))
 
     # ---- the end ----
 

@@ -28,6 +28,7 @@ from ..protocols.zerodb.values import (
 from .arguments import (
     Data,
     Range,
+    checked_apid,
     checked_bound,
     checked_key,
     checked_keys,
@@ -64,6 +65,8 @@ PAGE_PAIRS = 1000  # Of a scan in the text's framing.
 PACK_PAIRS = 1024  # In one put of put_many().
 PACK_BYTES = 256 << 10
 GATHER_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
+OWN_JOBS_MAX = 1024  # Of which it is known who does them.
+JOB_PAUSES_MS = 10, 250  # Between two questions how far a job is: the first, and the longest.
 JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
 KEYS_MAX = 4096  # In one request to read.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
@@ -141,6 +144,7 @@ class TableSteps:
         self._timeout_ms = timeout_ms
         self._write_flags = PARTSYNC
         self._read_flags = PACKED
+        self._own_jobs: dict[int, str] = {}  # APID -> url: other servers have jobs of that number.
 
     def set_defaults(self, sync: str, stale: bool) -> None:
         """How writes are acknowledged, and whether reads may be stale."""
@@ -443,7 +447,7 @@ class TableSteps:
         if server is None or not server.features & values.FEATURE_LEASES:
             return
         try:
-            state = (yield from self.job_status(job.apid)).get("state", "unknown")
+            state = (yield from self.job_status(job.apid, job.url)).get("state", "unknown")
         except TableRefused:
             state = "unknown"
         if state not in JOB_GOES_WELL:
@@ -455,19 +459,57 @@ class TableSteps:
 
     def copy_into(self, target: int, asked: Range) -> Generator[Step, None, int]:
         """Begins a job that copies."""
-        request = requests.CopyTable(self.number, checked_table(target), *asked)
-        _, answer = yield from self._ask(request, (yield from self.server()).url)
-        return _decoded(answers.decode_apid, answer)[0]
+        return (
+            yield from self._begin_job(
+                requests.CopyTable(self.number, checked_table(target), *asked)
+            )
+        )
 
     def map_into(self, request: requests.MapTable) -> Generator[Step, None, int]:
         """Begins a job that maps."""
-        _, answer = yield from self._ask(request, (yield from self.server()).url)
-        return _decoded(answers.decode_apid, answer)[0]
+        return (yield from self._begin_job(request))
 
-    def job_status(self, apid: int) -> Generator[Step, None, dict[str, str]]:
+    def _begin_job(
+        self, request: requests.CopyTable | requests.MapTable
+    ) -> Generator[Step, None, int]:
+        exchange, answer = yield from self._ask(request, (yield from self.server()).url)
+        apid: int = _decoded(answers.decode_apid, answer)[0]
+        self._own_jobs[apid] = exchange.url
+        if len(self._own_jobs) > OWN_JOBS_MAX:
+            del self._own_jobs[next(iter(self._own_jobs))]
+        return apid
+
+    def job_status(self, apid: int, url: str = "") -> Generator[Step, None, dict[str, str]]:
         """Statistics of a job."""
-        _, answer = yield from self._ask(requests.JobStatus(apid))
+        request = requests.JobStatus(checked_apid(apid))
+        _, answer = yield from self._ask(request, url or self._own_jobs.get(apid, ""))
         return _decoded(answers.decode_status, answer)
+
+    def wait_job(
+        self, apid: int, progress: Callable[[dict[str, str]], object] | None
+    ) -> Generator[Step, None, dict[str, str]]:
+        """Statistics of a job that has ended."""
+        pause_ms, longest_ms = JOB_PAUSES_MS
+        while True:
+            found = yield from self.job_status(apid)
+            if progress is not None:
+                progress(found)
+            if found.get("state") != "running":
+                return found
+            yield Rest(pause_ms)
+            pause_ms = min(2 * pause_ms, longest_ms)
+
+    def jobs(self, running: bool, limit: int) -> Generator[Step, None, list[dict[str, str]]]:
+        """Statistics of the newest jobs."""
+        if not 0 < limit <= values.LISTED_JOBS_MAX:
+            raise ValueError(f"limit is 1 to {values.LISTED_JOBS_MAX}, not {limit}")
+        _, answer = yield from self._ask(requests.ListJobs(running, limit))
+        return _decoded(answers.decode_jobs, answer)
+
+    def end_job(self, apid: int) -> Generator[Step, None, None]:
+        """Ends one."""
+        request = requests.EndJob(checked_apid(apid))
+        yield from self._ask(request, self._own_jobs.get(apid, ""))
 
     # ---- asking ----
 

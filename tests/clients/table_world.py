@@ -28,6 +28,9 @@ class World:
         self.first_change = 1
         self.jobs: dict[int, list[tuple[bytes, bytes]]] = {}
         self.lost_jobs: set[int] = set()
+        self.job_state = "done"
+        self.job_request: Any = None  # What began the last one.
+        self.job_turns = 0  # So often it is asked how far a job is before it is done.
         self.sessions: set[int] = set()
 
     def table(self, number: int) -> dict[bytes, bytes]:
@@ -60,6 +63,17 @@ class World:
                 case ops.Open():
                     self.options.setdefault(op.table, op.options)
         self.changes.append((len(self.changes) + 1, ops.pack(plain(all_ops))))
+
+
+JOB = 77  # The number of every copy and mapper.
+
+
+def job_told(apid: int, state: str) -> dict[str, str]:
+    told = {"apid": apid, "request_type": 0x44, "table": 7, "target": 9, "state": state}
+    told |= {"rows": 1200, "bytes": 24000, "chunks": 3, "started": 1_700_000_000_000}
+    told |= {"ended": 0 if state == "running" else 1_700_000_002_000, "puts": 1100, "deletes": 100}
+    told["reason"] = "no space is left" if state == "failed" else ""
+    return {name: str(value) for name, value in told.items()}
 
 
 def plain(all_ops: Sequence[ops.Op]) -> list[ops.Op]:
@@ -134,7 +148,7 @@ class Server:
             case _ if isinstance(
                 request,
                 requests.RangeJob | requests.ClientData | requests.JobStatus | requests.CopyTable
-                | requests.MapTable,
+                | requests.MapTable | requests.ListJobs | requests.EndJob,
             ):  # fmt: skip
                 return self._job(request)
             case _:
@@ -204,9 +218,23 @@ class Server:
             case requests.JobStatus():
                 if request.apid in self.world.lost_jobs:
                     return answers.encode_error(request, 0x10, "no such job")
-                return answers.encode_status(request, {"state": "done"})
+                state = self.world.job_state
+                if self.world.job_turns:
+                    self.world.job_turns -= 1
+                    state = "running"
+                return answers.encode_status(request, job_told(request.apid, state))
+            case requests.ListJobs():
+                told = {8: job_told(8, "done"), JOB: job_told(JOB, "running")}
+                shown = (JOB,) if request.running else (JOB, 8)
+                return answers.encode_jobs(request, ((apid, told[apid]) for apid in shown))
+            case requests.EndJob():
+                if request.apid != JOB:
+                    return answers.encode_error(request, 1, "there is no data job 5")
+                self.world.job_state = "cancelled"
+                return answers.encode_ok(request)
             case _:
-                return answers.encode_apid(request, 77)
+                self.world.job_request = request
+                return answers.encode_apid(request, JOB)
 
     def _write(self, request: Any) -> list[bytes]:
         reqid = request.extension.reqid

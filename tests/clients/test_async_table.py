@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.clients.table_world import CHUNK_PAIRS, Cluster
+from kelek.tests.clients.table_world import CHUNK_PAIRS, JOB, Cluster, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
@@ -109,7 +109,12 @@ def test_jobs_for_several_tasks(cluster: Cluster) -> None:
             await table.release(1)
             assert await table.copy_into(2) == 77
             assert await table.map_into(2, b"\0asm") == 77
-            assert await table.job_status(77) == {"state": "done"}
+            assert await table.job_status(JOB) == job_told(JOB, "done")
+            cluster.world.job_turns = 2
+            assert (await table.wait_job(JOB))["state"] == "done"
+            assert len(await table.jobs(running=True)) == 1
+            await table.end_job(JOB)
+            assert (await table.job_status(JOB))["state"] == "cancelled"
 
     run(main())
 

@@ -17,7 +17,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb import requests
 from kelek.protocols.zerodb.answers import Answer
 from kelek.protocols.zerodb.values import FULLSYNC, PACKED, PARTSYNC, Extension
-from kelek.tests.clients.table_world import CHUNK_PAIRS, Cluster
+from kelek.tests.clients.table_world import CHUNK_PAIRS, JOB, Cluster, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
@@ -293,7 +293,36 @@ def test_a_job_gives_each_chunk_once_to_several(cluster: Cluster) -> None:
         assert joined(table.chunks(exact)) == PAIRS[:6]
         assert table.copy_into(2) == 77
         assert table.map_into(2, b"\0asm", parameters=[(b"a", b"b")]) == 77
-        assert table.job_status(77) == {"state": "done"}
+        assert table.job_status(JOB) == job_told(JOB, "done")
+
+
+def test_a_job_is_waited_for_and_ended(cluster: Cluster) -> None:
+    with kelek.Table(cluster.urls, 1) as table:
+        apid = table.copy_into(2)
+        cluster.world.job_turns = 3
+        seen: list[str] = []
+        ended = table.wait_job(apid, progress=lambda told: seen.append(told["state"]))
+        assert (ended["state"], seen) == ("done", ["running"] * 3 + ["done"])
+        assert [one["apid"] for one in table.jobs()] == ["77", "8"]
+        assert [one["state"] for one in table.jobs(running=True)] == ["running"]
+        table.end_job(apid)
+        assert table.wait_job(apid)["state"] == "cancelled"
+        with pytest.raises(kelek.TableRefused, match="no data job 5"):
+            table.end_job(5)
+        with pytest.raises(ValueError, match="limit is 1 to 1000, not 0"):
+            table.jobs(limit=0)
+        with pytest.raises(ValueError, match="a job is a number"):
+            table.job_status(-1)
+
+
+def test_a_job_is_asked_for_where_it_was_begun(cluster: Cluster) -> None:
+    """Another server may have one of the same number."""
+    with kelek.Table(cluster.urls, 1) as table:
+        apid = table.copy_into(2)
+        cluster.kill(table.server().url)
+        with pytest.raises(kelek.JobLost):
+            table.wait_job(apid)
+        assert table.job_status(apid + 1)["state"] == "done"
 
 
 def test_a_job_that_expired_is_no_end(cluster: Cluster) -> None:
