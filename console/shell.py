@@ -31,6 +31,11 @@ class Shell:
         group = program.commands["table"]
         assert isinstance(group, click.Group)
         self._table_commands = group.commands
+        self._numbered = {
+            name
+            for name, command in group.commands.items()
+            if any(parameter.name == "number" for parameter in command.params)
+        }
         self._defaults = defaults_of(program, {"topology": topology} if topology else {})
 
     @property
@@ -40,7 +45,11 @@ class Shell:
     def words_of(self, line: str) -> list[str]:
         """A line as a command line. Raises ValueError on an open quote."""
         words = shlex.split(line, comments=True)
-        if words and words[0] in self._table_commands and self.number is not None:
+        if not words or words[0] not in self._table_commands:
+            return words
+        if words[0] not in self._numbered:
+            return ["table", *words]
+        if self.number is not None:
             return ["table", words[0], str(self.number), *words[1:]]
         return words
 
@@ -58,7 +67,8 @@ class Shell:
         if words[0] == "use":
             self._use(words[1:])
         elif words[0] == "help":
-            self._run(["--help"] if len(words) == 1 else [*words[1:], "--help"])
+            about = ["table"] if words[1:2] and words[1] in self._table_commands else []
+            self._run([*about, *words[1:], "--help"])
         elif words[0] in self._table_commands and words[0] not in self.program.commands:
             self._say(f"{words[0]}: {NEEDS_NUMBER}")
         else:
@@ -98,8 +108,9 @@ class Shell:
                 names += paths_of(word)
             if not line[: len(line) - len(word)].strip():
                 names += [name for name in OWN if name.startswith(word)]
-                if self.number is not None:
-                    names += [name for name in self._table_commands if name.startswith(word)]
+                unusable = self._numbered if self.number is None else set()
+                usable = self._table_commands.keys() - unusable
+                names += [name for name in usable if name.startswith(word)]
             return sorted(set(names))
         return []
 

@@ -12,6 +12,7 @@ from . import endings
 from .options import (
     DATA,
     TABLE_MAX,
+    F,
     Seconds,
     output_option,
     range_options,
@@ -23,6 +24,9 @@ from .options import (
 
 FORMATS = ("csv", "jsonl", "parquet")
 ENCODINGS = ("utf8", "hex", "base64")
+LIMIT_MAX = 2**64 - 1
+THREADS_MAX = 256
+LISTED_JOBS_MAX = 1000
 format_option = click.option(
     "--format",
     "form",
@@ -33,7 +37,7 @@ format_option = click.option(
 
 @click.group(cls=endings.Program)
 def table() -> None:
-    """Tables of keys and values: open, put, get, delete, scan, count, load, export, watch, ...
+    """Tables of keys and values: open, put, get, delete, scan, count, load, export, copy, map, ...
 
     A TABLE is a number. A KEY or VALUE is UTF-8, or with 0x in front hexadecimal.
     """
@@ -268,3 +272,86 @@ def bench(number: int, output: str, **options: Any) -> None:
     from . import table_commands
 
     table_commands.bench(number, output, options)
+
+
+def job_options(command: F) -> F:
+    """From which table into which one a job works, and whether it is waited for."""
+    options = [
+        click.argument("number", metavar="TABLE", type=click.IntRange(0, TABLE_MAX)),
+        click.argument("target", metavar="TARGET", type=click.IntRange(0, TABLE_MAX)),
+        click.option("--wait/--no-wait", default=True, show_default=True,
+                     help="Until the job has ended, or only until it has begun."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return server_options(command)
+
+
+@table.command()
+@job_options
+@range_options
+@output_option
+@endings.spoken
+def copy(number: int, target: int, output: str, **options: Any) -> None:
+    """Has a node put a snapshot of TABLE, or of a range of it, into the table TARGET.
+
+    What TARGET holds under other keys stays. The job goes on when the command is interrupted: see
+    `kelek table jobs`.
+    """
+    from . import job_commands
+
+    job_commands.copy(number, target, output, options)
+
+
+class Parameter(click.ParamType[tuple[bytes, bytes]]):
+    """KEY=VALUE, both as DATA."""
+
+    name = "parameter"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[bytes, bytes]:
+        if isinstance(value, tuple):
+            return value
+        key, sign, rest = value.partition("=")
+        if not key or not sign:
+            self.fail(f"{value!r} is no parameter; write KEY=VALUE", param, ctx)
+        return DATA.convert(key, param, ctx), DATA.convert(rest, param, ctx)
+
+
+@table.command("map")
+@job_options
+@click.option("-p", "--parameter", "parameters", multiple=True, type=Parameter(),
+              metavar="KEY=VALUE", help="For the mapper; may be given again.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(1, THREADS_MAX), default=1, show_default=True,
+              help="So many mappers at once: their output is written in any order.")  # fmt: skip
+@output_option
+@click.argument("mapper", metavar="MAPPER", type=click.Path(allow_dash=True))
+@endings.spoken
+def map_(number: int, target: int, output: str, **options: Any) -> None:
+    """Has a node run the program in the file MAPPER over a snapshot of TABLE, and write what it
+    returns to the table TARGET.
+
+    MAPPER is WebAssembly, compiled or as text (.wat), or LLVM bitcode; docs/mapper.md says what one
+    looks like. The job goes on when the command is interrupted: see `kelek table jobs`.
+    """
+    from . import job_commands
+
+    job_commands.map_(number, target, output, options)
+
+
+@table.command()
+@click.argument("apid", metavar="[JOB]", type=click.IntRange(0, LIMIT_MAX), required=False)
+@server_options
+@output_option
+@click.option("--running", is_flag=True, help="Only jobs that run.")
+@click.option("-n", "--limit", type=click.IntRange(1, LISTED_JOBS_MAX), default=20,
+              show_default=True, metavar="N", help="At most N jobs of each node.")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Until JOB has ended; exit code 1 when it failed.")
+@click.option("--end", is_flag=True, help="End JOB; what it has written stays.")
+@endings.spoken
+def jobs(output: str, **options: Any) -> None:
+    """Prints the newest copies, mappers and range jobs of each node, or all about one JOB."""
+    from . import job_commands
+
+    job_commands.jobs(options, output)

@@ -53,6 +53,7 @@ class Shell:
             script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n'
             (bin_dir / name).write_text(script, encoding="utf-8")
             (bin_dir / name).chmod(0o755)
+        (place / "examples").symlink_to(ROOT / "examples")
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT / ".build"),
@@ -136,5 +137,6 @@ def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
     made = Shell(tmp_path, run_dir, addresses)
     (tmp_path / "topology.yaml").write_text(made.translate(text), encoding="utf-8")
     yield made
-    made.run("supervisor stop topology.yaml")
+    for topology in sorted(tmp_path.glob("*.yaml")):
+        made.run(f"supervisor stop {topology.name}")
     shutil.rmtree(run_dir, ignore_errors=True)

@@ -53,7 +53,7 @@ LAYERS = {
     "pipeline/": layer("pipeline clients protocols native", "pyspark pyarrow zmq msgpack", THREADS),
     "console/": layer(
         "console pipeline clients actors storage protocols native __version__",
-        "click yaml zmq msgpack rich pyarrow",
+        "click yaml zmq msgpack rich pyarrow wasmtime",
         THREADS,
     ),
 }

@@ -19,7 +19,7 @@ from kelek.console import endings
 from kelek.console.kelek_cli import main
 from kelek.console.shell import Shell
 from kelek.protocols.zerodb.values import TableOptions
-from kelek.tests.clients.table_world import Cluster
+from kelek.tests.clients.table_world import JOB, Cluster
 
 TOPOLOGY = """
 cluster: small
@@ -214,6 +214,14 @@ def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str)
         (["count", "1", "--node", "n9"], "--node n9: is no node; those with one are n1"),
         (["count", "1", "--url", "tcp://h"], "write tcp://HOST:PORT"),
         (["count", "1", "--url", "tcp://h:1", "--node", "n1"], "leave one of them out"),
+        (["copy", "1", "1"], "table 1 is copied into itself"),
+        (["copy", "1", "2", "--prefix", "a", "--end", "b"], "--prefix: --start or --end"),
+        (["map", "1", "2", "nowhere.wat"], "nowhere.wat: No such file"),
+        (["map", "1", "2", "topology.yaml"], "topology.yaml: is no mapper"),
+        (["map", "1", "2", "m.wat", "-p", "a"], "'a' is no parameter; write KEY=VALUE"),
+        (["jobs", "--end"], "--end and --wait are about one job: name its number"),
+        (["jobs", "5", "--wait", "--end"], "leave one of them out"),
+        (["jobs", "-n", "0"], "1<=x<=1000"),
     ],
 )
 def test_what_can_not_work_is_one_line(cluster: Cluster, words: list[str], said: str) -> None:
@@ -295,6 +303,81 @@ def test_watch(cluster: Cluster) -> None:
     ]
 
 
+# ---- jobs ----
+
+
+def test_copy(cluster: Cluster) -> None:
+    cluster.world.job_turns = 2
+    said = ok("table", "copy", "7", "9", "--prefix", "k")
+    assert said == "copied 1,200 rows in 2.0 s: 600 rows/s; 1,100 puts, 100 deletes\n"
+    assert cluster.world.job_request[:4] == (7, 9, b"k", b"l")
+    told = json.loads(ok("table", "copy", "7", "9", "-o", "json"))
+    assert (told["node"], told["apid"], told["kind"], told["state"]) == ("n1", JOB, "copy", "done")
+    assert (told["rows"], told["started"], told["reason"]) == (1200, 1_700_000_000_000, "")
+    said = ok("table", "copy", "7", "9", "--no-wait", "-t", "topology.yaml")
+    see = f"kelek table jobs {JOB} -t topology.yaml --node n1"
+    assert said == f"job {JOB} of n1 has begun; see it: {see}\n"
+    assert ok("table", "copy", "7", "9", "--no-wait", "-o", "json") == (
+        f'{{"node": "n1", "apid": {JOB}}}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("failed", "has failed: no space is left; 1,100 puts and 100 deletes were written before"),
+        ("cancelled", "was cancelled; 1,100 puts and 100 deletes were written before"),
+    ],
+)
+def test_a_job_that_ends_badly(cluster: Cluster, state: str, said: str) -> None:
+    cluster.world.job_state = state
+    for words in (["copy", "7", "9"], ["jobs", str(JOB), "--wait"]):
+        assert fails("table", *words) == (endings.FAILED, f"kelek: job {JOB} of n1 {said}")
+
+
+def test_map(cluster: Cluster) -> None:
+    pytest.importorskip("wasmtime")
+    Path("m.wat").write_text("(module)")
+    ok("table", "map", "7", "9", "m.wat", "-p", "a=b=c", "-p", "0x00=", "--threads", "3")
+    asked = cluster.world.job_request
+    assert asked.mapper == b"\0asm\1\0\0\0"
+    assert asked[:4] == (7, 9, 3, [(b"a", b"b=c"), (b"\0", b"")])
+    ok("table", "map", "7", "9", "-", stdin=b"BC\xc0\xde and so on")
+    assert cluster.world.job_request.mapper == b"BC\xc0\xde and so on"
+    Path("wrong.wat").write_text("(module\n  (funk))")
+    code, line = fails("table", "map", "7", "9", "wrong.wat")
+    assert code == endings.IMPOSSIBLE
+    assert line.startswith("kelek: wrong.wat: 2:4: expected valid module field")
+
+
+def test_jobs(cluster: Cluster) -> None:
+    head, first, second = ok("table", "jobs").splitlines()
+    assert head.split()[:6] == ["node", "job", "kind", "table", "into", "state"]
+    assert first.split()[:9] == ["n1", "77", "copy", "7", "9", "running", "1,200", "1,100", "100"]
+    assert second.split()[-1] == "2.0"
+    assert len(ok("table", "jobs", "--running", "-o", "json").splitlines()) == 1
+    assert "state          done" in ok("table", "jobs", "8")
+    assert json.loads(ok("table", "jobs", str(JOB), "--end", "-o", "json"))["state"] == "cancelled"
+    assert fails("table", "jobs", "5", "--end") == (
+        endings.FAILED, "kelek: job 5 of n1: there is no data job 5"
+    )  # fmt: skip
+    cluster.world.lost_jobs.add(6)
+    assert fails("table", "jobs", "6") == (endings.FAILED, "kelek: job 6: no such job")
+    two = f"--url {cluster.urls[0]} --url {cluster.urls[1]}"
+    code, line = fails("table", "jobs", "8", *two.split())
+    assert code == endings.IMPOSSIBLE
+    assert line == "kelek: job 8: several nodes have one of that number; add " + two.replace(
+        " --url", " or --url"
+    )
+    cluster.servers[1].silent = True
+    said = run("table", "jobs", "--timeout", "0.2", *two.split())
+    assert (said.exit_code, len(said.stdout.splitlines())) == (0, 3)
+    assert said.stderr.startswith(f"{cluster.urls[1]}: no server answered")
+    cluster.servers[0].silent = True
+    said = run("table", "jobs", "--timeout", "0.2")
+    assert (said.exit_code, said.stdout) == (endings.FAILED, "")
+
+
 def test_a_command_loads_little() -> None:
     """The figure is time, below 200 ms; what takes the time is loading modules."""
     code = (
@@ -321,6 +404,9 @@ def test_a_shell_does_one_line_after_the_other(cluster: Cluster) -> None:
     """
     assert ok("shell", stdin=script) == "v\nk\ntwo words\n"
     assert ok("shell", "7", stdin=b"count") == "2\n"
+    assert ok("shell", "7", stdin=b"copy 9") == ok("shell", stdin=b"table copy 7 9")
+    assert ok("shell", "7", stdin=b"jobs 8") == ok("shell", stdin=b"jobs 8")
+    assert "Prints what each KEY holds" in ok("shell", stdin=b"help get")
 
 
 @pytest.mark.parametrize(
@@ -419,10 +505,12 @@ def shell_of(number: int | None) -> Any:
 def test_completion() -> None:
     shell = shell_of(None)
     assert shell.complete("ta", "ta") == ["table"]
-    assert shell.complete("table co", "co") == ["compact", "count"]
+    assert shell.complete("table co", "co") == ["compact", "copy", "count"]
     assert shell.complete("us", "us") == ["use"]
     assert "--keys-only" in shell.complete("table scan 7 --ke", "--ke")
     assert shell.complete("ge", "ge") == []
+    assert shell.complete("jo", "jo") == ["jobs"]
+    assert shell.complete("jobs --ru", "--ru") == ["--running"]
     with_table = shell_of(7)
     assert with_table.complete("ge", "ge") == ["get"]
     assert with_table.complete("scan --rev", "--rev") == ["--reverse"]
