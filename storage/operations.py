@@ -553,6 +553,10 @@ def _part(state: State, index: int, op: Part) -> bytes:
     piece = prefix + _TABLE.pack(op.part)
     if state.get(SYSTEM, [piece])[0] is not None:
         return b""  # It came twice.
+    if count + 1 < op.parts == op.part + 1:
+        # In the log the last one stands behind all others: what is not here by now was forgotten.
+        _forget_parts(state, op.reqid)
+        raise Refused(f"of {op.parts} pieces {op.parts - count - 1} are missing")
     if count + 1 < op.parts:
         if before is None:
             _bound_unfinished(state)

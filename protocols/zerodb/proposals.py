@@ -93,6 +93,7 @@ class Flight:
         "reqids",
         "size",
         "wanting",
+        "whole",
         "workers",
     )
 
@@ -109,6 +110,12 @@ class Flight:
         self.asks: list[tuple[int, int]] = []  # (ticket, place)
         self.pending: Pending | None = None
         self.index = 0  # Of its last entry, once it is committed.
+        self.whole: Flight | None = None  # With the last part of the write that this is a part of.
+
+    @property
+    def is_void(self) -> bool:
+        """Whether nobody is helped by its entries: those of a large write only by all of them."""
+        return not self.entries or (self.whole is not None and not self.whole.entries)
 
     def room(self, entries: Sequence[bytes], begin: int, deadline_ms: int) -> int:
         """Where the part of these entries ends, from begin on, that belongs in here."""
@@ -203,12 +210,13 @@ class Proposals:
             flight.add(write)
             return
         self._close()
+        last = Flight(write.deadline_ms)
         for part in range(len(write.entries) - 1):  # Each in a flight of its own: they are large.
             flight = Flight(_NEVER)
             reqids, entries = [write.reqids[part]], [write.entries[part]]
             flight.add(Write(reqids, entries, _NEVER, None, write.worker))
+            flight.whole = last
             self._queued.append(flight)
-        last = Flight(write.deadline_ms)
         self._due_ms = min(self._due_ms, write.deadline_ms)
         last.add(write._replace(reqids=write.reqids[-1:], entries=write.entries[-1:]))
         self._queued.append(last)
@@ -312,10 +320,12 @@ class Proposals:
         assert first.pending is not None
         text = f"the leader has refused the write: {first.pending.refusal}"
         self.failures += self._without(first, {first.pending.position}, text)
+        if first.whole is not None:
+            self.failures += self._without(first.whole, {0}, text)
         for flight in again:
             flight.pending = None
-            if flight.entries:
-                self._queued.appendleft(flight)
+            self._queued.appendleft(flight)
+        self._drop_void()
 
     def withdraw(self, routing_id: bytes, text: str) -> None:
         """Takes back what this client waits for and what has not left yet."""
@@ -330,8 +340,12 @@ class Proposals:
                 self.failures += [
                     failure._replace(retry=True, unproposed=True) for failure in without
                 ]
-        self._queued = deque(flight for flight in self._queued if flight.entries)
-        if self._open is not None and not self._open.entries:
+        self._drop_void()
+
+    def _drop_void(self) -> None:
+        """Forgets what has not left and need not."""
+        self._queued = deque(flight for flight in self._queued if not flight.is_void)
+        if self._open is not None and self._open.is_void:
             self._open = None
 
     @staticmethod
@@ -412,11 +426,8 @@ class Proposals:
                 ]
                 if unheard:
                     self.failures.append(Failure(None, None, f"{unheard} writes: {text}", False))
-        dropped = {id(flight) for flight in late if flight.pending is None}
-        if dropped:
-            self._queued = deque(each for each in self._queued if id(each) not in dropped)
-            if self._open is not None and id(self._open) in dropped:
-                self._open = None
+                flight.entries = []
+        self._drop_void()
         self._committed = deque(each for each in self._committed if each not in late)
         self._due_ms = min((flight.deadline_ms for flight in self._all()), default=_NEVER)
 

@@ -305,6 +305,31 @@ def test_a_large_write_is_cut_and_answered_with_its_last_part() -> None:
     assert world.answers == [[b"c", b"\x31\x01\x20\x00"]]
 
 
+def test_a_large_write_fails_as_a_whole_when_a_part_of_it_is_refused() -> None:
+    world = Served(entry_bytes_max=1000)
+    leader = world.lead("n1")
+    leader.refuse = "expired"
+    world.ask(b"c", PARTSYNC, TABLE, b"k", bytes(100_000))
+
+    def heal() -> None:
+        leader.refuse = None
+
+    world.run(lambda: bool(leader.taken))
+    heal()
+    world.run(lambda: bool(world.answers) and not world.session.inflight)
+    assert "expired" in world.heard(b"c")[0].text
+    parts = [op for each in entries(world) for op in each if isinstance(op, ops.Part)]
+    assert all(part.part + 1 < part.parts for part in parts)
+
+
+def test_a_large_write_that_was_given_up_leaves_nothing_behind() -> None:
+    world = Served(entry_bytes_max=1000, request_timeout_ms=300)
+    world.ask(b"c", PARTSYNC, TABLE, b"k", bytes(500_000))
+    world.run(lambda: bool(world.answers))
+    assert world.heard(b"c")[0].text.startswith("nothing was written")
+    assert world.session.proposals.size == world.client.window.size
+
+
 @pytest.mark.parametrize("flags", [b"\1", b"\1\2\3", b"\0\1", b"\4\1"])
 def test_many_alike_are_taken_in_as_each_alone_would_be(flags: bytes) -> None:
     """With a local table somewhere every row is looked at by itself."""

@@ -159,7 +159,8 @@ class Peer:
             self.drop_packs -= 1
             return []
         elif self.refuse is not None:
-            answer = own.PackAnswer(own.PACK_REFUSED, position=1, reason=self.refuse)
+            position = min(1, len(records_of(pack.records)) - 1)
+            answer = own.PackAnswer(own.PACK_REFUSED, position=position, reason=self.refuse)
         elif pack.previous and pack.previous not in self.world.log.index_of:
             answer = own.PackAnswer(own.PACK_GAP)
         elif not self.commits:
