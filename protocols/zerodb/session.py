@@ -352,11 +352,12 @@ class Session:
 
     def _modify(self, prefix: Message, frames: Message, request: Request) -> None:
         operations = requests.operations(request, self._now.unix_ms)
-        tables = _tables_of(operations)
+        is_session = isinstance(request, requests.Session)
+        tables = set() if is_session else _tables_of(operations)
         local = tables & self.setup.local
         if len(tables) > 1:
             self._check_together(request, tables, local)
-        if not local:
+        if tables - local:
             self._check_known(request, operations)
         is_async = not prefix or _is_async(frames[0][2], frames[0])
         if self._gates and prefix:
@@ -370,7 +371,6 @@ class Session:
         elif operations:
             answer = None if is_async else [*prefix, *_success(request)]
             has_result = isinstance(request, requests.Transaction | requests.Session)
-            is_session = isinstance(request, requests.Session)
             worker = ALL_WORKERS if is_session else self._number(table)
             deadline_ms = self._deadline(request.extension.deadline_ms)
             write = Write([request.extension.reqid], [], deadline_ms, answer, worker, has_result)

@@ -295,6 +295,15 @@ def test_a_table_must_be_opened_where_none_is_made_on_the_fly() -> None:
     assert len(world.log.records) == 2
 
 
+@pytest.mark.parametrize("settings", [{"local": frozenset({0})}, {"open_on_the_fly": False}])
+def test_sessions_are_of_no_table(settings: dict[str, object]) -> None:
+    world = led(**settings)
+    world.applies = False
+    world.ask(b"c", b"\x31\x01\x26\x01", b"\0", bytes(8), (1000).to_bytes(8, "little"))
+    world.run(lambda: bool(world.log.records or world.answers or world.workers[0].taken))
+    assert isinstance(entries(world)[0][0], ops.SessionOpen)
+
+
 def test_a_large_write_is_cut_and_answered_with_its_last_part() -> None:
     world = led(entry_bytes_max=1000)
     world.ask(b"c", PARTSYNC, TABLE, b"k", bytes(5000))
