@@ -7,6 +7,7 @@ once (handoff.py). Finished answers of those come back past this machine.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ...native import Arena, Frames
@@ -29,6 +30,7 @@ from .handoff import (
 )
 from .handoff import WRITE as JOB_WRITE
 from .intake import Batch
+from .openings import Openings, Waiting
 from .proposals import ALL_WORKERS, Failure, Lost, Proposals, Write
 from .requests import Request, RequestError
 from .values import Extension, decode_extension
@@ -139,7 +141,7 @@ class Session:
         self.is_full = False  # Nothing more is to be taken in for now.
         self._taken = False  # Something was, since that was looked at.
         self._gates: dict[bytes, bytes] = {}  # Routing id: the reqid that must come first.
-        self._opening: dict[int, int] = {}  # Tables whose open is on its way, and until when.
+        self._openings = Openings(client, self.handoffs)
 
     # ---- what arrives ----
 
@@ -245,12 +247,23 @@ class Session:
             )
         elif kind == CHECKPOINT:
             self._asks.append((table % self.setup.workers, ticket, [b"", *frames]))
-        else:
-            self._propose(
-                frames[1],
-                table,
-                Write([], [], self._deadline(0), None, self._number(table), ask=ticket),
+        elif self._is_unknown(table):
+            self._openings.wait(
+                Waiting({table}, len(frames[1]), partial(self._ask, ticket, frames))
             )
+        else:
+            self._ask(ticket, frames)
+
+    def _ask(self, ticket: int, frames: Message, problem: str = "") -> None:
+        """A write that the job_server asks for; problem: why nobody can judge it."""
+        table = int.from_bytes(frames[0], "little")
+        if problem:
+            self._tell(Failure(None, ticket, problem, True))
+        elif self._is_unknown(table):
+            self._tell(Failure(None, ticket, _not_open(table), False))
+        else:
+            write = Write([], [], self._deadline(0), None, self._number(table), ask=ticket)
+            self._propose(frames[1], table, write)
 
     # ---- requests ----
 
@@ -283,7 +296,9 @@ class Session:
     def _is_unknown(self, table: int) -> bool:
         """Whether a write has to open it, and may not."""
         return not (
-            self.setup.open_on_the_fly or table in self.setup.local or self._is_known(table)
+            self.setup.open_on_the_fly
+            or table in self.setup.local
+            or self._openings.is_known(table, self._now.ms)
         )
 
     def _hand(
@@ -357,11 +372,18 @@ class Session:
         local = tables & self.setup.local
         if len(tables) > 1:
             self._check_together(request, tables, local)
-        if tables - local:
-            self._check_known(request, operations)
+        if tables and not (local or self.setup.open_on_the_fly):
+            if self._openings.must_wait(operations, tables, self._now.ms):
+                go_on = partial(self._judge, prefix, frames)
+                self._openings.wait(Waiting(tables, sum(map(len, frames)), go_on))
+                return
+            missing = self._openings.missing(operations, tables, self._now.ms)
+            if missing:
+                raise _refusal(request, _not_open(missing[0]))
         is_async = not prefix or _is_async(frames[0][2], frames[0])
         if self._gates and prefix:
             self._pass_gate(prefix[0], request)
+        self._openings.note(operations, self._now.ms, self._deadline(0))
         if is_async and prefix:
             self._answer(prefix, answers.encode_ok(request))
         table = min(tables, default=0)
@@ -402,20 +424,17 @@ class Session:
         if len({table % self.setup.workers for table in tables}) > 1:
             raise _together(request, f"the tables {names} are of several workers")
 
-    def _check_known(self, request: Request, operations: list[ops.Op]) -> None:
-        """Without open_on_the_fly, a write is for a table that was opened."""
-        if self.setup.open_on_the_fly:
-            return
-        for op in operations:
-            if isinstance(op, ops.Open):
-                self._opening[op.table] = self._deadline(0)
-            elif not isinstance(op, ops.Truncate) and not self._is_known(op.table):
-                raise _refusal(request, f"table {op.table} is not open; open it first (0x01)")
-
-    def _is_known(self, table: int) -> bool:
-        if table in self._worker(table).standing.tables:
-            return True
-        return self._opening.get(table, 0) > self._now.ms
+    def _judge(self, prefix: Message, frames: Message, problem: str) -> None:
+        """A write that has waited to hear whether its tables are open; problem: why nobody can
+        tell."""
+        if not problem:
+            self._write(prefix, frames)
+        elif not prefix or _is_async(frames[0][2], frames[0]):
+            self._refuse(prefix, frames, _refusal(decode_request(frames), problem))
+        else:
+            self._answer(
+                prefix, answers.encode_refusal(_refusal(decode_request(frames), problem), True)
+            )
 
     def _propose(self, data: bytes, table: int, write: Write) -> None:
         reqid = next((each for each in write.reqids if each and each != values.NO_REQID), b"")
@@ -517,7 +536,8 @@ class Session:
         """Acts once a wake, behind all that has arrived."""
         self._now, now_ms = now, now.ms
         self._expire()
-        self.asked_client = self._begin_round()
+        self._openings.end(now_ms, self.reason)
+        self.asked_client = self._begin_round() | self._openings.begin(self._deadline(0))
         if self._rounds:
             self._end_rounds(now_ms)
         for worker, frames in self._direct.items():
@@ -656,7 +676,7 @@ class Session:
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
         times = [it.deadline_ms for it in self.handoffs]
-        times += [self.proposals.deadline_ms, self._expires_ms]
+        times += [self.proposals.deadline_ms, self._expires_ms, self._openings.deadline_ms]
         if self._rounds:
             times.append(self._rounds[0].deadline_ms)
         return min((each for each in times if each is not None), default=None)
@@ -667,11 +687,13 @@ class Session:
     def inflight(self) -> int:
         """Requests that are not answered yet."""
         waiting = sum(frames.count for round_ in self._rounds for frames in round_.frames.values())
+        waiting += self._openings.count
         return waiting + self.proposals.count + sum(it.count for it in self.handoffs)
 
     @property
     def inflight_bytes(self) -> int:
         waiting = sum(frames.size for round_ in self._rounds for frames in round_.frames.values())
+        waiting += self._openings.size
         return waiting + self.proposals.size + sum(it.size for it in self.handoffs)
 
 
@@ -686,6 +708,10 @@ class _TogetherError(RequestError):
 def _refusal(request: Request, text: str) -> RequestError:
     request_type = requests.type_of(request)
     return RequestError(request_type, error_code(request_type), text, request.extension)
+
+
+def _not_open(table: int) -> str:
+    return f"table {table} is not open; open it first (0x01)"
 
 
 def _together(request: Request, text: str) -> RequestError:

@@ -70,7 +70,10 @@ class Served(World):
     def _act(self) -> None:
         for worker in self.workers:
             if self.applies:
-                worker.report(worker.handoff.epoch or 1, len(self.log.records), self.now_ms)
+                # The leader's word reaches one entry further than what was written, to the one
+                # with which it began: so it does here, too.
+                applied = len(self.log.records) + 1
+                worker.report(worker.handoff.epoch or 1, applied, self.now_ms)
         self.session.ready(self.now)
         super()._act()
         for worker in self.workers:

@@ -8,6 +8,7 @@ import pytest
 from kelek.native import Arena
 from kelek.protocols.zerodb.handoff import ANSWER
 from kelek.protocols.zerodb.requests import TYPES
+from kelek.protocols.zerodb.session import Session
 from kelek.tests.protocols.zerodb.served import TABLE, Served
 
 TABLES = [TABLE, (8).to_bytes(4, "little"), (9).to_bytes(4, "little")]
@@ -45,6 +46,11 @@ def message(rng: Random, routing_id: bytes) -> list[bytes]:
     return [routing_id, *envelope, header(rng), *(frame(rng) for _ in range(rng.randrange(6)))]
 
 
+def is_idle(session: Session) -> bool:
+    waiting = session._rounds or session._openings.count
+    return not waiting and session.proposals.is_idle
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
     rng = Random(seed)
@@ -59,7 +65,7 @@ def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
         one_way = [message(rng, b"")[1:] for _ in range(3)]
         world.session.on_one_way(Arena.from_messages(one_way), world.now)
         world.session.ready(world.now)
-        world.run(lambda: not world.session._rounds and world.session.proposals.is_idle)
+        world.run(lambda: is_idle(world.session))
     found = Counter(answer[0] for answer in world.answers)
     found.update(job[1] for job in world.jobs)
     for worker in world.workers:

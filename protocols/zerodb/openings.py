@@ -1,0 +1,133 @@
+"""Which tables may be written where none is opened on the fly.
+
+A table may have been opened at another node a moment ago. So a write of one that is unknown here
+waits until the leader has said how far a look must reach, and this node's worker has looked; and
+what comes behind it for the same tables waits with it. What is unknown then is refused.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
+
+from ...native.reads import WAIT_CONFIRMED
+from ..zmqraft.client import Client, PendingRead
+from . import ops
+from .handoff import Handoff
+
+OPENING_MAX = 10_000
+
+
+class Waiting(NamedTuple):
+    """A write that nobody can judge yet."""
+
+    tables: Set[int]
+    size: int  # Bytes of it.
+    go_on: Callable[[str], None]  # Called once: "" to judge it now, or why nobody can.
+
+
+class _Round:
+    """Writes that wait for the same word of the leader's."""
+
+    __slots__ = ("deadline_ms", "read", "waiting")
+
+    def __init__(self, waiting: list[Waiting], read: PendingRead, deadline_ms: int) -> None:
+        self.waiting = waiting
+        self.read = read
+        self.deadline_ms = deadline_ms
+
+
+class Openings:
+    """The tables that are open, as far as this node knows."""
+
+    def __init__(self, client: Client, handoffs: Sequence[Handoff]) -> None:
+        self._client = client
+        self._handoffs = handoffs
+        self._opening: dict[int, int] = {}  # Tables whose open is on its way, and until when.
+        self._new: list[Waiting] = []
+        self._rounds: deque[_Round] = deque()
+        self._held: Counter[int] = Counter()  # Writes that wait, by table.
+        self._judging = False
+
+    @property
+    def count(self) -> int:
+        """Writes that wait."""
+        return len(self._new) + sum(len(each.waiting) for each in self._rounds)
+
+    @property
+    def size(self) -> int:
+        """Bytes of them."""
+        rounds = (one.size for each in self._rounds for one in each.waiting)
+        return sum(one.size for one in self._new) + sum(rounds)
+
+    def is_known(self, table: int, now_ms: int) -> bool:
+        """Whether a table is open, and nobody waits to hear whether it is."""
+        if table in self._held:
+            return False
+        return self._is_open(table, now_ms)
+
+    def _is_open(self, table: int, now_ms: int) -> bool:
+        handoff = self._handoffs[table % len(self._handoffs)]
+        return table in handoff.standing.tables or self._opening.get(table, 0) > now_ms
+
+    def missing(self, operations: Iterable[ops.Op], tables: Set[int], now_ms: int) -> list[int]:
+        """Those of the tables that these operations need open and that are not."""
+        made = {op.table for op in operations if isinstance(op, ops.Open | ops.Truncate)}
+        return sorted(table for table in tables - made if not self._is_open(table, now_ms))
+
+    def must_wait(self, operations: Iterable[ops.Op], tables: Set[int], now_ms: int) -> bool:
+        """Whether nobody can judge this write yet."""
+        if self._judging:
+            return False
+        held = any(table in self._held for table in tables)
+        return held or bool(self.missing(operations, tables, now_ms))
+
+    def note(self, operations: Iterable[ops.Op], now_ms: int, until_ms: int) -> None:
+        """A write goes into the log: what it opens is open for those behind it."""
+        for op in operations:
+            if not isinstance(op, ops.Open):
+                continue
+            if len(self._opening) >= OPENING_MAX:
+                self._opening = {
+                    table: until for table, until in self._opening.items() if until > now_ms
+                }
+            self._opening[op.table] = until_ms
+
+    def wait(self, waiting: Waiting) -> None:
+        """Takes a write in that must wait."""
+        self._new.append(waiting)
+        self._held.update(waiting.tables)
+
+    def begin(self, deadline_ms: int) -> bool:
+        """Asks the leader for those that have come in this wake; False: none has."""
+        if not self._new:
+            return False
+        read = self._client.reads.add(PendingRead(WAIT_CONFIRMED))
+        self._rounds.append(_Round(self._new, read, deadline_ms))
+        self._new = []
+        return True
+
+    def end(self, now_ms: int, reason: str) -> None:
+        """Lets those go on, in their order, that can be judged or have waited for too long."""
+        applied = min(handoff.standing.applied_index for handoff in self._handoffs)
+        while self._rounds:
+            first = self._rounds[0]
+            problem = first.read.refusal
+            if not problem and now_ms >= first.deadline_ms:
+                problem = reason
+            if not problem and not 0 < first.read.index <= applied:
+                return
+            self._rounds.popleft()
+            self._client.reads.drop(first.read)
+            self._judge(first.waiting, problem)
+
+    def _judge(self, waiting: list[Waiting], problem: str) -> None:
+        for one in waiting:
+            self._held -= Counter(one.tables)  # It keeps those that are above 0.
+            self._judging = True
+            one.go_on(problem and f"nobody knows whether its table is open: {problem}")
+            self._judging = False
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When end() may have something to do."""
+        return self._rounds[0].deadline_ms if self._rounds else None
