@@ -25,9 +25,6 @@ PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
     "snapshot_behind",
 )
 
-COMMIT_NOTICE_MS = 10
-TABLES_NOTICE_MS = 1  # A client of a follower waits until its write is applied there.
-
 
 def peer_setup(setup: ActorSetup) -> PeerSetup:
     """What an actor was told, as its peer is told it."""
@@ -47,6 +44,5 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
         version=__version__,
         bootstrap=setup.bootstrap,
         broadcast_url=broadcast_url(options),
-        commit_notice_ms=TABLES_NOTICE_MS if "zerodb" in options else COMMIT_NOTICE_MS,
         **{key: options[key] for key in PEER_OPTIONS},
     )

@@ -15,7 +15,7 @@ from ..native.updates import Reqids
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
 from ..protocols.raft.messages import HardState, Job
-from ..protocols.zmqraft.commits import Commit
+from ..protocols.zmqraft.commits import Audience, Commit
 from ..protocols.zmqraft.peer import Peer
 from ..protocols.zmqraft.snapshot_orders import Result, encode_work, result_for
 from ..storage import repair
@@ -30,7 +30,7 @@ from .participants import STATE_MACHINE, participants
 from .peer_links import PeerLinks
 from .peer_setup import peer_setup
 from .snapshot_sender import ORDERS_HWM, keep
-from .state_machine import APPLIED, COMMIT
+from .state_machine import APPLIED, COMMIT, commits_topic
 
 CLIENTS_HWM = 4096
 LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
@@ -44,7 +44,7 @@ class RaftPeer(Actor):
     links     DEALER   the same, as the one who asks              one for each other peer
     jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
     acks      PULL     [epoch, seq, state]                        from it
-    commits   XPUB     [commit index, its term, term led or 0]    to whoever applies
+    commits   XPUB     [name, commit index, its term, term led]  to whoever applies (COMMIT)
     applied   PULL     [applied index, flushed, urgent][actor]    from whoever applies
     orders    PUSH     snapshot_orders.encode_work()              to the snapshot_sender
     results   PULL     the same                                   from it
@@ -69,6 +69,7 @@ class RaftPeer(Actor):
         self._commit: Commit | None = None
         self.listen(self._commits, self._on_subscribed)
         self._appliers = dict.fromkeys(participants(self.options), (0, False))
+        self._told: dict[str, tuple[int, int, int]] = {}
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
         orders_end = self.endpoint("snapshot_sender", "orders")
@@ -175,6 +176,9 @@ class RaftPeer(Actor):
             if name in self._appliers:
                 self._appliers[name] = applied, urgent != 0
         reports = self._appliers.values()
+        self._peer.requests.waits = any(
+            urgent for name, (_, urgent) in self._appliers.items() if name != STATE_MACHINE
+        )
         self._peer.on_applied(
             self._appliers[STATE_MACHINE][0],
             any(urgent for _, urgent in reports),
@@ -199,8 +203,20 @@ class RaftPeer(Actor):
 
     def _on_subscribed(self, arena: Arena) -> None:
         """Who applies has come, or come back: it must not wait for the next commit."""
+        self._told.clear()
         if self._commit is not None:
-            self.send(self._commits, [COMMIT.pack(*self._commit)])
+            self._tell(self._commit._replace(audience=Audience.EVERYBODY))
+
+    def _tell(self, commit: Commit) -> None:
+        """Who knows it already is not woken; but a state machine that broadcasts hears again that
+        we lead."""
+        numbers = commit[:3]
+        for name, (_, urgent) in self._appliers.items():
+            if not urgent and commit.audience is Audience.URGENT:
+                continue
+            if name == STATE_MACHINE or self._told.get(name) != numbers:
+                self._told[name] = numbers
+                self.send(self._commits, [COMMIT.pack(commits_topic(name), *numbers)])
 
     # ---- one wake ----
 
@@ -224,7 +240,7 @@ class RaftPeer(Actor):
             self._compact(wake.compact)
         if wake.commit is not None:
             self._commit = wake.commit
-            self.send(self._commits, [COMMIT.pack(*wake.commit)])
+            self._tell(wake.commit)
         if self._own is not None:
             self._own.work(now_ms)
 

@@ -20,7 +20,9 @@ from .actor import Actor, Socket, SocketOptions, main
 from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
 from .snapshot_sender import BARRIER, STATE
 
-COMMIT = struct.Struct("<QQQ")  # commit index, term of the entry there, term that we lead or 0
+TOPIC_BYTES = 24
+# Whom it is for, commit index, term of the entry there, term that we lead or 0.
+COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQ")
 APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
 READ_BYTES_MAX = 1 << 20
 BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
@@ -29,10 +31,15 @@ RETRY_MS = 10  # A log that lacks what is committed is just being replaced: it i
 PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
 
 
+def commits_topic(name: str) -> bytes:
+    """What an actor of this name subscribes to, and no other."""
+    return name.encode().ljust(TOPIC_BYTES, b"\0")
+
+
 class StateMachine(Actor):
     """Keeps one state in step with the log.
 
-    commits      SUB    [commit index, its term, term led]      from the raft peer
+    commits      SUB    [name, commit index, its term, term led]  from the raft peer (COMMIT)
     applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
                         [actor]
     broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
@@ -58,7 +65,7 @@ class StateMachine(Actor):
             zmq.SUB,
             SocketOptions(
                 connect=(self.endpoint("raft_peer", "commits"),),
-                topics=(b"",),
+                topics=(commits_topic(self.role),),
             ),
         )
         self._reports = self.socket(
@@ -129,7 +136,7 @@ class StateMachine(Actor):
     # ---- entries ----
 
     def _on_commits(self, arena: Arena) -> None:
-        for (index, term, leads), _ in self.unpacked(arena, COMMIT, "commits"):
+        for (_, index, term, leads), _ in self.unpacked(arena, COMMIT, "commits"):
             if index > self._commit_index:
                 self._commit_index, self._commit_term = index, term
             self._term = leads

@@ -26,6 +26,7 @@ from ..protocols.zerodb.handoff import (
     MARK,
     RESULT,
     SILENT,
+    WAITS,
     WRITE,
 )
 from ..protocols.zerodb.values import DATABASE_ERROR, REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
@@ -44,7 +45,7 @@ from .actor import Actor, Pipe, SocketOptions, main
 from .errors import UnitBroken
 from .participants import TABLE_WORKER, worker_names
 from .snapshot_sender import BARRIER, STATE
-from .state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS
+from .state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
 
 OUTCOME = struct.Struct("<QII")  # index, place of the operation in its entry, size of the rest
 PLACE = struct.Struct("<QQ")  # index and term
@@ -62,7 +63,8 @@ WORK_HWM = 4096
 PUSH_HWM = 256  # Answers may be large.
 RECOVER_MS = 1000
 SETTLE_MS = 1000  # How far the tables' own index may lie behind, where nothing is for them.
-USED_MS = 1000  # Since the last request or entry: so long commits are told at once.
+USED_MS = 1000  # Since somebody was known to wait: so long commits are told at once.
+APPLIED_MS = 100  # How often the peer is told how far we are, at most.
 RESULTS_MAX = 100_000  # Kept for a server that does not take them.
 
 
@@ -78,8 +80,8 @@ class Order(NamedTuple):
 class TableWorker(Actor):
     """The tables number, number + workers, ... of one node.
 
-    commits    SUB    [commit index, its term, term led]       from the raft peer
-    applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer, once a wake
+    commits    SUB    [name, commit index, its term, term led]  from the raft peer (COMMIT)
+    applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer, now and then
     barriers   PULL   [phase, attempt, index, term]            from the snapshot_sender
     states     PUSH   the same[actor]([directory])             to it
     work       PULL   as protocols/zerodb/handoff.py says:     from zerodb_server
@@ -87,7 +89,8 @@ class TableWorker(Actor):
                       [HEAD][routing id][reqid][header]        RESULT: again, of a transaction
                       [HEAD][empty][table][path]               CHECKPOINT, for job_server
                       [HEAD][empty][table][operations]         WRITE to a local table, the same
-                      [HEAD]                                   HELLO: it knows nothing of us
+                      [HEAD]                                   HELLO: it knows nothing of us;
+                                                               WAITS: for what is applied
     done       PUSH   [MARK][routing id]([empty])[header][frames..]  to zerodb_server
     reports    PUSH   [HEAD][..]                               to it, as the kinds say:
                       PROGRESS  ([OUTCOME, code, data or text]..)    what is applied
@@ -125,6 +128,8 @@ class TableWorker(Actor):
         self._done_count = 0
         self._ticket = self._place = 0  # Of the request that came last.
         self._used_ms = -USED_MS
+        self._applied_told: tuple[int, bool] | None = None
+        self._applied_due_ms = 0
         self._problem = ""
         self._orders: list[Order] = []
         self._results: list[Outcome] = []
@@ -178,7 +183,9 @@ class TableWorker(Actor):
 
         commits = self.socket(
             zmq.SUB,
-            SocketOptions(connect=(self.endpoint("raft_peer", "commits"),), topics=(b"",)),
+            SocketOptions(
+                connect=(self.endpoint("raft_peer", "commits"),), topics=(commits_topic(name),)
+            ),
         )
         self._applied_reports = push("raft_peer", "applied")
         barriers = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(name, "barriers"),)))
@@ -203,16 +210,13 @@ class TableWorker(Actor):
     # ---- what comes ----
 
     def _on_commits(self, arena: Arena) -> None:
-        for (index, term, _), _ in self.unpacked(arena, COMMIT, "commits"):
+        for (_, index, term, _), _ in self.unpacked(arena, COMMIT, "commits"):
             self._commit = max(self._commit, (index, term))
         if self._applied >= self._commit[0]:
-            self._tell_applied()  # A peer that has restarted does not know yet how far we are.
+            self._applied_told = None  # A peer that has restarted does not know how far we are.
 
     def _on_work(self, arena: Arena) -> None:
-        idle = self.now_ms - self._used_ms >= USED_MS
         self._used_ms = self.now_ms
-        if idle:
-            self._tell_applied()  # Somebody waits for commits now.
         epoch = self.setup.epoch & EPOCH_MASK
         for head, rest in self.unpacked(arena, HEAD, "work"):
             kind, flags, _, spare, index, ticket = head
@@ -236,7 +240,7 @@ class TableWorker(Actor):
                     self._requests.take_repeat(asked, self.now_ms)
             elif kind in (CHECKPOINT, WRITE) and len(rest) == 3 and len(rest[1]) == 4:
                 self._orders.append(Order(kind, index, ticket, rest[1:]))
-            else:
+            elif kind != WAITS:
                 self.log_rarely("malformed-dropped", pipe="work", kind=kind)
 
     def _on_barriers(self, arena: Arena) -> None:
@@ -270,6 +274,7 @@ class TableWorker(Actor):
             if self._requests.damage:
                 self._give_up(self._requests.damage)
         self._tell_server()
+        self._tell_applied()
 
     def _sending(self) -> bool:
         """Sends answers; whether some could not leave yet. Then nothing new is taken in."""
@@ -319,7 +324,6 @@ class TableWorker(Actor):
                     one.outcome(outcome) for outcome in outcomes if outcome.log_index in firsts
                 ]
             self._applied, self._applied_term = last
-            self._tell_applied()
             self._behind = self._applied < index
         elif self._applied < self._reader.base()[0]:
             self._restore()  # A snapshot has come in the place of what we lack.
@@ -334,7 +338,6 @@ class TableWorker(Actor):
             if self._settle_due_ms is None:
                 self._settle_due_ms = self.now_ms + SETTLE_MS
             return []
-        self._used_ms = self.now_ms
         self._wakes["entries"] += len(entries)
         self._wakes["operations"] += sum(len(entry.ops) for entry in entries)
         known = self._home.replicated.tables().keys()
@@ -399,9 +402,16 @@ class TableWorker(Actor):
             self._behind = True
 
     def _tell_applied(self) -> None:
-        urgent = self.now_ms - self._used_ms < USED_MS
+        """The peer needs to know only for what it keeps of the log; but that somebody waits for
+        commits, or does no more, it must know at once."""
+        urgent = self._requests.waits or self.now_ms - self._used_ms < USED_MS
+        now, told = (self._applied, urgent), self._applied_told
+        if now == told or (told and urgent == told[1] and self.now_ms < self._applied_due_ms):
+            return
         report = APPLIED.pack(self._applied, self._applied, urgent)
-        self.send(self._applied_reports, [report, self.setup.name.encode()])
+        if self.send(self._applied_reports, [report, self.setup.name.encode()]):
+            self._applied_told = now
+        self._applied_due_ms = self.now_ms + APPLIED_MS
 
     # ---- snapshots ----
 
@@ -440,7 +450,6 @@ class TableWorker(Actor):
         self._checked, self._tables_told = True, False
         self._wakes["restored"] += 1
         self.log("restored", index=restored.at[0], files=restored.files, size=restored.size)
-        self._tell_applied()
 
     # ---- for job_server ----
 
@@ -537,6 +546,8 @@ class TableWorker(Actor):
         if self._behind or (self._requests.busy and not waits_for_out):
             return 0
         dues = [self._retry_due_ms, self._settle_due_ms, self._line.deadline_ms]
+        if self._applied_told is None or self._applied_told[0] != self._applied:
+            dues.append(self._applied_due_ms)
         if not waits_for_out:
             dues.append(self._requests.deadline_ms)
         if self._problem or (self._home.local is not None and self._home.local.problem):

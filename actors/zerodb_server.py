@@ -30,6 +30,7 @@ from ..protocols.zerodb.handoff import (
     STANDING,
     TABLES,
     TROUBLE,
+    WAITS,
     Handoff,
 )
 from ..protocols.zerodb.proposals import Result
@@ -244,6 +245,8 @@ class ZerodbServer(Actor):
         for handoff, socket in self._work:
             if handoff.greets(now_ms):
                 self.send(socket, [HEAD.pack(HELLO, 0, 0, 0, 0, 0)])
+            if not session.proposals.is_idle and handoff.says_waiting(now_ms):
+                self.send(socket, [HEAD.pack(WAITS, 0, 0, 0, 0, 0)])
             self._hand_over(handoff, socket)
         if len(session.jobs):
             self._send_jobs()

@@ -216,8 +216,8 @@ class TableRequests:
 
     @property
     def waits(self) -> bool:
-        """Whether a request waits for an index."""
-        return bool(self._waiting)
+        """Whether somebody waits for what is applied next."""
+        return bool(self._waiting or self._watching)
 
     @property
     def deadline_ms(self) -> int | None:

@@ -730,6 +730,7 @@ class Raft:
                 self.commit_index = leading.commit(self._unsynced.durable_index, self.commit_index)
             read_index = self._rounds.turn(leading, self.commit_index)
             leading.append(self._now_ms, self._messages, reads, snapshots)
+            leading.notice(self._now_ms, self._messages)
             leading.spread_round(self._now_ms, self._messages)
             if self._transfer is not None:
                 self._transfer.turn(leading, self.log, self._now_ms, self._messages)

@@ -18,6 +18,9 @@ from .messages import (
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech, State
 from .quorum import reached
 
+WAITED_MS = (
+    1  # Where somebody waits for a commit, the entries behind it bring it so soon, or never.
+)
 _COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
 _COUNTED_MS: Callable[[Follower], int] = attrgetter("counted_ms")
 _COUNTED_ROUND: Callable[[Follower], int] = attrgetter("counted_round")
@@ -94,6 +97,7 @@ class Leader:
         follower.heard_ms = now_ms
         follower.round = max(follower.round, message.round)
         if message.success:
+            follower.waits = message.waits
             return follower.on_match(message.match_index)
         next_index = self._next_index(follower, message)
         if follower.next_index <= self._log.base_index and follower.state is not State.SNAPSHOT:
@@ -215,7 +219,7 @@ class Leader:
         if follower.inflight and follower.speech.inflight_max == 1:
             return self._setup.rpc_timeout_ms  # It takes one message at a time.
         if follower.commit_sent < self._commit_index:
-            return self._setup.commit_notice_ms
+            return WAITED_MS if follower.waits else self._setup.commit_notice_ms
         return self._setup.heartbeat_ms
 
     # Messages.
@@ -230,6 +234,13 @@ class Leader:
             if now_ms - follower.sent_ms < self._patience_ms(follower):
                 continue
             self._send(follower, (), now_ms, out)
+
+    def notice(self, now_ms: int, out: list[Envelope]) -> None:
+        """Adds the commit notices that somebody waits for, when no entries will bring them."""
+        if self._commit_index == self._log.last_index:
+            for follower in self._followers.values():
+                if follower.waits and follower.commit_sent < self._commit_index:
+                    self._send(follower, (), now_ms, out)
 
     def append(
         self, now_ms: int, out: list[Envelope], reads: list[Read], snapshots: list[str]

@@ -77,7 +77,8 @@ class AppendResponse(NamedTuple):
     or our last index + 1 with conflict_term 0 when our log is too short; conflict_index 0 says
     nothing (a stale term, or a wire without hints).
 
-    round is that of the request: its sender fills it in by the request's id.
+    round is that of the request: its sender fills it in by the request's id. waits is for whoever
+    sends it to fill in, where its wire can say so.
     """
 
     term: int
@@ -86,6 +87,7 @@ class AppendResponse(NamedTuple):
     conflict_index: int = 0
     conflict_term: int = 0
     round: int = 0
+    waits: bool = False  # Somebody beside this follower waits for what is committed next.
 
 
 class InstallSnapshot(NamedTuple):

@@ -52,6 +52,7 @@ class Follower:
         "sent_ms",
         "speech",
         "state",
+        "waits",
     )
 
     def __init__(self, peer: str, speech: Speech, next_index: int, now_ms: int) -> None:
@@ -69,6 +70,7 @@ class Follower:
         self.heard_ms = now_ms
         self.read_ms: int | None = None  # When entries were asked for that are not in memory.
         self.loaded: list[Batch] = []  # ... and what came back.
+        self.waits = False  # It wants to hear of commits at once.
 
     @property
     def counted_index(self) -> int:

@@ -31,6 +31,7 @@ CHECKPOINT = 2
 FAILED = 3
 WRITE = 4  # A synced write to a local table, for a job.
 HELLO = 5
+WAITS = 6  # The server has writes on their way, and waits until they are applied.
 RESULT = 7  # Of a write that is applied, by its reqid: asked for again.
 # Kinds of a worker's reports; their head is that of its work.
 PROGRESS = 0
@@ -44,6 +45,7 @@ ANSWERED = 8  # From the job_server: the request of this ticket is being answere
 ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
 AGAIN = 2  # Flag of what has failed: it may go well another time.
 GREET_MS = 200
+WAITS_MS = 500  # How often a worker is told that its server waits.
 EPOCH_MASK = 0xFFFFFFFF
 
 Message = list[bytes]
@@ -87,6 +89,7 @@ class Handoff:
         self.standing = Standing()
         self.heard: set[int] = set()  # Kinds of its reports.
         self._greeted_ms: int | None = None
+        self._waits_due_ms = 0
         self.epoch: int | None = None  # None: it has not reported yet, nothing is sent.
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
@@ -103,6 +106,13 @@ class Handoff:
         if self._greet_due_ms is None or self._greet_due_ms > now_ms:
             return False
         self._greeted_ms = now_ms
+        return True
+
+    def says_waiting(self, now_ms: int) -> bool:
+        """Whether to tell the worker again that its server waits for what is applied."""
+        if self.epoch is None or now_ms < self._waits_due_ms:
+            return False
+        self._waits_due_ms = now_ms + WAITS_MS
         return True
 
     @property
@@ -184,6 +194,7 @@ class Handoff:
         if epoch == self.epoch:
             return []
         begun, self.epoch = self.epoch is not None, epoch
+        self._waits_due_ms = 0
         self.heard.clear()
         self._given_up.clear()
         if not begun:

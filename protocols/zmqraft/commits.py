@@ -1,9 +1,18 @@
 """When the processes beside a peer are told what they may apply, and whether the peer leads."""
 
+from enum import Enum
 from typing import NamedTuple
 
-PUBLISH_MS = 10  # How often, at most; ...
-ALIVE_MS = 200  # ... and how often again, at least, to a state machine that broadcasts for us.
+PUBLISH_MS = 40  # How often everybody is told, at most; ...
+ALIVE_MS = 200  # ... and how often again, at least, while a state machine broadcasts for us.
+
+
+class Audience(Enum):
+    """Who is to be told of a commit now."""
+
+    NOBODY = 0
+    URGENT = 1  # Those who have said that somebody waits for what they apply.
+    EVERYBODY = 2
 
 
 class Commit(NamedTuple):
@@ -12,38 +21,47 @@ class Commit(NamedTuple):
     index: int  # type: ignore[assignment]  # Committed, and on our own disk.
     term: int  # Of the entry there.
     leads: int  # The term that we lead, or 0.
+    audience: Audience = Audience.EVERYBODY
 
 
 class Commits:
     """What they were told last, and when it is time again.
 
     It is said at once when that was not done for a while, and then at most each PUBLISH_MS: a wake
-    of the state machine costs as much for one entry as for a hundred, unless somebody waits to read
-    it. One that broadcasts what it applies (urgent) is told of each commit, and again and again
-    that we still lead.
+    of who applies costs as much for one entry as for a hundred, unless somebody waits for it. Who
+    is urgent is told of each commit; one that broadcasts what it applies, again and again that we
+    still lead, too.
     """
 
     def __init__(self, now_ms: int) -> None:
-        self.index = 0  # The last one told.
-        self.urgent = False
+        self.index = 0  # The last one that anybody was told.
+        self.urgent = False  # Whether anybody is.
+        self._index_everybody = 0
         self._leads: int | None = None
         self._due_ms = now_ms
 
     def deadline_ms(self, index: int, now_ms: int) -> int | None:
         """When there is something to tell; index is committed and on our own disk."""
-        if index > self.index:
-            return now_ms if self.urgent else self._due_ms
+        if self.urgent and index > self.index:
+            return now_ms
+        if index > self._index_everybody:
+            return self._due_ms
         return self._due_ms + ALIVE_MS if self.urgent and self._leads else None
 
-    def is_due(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> bool:
-        """Whether to tell() now; somebody waits until wanted_index is applied."""
-        if leads != self._leads:
-            return True
-        if index > self.index:
-            return self.urgent or wanted_index > self.index or now_ms >= self._due_ms
-        return self.urgent and leads > 0 and now_ms >= self._due_ms + ALIVE_MS
+    def audience(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> Audience:
+        """Whom to tell() now; somebody waits until wanted_index is applied by everybody."""
+        if leads != self._leads or wanted_index > self._index_everybody < index:
+            return Audience.EVERYBODY
+        due_ms = self._due_ms
+        if index == self._index_everybody:
+            due_ms += ALIVE_MS
+        if now_ms >= due_ms and (index > self._index_everybody or (self.urgent and leads > 0)):
+            return Audience.EVERYBODY
+        return Audience.URGENT if self.urgent and index > self.index else Audience.NOBODY
 
     def tell(self, commit: Commit, now_ms: int) -> Commit:
         self.index, self._leads = commit.index, commit.leads
-        self._due_ms = now_ms + PUBLISH_MS
+        if commit.audience is Audience.EVERYBODY:
+            self._index_everybody = commit.index
+            self._due_ms = now_ms + PUBLISH_MS
         return commit

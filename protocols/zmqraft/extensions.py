@@ -68,6 +68,7 @@ PACK_REFUSED = 3
 
 _APPEND_HEADER = struct.Struct("<QQQQ")
 _APPEND_ANSWER = struct.Struct("<QQQ")
+_SUCCESS_WAITS = b"\x03"  # Any number but 0 is true.
 _RUN = struct.Struct("<IQ")
 
 
@@ -252,14 +253,14 @@ def _unpack(layout: struct.Struct, frame: bytes) -> tuple[int, ...]:
 
 
 def encode_append_packed_answer(message_id: int, message: AppendResponse) -> list[bytes]:
-    """Encodes the answer to a packed AppendEntries."""
+    """Encodes the answer to a packed AppendEntries; the frames are under its decoder."""
     numbers = _APPEND_ANSWER.pack(
         message.match_index, message.conflict_index, message.conflict_term
     )
     return [
         encode_uint(message_id),
         encode_uint(message.term),
-        encode_bool(message.success),
+        _SUCCESS_WAITS if message.success and message.waits else encode_bool(message.success),
         numbers,
     ]
 
@@ -269,7 +270,7 @@ def decode_append_packed_answer(frames: Sequence[bytes]) -> tuple[int, AppendRes
 
     frames   1 uint    message id of the request
              2 uint    responder's current TERM
-             3 bool    success
+             3 bool    success; 3 when it is one, and somebody beside it waits for commits
              4 bytes   3 numbers of 8 bytes, little endian: match index, conflict LOG INDEX,
                        conflict TERM
 
@@ -279,7 +280,10 @@ def decode_append_packed_answer(frames: Sequence[bytes]) -> tuple[int, AppendRes
     expect(frames, "a packed AppendEntries answer", 4, 4)
     match_index, conflict_index, conflict_term = _unpack(_APPEND_ANSWER, frames[3])
     term, success = decode_uint(frames[1]), decode_bool(frames[2])
-    message = AppendResponse(term, success, match_index, conflict_index, conflict_term)
+    message = AppendResponse(
+        *(term, success, match_index, conflict_index, conflict_term),
+        waits=frames[2] == _SUCCESS_WAITS,
+    )
     return decode_message_id(frames[0]), message
 
 

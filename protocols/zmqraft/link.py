@@ -329,6 +329,7 @@ class PeerRequests:
         # in work.
         self._last: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
         self.strangers = 0
+        self.waits = False  # Somebody beside us waits for commits: leaders are told.
 
     def decode(
         self,
@@ -424,7 +425,7 @@ class PeerRequests:
         else:
             assert isinstance(message, AppendResponse)
             if origin.kind is Kind.PACKED_APPEND:
-                frames = encode_append_packed_answer(message_id, message)
+                frames = encode_append_packed_answer(message_id, message._replace(waits=self.waits))
             else:
                 if message.success and message.match_index < origin.last_index:
                     # The text's success can't say how far our disk is: ask again from there.

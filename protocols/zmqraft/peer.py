@@ -29,7 +29,7 @@ from .client_codec import (
     RequestEntries,
     decode_client_request,
 )
-from .commits import Commit, Commits
+from .commits import Audience, Commit, Commits
 from .config_codec import decode_config_update
 from .extensions import (
     FEATURE_APPEND,
@@ -581,11 +581,12 @@ class Peer:
 
     def _commit(self, now_ms: int) -> Commit | None:
         index, leads = self._told_index, self.core.term if self._is_leader() else 0
-        if not self._commits.is_due(index, leads, now_ms, self.reads.wanted_index):
+        audience = self._commits.audience(index, leads, now_ms, self.reads.wanted_index)
+        if audience is Audience.NOBODY:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
-        return self._commits.tell(Commit(index, term, leads), now_ms)
+        return self._commits.tell(Commit(index, term, leads, audience), now_ms)
 
     def status(self) -> dict[str, object]:
         """The peer as `supervisor status` shows it."""

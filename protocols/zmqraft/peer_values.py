@@ -32,7 +32,6 @@ class PeerSetup(NamedTuple):
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70
-    commit_notice_ms: int = 10
     rpc_timeout_ms: int = 50
     append_timeout_ms: int = 100
     append_inflight_max: int = 4
@@ -57,7 +56,6 @@ class PeerSetup(NamedTuple):
             election_timeout_ms_min=self.election_timeout_ms_min,
             election_timeout_ms_max=self.election_timeout_ms_max,
             heartbeat_ms=self.heartbeat_ms,
-            commit_notice_ms=self.commit_notice_ms,
             vote_timeout_ms=self.rpc_timeout_ms,
             rpc_timeout_ms=self.append_timeout_ms,
             pre_vote=self.pre_vote,

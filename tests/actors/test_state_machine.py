@@ -9,7 +9,7 @@ import zmq
 
 from kelek.actors import actor
 from kelek.actors.actor import ActorSetup, Host
-from kelek.actors.state_machine import COMMIT, StateMachine
+from kelek.actors.state_machine import COMMIT, StateMachine, commits_topic
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk import Disk
 from kelek.storage.log import Log
@@ -72,7 +72,7 @@ class Rig:
         self.log.sync()
 
     def commit(self, index: int, term: int) -> None:
-        self.commits.send(COMMIT.pack(index, term, 0))
+        self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0))
 
     def close(self) -> None:
         self.machine.on_stop()

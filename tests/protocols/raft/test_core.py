@@ -440,3 +440,51 @@ def test_logs_that_part_behind_a_compacted_end_of_a_term_are_brought_together() 
     n2.probe(56, paused=True)
     raft.step("n2", AppendResponse(raft.term, False, 0, 41, 2), 400)
     assert (n2.next_index, n2.paused) == (51, False)
+
+
+def notices(raft: Raft, now_ms: int) -> list[str]:
+    """Who is told of the commit index by a message without entries."""
+    raft.tick(now_ms)
+    return [
+        envelope.to
+        for envelope in raft.ready().messages
+        if isinstance(envelope.message, AppendEntries)
+        and not envelope.message.batches
+        and envelope.message.commit_index == raft.commit_index
+    ]
+
+
+def settled(*waiting: str) -> Raft:
+    """A leader at 400 ms, whose followers know of all that is committed."""
+    raft = make_leader()
+    raft.ready()
+    raft.on_durable(1, raft.term)
+    for peer in ("n2", "n3"):
+        raft.step(peer, AppendResponse(raft.term, True, 1, waits=peer in waiting), 300)
+    notices(raft, 300)
+    notices(raft, 400)
+    return raft
+
+
+def test_a_follower_beside_whom_somebody_waits_hears_of_a_commit_at_once() -> None:
+    raft = settled("n3")
+    raft.propose(batch(2, 1, raft.term))
+    assert notices(raft, 401) == []
+    raft.on_durable(2, raft.term)
+    raft.step("n2", AppendResponse(raft.term, True, 2), 401)
+    assert notices(raft, 401) == ["n3"]
+    assert raft.commit_index == 2
+    assert notices(raft, 402) == [], "once is enough"
+    assert notices(raft, 401 + raft.setup.commit_notice_ms) == ["n2"]
+
+
+def test_who_waits_is_told_by_the_entries_that_are_on_their_way_anyway() -> None:
+    raft = settled("n2", "n3")
+    for index in (2, 3):
+        raft.propose(batch(index, 1, raft.term))
+        assert notices(raft, 401) == []
+    raft.on_durable(3, raft.term)
+    raft.step("n2", AppendResponse(raft.term, True, 2, waits=True), 401)
+    assert notices(raft, 401) == []
+    assert raft.commit_index == 2
+    assert notices(raft, 402) == ["n2", "n3"], "but not for long"

@@ -19,6 +19,7 @@ from kelek.protocols.zerodb.handoff import (
     RESULT,
     SILENT,
     TABLES,
+    WAITS_MS,
     WRITE,
     Handoff,
 )
@@ -571,6 +572,17 @@ def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
     assert not handoff.greets(2000)
     handoff.on_lost(2000)
     assert handoff.greets(2000)
+
+
+def test_a_worker_is_told_now_and_then_that_its_server_waits() -> None:
+    handoff = Handoff(0, 1000)
+    assert not handoff.says_waiting(0), "nobody is there to hear it"
+    handoff.on_epoch(1, 0)
+    assert handoff.says_waiting(10)
+    assert not handoff.says_waiting(9 + WAITS_MS)
+    assert handoff.says_waiting(10 + WAITS_MS)
+    handoff.on_epoch(2, 11 + WAITS_MS)
+    assert handoff.says_waiting(11 + WAITS_MS), "a new one knows nothing"
 
 
 def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice() -> None:

@@ -201,6 +201,11 @@ def test_extension_frames() -> None:
         3,
         answer,
     )
+    heard = own.encode_append_packed_answer(4, AppendResponse(42, True, 9, waits=True))
+    assert heard[2] == b"\x03", "a leader that does not know of it takes it for a success"
+    assert own.decode_append_packed_answer(heard)[1].waits
+    refused = own.encode_append_packed_answer(4, AppendResponse(42, False, 9, waits=True))
+    assert own.decode_append_packed_answer(refused)[1] == AppendResponse(42, False, 9)
     question = RequestVote(7, "n1", 256, 6, pre_vote=True)
     assert own.decode_pre_vote(own.encode_pre_vote(1, IDENT, question), IDENT) == (1, question)
     assert own.encode_pre_vote(1, IDENT, question)[1] == b"k?"

@@ -4,8 +4,10 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.zmqraft.commits import ALIVE_MS, PUBLISH_MS, Commit, Commits
+from kelek.protocols.zmqraft.commits import ALIVE_MS, PUBLISH_MS, Audience, Commit, Commits
 from kelek.protocols.zmqraft.prune import MARKS_MAX, STEP_S, PruneMarks
+
+NOBODY, URGENT, EVERYBODY = Audience
 
 
 def told(index: int, leads: int, now_ms: int = 0) -> Commits:
@@ -15,39 +17,51 @@ def told(index: int, leads: int, now_ms: int = 0) -> Commits:
 
 
 def test_the_first_word_comes_at_once_even_if_there_is_nothing() -> None:
-    assert Commits(5).is_due(0, 0, 5)
+    assert Commits(5).audience(0, 0, 5) is EVERYBODY
 
 
-def test_commits_are_told_each_ten_milliseconds() -> None:
+def test_commits_are_told_at_a_pace_unless_somebody_wants_to_read_them() -> None:
     commits = told(7, 0)
-    assert not commits.is_due(8, 0, PUBLISH_MS - 1)
+    assert commits.audience(8, 0, PUBLISH_MS - 1) is NOBODY
     assert commits.deadline_ms(8, 3) == PUBLISH_MS
-    assert commits.is_due(8, 0, PUBLISH_MS)
-    assert commits.is_due(8, 0, 1, wanted_index=8)
-    assert not commits.is_due(8, 0, 1, wanted_index=7)
-    assert not commits.is_due(7, 0, 10**6)
+    assert commits.audience(8, 0, PUBLISH_MS) is EVERYBODY
+    assert commits.audience(8, 0, 1, wanted_index=8) is EVERYBODY
+    assert commits.audience(8, 0, 1, wanted_index=7) is NOBODY
+    assert commits.audience(7, 0, 1, wanted_index=8) is NOBODY  # It is not committed yet.
+    assert commits.audience(7, 0, 10**6) is NOBODY
     assert commits.deadline_ms(7, 3) is None
 
 
-def test_who_broadcasts_hears_of_each_commit_at_once_and_that_we_still_lead() -> None:
+def test_who_is_urgent_hears_of_each_commit_at_once_and_that_we_still_lead() -> None:
     commits = told(7, 2)
     commits.urgent = True
-    assert commits.is_due(8, 2, 1)
+    assert commits.audience(8, 2, 1) is URGENT
     assert commits.deadline_ms(8, 1) == 1
     due_ms = commits.deadline_ms(7, 1)
     assert due_ms == PUBLISH_MS + ALIVE_MS
-    assert not commits.is_due(7, 2, due_ms - 1)
-    assert commits.is_due(7, 2, due_ms)
+    assert commits.audience(7, 2, due_ms - 1) is NOBODY
+    assert commits.audience(7, 2, due_ms) is EVERYBODY
     follower = told(7, 0)
     follower.urgent = True
     assert follower.deadline_ms(7, 1) is None
-    assert not follower.is_due(7, 0, 10**6)
+    assert follower.audience(7, 0, 10**6) is NOBODY
+
+
+def test_the_others_hear_at_their_pace_of_what_the_urgent_were_told() -> None:
+    commits = told(7, 2)
+    commits.urgent = True
+    commits.tell(Commit(8, 1, 2, URGENT), 1)
+    assert commits.index == 8
+    assert commits.audience(8, 2, 2) is NOBODY
+    assert commits.deadline_ms(8, 2) == PUBLISH_MS
+    assert commits.audience(8, 2, 2, wanted_index=8) is EVERYBODY
+    assert commits.audience(8, 2, PUBLISH_MS) is EVERYBODY
 
 
 def test_a_leadership_that_comes_or_goes_is_told_at_once() -> None:
-    assert told(7, 0).is_due(7, 2, 1)
-    assert told(7, 2).is_due(7, 0, 1)
-    assert told(7, 2).is_due(7, 3, 1)
+    assert told(7, 0).audience(7, 2, 1) is EVERYBODY
+    assert told(7, 2).audience(7, 0, 1) is EVERYBODY
+    assert told(7, 2).audience(7, 3, 1) is EVERYBODY
 
 
 @pytest.mark.parametrize("seed", range(20))

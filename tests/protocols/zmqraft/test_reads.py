@@ -8,7 +8,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.client import PendingRead
-from kelek.protocols.zmqraft.commits import Commit
+from kelek.protocols.zmqraft.commits import PUBLISH_MS, Commit
 from kelek.protocols.zmqraft.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, Alone, entries, lead
 from kelek.tests.protocols.zmqraft.world import World
@@ -63,7 +63,7 @@ def test_a_read_waits_for_its_round_and_for_the_state_machine() -> None:
 
 def test_what_a_read_waits_for_is_published_at_once() -> None:
     leading = Leading()
-    leading.alone.now_ms += 10  # What its election had to tell is long told.
+    leading.alone.now_ms += PUBLISH_MS  # What its election had to tell is long told.
     leading.alone.wake()
     core = leading.peer.core
     assert not leading.ask(read(1))

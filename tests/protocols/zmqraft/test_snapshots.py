@@ -23,6 +23,7 @@ from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft import peer_codec
 from kelek.protocols.zmqraft import snapshot_codec as codec
+from kelek.protocols.zmqraft.commits import PUBLISH_MS
 from kelek.protocols.zmqraft.link import HELLO_TRIES, Kind, Pending
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
@@ -627,7 +628,7 @@ def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
     core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
     desk.wake()
     core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
-    desk.wake(20)
+    desk.wake(PUBLISH_MS)
     desk.peer.on_applied(151, by_all=40)
     assert desk.peer.last_applied == 151, "reads need the state machine alone"
     desk.wake()
@@ -651,9 +652,9 @@ def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
         core.propose(block)
         orders = desk.wake()
         core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
-        orders += desk.wake(20)
+        orders += desk.wake(PUBLISH_MS)
         desk.peer.on_applied(core.commit_index)
-        orders += desk.wake(20)
+        orders += desk.wake(PUBLISH_MS)
         return any(isinstance(order, Make) and order.last_index for order in orders)
 
     assert due(150)
