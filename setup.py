@@ -3,7 +3,7 @@
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-BUILD_ONLY = {"build_ext", "setup"}
+BUILD_ONLY = {"build_ext", "setup", "pyspark_kelek"}  # The last is beside the package.
 
 
 class BuildPackage(build_py):

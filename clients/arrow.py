@@ -1,4 +1,4 @@
-"""Packed scans and entries of the log as Arrow record batches, without an object for each row.
+"""Packed scans, jobs and entries of the log as Arrow batches, without an object for each row.
 
 pyarrow is imported with this module, which is imported when somebody asks for Arrow.
 """
@@ -10,7 +10,7 @@ from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import block_from_entries
 from ..protocols.zerodb import requests
 from ..protocols.zerodb.answers import Answer
-from ..protocols.zerodb.values import PACKED
+from ..protocols.zerodb.values import NO_MORE_DATA, PACKED
 from ..protocols.zmqraft.requests import Part
 from .table_steps import Page, pairs_of
 
@@ -28,19 +28,24 @@ ENTRY_SCHEMA = pyarrow.schema(
 )
 
 
-def batch_of(answer: Answer, request: requests.Scan) -> Page:
-    """A page as a record batch with the columns key and value. Raises RemoteProtocolError."""
-    if request.extension.flags & PACKED:
-        if len(answer.frames) != 5:
-            raise RemoteProtocolError(f"a packed scan of {len(answer.frames) + 1} frames")
-        arrays = [column_of(*answer.frames[place : place + 2]) for place in (0, 2)]
-        resume = answer.frames[4]
-    else:
+def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
+    """A page, or a chunk, as a record batch with the columns key and value. Raises
+    RemoteProtocolError."""
+    resume = b""
+    if not request.extension.flags & PACKED:
         page = pairs_of(answer, request)
         arrays = [
             pyarrow.array([pair[i] for pair in page.content], pyarrow.binary()) for i in (0, 1)
         ]
         resume = page.resume
+    elif answer.code == NO_MORE_DATA and not answer.frames:
+        return Page([], 0, b"")
+    else:
+        scan = isinstance(request, requests.Scan)
+        if len(answer.frames) != (5 if scan else 4):
+            raise RemoteProtocolError(f"packed pairs in {len(answer.frames) + 1} frames")
+        arrays = [column_of(*answer.frames[place : place + 2]) for place in (0, 2)]
+        resume = answer.frames[4] if scan else b""
     if len(arrays[0]) != len(arrays[1]):
         raise RemoteProtocolError(f"{len(arrays[0])} keys and {len(arrays[1])} values")
     return Page([pyarrow.RecordBatch.from_arrays(arrays, COLUMNS)], len(arrays[0]), resume)

@@ -326,6 +326,17 @@ class AsyncTable(AsyncTurning):
         """Chunks of a job, until none is left: each is given out once, also to several tasks."""
         return self._lists(self._steps.chunks(job))
 
+    async def chunks_arrow(self, job: RangeJob) -> AsyncGenerator["pyarrow.RecordBatch", None]:
+        """As chunks(), each as an Arrow record batch with the columns key and value.
+
+        A few are asked for before they are needed: the job is to be read by nobody else. Raises
+        TableError when pyarrow is not installed.
+        """
+        async with aclosing(self._lists(self._steps.chunk_columns(job))) as chunks:
+            async for chunk in chunks:
+                for batch in chunk:
+                    yield batch
+
     async def release(self, lease: int) -> None:
         """Gives a snapshot back; without it that happens when no job has used it for a while."""
         await self._run(self._steps.release(lease))

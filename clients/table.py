@@ -333,6 +333,16 @@ class Table(Turning):
         or in another process. Raises JobLost, after which nobody gets the rest."""
         return self._lists(self._steps.chunks(job))
 
+    def chunks_arrow(self, job: RangeJob) -> Generator["pyarrow.RecordBatch", None, None]:
+        """As chunks(), each as an Arrow record batch with the columns key and value.
+
+        A few are asked for before they are needed: the job is to be read by nobody else. Raises
+        TableError when pyarrow is not installed.
+        """
+        with closing(self._lists(self._steps.chunk_columns(job))) as chunks:
+            for chunk in chunks:
+                yield from chunk
+
     def release(self, lease: int) -> None:
         """Gives a snapshot back; without it that happens when no job has used it for a while."""
         self._run(self._steps.release(lease))

@@ -7,6 +7,7 @@ kelek.AsyncTable leaves them to asyncio (async_table.py). Nothing here reads, se
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..protocols.errors import RemoteProtocolError
@@ -69,6 +70,7 @@ OWN_JOBS_MAX = 1024  # Of which it is known who does them.
 JOB_PAUSES_MS = 10, 250  # Between two questions how far a job is: the first, and the longest.
 JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
 KEYS_MAX = 4096  # In one request to read.
+CHUNKS_AHEAD = 3  # Of a job that is read alone: fewer than a server keeps for a slow reader.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
 # The largest answer that a topology can allow, and any number of small values.
 TABLE_LIMITS = MessageLimits(1 << 30, 1 << 18)
@@ -221,11 +223,7 @@ class TableSteps:
         self, asked: Scan
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """Record batches, one a page."""
-        try:
-            from .arrow import batch_of
-        except ImportError as error:
-            raise TableError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
-        return self._pages(asked, batch_of)
+        return self._pages(asked, arrow().batch_of)
 
     def _pages(
         self, asked: Scan, decode: Callable[[Answer, requests.Scan], Page]
@@ -429,17 +427,40 @@ class TableSteps:
 
     def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a job, each given out once: so none is asked for again."""
+        return self._chunks(job, pairs_of, 1)
+
+    def chunk_columns(
+        self, job: RangeJob
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """Record batches, one a chunk; for whoever reads a job alone."""
+        return self._chunks(job, arrow().batch_of, CHUNKS_AHEAD)
+
+    def _chunks(
+        self,
+        job: RangeJob,
+        decode: Callable[[Answer, requests.ClientData], Page],
+        ahead: int,
+    ) -> Generator[Step | list[Any], None, None]:
+        """What is in each chunk; some are asked for before the first is read."""
         request = requests.ClientData(job.apid, Extension(PACKED))
-        while True:
-            exchange, answer = yield from self._ask(request, job.url)
-            assert isinstance(exchange.sent, requests.ClientData)
-            page = _decoded(answers.decode_pairs, answer, exchange.sent)
-            if page.keys:
-                yield list(zip(page.keys, page.values, strict=True))
-            if answer.code & values.NO_MORE_DATA:
-                yield from self._check_finished(job)
-            if answer.code & (values.NO_MORE_DATA | values.PARTIAL_DATA):
-                return
+        asked: deque[Exchange] = deque()
+        try:
+            while True:
+                while len(asked) < ahead:
+                    asked.append(self._begin(request, job.url))
+                exchange = asked.popleft()
+                answer = yield from self.finish(exchange)
+                assert isinstance(exchange.sent, requests.ClientData)
+                page = _decoded(decode, answer, exchange.sent)
+                if page.size:
+                    yield page.content
+                if answer.code & values.NO_MORE_DATA:
+                    yield from self._check_finished(job)
+                if answer.code & (values.NO_MORE_DATA | values.PARTIAL_DATA):
+                    return
+        finally:
+            for exchange in asked:
+                self.client.drop(exchange)
 
     def _check_finished(self, job: RangeJob) -> Generator[Step, None, None]:
         """An expired job and an unknown one have no more data either: the statistics tell."""
@@ -586,12 +607,22 @@ class Puts:
 NEVER_MS = 1 << 62
 
 
-def pairs_of(answer: Answer, request: requests.Scan) -> Page:
-    """A page as a list of (key, value). Raises RemoteProtocolError."""
+def arrow() -> ModuleType:
+    """The module that needs pyarrow. Raises TableError."""
+    try:
+        from . import arrow
+    except ImportError as error:
+        raise TableError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
+    return arrow
+
+
+def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
+    """A page, or a chunk, as a list of (key, value). Raises RemoteProtocolError."""
     pairs = answers.decode_pairs(answer, request)
     content = list(zip(pairs.keys, pairs.values, strict=True))
     resume = pairs.resume
-    if content and not request.extension.flags & PACKED and len(content) == request.limit:
+    packed = request.extension.flags & PACKED
+    if not packed and isinstance(request, requests.Scan) and len(content) == request.limit != 0:
         resume = pairs.keys[-1] + b"\0"
     return Page(content, len(content), resume)
 

@@ -300,6 +300,19 @@ def shell(topology: str | None, number: int | None) -> None:
     shells.run(main, topology, number)
 
 
+@main.command()
+@output_option
+@endings.spoken
+def doctor(output: str) -> None:
+    """Says which optional parts of kelek work here: Spark with its Java, Arrow, mappers, profiles.
+
+    It starts nothing but `java -version`. Exit code 1: Spark is installed and can't start.
+    """
+    from . import doctor_command
+
+    doctor_command.show(output)
+
+
 main.add_command(table)
 
 if __name__ == "__main__":

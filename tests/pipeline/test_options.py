@@ -1,0 +1,67 @@
+"""Options of sources and sinks: what is unknown, missing or wrong is said in one sentence."""
+
+import pytest
+
+from kelek.pipeline.errors import OptionError
+from kelek.pipeline.kind import KINDS, kind_of
+from kelek.pipeline.options import Option, flag, one_of, parse_options, size, text, urls, whole
+
+KNOWN = (
+    Option("urls", urls, required=True),
+    Option("rowLimit", whole(0, 10), 3),
+    Option("keyFormat", one_of("raw", "utf8"), "raw"),
+    Option("batchBytes", size),
+    Option("stale", flag, False),
+    Option("name", text),
+)
+URLS = {"urls": "tcp://127.0.0.1:7100, ipc:///run/x"}
+
+
+def test_values_have_types_and_names_any_case() -> None:
+    given = {
+        **URLS, "ROWLIMIT": "7", "keyformat": "UTF8", "batchBytes": "2k", "STALE": "True",
+        "kind": "table", "checkpointLocation": "/x",
+    }  # fmt: skip
+    assert parse_options(KNOWN, given) == {
+        "urls": ("tcp://127.0.0.1:7100", "ipc:///run/x"),
+        "row_limit": 7,
+        "key_format": "utf8",
+        "batch_bytes": 2048,
+        "stale": True,
+        "name": None,
+    }
+    assert parse_options(KNOWN, URLS)["row_limit"] == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rowlimt": "1"}, "unknown option 'rowlimt'; did you mean rowLimit?"),
+        ({"path": "x"}, "unknown option 'path'; known: urls, rowLimit, keyFormat"),
+        ({"rowLimit": "11"}, "option rowLimit is a whole number from 0 to 10, not '11'"),
+        ({"rowLimit": "many"}, "option rowLimit is a whole number from 0 to 10, not 'many'"),
+        ({"keyFormat": "x"}, "option keyFormat is raw or utf8, not 'x'"),
+        ({"batchBytes": "0"}, "option batchBytes is a number of bytes like 65536, 64k or 1g"),
+        ({"stale": "1"}, "option stale is true or false, not '1'"),
+        ({"urls": "127.0.0.1"}, "option urls is the nodes' urls, joined by commas: '127.0.0.1'"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_options(KNOWN, {**URLS, **given})
+    assert str(caught.value).startswith(words)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(OptionError, match="option urls is missing"):
+        parse_options(KNOWN, {})
+
+
+def test_kinds() -> None:
+    pytest.importorskip("pyarrow")
+    for name in KINDS:
+        assert kind_of({"KIND": name.upper()}).name == name
+    with pytest.raises(OptionError, match=r"unknown kind 'tabel'; did you mean table\?"):
+        kind_of({"kind": "tabel"})
+    with pytest.raises(OptionError, match="option kind is missing"):
+        kind_of({})
