@@ -42,8 +42,17 @@ _NUMBER = struct.Struct(">Q")
 _KEYS_ONLY, _WHOLE = b"\0", b"\1"
 
 
-def apply_recorded(state: State, index: int, op: Op) -> bytes:
-    """apply(), and a record of what an operation of the log did that does not say so itself."""
+def apply_recorded(state: State, index: int, op: Op, done: list[Op] | None = None) -> bytes:
+    """apply(), and a record of what an operation of the log did that does not say so itself.
+
+    done   where what an operation of no log did is added; None: nobody wants to know
+    """
+    if index == 0 and done is not None:
+        recorder = _Recorder(state)
+        try:
+            return apply(recorder, index, op)
+        finally:
+            done += recorder.ops
     if index == 0 or not isinstance(op, HIDDEN):
         return apply(state, index, op)
     recorder = _Recorder(state)

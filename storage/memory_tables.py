@@ -6,6 +6,7 @@ It is as slow as it is simple: every scan sorts what it sees, and nothing is on 
 import copy
 from collections.abc import Iterator, Sequence
 
+from ..protocols.zerodb.ops import Op
 from ..protocols.zerodb.values import TableOptions
 from .content import content_hash, split_points
 from .effects import Effects, apply_recorded, record_range
@@ -17,6 +18,7 @@ from .operations import (
     kept_result,
     result_key,
 )
+from .recent_changes import RecentChanges
 from .tables import Entry, Outcome, Pair, TableInfo
 
 READ_ONLY = "a checkpoint never changes"
@@ -28,6 +30,7 @@ class MemoryTables:
     def __init__(self, disk: "dict[str, MemoryTables] | None" = None) -> None:
         self.applied = (0, 0)
         self.problem = ""
+        self.recent: RecentChanges | None = None
         self.disk = {} if disk is None else disk  # Checkpoints by their paths.
         self.bonded: set[int] = set()
         self._options: dict[int, TableOptions] = {}
@@ -89,18 +92,21 @@ class MemoryTables:
         if self.problem:
             raise StorageError("memory", self.problem, "open the tables that it was made of")
         outcomes = []
+        done: list[Op] | None = None if self.recent is None else []
         for entry in entries:
             if 0 < entry.log_index <= self.applied[0]:
                 continue
             for place, op in enumerate(entry.ops):
                 try:
-                    data = apply_recorded(self, entry.log_index, op)
+                    data = apply_recorded(self, entry.log_index, op, done)
                 except Refused as error:
                     outcomes.append(Outcome(entry.log_index, place, b"", str(error)))
                 else:
                     outcomes += [Outcome(entry.log_index, place, data)] if data else []
             if entry.log_index:
                 self.applied = entry.log_index, entry.term
+        if self.recent is not None and done:
+            self.recent.add(done)
         return outcomes
 
     def result(self, reqid: bytes) -> bytes | None:

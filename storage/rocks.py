@@ -27,6 +27,7 @@ from typing import cast
 
 import rocksdict
 
+from ..protocols.zerodb.ops import Op
 from ..protocols.zerodb.values import TableOptions
 from .content import Piece, content_hash, split_points
 from .effects import Effects, apply_recorded, record_range
@@ -40,6 +41,7 @@ from .operations import (
     kept_result,
     result_key,
 )
+from .recent_changes import RecentChanges
 from .rocks_batch import APPLIED, AT, NUMBER, TABLES, Batch
 from .rocks_families import (
     Family,
@@ -84,6 +86,7 @@ class RocksTables:
         self.path = path
         self.problem = ""
         self.applied = (0, 0)
+        self.recent: RecentChanges | None = None
         self.families: dict[int, Family] = {}  # SYSTEM is among them.
         self.bonded: set[int] = set()
         self._shared = shared
@@ -301,13 +304,16 @@ class RocksTables:
         try:
             self._grow(len(unknown))
             batch = Batch(self)
-            outcomes = list(_outcomes(batch, entries))
+            done: list[Op] | None = None if self.recent is None else []
+            outcomes = list(_outcomes(batch, entries, done))
             self._commit(batch, entries[-1], sync)
         except StorageError:
             if batch is not None:
                 for family in batch.made:  # Nothing is in them.
                     self._spare.setdefault(family.options, []).append(family)
             raise
+        if self.recent is not None and done:
+            self.recent.add(done)
         return outcomes
 
     def _commit(self, batch: Batch, last: Entry, sync: bool) -> None:
@@ -501,12 +507,13 @@ class RocksTables:
         self.families, self._spare, self._doomed = {}, {}, []
 
 
-def _outcomes(batch: Batch, entries: Sequence[Entry]) -> Iterator[Outcome]:
-    """Puts the operations of entries into a batch; yields what they have to tell."""
+def _outcomes(batch: Batch, entries: Sequence[Entry], done: list[Op] | None) -> Iterator[Outcome]:
+    """Puts the operations of entries into a batch; yields what they have to tell. done: where what
+    those of no log did is added."""
     for entry in entries:
         for place, op in enumerate(entry.ops):
             try:
-                data = apply_recorded(batch, entry.log_index, op)
+                data = apply_recorded(batch, entry.log_index, op, done)
             except Refused as error:
                 yield Outcome(entry.log_index, place, b"", str(error))
             else:

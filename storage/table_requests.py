@@ -15,15 +15,17 @@ from ..protocols.zerodb import answers, codec, ops, requests, values
 from ..protocols.zerodb.requests import Request, RequestError
 from . import table_reads
 from .errors import Damaged, StorageError
+from .recent_changes import RecentChanges
 from .table_entries import Owner
 from .table_reads import Slices, Standing, TooLarge
-from .table_watch import Changed, Changes, Gone, ReadLog
+from .table_watch import Changed, Changes, Gone, ReadLog, recent_of
 from .tables import Entry, Outcome, Tables
 
 RUNNING_MAX = 8  # Long requests that take turns; others wait until one has ended.
 TROUBLES_MAX = 1000  # That wait to be told.
 OUT_BYTES = 8 << 20  # Of answers, after which they are sent first.
 WATCH_MS_MAX = 1000  # The server keeps all that it has handed over until this is answered.
+LOCAL_WATCH_MS = 60_000  # After the last watch changes of local tables are still kept.
 WATCH_BYTES = 4 << 20  # Of changes in one answer, and the page that reached beyond it.
 GET_BYTES = 8 << 20  # Of values that one call of the engine should bring.
 GET_KEYS = 16, 4096  # In one call, at least and at most, ...
@@ -162,7 +164,9 @@ class TableRequests:
         self._last_ticket = 0
         self._out_bytes = 0
         self._keys_at_once: dict[int, int] = {}  # That one call of the engine reads, by table.
-        self._applied = 0
+        self._applied = self._now_ms = self._unix_ms = 0
+        self._local_index = 0  # Behind the last change of theirs that was kept.
+        self._local_watch_ms = 0  # When somebody last watched a local table.
 
     # ---- what comes ----
 
@@ -232,7 +236,8 @@ class TableRequests:
     def run(self, applied: int, now_ms: int, unix_ms: int) -> None:
         """Does everything that needs no later index than applied, until there is enough to send,
         and a slice of each long request. unix_ms: from which times to live are counted."""
-        self._applied, self._out_bytes = applied, 0
+        self._applied, self._now_ms, self._unix_ms = applied, now_ms, unix_ms
+        self._out_bytes = 0
         self._wake(applied, now_ms)
         for _ in range(len(self._running)):
             if self._out_bytes >= OUT_BYTES:
@@ -346,13 +351,23 @@ class TableRequests:
                 )
                 return iter([answers.encode_split_points(request, points)])
             case requests.Watch():  # Index 0.
-                return iter([answers.encode_watch(request, self._applied + 1, [])])
+                return iter([answers.encode_watch(request, self._next_change(job.table), [])])
             case Repeat():
                 return iter([self._repeated(request)])
             case _:
                 code = codec.error_code(requests.type_of(request))
                 text = "a table worker does not answer this"
                 return iter([answers.encode_error(request, code, text)])
+
+    def _next_change(self, table: int) -> int:
+        """Where a watch begins that is to tell of what is done from now on."""
+        local = self.databases.local
+        if local is None or table not in self.databases.owner.local:
+            return self._applied + 1
+        self._local_watch_ms = self._now_ms
+        if local.recent is None:
+            local.recent = RecentChanges(max(1000 * self._unix_ms, self._local_index))
+        return local.recent.next_index
 
     def _repeated(self, request: Repeat) -> list[bytes]:
         result = self.databases.replicated.result(request.reqid)
@@ -388,6 +403,11 @@ class TableRequests:
         """Tells what is new to those who wait for it, and that nothing is to those whose time is
         up."""
         self._changed.forget()
+        local = self.databases.local
+        if local is not None and local.recent is not None:
+            self._local_index = local.recent.next_index
+            if now_ms >= self._local_watch_ms + LOCAL_WATCH_MS:
+                local.recent = None
         still: list[_Watching] = []
         for one in self._watching:
             if self._out_bytes >= OUT_BYTES:
@@ -402,6 +422,7 @@ class TableRequests:
             except StorageError as error:
                 self._fail(one.job, self._noted(error, one.request.table))
             else:
+                # Of a local table's changes none waits to be read: indexes are far above.
                 seen = one.next_index > self._applied
                 if (
                     (one.changes and seen)
@@ -419,8 +440,15 @@ class TableRequests:
 
     def _look(self, one: _Watching) -> None:
         """Reads one page of what is new. Raises Gone, StorageError."""
-        if one.request.table in self.databases.owner.local:
-            raise Gone
+        local = self.databases.local
+        if local is not None and one.request.table in self.databases.owner.local:
+            self._local_watch_ms = self._now_ms
+            before = 0
+            while before < one.next_index and _size(one.changes) < WATCH_BYTES:
+                before = one.next_index
+                one.next_index, changes = recent_of(local, one.request, before)
+                one.changes += changes
+            return
         if one.next_index <= self._applied and one.stuck_at != self._applied:
             index = one.next_index
             one.next_index, changes = self._changed.of(

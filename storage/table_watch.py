@@ -13,6 +13,7 @@ from .effects import HIDDEN, PLAIN
 from .table_entries import Owner, each_entry
 from .tables import Tables
 
+PAGE_BYTES = 4 << 20  # Of a local table's changes, and the one that reached beyond it.
 Changes = list[tuple[int, list[ops.Op]]]  # Indexes, and what their entries did.
 # Some applied entries from an index on; none: not now; None: the log has them no more.
 ReadLog = Callable[[int], Sequence[Batch] | None]
@@ -76,6 +77,19 @@ class Changed:
                         changes.append((entry.log_index, []))
                     changes[-1][1].append(op)
         return _Page(batches[-1].last_index + 1, by_table)
+
+
+def recent_of(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
+    """The same as Changed.of(), of a table that has no log. Raises Gone."""
+    found = None if tables.recent is None else tables.recent.since(index, PAGE_BYTES)
+    if found is None:
+        raise Gone
+    changes: Changes = []
+    for number, op in found:
+        within = _clip(op, request) if op.table == request.table else []
+        if within:
+            changes.append((number, within))
+    return index + len(found), changes
 
 
 def _done(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.Op] | None:

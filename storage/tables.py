@@ -12,6 +12,7 @@ from ..protocols.zerodb.values import TableOptions
 
 if TYPE_CHECKING:
     from .effects import Effects
+    from .recent_changes import RecentChanges
 
 Pair = tuple[bytes, bytes]
 
@@ -44,6 +45,8 @@ class TableInfo(NamedTuple):
 class Tables(Protocol):
     """One database of many tables. Whatever is wrong with it is raised as StorageError: StorageFull
     and Damaged when that is known, with the reason."""
+
+    recent: "RecentChanges | None"  # What entries of no log do is kept there; None: nobody watches.
 
     @property
     def applied(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kelek.clients.errors import TableError
+from kelek.clients.errors import ChangesGone, TableError
 from kelek.clients.table import Table
 
 DEADLINE_S = 120.0
@@ -191,6 +191,11 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
     running.start()
     with running.table(LOCAL) as local, running.table(TABLE) as table:
         assert local.count() == 100
+        with pytest.raises(ChangesGone) as gone:  # No entry tells what became of a local table.
+            next(local.watch(index=1))
+        local.put(b"key", b"value")
+        changes = local.watch(index=gone.value.index)
+        assert next(changes) == (gone.value.index, b"key", b"value", None)
         assert table.count() == 3000
         put(table, [300])
         assert table.count() == 3010

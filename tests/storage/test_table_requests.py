@@ -456,6 +456,76 @@ def test_large_values_are_told_as_they_are_now() -> None:
     ]
 
 
+class LocalDesk(Desk):
+    """Watches the local table."""
+
+    def watch_local(self, index: int) -> tuple[int, list[answers.Change]] | None:
+        """What is answered at once; None: nothing."""
+        request = requests.Watch(LOCAL, b"b", b"d", index, with_id(self.ticket))
+        self.ask(request, b"w%d" % self.ticket)
+        return self.told_now()
+
+    def told_now(self) -> tuple[int, list[answers.Change]] | None:
+        out = [frames for frames in self.run_all() if frames[0].startswith(b"w")]
+        if not out:
+            return None
+        ((_, *frames),) = out
+        answer = answers.decode_answer(frames)
+        return (0, []) if answer.code == values.GONE else answers.decode_watch(answer)
+
+
+def test_a_local_table_is_watched() -> None:
+    """What only the tables know is told, too: which keys a limited delete or an expiry took."""
+    desk = LocalDesk()
+    desk.ask(requests.Put(LOCAL, [b"b"], [b"before"]))
+    assert desk.watch_local(UNIX_MS * 1000) == (0, []), "nothing was kept"
+    begin, _ = desk.watch_local(0) or (0, [])
+    assert begin == UNIX_MS * 1000
+    assert desk.watch_local(begin) is None
+    desk.ask(requests.Put(LOCAL, [b"a", b"b", b"c"], [b"1", b"2", b"3"]))
+    put = (begin, [Put(LOCAL, [b"b", b"c"], [b"2", b"3"])])
+    assert desk.told_now() == (begin + 1, [put]), "at once, in the turn of the write"
+    desk.ask(requests.DeleteLimited(LOCAL, b"", 2))
+    desk.ask(requests.Put(LOCAL, [b"b"], [b"short"], 0, with_id(1, ttl_ms=1)))
+    desk.run_all()
+    desk.local.write([Entry(0, 0, [Expire(0, UNIX_MS + 2)])])
+    desk.ask(requests.Put(LOCAL, [b"z"], [b"beyond"]))
+    gone, short = Delete(LOCAL, [b"b"]), Put(LOCAL, [b"b"], [b"short"])
+    assert desk.watch_local(begin + 1) == (
+        begin + 5, [(begin + 1, [gone]), (begin + 2, [short]), (begin + 3, [gone])]
+    )  # fmt: skip
+    assert desk.watch_local(begin) == desk.watch_local(begin)
+    assert desk.watch_local(begin + 6) == (0, []), "of another process"
+    desk.now_ms += table_requests.LOCAL_WATCH_MS
+    assert desk.watch_local(begin + 5) == (0, []), "nobody has watched for long"
+    assert (desk.watch_local(0) or (0, []))[0] >= begin + 5
+
+
+def test_a_lot_of_changes_is_told_by_the_page() -> None:
+    desk = LocalDesk()
+    index, _ = desk.watch_local(0) or (0, [])
+    large = b"x" * (1 << 20)
+    pairs = [(b"%c%03d" % (b"ab"[i % 2], i), large) for i in range(14)]
+    for some in (pairs[:4], pairs[4:]):
+        desk.ask(requests.Put(LOCAL, [key for key, _ in some], [value for _, value in some]))
+        desk.run_all()
+    found: list[bytes] = []
+    pages = 0
+    while told := desk.watch_local(index):
+        index, changes = told
+        found += [key for _, done in changes for op in done if isinstance(op, Put)
+                  for key in op.keys]  # fmt: skip
+        pages += 1
+    assert found == [key for key, _ in pairs if key >= b"b"]
+    assert pages == 2
+    for _ in range(2):
+        desk.ask(requests.Put(LOCAL, [b"b"] * 9, [large] * 9))
+        desk.run_all()
+    assert desk.watch_local(index - 1) == (0, []), "16 MiB are kept"
+    assert desk.local.recent is not None
+    assert desk.local.recent._size <= 16 << 20
+
+
 def test_changes_that_are_gone_are_told_of() -> None:
     desk = Desk()
     desk.put(5, ROWS[:3])

@@ -14,6 +14,8 @@ from kelek.protocols.zerodb.ops import (
     Delete,
     DeleteLimited,
     DeleteRange,
+    Expire,
+    Expiry,
     Op,
     Open,
     Put,
@@ -21,6 +23,8 @@ from kelek.protocols.zerodb.ops import (
 )
 from kelek.protocols.zerodb.values import TableOptions
 from kelek.storage.errors import Damaged, StorageError, StorageLocked
+from kelek.storage.memory_tables import MemoryTables
+from kelek.storage.recent_changes import RecentChanges
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.tables import Entry, Tables
@@ -101,6 +105,22 @@ def test_operations_of_an_entry_see_those_before(tables: Tables) -> None:
     )
     assert content(tables, 7) == {b"c": b"old", b"z": b"6"}
     assert content(tables, 9) == {b"m": b"2"}
+
+
+def test_what_no_log_did_is_kept_for_those_who_watch(tables: Tables) -> None:
+    """Done again elsewhere it makes the same tables; what a log did is found there."""
+    tables.recent = RecentChanges(50)
+    tables.write([Entry(0, 0, [put(7, a="1", b="2", c="3"), put(9, z="1"), Truncate(9)])])
+    tables.write([Entry(0, 0, [Expiry(7, 1000, [b"c"]), DeleteLimited(7, b"", 1)])])
+    tables.write([Entry(1, 1, [put(7, d="4")])])
+    tables.write([Entry(0, 0, [Expire(0, 2000), put(9, k="v"), DeleteRange(9, b"x", b"")])])
+    assert tables.recent.since(49, 1 << 20) is None
+    kept = tables.recent.since(50, 1 << 20) or []
+    assert [index for index, _ in kept] == list(range(50, tables.recent.next_index))
+    again = MemoryTables()
+    again.write([Entry(0, 0, [op for _, op in kept])])
+    assert {**content(again, 7), b"d": b"4"} == content(tables, 7) == {b"b": b"2", b"d": b"4"}
+    assert content(again, 9) == content(tables, 9) == {b"k": b"v"}
 
 
 def test_a_scan_is_isolated(tables: Tables) -> None:
