@@ -392,9 +392,11 @@ class JobServer(Actor):
         assert isinstance(request, requests.RangeJob | requests.ForwardRange)
         chunk = request.chunk_pairs if isinstance(request, requests.RangeJob) else None
         limit = request.limit if isinstance(request, requests.ForwardRange) else None
-        pairs = self._folder.tables(lease.number).scan(
-            request.table, request.start, job.end_exclusive(request.end)
-        )
+        tables = self._folder.tables(lease.number)
+        range_ = request.table, request.start, job.end_exclusive(request.end)
+        pairs = tables.scan(*range_)
+        if request.extension.flags & values.KEYS_ONLY:
+            pairs = ((key, b"") for key in tables.keys(*range_))
         request_type = requests.type_of(request)
         scan = Scan(request_type, request.table, lease.number, chunk, limit)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())

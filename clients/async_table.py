@@ -317,9 +317,10 @@ class AsyncTable(AsyncTurning):
         end: Data = b"",
         chunk_pairs: int | None = None,
         lease: int | None = None,
+        keys_only: bool = False,
     ) -> RangeJob:
         """Has the node take a snapshot of a range; see kelek.Table.range_job()."""
-        asked = checked_range(prefix, start, end)
+        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
         return await self._run(self._steps.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> AsyncGenerator[list[Pair], None]:

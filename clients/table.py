@@ -319,13 +319,15 @@ class Table(Turning):
         end: Data = b"",
         chunk_pairs: int | None = None,
         lease: int | None = None,
+        keys_only: bool = False,
     ) -> RangeJob:
         """Has the node take a snapshot of a range and hand it out in chunks.
 
-        lease   0: keep the snapshot for other jobs, too; the job then names its lease.
-                Its number: use that snapshot, and take none
+        lease       0: keep the snapshot for other jobs, too; the job then names its lease.
+                    Its number: use that snapshot, and take none
+        keys_only   the values are empty
         """
-        asked = checked_range(prefix, start, end)
+        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
         return self._run(self._steps.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:

@@ -411,14 +411,17 @@ class TableSteps:
     # ---- jobs ----
 
     def range_job(
-        self, asked: Range, chunk_pairs: int | None, lease: int | None
+        self, asked: Scan, chunk_pairs: int | None, lease: int | None
     ) -> Generator[Step, None, RangeJob]:
         """Takes a snapshot of a range."""
-        extension = Extension() if lease is None else Extension(WITH_LEASE, lease=lease)
-        if asked.empty:
+        flags = KEYS_ONLY if asked.keys_only else 0
+        flags |= 0 if lease is None else WITH_LEASE
+        bounds = asked.range
+        if bounds.empty:
             raise ValueError("the range is empty: no key can lie in it")
+        extension = Extension(flags, lease=lease or 0)
         exchange, answer = yield from self._ask(
-            requests.RangeJob(self.number, chunk_pairs, asked.start, asked.last, extension)
+            requests.RangeJob(self.number, chunk_pairs, bounds.start, bounds.last, extension)
         )
         apid, snapshot = _decoded(answers.decode_apid, answer)
         if snapshot is None:

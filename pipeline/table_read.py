@@ -138,7 +138,10 @@ class TableReader(DataSourceReader):
                 return
             try:
                 job = table.range_job(
-                    **bounds, lease=partition.lease, chunk_pairs=options.batch_rows
+                    **bounds,
+                    lease=partition.lease,
+                    chunk_pairs=options.batch_rows,
+                    keys_only=not options.with_values,
                 )
                 yield from table.chunks_arrow(job)
             except (JobLost, TableRefused) as error:
@@ -210,7 +213,7 @@ class Rows:
         ]
         bad = _any_bad(decoded)
         if bad is not None and self._options.mode == FAIL:
-            raise PipelineError(self._told(batch, decoded, pc.index(bad, True).as_py()))
+            raise PipelineError(self._told(batch, decoded, pc.index(bad, value=True).as_py()))
         columns = [one.items for one in decoded]
         if self._options.corrupt_column is not None:
             columns.append(_corrupt(batch, bad, self._schema.types[-1]))

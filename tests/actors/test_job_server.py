@@ -220,6 +220,12 @@ def test_the_end_of_a_range_counts_and_the_start_does(rig: Rig) -> None:
     assert rig.read(rig.begin(requests.RangeJob(99))) == []
 
 
+def test_a_job_of_keys_has_empty_values(rig: Rig) -> None:
+    keys = Extension(values.KEYS_ONLY, reqid=REQID)
+    apid = rig.begin(requests.RangeJob(7, None, b"00003", b"00005", keys))
+    assert rig.read(apid) == [(b"%05d" % i, b"") for i in (3, 4, 5)]
+
+
 def test_the_answer_has_the_form_that_clients_demand(rig: Rig) -> None:
     header, apid = rig.raw(requests.RangeJob(7))
     assert (header, len(apid)) == (bytes.fromhex("31014200"), 8)

@@ -16,7 +16,14 @@ from kelek.clients.table_steps import Change
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb import requests
 from kelek.protocols.zerodb.answers import Answer
-from kelek.protocols.zerodb.values import FULLSYNC, PACKED, PARTSYNC, Extension
+from kelek.protocols.zerodb.values import (
+    FULLSYNC,
+    KEYS_ONLY,
+    PACKED,
+    PARTSYNC,
+    WITH_LEASE,
+    Extension,
+)
 from kelek.tests.clients.table_world import CHUNK_PAIRS, JOB, Cluster, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
@@ -323,6 +330,31 @@ def test_a_job_is_asked_for_where_it_was_begun(cluster: Cluster) -> None:
         with pytest.raises(kelek.JobLost):
             table.wait_job(apid)
         assert table.job_status(apid + 1)["state"] == "done"
+
+
+@pytest.mark.parametrize("features", [7, 0x1FFFF])
+def test_a_job_as_arrow(tmp_path: Path, features: int) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    with closing(Cluster(tmp_path, features)) as cluster, kelek.Table(cluster.urls, 1) as table:
+        table.put_many(PAIRS[:20])
+        batches = list(table.chunks_arrow(table.range_job()))
+        assert [batch.num_rows for batch in batches] == [3] * 6 + [2]
+        found = pyarrow.Table.from_batches(batches).to_pylist()
+        assert [(row["key"], row["value"]) for row in found] == PAIRS[:20]
+        early = table.chunks_arrow(table.range_job())
+        assert next(early).num_rows == 3
+        early.close()
+        assert table.count() == 20, "chunks that were asked for and not read are in nobody's way"
+
+
+def test_a_job_of_keys(cluster: Cluster) -> None:
+    with kelek.Table(cluster.urls, 1) as table:
+        table.put_many(PAIRS[:20])
+        table.range_job()
+        table.range_job(keys_only=True, lease=0)
+    found = [it for server in cluster.servers for it in server.requests]
+    jobs = [it.extension.flags for it in found if isinstance(it, requests.RangeJob)]
+    assert jobs == [0, KEYS_ONLY | WITH_LEASE]
 
 
 def test_a_job_that_expired_is_no_end(cluster: Cluster) -> None:

@@ -1,0 +1,143 @@
+"""Tables read by Spark: as they were when the query was planned, all of them, and nothing twice."""
+
+import struct
+from typing import Any
+
+import pytest
+
+import kelek
+
+ROWS = [(b"%06d" % n, b"value %d" % n) for n in range(20_000)]
+
+
+def loaded(spark: Any, url: str, number: int, **options: Any) -> Any:
+    """What the format makes of a table."""
+    given = {"kind": "table", "urls": url, "table": number, **options}
+    return spark.read.format("kelek").options(**given).load()
+
+
+@pytest.fixture(scope="module")
+def filled(node: str) -> int:
+    """The number of a table that holds ROWS."""
+    with kelek.Table(node, 500) as table:
+        table.put_many(ROWS)
+    return 500
+
+
+def test_all_rows_in_parts_of_one_snapshot(spark: Any, node: str, filled: int) -> None:
+    frame = loaded(spark, node, filled, partitions=4, batchRows=1000)
+    assert frame.schema.simpleString() == "struct<key:binary,value:binary>"
+    assert frame.rdd.getNumPartitions() == 4  # It is planned, and so the snapshot is taken.
+    with kelek.Table(node, filled) as table:
+        table.put(b"new", b"x")
+        table.delete(ROWS[0][0])
+    assert sorted(map(tuple, frame.collect())) == ROWS
+    with kelek.Table(node, filled) as table:
+        table.put(*ROWS[0])
+        table.delete(b"new")
+
+
+def test_filters_are_done_by_the_table(spark: Any, node: str, filled: int) -> None:
+    frame = loaded(spark, node, filled, partitions=2)
+    frame.createOrReplaceTempView("filled")
+    for where, expected in (
+        ("key >= X'303139393935' AND key < X'303139393937'", ROWS[19995:19997]),
+        ("key IN (X'303030303037', X'78', X'303030303033')", [ROWS[3], ROWS[7]]),
+        ("key = X'303030303037'", [ROWS[7]]),
+        ("key > X'39'", []),
+        ("key = X'303030303037' AND value = X'78'", []),
+    ):
+        found = spark.sql(f"SELECT * FROM filled WHERE {where}")
+        assert sorted(map(tuple, found.collect())) == expected, where
+        if "value" not in where:
+            assert "Filter " not in found._jdf.queryExecution().executedPlan().toString()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"prefix": "00001"}, ROWS[10:20]),
+        ({"start": "0x303139393938"}, ROWS[19998:]),
+        ({"start": "000005", "end": "000008"}, ROWS[5:8]),
+        ({"start": "5", "end": "4"}, []),
+        ({"rowLimit": 5, "start": "000100", "batchRows": 3}, ROWS[100:105]),
+        ({"rowLimit": 0}, []),
+        ({"prefix": "00001", "columns": "key"}, [row[:1] for row in ROWS[10:20]]),
+    ],
+)
+def test_parts_of_a_table(
+    spark: Any, node: str, filled: int, options: dict[str, Any], expected: list[Any]
+) -> None:
+    found = loaded(spark, node, filled, **options).collect()
+    assert sorted(map(tuple, found)) == expected
+
+
+def test_formats_and_filters_on_them(spark: Any, node: str, number: int) -> None:
+    with kelek.Table(node, number) as table:
+        table.put_many(
+            [(struct.pack(">Q", n), b'{"n": %d, "w": ["x"]}' % n) for n in range(10)]
+            + [(b"\0" * 7 + b"\5x", b"{}"), (struct.pack(">Q", 10), b"{oops")]
+        )
+    options = {"keyFormat": "be64", "valueFormat": "json", "valueSchema": "n INT, w ARRAY<STRING>"}
+    frame = loaded(spark, node, number, **options, corruptColumn="_bad")
+    assert frame.dtypes == [
+        ("key", "bigint"),
+        ("value", "struct<n:int,w:array<string>>"),
+        ("_bad", "struct<key:binary,value:binary>"),
+    ]
+    rows = frame.where("key > 7").select("key", "value.n", "_bad").collect()
+    assert [tuple(row) for row in rows] == [
+        (8, 8, None),
+        (9, 9, None),
+        (10, None, (struct.pack(">Q", 10), b"{oops")),
+    ]
+    [row] = frame.where("key IS NULL").select("_bad.key").collect()
+    assert row.key == b"\0" * 7 + b"\5x"
+    dropping = loaded(spark, node, number, **options, mode="DROPMALFORMED")
+    assert dropping.count() == 10
+    with pytest.raises(Exception, match="the value of key 0x000000000000000a is no json: 0x7b6f"):
+        loaded(spark, node, number, **options, mode="failfast", start="10").count()
+
+
+def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, filled: int) -> None:
+    for options, words in (
+        ({"table": 499}, "there is no table 499 at tcp"),
+        ({"rowlimt": 1}, "unknown option 'rowlimt'; did you mean rowLimit"),
+        ({"valueFormat": "json"}, "option valueSchema is missing"),
+        ({"valueSchema": "n INT"}, "option valueSchema goes with valueFormat json or msgpack"),
+        ({"prefix": "a", "start": "b"}, "option prefix goes without start and end"),
+        ({"mode": "failfast", "corruptColumn": "x"}, "option corruptColumn goes with mode PERM"),
+        ({"corruptColumn": "key"}, "option corruptColumn is another name than key"),
+        ({"keyFormat": "be64", "start": "x"}, "option start is a whole number from 0 on"),
+        ({"urls": "tcp://127.0.0.1:1", "timeoutMs": 200}, "no server answered for 200 ms"),
+    ):
+        with pytest.raises(Exception, match=words):
+            loaded(spark, node, filled, **options).rdd.getNumPartitions()
+    reader = spark.read.format("kelek").options(kind="table", urls=node, table=filled)
+    with pytest.raises(Exception, match="the columns of this table are key, value, not key, x"):
+        reader.schema("key BINARY, x BINARY").load().rdd.getNumPartitions()
+
+
+def test_a_snapshot_that_is_gone_is_an_error(spark: Any, node: str, filled: int) -> None:
+    from kelek.pipeline.table_kind import KIND
+
+    frame = loaded(spark, node, filled)
+    reader: Any = KIND.reader({"urls": node, "table": str(filled)}, frame.schema)
+    [one] = reader.partitions()
+    with kelek.Table(node, filled) as table:
+        table.release(one.lease)
+    with pytest.raises(Exception, match="is gone, as its server ended or nobody read it for long"):
+        list(reader.read(one))
+
+
+def test_servers_of_another_kind_are_read_in_the_texts_form(tmp_path: Any, spark: Any) -> None:
+    from kelek.tests.clients.table_world import Cluster
+
+    cluster = Cluster(tmp_path, features=7)
+    try:
+        with kelek.Table(cluster.urls, 3) as table:
+            table.put_many(ROWS[:3000])
+        found = loaded(spark, ",".join(cluster.urls), 3, batchRows=100)
+        assert sorted(map(tuple, found.collect())) == ROWS[:3000]
+    finally:
+        cluster.close()
