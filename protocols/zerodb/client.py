@@ -20,6 +20,7 @@ from .client_codec import encode_request
 from .requests import Request, type_of
 from .requests import ServerInfo as AskServerInfo
 from .values import (
+    BYTES_A_MS,
     COPY_TABLE,
     END_JOB,
     FEATURE_PACKED,
@@ -37,7 +38,6 @@ from .values import (
 )
 
 DEADLINE_MS_MAX = (1 << 32) - 1
-BYTES_A_MS = 4 << 10  # A busy server takes that much in; it must not get it all once more for that.
 OUR_TYPES = frozenset(
     (
         SPLIT_POINTS,
@@ -362,7 +362,8 @@ class Client:
 
     @property
     def _silent_ms(self) -> int:
-        """When the server has been silent for too long about what it owes."""
+        """When the server has been silent for too long about what it owes: that it is busy with
+        much is no reason to send it all once more elsewhere."""
         if not self._sent:
             return _NEVER
         return self._heard_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS

@@ -61,7 +61,7 @@ WAITING_FLAGS = {values.PARTSYNC, values.FULLSYNC, values.PARTSYNC | values.FULL
 SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 INFLIGHT_MAX = 1 << 17  # Requests that are not answered; beyond them the doors are not read.
 INFLIGHT_BYTES_MAX = 256 << 20
-PART_BYTES_MAX = 4 << 20  # Of a large write; the log takes them one after the other.
+PART_BYTES_MAX = 1 << 20  # Of a large write: heartbeats wait behind no larger message.
 GATES_MAX = 10_000  # Connections whose order waits for a repeat.
 EXPIRE_AGAIN_MS = 100
 EXPIRE_DEPUTY_MS = 2000
@@ -129,6 +129,7 @@ class Session:
         self._new_reqids = new_reqids
         self._entry_bytes_max = min(setup.entry_bytes_max, PART_BYTES_MAX)
         self._now = Now(0, 0)
+        self._backlog_ms = 0  # How much longer a request may take, for what is in front of it.
         self._out = Frames()
         self._direct: dict[int, Frames] = {}  # By worker: what needs no word of the leader's.
         self._reads: dict[int, Frames] = {}  # By worker: what waits for one.
@@ -147,7 +148,7 @@ class Session:
 
     def on_requests(self, arena: Arena, now: Now) -> None:
         """From the ROUTER: [routing id]([empty])[request frames ..] each."""
-        self._now, self._taken = now, True
+        self._begin(now)
         self.counters["requests"] += arena.count
         taken = Requests(arena, True, self._entry_bytes_max)
         batch = Batch(taken, self.setup.workers)
@@ -180,7 +181,7 @@ class Session:
 
     def on_one_way(self, arena: Arena, now: Now) -> None:
         """From the PULL or the SUB: [request frames ..] each. Nobody is answered."""
-        self._now, self._taken = now, True
+        self._begin(now)
         taken = Requests(arena, False, self._entry_bytes_max)
         batch = Batch(taken, self.setup.workers)
         for position, row in enumerate(taken.rows):
@@ -193,6 +194,10 @@ class Session:
                 self._take(batch)
                 self._on_silent(arena.message(row.message))
         self._take(batch)
+
+    def _begin(self, now: Now) -> None:
+        self._now, self._taken = now, True
+        self._backlog_ms = self.proposals.size // values.BYTES_A_MS
 
     def _is_uniform(self, taken: Requests) -> bool:
         """Whether all rows go the same way: reads by the leader's word, or writes whose clients
@@ -394,9 +399,10 @@ class Session:
             answer = None if is_async else [*prefix, *_success(request)]
             has_result = isinstance(request, requests.Transaction | requests.Session)
             worker = ALL_WORKERS if is_session else self._number(table)
-            deadline_ms = self._deadline(request.extension.deadline_ms)
+            data = ops.pack(operations)
+            deadline_ms = self._deadline(request.extension.deadline_ms, len(data))
             write = Write([request.extension.reqid], [], deadline_ms, answer, worker, has_result)
-            self._propose(ops.pack(operations), table, write)
+            self._propose(data, table, write)
         elif not is_async:  # Nothing is to be done: that is done.
             self._answer(prefix, answers.encode_ok(request))
 
@@ -447,8 +453,9 @@ class Session:
         self.proposals.add(write._replace(reqids=reqids, entries=entries))
         self.counters["writes"] += 1
 
-    def _deadline(self, asked_ms: int) -> int:
-        timeout_ms = self.setup.request_timeout_ms
+    def _deadline(self, asked_ms: int, size: int = 0) -> int:
+        """Of a request of this size; given up too early, it would only come again."""
+        timeout_ms = self.setup.request_timeout_ms + self._backlog_ms + size // values.BYTES_A_MS
         return self._now.ms + (min(asked_ms, timeout_ms) if asked_ms else timeout_ms)
 
     # ---- answers ----

@@ -117,6 +117,7 @@ KEY_BYTES_MAX = 64 << 10
 VALUE_BYTES_MAX = 64 << 20
 REQUEST_BYTES_MAX = 128 << 20  # Of all frames together.
 REQUEST_FRAMES_MAX = 1 << 20
+BYTES_A_MS = 4 << 10  # A busy server takes in that much at least: larger requests may take longer.
 TABLE_MAX = 2**32 - 1
 LIMIT_MAX = 2**64 - 1
 CHUNK_PAIRS_MAX = 1 << 20  # In one chunk of a range job.

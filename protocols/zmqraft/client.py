@@ -47,6 +47,7 @@ from .window import Pending, Window, WindowLimits
 POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
 SEND_AGAIN_MS = 50  # Between two answers to gaps.
 PEERS_MAX = 256  # Connections at a time: whoever answers may name others for ever.
+BYTES_A_MS = 4 << 10  # A busy leader takes in that much at least: it is not silent meanwhile.
 HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
 
 
@@ -422,7 +423,7 @@ class Client:
             for ask in self._asks.values()
             if ask.sent_ms is not None and ask.url is None
         ]
-        return min(since) + self.setup.response_ttl_ms
+        return min(since) + self.setup.response_ttl_ms + self.window.size // BYTES_A_MS
 
     def _poll_due_ms(self, peer: _Peer) -> int:
         if peer.poll_ms is None:

@@ -136,7 +136,7 @@ def test_a_leader_without_a_majority_is_named() -> None:
 
 def test_what_never_left_is_known_to_be_unwritten() -> None:
     world = Served(request_timeout_ms=300)
-    data = bytes(1 << 20)
+    data = bytes(1_000_000)
     for number in range(12):  # More than the window holds.
         world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
     world.run(lambda: len(world.answers) == 12)
@@ -153,7 +153,7 @@ def test_nothing_overtakes_a_write_that_was_given_up_and_comes_again() -> None:
         header = head(0x20, 1, Extension(reqid=b"%012d" % number))
         world.ask(b"c", header, TABLE, b"k", b"%d" % number)
 
-    data = bytes(1 << 20)
+    data = bytes(1_000_000)
     for number in range(10):  # Fills the window, so that the others stay behind it.
         world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
     put(1)
@@ -399,6 +399,20 @@ def test_a_large_write_that_was_given_up_leaves_nothing_behind() -> None:
     world.run(lambda: bool(world.answers))
     assert world.heard(b"c")[0].text.startswith("nothing was written")
     assert world.session.proposals.size == world.client.window.size
+
+
+def test_a_large_write_and_those_behind_it_are_given_longer() -> None:
+    """At 4 KiB a millisecond: else it is given up while it makes progress, and comes again."""
+    world = Served(request_timeout_ms=300)
+    world.lead("n1").commits = False
+    world.ask(b"large", PARTSYNC, TABLE, b"k", bytes(8 << 20))
+    world.ask(b"small", PARTSYNC, TABLE, b"k", b"v")
+    impatient = Extension(reqid=b"r" * 12, deadline_ms=100)
+    world.ask(b"impatient", head(0x20, 1, impatient), TABLE, b"k", b"v")
+    assert world.run(lambda: bool(world.answers)) == 100
+    assert [answer[0] for answer in world.answers] == [b"impatient"]
+    took_ms = world.run(lambda: len(world.answers) == 3)
+    assert 2348 <= 100 + took_ms <= 2352
 
 
 @pytest.mark.parametrize("flags", [b"\1", b"\1\2\3", b"\0\1", b"\4\1"])

@@ -121,6 +121,18 @@ def test_a_silent_leader_is_left_after_the_ttl() -> None:
     assert world.client.leader == "tcp://n2"
 
 
+def test_a_leader_that_is_sent_much_is_given_longer() -> None:
+    """At 4 KiB a millisecond: left too early, the next one would be sent all of it again."""
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.peers[0].mute = True
+    last = pack(world, bytes(4 << 20))
+    world.at(100, lambda: world.lead("n2"))
+    took_ms = world.run(lambda: bool(last.runs))
+    assert 1524 <= took_ms < 1560
+
+
 def test_an_accepted_update_restarts_the_clock() -> None:
     """Frame 2 true without frame 3: "it should reset the client's RPC timeout clock"."""
     world = World()
