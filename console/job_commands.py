@@ -22,6 +22,7 @@ from .table_doors import REACH_MS, Where, find_tables, opened_table
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # The others hand out a range.
+DONE_WORDS = {"map": "mapped", "copy": "copied", "range": "handed out"}
 NUMBERS = "apid", "request_type", "table", "target", "rows", "bytes", "chunks", "puts", "deletes"
 TIMES = "started", "ended"
 HEADS = ("node", "job", "kind", "table", "into", "state", "rows", "puts", "deletes", "began", "s")
@@ -207,13 +208,26 @@ def jobs(options: Where, output: str) -> None:
         return
     if options["end"] and options["wait"]:
         raise Ending("--end: --wait is given too; leave one of them out")
-    node, job = found_job(options["apid"], options)
-    if options["end"]:
-        job = ended(node, job["apid"])
-    elif options["wait"]:
-        with opened_table(0, node.where) as table:
-            follow(Begun(node, table, job["apid"], "read"), output, True)
+    known = found_jobs(options["apid"], options)
+    if not (options["end"] or options["wait"]):
+        for number, (_, job) in enumerate(known):
+            if number and output == "text":
+                click.echo()
+            show_job(job, output)
         return
+    if len(known) > 1:
+        way_out = " or ".join(node.words for node, _ in known)
+        apid = options["apid"]
+        raise Ending(f"job {apid}: several nodes have one of that number; add {way_out}")
+    ((node, job),) = known
+    if options["end"]:
+        show_job(ended(node, job["apid"]), output)
+        return
+    with opened_table(0, node.where) as table:
+        follow(Begun(node, table, job["apid"], DONE_WORDS[job["kind"]]), output, True)
+
+
+def show_job(job: Job, output: str) -> None:
     if output == "json":
         show_json(job)
         return
@@ -257,8 +271,8 @@ def reach_ms(options: Where) -> int:
     return min(REACH_MS, int(options["timeout_s"] * 1000))
 
 
-def found_job(apid: int, options: Where) -> tuple[Node, Job]:
-    """The node that knows a job, and what it tells. Raises Ending."""
+def found_jobs(apid: int, options: Where) -> list[tuple[Node, Job]]:
+    """The nodes that know a job of that number, and what they tell; one at least. Raises Ending."""
     known: list[tuple[Node, Job]] = []
     problems: list[str] = []
     nodes = nodes_of(options)
@@ -270,11 +284,8 @@ def found_job(apid: int, options: Where) -> tuple[Node, Job]:
             problems.append(str(error))
         except TableError as error:
             problems.append(f"{node.name}: {error}")
-    if len(known) == 1:
-        return known[0]
     if known:
-        way_out = " or ".join(node.words for node, _ in known)
-        raise Ending(f"job {apid}: several nodes have one of that number; add {way_out}")
+        return known
     raise Ending(f"job {apid}: {'; '.join(dict.fromkeys(problems))}", FAILED)
 
 

@@ -24,6 +24,7 @@ from .options import (
 
 FORMATS = ("csv", "jsonl", "parquet")
 ENCODINGS = ("utf8", "hex", "base64")
+TTL_S_MAX = 10 * 365 * 24 * 3600  # As protocols/zerodb/values.py has these four.
 LIMIT_MAX = 2**64 - 1
 THREADS_MAX = 256
 LISTED_JOBS_MAX = 1000
@@ -83,7 +84,7 @@ def open(number: int, **options: Any) -> None:
 @table.command()
 @table_options
 @sync_option
-@click.option("--ttl", "ttl_s", type=Seconds(0.001, 1e9), metavar="SECONDS",
+@click.option("--ttl", "ttl_s", type=Seconds(0.001, TTL_S_MAX), metavar="SECONDS",
               help="The key vanishes after so long.")  # fmt: skip
 @click.option("--if-absent", is_flag=True, help="Only if the key is not there.")
 @click.option("--if-equal", "expected", type=DATA, metavar="VALUE",
@@ -137,7 +138,9 @@ def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
 @stale_option
 @range_options
 @output_option
-@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N pairs.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(0, LIMIT_MAX), metavar="N", help="At most N pairs."
+)
 @click.option("--reverse", is_flag=True, help="From the largest key down.")
 @click.option("--keys-only", is_flag=True, help="Only the keys.")
 @endings.spoken

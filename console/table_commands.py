@@ -11,6 +11,7 @@ from ..clients.arguments import checked_key, checked_value
 from ..clients.errors import TableTooLarge
 from ..clients.table import TableOptions
 from ..clients.table_steps import Change
+from ..protocols.zerodb.values import OPTION_LIMITS
 from .endings import FAILED, Ending
 from .output import show_json, stdin
 from .table_doors import Where, find_tables, opened_table
@@ -33,6 +34,10 @@ def open_table(number: int, options: Where) -> None:
         "write_buffer_bytes": options["write_buffer"],
         "bloom_bits": options["bloom_bits"],
     }
+    for (name, value), (_, smallest, largest) in zip(given.items(), OPTION_LIMITS, strict=True):
+        if value is not None and not smallest <= value <= largest:
+            option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
+            raise Ending(f"{option}: {value} is not in the range {smallest} to {largest}")
     wished = {name: value for name, value in given.items() if value is not None}
     with opened_table(number, options) as table:
         table.open(TableOptions(**wished, compression=not options["no_compression"]))
@@ -145,15 +150,26 @@ def count(number: int, output: str, options: Where) -> None:
 
 
 def compact(number: int, options: Where) -> None:
-    """Has every node that is asked compact its own files."""
+    """Has every node that is asked compact its own files; fails when one could not."""
     asked = bounds(options)
     doors = find_tables(options)
+    failed = 0
     for name in doors.urls:
         one = {"urls": [doors.urls[name]], "topology": None, "nodes": ()}
         began = time.monotonic()
-        with opened_table(number, {**options, **one}) as table:
-            table.compact(**asked)
-        click.echo(f"{name}  {time.monotonic() - began:.2f} s")
+        try:
+            with opened_table(number, {**options, **one}) as table:
+                table.compact(**asked)
+        except Ending as ending:
+            if ending.code != FAILED:
+                raise
+            failed += 1
+            click.echo(f"{name}  {ending}", err=True)
+        else:
+            click.echo(f"{name}  {time.monotonic() - began:.2f} s")
+    if failed:
+        nodes = f"{failed} of {len(doors.urls)} nodes"
+        raise Ending(f"table {number}: {nodes} did not compact it; do so again later", FAILED)
 
 
 def truncate(number: int, yes: bool, options: Where) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..clients.errors import NoServer, TableError, TableTimeout
+from ..clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
 from ..clients.table import Table
 from ..clients.urls import check_url
 from .endings import FAILED, Ending
@@ -93,5 +93,7 @@ def in_one_line(doors: Doors, number: int) -> Iterator[None]:
     except TableTimeout as error:
         way_out = "a majority of the nodes must run; a write may still happen"
         raise Ending(f"{doors.name}: table {number}: {error}; {way_out}", FAILED) from error
+    except TableTooLarge as error:
+        raise Ending(str(error)) from error
     except TableError as error:
         raise Ending(f"{doors.name}: table {number}: {error}", FAILED) from error

@@ -109,6 +109,12 @@ def test_the_table_itself(cluster: Cluster) -> None:
     assert json.loads(ok("table", "info", "-o", "json"))["tables"] == {"3": {"keys": 1}}
     assert "is not there" in fails("table", "info", "4")[1]
     assert ok("table", "compact", "3").startswith("n1 ")
+    cluster.servers[0].silent = True
+    two = [word for url in cluster.urls[:2] for word in ("--url", url)]
+    said = run("table", "compact", "3", "--timeout", "0.2", *two)
+    assert (said.exit_code, said.stdout.split()[0]) == (endings.FAILED, cluster.urls[1])
+    assert said.stderr.endswith("table 3: 1 of 2 nodes did not compact it; do so again later\n")
+    cluster.servers[0].silent = False
     code, line = fails("table", "truncate", "3")
     assert (code, line) == (2, "kelek: table 3: 1 key would be removed; add --yes to do it")
     ok("table", "truncate", "3", "--yes")
@@ -214,6 +220,10 @@ def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str)
         (["count", "1", "--node", "n9"], "--node n9: is no node; those with one are n1"),
         (["count", "1", "--url", "tcp://h"], "write tcp://HOST:PORT"),
         (["count", "1", "--url", "tcp://h:1", "--node", "n1"], "leave one of them out"),
+        (["open", "1", "--block", "0"], "--block: 0 is not in the range 1 to 1073741824"),
+        (["open", "1", "--write-buffer", "2048GiB"], "--write-buffer: 2199023255552 is not in"),
+        (["put", "1", "k", "v", "--ttl", "1e9"], "0.001<=x<=315360000"),
+        (["count", "1", "--start", "x" * 65537], "a bound has at most 65536 bytes, not 65537"),
         (["copy", "1", "1"], "table 1 is copied into itself"),
         (["copy", "1", "2", "--prefix", "a", "--end", "b"], "--prefix: --start or --end"),
         (["map", "1", "2", "nowhere.wat"], "nowhere.wat: No such file"),
@@ -364,7 +374,8 @@ def test_jobs(cluster: Cluster) -> None:
     cluster.world.lost_jobs.add(6)
     assert fails("table", "jobs", "6") == (endings.FAILED, "kelek: job 6: no such job")
     two = f"--url {cluster.urls[0]} --url {cluster.urls[1]}"
-    code, line = fails("table", "jobs", "8", *two.split())
+    assert ok("table", "jobs", "8", *two.split()).count("state") == 2
+    code, line = fails("table", "jobs", "8", "--end", *two.split())
     assert code == endings.IMPOSSIBLE
     assert line == "kelek: job 8: several nodes have one of that number; add " + two.replace(
         " --url", " or --url"
