@@ -65,7 +65,7 @@ class MapperProcess:
         self._listener = listener
         environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", mapper.__name__, engine],
+            [sys.executable, "-P", "-m", mapper.__name__, engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

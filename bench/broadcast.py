@@ -96,7 +96,7 @@ class Pair:
 def measure(directory: Path, rounds: int) -> Section:
     cluster = Kelek(directory)
     floor = subprocess.Popen(
-        [sys.executable, "-c", FLOOR],
+        [sys.executable, "-P", "-c", FLOOR],
         stdout=subprocess.PIPE, text=True, preexec_fn=ends_with_us(),
     )  # fmt: skip
     pairs: dict[str, Pair] = {}

@@ -48,7 +48,7 @@ class Floor:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", FLOOR],
+            [sys.executable, "-P", "-c", FLOOR],
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=ends_with_us(),

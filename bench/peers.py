@@ -182,7 +182,7 @@ class EtcdAsyncio:
 
     def run(self, load: Load) -> dict[str, Any]:
         numbers = (self.etcd.ports[0], load.clients * load.window, load.size, load.secs)
-        command = [sys.executable, "-m", "kelek.bench.etcd_asyncio", str(self.folder)]
+        command = [sys.executable, "-P", "-m", "kelek.bench.etcd_asyncio", str(self.folder)]
         done = subprocess.run(
             [*command, *map(str, numbers)], capture_output=True, text=True, check=False
         )

@@ -69,7 +69,7 @@ class Floor:
     def __init__(self) -> None:
         (port,) = free_ports(1)
         self.url = f"tcp://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "kelek.bench.reads", self.url]
+        command = [sys.executable, "-P", "-m", "kelek.bench.reads", self.url]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=ends_with_us())
 
     @property

@@ -83,7 +83,7 @@ class Engine:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
-        command = [sys.executable, "-m", "kelek.bench.tables_engine", str(directory / "db")]
+        command = [sys.executable, "-P", "-m", "kelek.bench.tables_engine", str(directory / "db")]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -119,7 +119,7 @@ def scan(cluster: Limited, generator: Generator, op: str) -> float:
 
 def scan_by_client(cluster: Limited) -> tuple[float, float]:
     """The servers' and the client's additional memory (bytes)."""
-    command = [sys.executable, "-c", SCANNER, cluster.doors[0], str(LARGE)]
+    command = [sys.executable, "-P", "-c", SCANNER, cluster.doors[0], str(LARGE)]
     work = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     more = watched(cluster, work)
     output, _ = work.communicate()

@@ -219,6 +219,17 @@ def rule_names(path: str, text: str) -> list[str]:
     return found
 
 
+def rule_children(path: str, text: str) -> list[str]:
+    """A Python that we start takes no module from the folder that somebody happens to be in."""
+    if not path.endswith(".py") or path.startswith("tests/"):
+        return []
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.search(r"""sys\.executable, ["']-[mc]["']""", line):
+            found.append(f"{path}:{number}: start it with -P before -m or -c")
+    return found
+
+
 def broad_handler(path: str, node: ast.ExceptHandler) -> list[str]:
     if path == "actors/supervisor.py":
         return []
@@ -254,6 +265,7 @@ RULES: list[Rule] = [
     rule_import_style,
     rule_sizes,
     rule_names,
+    rule_children,
     rule_docstring,
     rule_text,
 ]
@@ -290,6 +302,7 @@ PLANTED = [
     (rule_names, "actors/a.py", "try:\n    f()\nexcept Exception:\n    g()"),
     (rule_names, "actors/a.py", "try:\n    f()\nexcept:\n    g()"),
     (rule_names, "actors/a.py", "print(1)"),
+    (rule_children, "bench/a.py", 'run([sys.executable, "-' + 'm", "kelek.bench"])'),
     (rule_docstring, "actors/a.py", "x = 1"),
     (rule_text, "docs/a.md", "later: TO" + "DO"),
     (rule_text, "docs/a.md", "see /ho" + "me/me/x"),
