@@ -21,13 +21,12 @@ from ..protocols.zerodb.codec import decode_request
 from ..protocols.zerodb.handoff import (
     AGAIN,
     ANSWER,
-    ANSWERED,
     CHECKPOINT,
     ENVELOPE,
     FAILED,
     HEAD,
+    JOB_SERVER,
     MARK,
-    NO_WORKER,
     WRITE,
 )
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
@@ -85,7 +84,6 @@ class JobServer(Actor):
     done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays
     asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
                PUSH    [HEAD][table][packed operations]            to it: write
-               PUSH    [HEAD]                                      to it: a request is answered
     """
 
     role = "job_server"
@@ -123,7 +121,12 @@ class JobServer(Actor):
 
     def _open_pipes(self) -> None:
         incoming = self.socket(
-            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "requests"),))
+            zmq.PULL,
+            SocketOptions(
+                bind=(self.endpoint(self.role, "requests"),),
+                message_bytes_max=values.REQUEST_BYTES_MAX + (1 << 20),
+                message_frames_max=values.REQUEST_FRAMES_MAX + 8,
+            ),
         )
         done, asks = (
             self.socket(
@@ -183,9 +186,8 @@ class JobServer(Actor):
         head = [asker.routing_id, b""] if asker.envelope else [asker.routing_id]
         if asker.ticket is None:
             self._answers.add([*head, *frames])
-        else:  # First: a client that gets two answers is worse off than one that waits.
-            self._asks.send([HEAD.pack(ANSWERED, 0, 0, 0, 0, asker.ticket)])
-            self._done.send([MARK.pack(NO_WORKER, 0, 0, 0, 0), *head, *frames])
+        else:
+            self._done.send([MARK.pack(JOB_SERVER, 0, 0, 0, asker.ticket), *head, *frames])
 
     @property
     def _is_full(self) -> bool:

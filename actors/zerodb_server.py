@@ -19,13 +19,12 @@ from ..native import Arena, NativeError
 from ..native.relay import heads, send_messages
 from ..protocols.zerodb.handoff import (
     ANSWER,
-    ANSWERED,
     EXPIRY,
     HANDLED,
     HEAD,
     HELLO,
+    JOB_SERVER,
     MARK,
-    NO_WORKER,
     PROGRESS,
     STANDING,
     TABLES,
@@ -46,6 +45,7 @@ REQUESTS_HWM = 256  # Of one client, that wait to be taken in.
 ANSWERS_HWM = 4096  # That a slow client may leave lying; what is beyond is dropped.
 ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
+JOBS_BYTES_MAX = 128 << 20  # Of requests that the job_server has and has not answered.
 LOG_HEAD = b"\x55\x01\x00"
 
 _RESULT = struct.Struct("<QII")  # LOG INDEX, place of the operation in its entry, size
@@ -125,7 +125,9 @@ class ZerodbServer(Actor):
             )
             self.listen(self.socket(zmq.PULL, pipe), on_arena)
         self._jobs = self._push("job_server", "requests")
-        self._jobs_sent: dict[int, list[bytes]] = {}  # By ticket: clients' requests.
+        # By ticket, what clients wait for: each is answered once, by the job_server or by us.
+        self._jobs_sent: dict[int, list[bytes]] = {}
+        self._jobs_bytes = 0  # Of these.
         self._jobs_lost = False
         self.on_disconnected(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[Handoff, Socket]] = []
@@ -179,10 +181,7 @@ class ZerodbServer(Actor):
 
     def _on_asks(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, HEAD, "asks"):
-            if head[0] == ANSWERED:
-                self._jobs_sent.pop(head[5], None)
-            else:
-                self.session.on_ask(head, frames, self._now())
+            self.session.on_ask(head, frames, self._now())
 
     def _on_done(self, arena: Arena) -> None:
         """Finished answers go on as they are, in one call, but for their marks."""
@@ -208,8 +207,17 @@ class ZerodbServer(Actor):
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
         handoffs = self.session.handoffs
         if number >= len(handoffs):
-            return number == NO_WORKER
+            return number == JOB_SERVER and self._take_job(ticket)
         return handoffs[number].on_answer(epoch, place, ticket)
+
+    def _take_job(self, ticket: int) -> bool:
+        """Whether somebody still waits for the answer to this request; now nobody does."""
+        message = self._jobs_sent.pop(ticket, None)
+        if message is None:
+            return False
+        self._jobs_bytes -= sum(map(len, message))
+        self.session.jobs_full = self._jobs_bytes >= JOBS_BYTES_MAX
+        return True
 
     def _on_reports(self, arena: Arena) -> None:
         for (kind, code, _, number, index, epoch), frames in self.unpacked(arena, HEAD, "reports"):
@@ -279,17 +287,21 @@ class ZerodbServer(Actor):
         position = 0
         if not self._jobs_lost:
             position, _ = send_messages(self._jobs, jobs, 0, "keep")
+            self.check(self._jobs)
         for i, message in enumerate(jobs.messages()):
             kind, _, _, _, _, ticket = HEAD.unpack(message[0])
             if i >= position:
                 self.session.refuse_job(message)
             elif kind == ANSWER:
                 self._jobs_sent[ticket] = message
+                self._jobs_bytes += sum(map(len, message))
         jobs.clear()
+        self.session.jobs_full = self._jobs_bytes >= JOBS_BYTES_MAX
 
     def _on_jobs_lost(self) -> None:
         self._jobs_lost = True
         lost, self._jobs_sent = self._jobs_sent, {}
+        self._jobs_bytes = 0
         for message in lost.values():
             self.session.refuse_job(message)
 

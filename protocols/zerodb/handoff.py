@@ -23,7 +23,9 @@ _STAMP_OFFSET = 4
 # What stands before each answer on its way to the server: the worker's number, 0, its epoch, the
 # request's place among those of its ticket, the ticket.
 MARK = struct.Struct("<HHIIQ")
-NO_WORKER = 0xFFFF  # The number in the mark of an answer that is not of a worker.
+JOB_SERVER = (
+    0xFFFF  # The number in the mark of an answer of the job_server: its ticket counts alone.
+)
 
 ANSWER = 0  # A client's request, to be answered.
 SILENT = 1  # One that nobody waits for.
@@ -41,7 +43,6 @@ STANDING = 3
 EXPIRY = 4
 HANDLED = 6
 
-ANSWERED = 8  # From the job_server: the request of this ticket is being answered.
 ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
 AGAIN = 2  # Flag of what has failed: it may go well another time.
 GREET_MS = 200

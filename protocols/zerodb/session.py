@@ -123,7 +123,8 @@ class Session:
         ]
         self.answers: list[Frames] = []  # For the ROUTER.
         self.jobs = Frames()  # For the job_server.
-        self._job_requests = 0  # Ever: the last one's ticket.
+        self.jobs_full = False  # It has too much to do already.
+        self._job_ticket = setup.first_ticket
         self.notices: list[tuple[int, str]] = []  # For the log PUB: (level, text).
         self.counters: Counter[str] = Counter()
         self._new_reqids = new_reqids
@@ -282,9 +283,13 @@ class Session:
             self._hand(self._direct, table, kind, prefix, frames)
         elif request_type in values.JOB_TYPES:
             envelope = ENVELOPE if len(prefix) > 1 else 0
-            self._job_requests += 1
-            head = HEAD.pack(ANSWER, envelope, 0, 0, 0, self._job_requests)
-            self.jobs.add([head, prefix[0], *frames])
+            head = HEAD.pack(ANSWER, envelope, 0, 0, 0, self._job_ticket)
+            self._job_ticket += 1
+            if self.jobs_full:
+                text = "the job_server has too many requests to do already"
+                self._tell_reader([head, prefix[0], *frames], text)
+            else:
+                self.jobs.add([head, prefix[0], *frames])
         else:
             self._write(prefix, frames)
 

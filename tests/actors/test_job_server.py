@@ -20,13 +20,12 @@ from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import (
     AGAIN,
     ANSWER,
-    ANSWERED,
     CHECKPOINT,
     ENVELOPE,
     FAILED,
     HEAD,
+    JOB_SERVER,
     MARK,
-    NO_WORKER,
     WRITE,
 )
 from kelek.protocols.zerodb.ops import DeleteRange, Put, unpack
@@ -74,7 +73,6 @@ class Rig:
         self.done = self.bound(zmq.PULL, "inproc://rig/n1/zerodb_server.done")
         self.tables = open_tables(str(folder / "tables"), Shared.of(8 << 20, 64 << 20), True)
         self.index = 0
-        self.answered: list[int] = []  # Tickets.
         self.write(Put(7, [b"%05d" % i for i in range(ROWS)], [b"v%d" % i for i in range(ROWS)]))
         self.start({**OPTIONS, **options})
 
@@ -115,9 +113,6 @@ class Rig:
 
     def on_ask(self, message: list[bytes]) -> None:
         kind, *_, ticket = HEAD.unpack(message[0])
-        if kind == ANSWERED:
-            self.answered.append(ticket)
-            return
         table, data = message[1:]
         if kind == CHECKPOINT:
             place = PLACE.pack(*self.tables.checkpoint(os.fsdecode(data)))
@@ -245,10 +240,9 @@ def test_the_answer_has_the_form_that_clients_demand(rig: Rig) -> None:
 def test_what_came_in_elsewhere_is_answered_there(rig: Rig) -> None:
     head = HEAD.pack(ANSWER, ENVELOPE, 0, 0, 0, 55)
     rig.requests.send_multipart([head, b"route", *encode_request(requests.RangeJob(7))])
-    rig.turn(lambda: rig.done.poll(0) and rig.answered)
-    assert rig.answered == [55]
+    rig.turn(lambda: rig.done.poll(0))
     mark, route, empty, header, apid = rig.done.recv_multipart()
-    assert MARK.unpack(mark)[0] == NO_WORKER
+    assert MARK.unpack(mark) == (JOB_SERVER, 0, 0, 0, 55)
     assert (route, empty, header) == (b"route", b"", bytes.fromhex("31014200"))
     assert len(rig.read(int.from_bytes(apid, "little"))) == ROWS
 

@@ -1,0 +1,201 @@
+"""The process zerodb_server without a process: how answers reach those who asked, and when they do
+not.
+
+The test plays the table_worker and the job_server.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from kelek.actors import actor
+from kelek.actors.actor import ActorSetup, Host
+from kelek.actors.zerodb_server import ZerodbServer
+from kelek.protocols.zerodb import answers, requests
+from kelek.protocols.zerodb.client_codec import encode_request
+from kelek.protocols.zerodb.handoff import (
+    ANSWER,
+    HEAD,
+    HELLO,
+    JOB_SERVER,
+    MARK,
+    PROGRESS,
+    TABLES,
+)
+from kelek.protocols.zerodb.values import REQUEST_FRAMES_MAX
+
+DEADLINE_S = 20
+EMPTY = b"\x80"  # No tables, in msgpack.
+EPOCH = 11  # Of the worker.
+DOOR = "inproc://door"
+SETTINGS = {
+    "workers": 1,
+    "local": [9],
+    "stale": "refused",
+    "request_timeout_ms": 5000,
+    "response_bytes_max": 1 << 20,
+    "open_on_the_fly": True,
+    "url": DOOR,
+    "pull_url": "",
+    "sub_url": "",
+    "log_url": "",
+}
+LOCAL = (9).to_bytes(4, "little")
+
+Socket = zmq.Socket[bytes]
+
+
+class Watched(ZerodbServer):
+    """Its loop ends when something is so."""
+
+    until: Callable[[], object] = staticmethod(lambda: True)
+
+    def on_wake(self, now_ms: int) -> None:
+        super().on_wake(now_ms)
+        if self.until():
+            self.stop()
+
+    def deadline_ms(self) -> int | None:
+        """Now and then it looks whether the test waits for nothing."""
+        return min(super().deadline_ms() or 1 << 60, self.now_ms + 1000)
+
+
+class Rig:
+    """A zerodb_server between clients, a worker and a job_server, all in one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context: zmq.Context[Socket] = zmq.Context()
+        self.clients: list[Socket] = []
+        self.stop_in, self.stop_out = os.pipe()
+        self.control = self.bound(zmq.ROUTER, "inproc://control")
+        self.work = self.bound(zmq.PULL, "inproc://rig/n1/table_worker.work")
+        self.jobs = self.bound(zmq.PULL, "inproc://rig/n1/job_server.requests")
+        options = {
+            "zerodb": SETTINGS,
+            "members": {"n1": {"url": "inproc://raft"}},
+            "url": "inproc://raft",
+            "entry_bytes_max": 1 << 20,
+        }
+        setup = ActorSetup(
+            "n1", "zerodb_server", "zerodb_server", "c", "inproc://rig", str(folder),
+            "inproc://control", 7, False, options, {},
+        )  # fmt: skip
+        self.actor = Watched(setup, Host(self.stop_in, 2, self.context))
+        self.actor._open()
+        self.actor.on_start()
+        self.actor._starting = False
+        self.done = self.connected(zmq.PUSH, "inproc://rig/n1/zerodb_server.done")
+        self.reports = self.connected(zmq.PUSH, "inproc://rig/n1/zerodb_server.reports")
+        self.report(PROGRESS)
+        self.report(TABLES, EMPTY, EMPTY)
+        self.turn(lambda: self.actor.session.handoffs[0].heard >= {PROGRESS, TABLES})
+
+    def bound(self, kind: int, address: str) -> Socket:
+        socket = self.context.socket(kind)
+        socket.bind(address)
+        return socket
+
+    def connected(self, kind: int, address: str) -> Socket:
+        socket = self.context.socket(kind)
+        socket.connect(address)
+        return socket
+
+    def client(self, name: bytes = b"") -> Socket:
+        socket = self.context.socket(zmq.DEALER)
+        if name:
+            socket.setsockopt(zmq.ROUTING_ID, name)
+        socket.connect(DOOR)
+        self.clients.append(socket)
+        return socket
+
+    def report(self, kind: int, *frames: bytes) -> None:
+        self.reports.send_multipart([HEAD.pack(kind, 0, 0, 0, 0, EPOCH), *frames])
+
+    def turn(self, until: Callable[[], object]) -> None:
+        """Runs the server until something is so."""
+        late = time.monotonic() + DEADLINE_S
+
+        def ends() -> object:
+            assert time.monotonic() < late, "nothing more happens"
+            return until()
+
+        self.actor.until = ends
+        self.actor.running = not until()
+        self.actor.run_loop()
+
+    def taken(self, pipe: Socket) -> list[bytes]:
+        """The next request that a worker or the job_server is handed."""
+        while True:
+            self.turn(lambda: pipe.poll(0))
+            message = pipe.recv_multipart()
+            if message[0][0] != HELLO:
+                return message
+
+    def end(self) -> None:
+        self.actor.on_stop()
+        self.actor.close_sockets()
+        self.context.destroy(linger=0)
+        os.close(self.stop_in)
+        os.close(self.stop_out)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
+    made = Rig(tmp_path)
+    yield made
+    made.end()
+
+
+def job_request(rig: Rig, client: Socket) -> tuple[int, bytes]:
+    """Sends one; its ticket and routing id, as the job_server sees them."""
+    client.send_multipart(encode_request(requests.JobStatus(5)))
+    head, routing_id, *_ = rig.taken(rig.jobs)
+    return HEAD.unpack(head)[5], routing_id
+
+
+def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(rig: Rig) -> None:
+    client = rig.client()
+    first, routing_id = job_request(rig, client)
+    second, _ = job_request(rig, client)
+    answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
+    for ticket in (first, first, first - 1):  # Repeated; of the server before this one.
+        rig.done.send_multipart([MARK.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer])
+    rig.turn(lambda: rig.actor.counters["late_answers"] == 2)
+    assert client.recv_multipart() == answer
+    rig.actor._on_jobs_lost()  # It died before it sent the second answer ...
+    rig.turn(lambda: client.poll(0))
+    assert b"no job_server runs" in client.recv_multipart()[1]
+    rig.done.send_multipart([MARK.pack(JOB_SERVER, 0, 0, 0, second), routing_id, *answer])
+    rig.turn(lambda: rig.actor.counters["late_answers"] == 3)  # ... or so it seemed.
+    assert not client.poll(0)
+
+
+def test_what_job_requests_may_take_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kelek.actors.zerodb_server.JOBS_BYTES_MAX", 1000)
+    client = rig.client()
+    routing_id = b""
+    for _ in range(2):
+        client.send_multipart([*encode_request(requests.JobStatus(5)), bytes(600)])
+        head, routing_id, *_ = rig.taken(rig.jobs)
+    client.send_multipart(encode_request(requests.JobStatus(5)))
+    rig.turn(lambda: client.poll(0))
+    assert b"too many requests" in client.recv_multipart()[1]
+    answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
+    mark = MARK.pack(JOB_SERVER, 0, 0, 0, HEAD.unpack(head)[5])
+    rig.done.send_multipart([mark, routing_id, *answer])
+    rig.turn(lambda: client.poll(0))
+    assert client.recv_multipart() == answer
+    job_request(rig, client)
+
+
+def test_surplus_frames_reach_the_job_server(rig: Rig) -> None:
+    client = rig.client()
+    client.send_multipart([*encode_request(requests.JobStatus(5)), *[b""] * 10_000])
+    assert len(rig.taken(rig.jobs)) > 10_000
+    assert HEAD.unpack(HEAD.pack(ANSWER, 0, 0, 0, 0, 0))[0] == ANSWER
+    assert REQUEST_FRAMES_MAX > 10_000
