@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kelek import native
 from kelek.bench.report import aligned
+from kelek.native import segments
 
 ROUNDS = 9
 WRITES = 60
@@ -31,7 +31,7 @@ class Writing:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
         prepare(self._fd)
         os.fsync(self._fd)
-        self._segment = native.Segment(self._fd, SEGMENT_BYTES, io)
+        self._segment = segments.Segment(self._fd, SEGMENT_BYTES, io)
         self._offset = START
 
     def write(self, data: bytes) -> None:
@@ -45,7 +45,7 @@ class Writing:
 
 
 def by_pages(fd: int) -> None:
-    native.segment_zero(fd, 0, SEGMENT_BYTES)
+    segments.segment_zero(fd, 0, SEGMENT_BYTES)
 
 
 def at_once(fd: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from .. import native
+from ..native import segments
 from .errors import StorageLocked, refused
 from .files import File
 
@@ -26,7 +27,7 @@ class DiskFile:
         self._size = os.fstat(fd).st_size
         self._fd = fd
         self._io = io
-        self._segment: native.Segment | None = None
+        self._segment: segments.Segment | None = None
 
     @property
     def size(self) -> int:
@@ -96,15 +97,15 @@ class DiskFile:
             raise refused(self.place, "write", error) from error
         self._size = end
 
-    def segment(self) -> native.Segment:
+    def segment(self) -> segments.Segment:
         """The file as csrc writes and syncs it: from now on its size is fixed. OSError."""
         if self._segment is None:
-            self._segment = native.Segment(self._fd, self.size, self._io)
+            self._segment = segments.Segment(self._fd, self.size, self._io)
         return self._segment
 
     def zero(self, offset: int, size: int) -> None:
         try:
-            native.segment_zero(self._fd, offset, size)
+            segments.segment_zero(self._fd, offset, size)
         except OSError as error:
             raise refused(self.place, "write", error) from error
         self._size = max(self._size, offset + size)
@@ -131,7 +132,7 @@ class DiskSyncer:
     """A thread of csrc that syncs; see files.Syncer."""
 
     def __init__(self) -> None:
-        self._syncer = native.Syncer()
+        self._syncer = segments.Syncer()
         self._files: deque[DiskFile] = deque()
 
     def fileno(self) -> int:

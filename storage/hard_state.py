@@ -8,6 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from .. import native
+from ..native import segments
 from ..protocols.raft.messages import HardState
 from .errors import StorageError
 from .files import File, Files, Lock
@@ -142,7 +143,7 @@ def read_owner(data: bytes, place: str) -> Identity:
 def _read(file: memoryview, number: int) -> _Slot | bool | None:
     """A slot; None when it was never written, False when it is damaged."""
     data = bytes(file[number * SEGMENT_START : (number + 1) * SEGMENT_START])
-    if len(data) == SEGMENT_START and native.zeros(data) == SEGMENT_START:
+    if len(data) == SEGMENT_START and segments.zeros(data) == SEGMENT_START:
         return None
     return _decode(data) or False
 

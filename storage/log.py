@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Literal, NamedTuple, NoReturn
 
 from .. import native
+from ..native import segments
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
 from ..protocols.raft.messages import Batch
 from ..protocols.record import check_block
@@ -174,7 +175,7 @@ class Log:
         file = self._files.open(SPARE, self._io)
         if file is None:
             return None
-        if file.size >= self._segment_bytes and native.zeros(file.load()) == file.size:
+        if file.size >= self._segment_bytes and segments.zeros(file.load()) == file.size:
             return file
         file.close()
         self._files.remove(SPARE)
@@ -193,7 +194,7 @@ class Log:
         """Makes a segment of the tail; it gets its name when everything in it is durable."""
         size = sum(map(len, tail.blocks))
         file, path = self._prepare(SEGMENT_START + size + native.HEADER_SIZE)
-        mark = native.mark(SEGMENT_START + size, self._epoch)
+        mark = segments.mark(SEGMENT_START + size, self._epoch)
         file.write(SEGMENT_START, [*tail.blocks, mark])
         header = self._header(file, tail.first_index, tail.previous_term)
         if self.damage is not None and tail.first_index == self._runs.base_index + 1:
@@ -259,7 +260,7 @@ class Log:
         if prev_index < self.last_index or size > self._active.size - self._offset:
             self._roll(prev_index, prev_term, size)
         if batches:
-            mark = native.mark(self._synced, self._epoch)
+            mark = segments.mark(self._synced, self._epoch)
             self._written(lambda: self._active.write(self._offset, [mark, *blocks]))
             self._offset += size
         for batch in batches:

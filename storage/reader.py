@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .. import native
+from ..native import segments
 from ..protocols.raft.messages import Batch
 from ..protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
 from .errors import StorageError
@@ -58,7 +59,7 @@ class _Segment:
         size, size_max = WALK_BYTES
         while offset < self.file.size:
             data = self.file.read(offset, size)
-            found, walked = native.segment_find(data, index)
+            found, walked = segments.segment_find(data, index)
             if found:
                 _, _, first, term, count, payload = BLOCK_HEADER.unpack_from(data, walked)
                 place = Place(offset + walked, native.block_size(payload), term)
@@ -74,10 +75,10 @@ class _Segment:
         """Sound blocks from offset on, about size bytes of them but at least one, and where each
         ends; none: what stands there is not sound."""
         data = self.file.read(offset, size)
-        places, _ = native.segment_blocks(data)
+        places, _ = segments.segment_blocks(data)
         if not places and len(data) == size:
             data = self.file.read(offset, BLOCK_BYTES_MAX + native.HEADER_SIZE)
-            places, _ = native.segment_blocks(data)
+            places, _ = segments.segment_blocks(data)
             places = places[:1]
         return [
             (Batch(first_index, count, term, data[at : at + block_size]), offset + at + block_size)

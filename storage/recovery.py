@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .. import native
+from ..native import segments
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import File, Files
@@ -149,8 +150,8 @@ def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
     return file
 
 
-def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[native.Scan, int]:
-    scan = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
+def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[segments.Scan, int]:
+    scan = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
     code = scan.walk(data)
     runs.items += scan.runs
     runs.last_index = scan.next_index - 1
@@ -185,13 +186,13 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     """The writer was killed, or the power failed, or a sync: only the disk itself is believed."""
     data = file.load(past_cache=True)
     scan, code = _scan(data, header, runs)
-    if code != 0 and (scan.misplaced or not native.segment_torn(data, scan.offset)):
+    if code != 0 and (scan.misplaced or not segments.segment_torn(data, scan.offset)):
         raise corrupt(file.place, data, scan)
-    synced = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
+    synced = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
     # A segment with little in it is written anew as a whole: so kills in a row leave one, not many.
     start = scan.synced if scan.synced > header.size // MERGED_SHARE else SEGMENT_START
     synced.walk(data[:start])
-    behind = native.segment_blocks(data[scan.synced : scan.offset])[0]
+    behind = segments.segment_blocks(data[scan.synced : scan.offset])[0]
     nothing = code == 0 and not behind and len(data) == header.size
     # After a failed sync the cache may hold what the disk does not: never write beside that.
     if nothing and _equal(file.load(), data):
@@ -199,7 +200,7 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     tail = data[start : scan.offset]
     blocks = []
     while tail:
-        places, used = native.segment_blocks(tail)
+        places, used = segments.segment_blocks(tail)
         assert used > 0, f"{file.place}: {start} is no border of blocks"
         blocks += [bytes(tail[place[0] : place[0] + place[1]]) for place in places]
         tail = tail[used:]
@@ -214,7 +215,7 @@ def _equal(one: memoryview, other: memoryview) -> bool:
     )
 
 
-def corrupt(place: str, data: memoryview, scan: native.Scan) -> Damaged:
+def corrupt(place: str, data: memoryview, scan: segments.Scan) -> Damaged:
     """Says what stands at the offset where a scan stopped, and what belongs there."""
     at = scan.offset
     if at + BLOCK_HEADER.size > len(data):

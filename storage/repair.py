@@ -7,6 +7,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from .. import native
+from ..native import segments
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import Files, replace
@@ -106,7 +107,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: Rep
             break
         runs.truncate(header.first_index - 1)
         data = _load(files, header)
-        scan = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
+        scan = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
         scan.walk(data)
         runs.items += scan.runs
         runs.last_index = scan.next_index - 1
@@ -153,7 +154,7 @@ def _load(files: Files, header: SegmentHeader) -> memoryview:
 def _blocks(data: memoryview) -> list[bytes]:
     blocks: list[bytes] = []
     while data:
-        places, used = native.segment_blocks(data)
+        places, used = segments.segment_blocks(data)
         if not used:
             break
         blocks += [bytes(data[place[0] : place[0] + place[1]]) for place in places]
@@ -167,7 +168,7 @@ def _last_index(data: memoryview, header: SegmentHeader) -> int:
     last_index = header.first_index - 1
     at = SEGMENT_START
     while at + BLOCK_HEADER.size <= len(data):
-        places, used = native.segment_blocks(data[at:])
+        places, used = segments.segment_blocks(data[at:])
         for place in places:
             last_index = max(last_index, place[2] + place[3] - 1)
         if used:

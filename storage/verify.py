@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from .. import native
+from ..native import segments
 from ..protocols.raft.messages import HardState
 from ..protocols.record import decode_block
 from . import hard_state
@@ -75,9 +75,9 @@ class Report(NamedTuple):
 
 def read_identity(files: Files) -> Identity:
     """Whose data this is. StorageError: nobody's, or everything is damaged that would tell."""
-    segments = [f"{FOLDER}/{name}" for name in files.names(FOLDER) if parse_name(name)]
+    paths = [f"{FOLDER}/{name}" for name in files.names(FOLDER) if parse_name(name)]
     damaged: StorageError | None = None
-    for path in (hard_state.PATH, *segments):
+    for path in (hard_state.PATH, *paths):
         file = files.open(path)
         if file is None:
             continue
@@ -236,12 +236,12 @@ class _Log:
             data, place = file.load(), file.place
         finally:
             file.close()
-        scan = native.Scan(SEGMENT_START, header.first_index, header.previous_term)
+        scan = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
         code = scan.walk(data)
         runs = Runs(*before, scan.runs, scan.next_index - 1)
         self.last = runs.last_index, runs.last_term
         if successor is None:
-            if code and (clean or scan.misplaced or not native.segment_torn(data, scan.offset)):
+            if code and (clean or scan.misplaced or not segments.segment_torn(data, scan.offset)):
                 self._findings.append(_found(path, corrupt(place, data, scan)))
             elif clean and clean != (header.sequence, scan.offset, *self.last):
                 told = f"{clean.last_index} of term {clean.last_term}"

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from kelek import native
+from kelek.native import segments
 from kelek.tests.native import twins
 
 SIZE = 64 << 10
 
 
-def opened(path: Path, io: str = "pwrite") -> tuple[int, native.Segment]:
+def opened(path: Path, io: str = "pwrite") -> tuple[int, segments.Segment]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    native.segment_zero(fd, 0, SIZE)
-    return fd, native.Segment(fd, SIZE, io)
+    segments.segment_zero(fd, 0, SIZE)
+    return fd, segments.Segment(fd, SIZE, io)
 
 
 def wait(syncer: Any) -> None:
@@ -30,7 +31,7 @@ def wait(syncer: Any) -> None:
 
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
-    random, syncer = Random(io), native.Syncer()
+    random, syncer = Random(io), segments.Syncer()
     (one, beside), (other, twin) = opened(tmp_path / "a", io), opened(tmp_path / "b", io)
     for _ in range(50):
         offset, data = random.randrange(SIZE - 5000), random.randbytes(random.randrange(5000))
@@ -49,8 +50,8 @@ def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
 
 
 def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
-    syncer = native.Syncer()
-    bad, (fd, good) = native.Segment(-1, SIZE, "pwrite"), opened(tmp_path / "a")
+    syncer = segments.Syncer()
+    bad, (fd, good) = segments.Segment(-1, SIZE, "pwrite"), opened(tmp_path / "a")
     with pytest.raises(OSError, match="refused") as expected:
         bad.sync()
     for segment in (bad, good):
@@ -65,7 +66,7 @@ def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_more_at_once_than_there_is_room_for(tmp_path: Path) -> None:
-    syncer = native.Syncer()
+    syncer = segments.Syncer()
     fd, segment = opened(tmp_path / "a")
     for _ in range(16):
         syncer.begin(segment)
@@ -80,20 +81,20 @@ def test_the_thread_ends_with_its_owner() -> None:
     gc.collect()
     threads, files = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd"))
     for _ in range(3):
-        syncer = native.Syncer()
+        syncer = segments.Syncer()
         assert len(os.listdir("/proc/self/task")) == threads + 1
         syncer.close()
         syncer.close()
         with pytest.raises(OSError, match="closed"):
             syncer.end()
-        native.Syncer()  # Nobody closes this one.
+        segments.Syncer()  # Nobody closes this one.
         gc.collect()
     assert len(os.listdir("/proc/self/task")) == threads
     assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
-    syncer = native.Syncer()
+    syncer = segments.Syncer()
     fd, segment = opened(tmp_path / "a")
     syncer.begin(segment)
     wait(syncer)
@@ -132,8 +133,8 @@ def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
     """Good files and bad ones, ended at once or late, and too many: both tell of the same."""
     dice = Random(seed)
     files = [opened(tmp_path / name) for name in "ab"]
-    mine, other = native.Syncer(), twins.Syncer()
-    bad, bad_fd = native.Segment(-1, SIZE, "pwrite"), 1 << 20  # Python takes no -1.
+    mine, other = segments.Syncer(), twins.Syncer()
+    bad, bad_fd = segments.Segment(-1, SIZE, "pwrite"), 1 << 20  # Python takes no -1.
     running, seen = 0, set()
 
     def alike(one: Callable[[], object], twin: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from kelek import native
+from kelek.native import segments
 from kelek.tests.storage import twins
 
 SEEDS = range(150)
@@ -62,7 +63,7 @@ def test_scan_and_judge_are_their_twins(seed: int) -> None:
     random = Random(seed)
     data = damaged(random, segment(random))
     expected = twins.scan(data, START, 5, 3)
-    scan = native.Scan(START, 5, 3)
+    scan = segments.Scan(START, 5, 3)
     code = scan.walk(data)
     found = {
         "offset": scan.offset, "next_index": scan.next_index, "term": scan.term,
@@ -71,26 +72,26 @@ def test_scan_and_judge_are_their_twins(seed: int) -> None:
     }  # fmt: skip
     assert found == expected
     if code != 0 and not scan.misplaced:
-        assert native.segment_torn(data, scan.offset) == twins.torn(data, scan.offset)
+        assert segments.segment_torn(data, scan.offset) == twins.torn(data, scan.offset)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_find_and_blocks_are_their_twins(seed: int) -> None:
     random = Random(seed)
     data = damaged(random, segment(random))[START:]
-    assert native.segment_blocks(data) == twins.blocks(data)
+    assert segments.segment_blocks(data) == twins.blocks(data)
     for index in (0, 4, 5, 7, 9, 12, 2**53):
-        assert native.segment_find(data, index) == twins.find(data, index)
+        assert segments.segment_find(data, index) == twins.find(data, index)
 
 
 def test_marks_and_zeros_are_their_twins() -> None:
     for synced, epoch in [(0, 0), (4096, 1), (2**63, 2**64 - 1)]:
-        assert native.mark(synced, epoch) == twins.mark(synced, epoch)
+        assert segments.mark(synced, epoch) == twins.mark(synced, epoch)
     random = Random(1)
     for _ in range(300):
         data = bytes(random.randrange(40)) + random.randbytes(random.randrange(3)) + bytes(9)
         view = memoryview(data)[random.randrange(4) :]
-        assert native.zeros(view) == len(view) - len(bytes(view).lstrip(b"\0"))
+        assert segments.zeros(view) == len(view) - len(bytes(view).lstrip(b"\0"))
 
 
 def test_more_runs_and_blocks_than_one_call_takes() -> None:
@@ -98,10 +99,10 @@ def test_more_runs_and_blocks_than_one_call_takes() -> None:
     data = bytes(START) + b"".join(
         native.block_encode(index, index, [(0, None, b"")]) for index in range(1, count + 1)
     )
-    scan = native.Scan(START, 1, 0)
+    scan = segments.Scan(START, 1, 0)
     assert scan.walk(data) == 0
     assert scan.runs == [(index, index) for index in range(1, count + 1)]
-    places, used = native.segment_blocks(memoryview(data)[START:])
+    places, used = segments.segment_blocks(memoryview(data)[START:])
     assert (len(places), used) == (4096, 4096 * 40)
 
 
@@ -109,8 +110,8 @@ def test_more_runs_and_blocks_than_one_call_takes() -> None:
 def test_writes_land_where_they_should(tmp_path: Path, io: str) -> None:
     random = Random(3)
     with open(tmp_path / "segment", "w+b", buffering=0) as file:
-        native.segment_zero(file.fileno(), 0, 200_000)
-        segment = native.Segment(file.fileno(), 200_000, io)
+        segments.segment_zero(file.fileno(), 0, 200_000)
+        segment = segments.Segment(file.fileno(), 200_000, io)
         expected = bytearray(200_000)
         for _ in range(50):
             parts = [random.randbytes(random.randrange(40)) for _ in range(random.randrange(130))]
@@ -124,4 +125,4 @@ def test_writes_land_where_they_should(tmp_path: Path, io: str) -> None:
             segment.write(199_999, [b"ab"])
         segment.close()
     with pytest.raises(OSError, match="refused"):
-        native.segment_zero(file.fileno() if not file.closed else -1, 0, 1)
+        segments.segment_zero(file.fileno() if not file.closed else -1, 0, 1)
