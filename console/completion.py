@@ -46,8 +46,11 @@ def _topology(context: click.Context, path: str | None = None) -> Any:
     from ..actors import topology as topologies
     from ..actors.errors import OperatorError
 
-    # An option whose value is wanted ends click's parsing: arguments before it are left over.
-    path = path or context.params.get("topology") or next(iter(context.args), None)
+    path = path or context.params.get("topology")
+    arguments = [one.name for one in context.command.params if isinstance(one, click.Argument)]
+    if arguments[:1] == ["topology"]:
+        # An option whose value is wanted ends click's parsing: arguments before it are left over.
+        path = path or next(iter(context.args), None)
     try:
         return topologies.load(path or run_dir.default_path())
     except OperatorError:

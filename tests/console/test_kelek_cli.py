@@ -95,6 +95,8 @@ nodes:
         ("kelek log verify -t t.yaml --node ", {"n1", "n2"}),
         ("kelek log dump -t t.yaml --node n2", {"n2"}),
         ("kelek recover -t t.yaml --from ", {"n1", "n2"}),
+        ("kelek table map 1 2 --node o", {"other"}),
+        ("kelek log dump somewhere --node ", {"n1", "n2"}),
         ("kelek log members remove -t t.yaml ", {"n1", "n2", "other"}),
         ("kelek log transfer -t t.yaml o", {"other"}),
         ("kelek log transfer -t nowhere.yaml ", set()),
@@ -110,7 +112,8 @@ def test_the_shell_completes_what_the_topology_knows(
     line: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("t.yaml").write_text(TOPOLOGY)
+    for name in ("t.yaml", "topology.yaml"):
+        Path(name).write_text(TOPOLOGY)
     program, *words = line.split(" ")
     command = main if program == "kelek" else supervisor_cli.main
     complete = ShellComplete(command, {}, program, "_COMPLETE")
