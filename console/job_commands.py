@@ -23,7 +23,8 @@ from .table_doors import REACH_MS, Where, find_tables, opened_table
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # The others hand out a range.
 DONE_WORDS = {"map": "mapped", "copy": "copied", "range": "handed out"}
-NUMBERS = "apid", "request_type", "table", "target", "rows", "bytes", "chunks", "puts", "deletes"
+AMOUNTS = "rows", "bytes", "chunks", "puts", "deletes"
+NUMBERS = "apid", "request_type", "table", "target", *AMOUNTS
 TIMES = "started", "ended"
 HEADS = ("node", "job", "kind", "table", "into", "state", "rows", "puts", "deletes", "began", "s")
 RUNNING, DONE = "running", "done"
@@ -157,6 +158,9 @@ def follow(job: Begun, output: str, wait: bool) -> None:
     except KeyboardInterrupt:
         way_out = f"see it: {job.command}; end it: {job.command} --end"
         raise Ending(f"{job.name} goes on; {way_out}", INTERRUPTED) from None
+    except TableRefused as error:
+        way_out = "what it has written stays; begin it again"
+        raise Ending(f"{job.name} is lost with its process: {error}; {way_out}", FAILED) from error
     except TableError as error:
         raise Ending(f"{job.name}: {error}; see it: {job.command}", FAILED) from error
     found = job_of(job.node, told)
@@ -233,7 +237,7 @@ def show_job(job: Job, output: str) -> None:
         return
     for name, value in job.items():
         text = time_text(value) if name in TIMES else value
-        click.echo(f"{name:<14} {f'{text:,}' if isinstance(text, int) else text}")
+        click.echo(f"{name:<14} {f'{text:,}' if name in AMOUNTS else text}")
 
 
 def ended(node: Node, apid: int) -> Job:

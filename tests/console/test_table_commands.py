@@ -345,6 +345,13 @@ def test_a_job_that_ends_badly(cluster: Cluster, state: str, said: str) -> None:
         assert fails("table", *words) == (endings.FAILED, f"kelek: job {JOB} of n1 {said}")
 
 
+def test_a_job_that_is_lost(cluster: Cluster) -> None:
+    cluster.world.lost_jobs.add(JOB)
+    code, line = fails("table", "copy", "7", "9")
+    assert code == endings.FAILED
+    assert line.startswith(f"kelek: job {JOB} of n1 is lost with its process: no such job; what it")
+
+
 def test_map(cluster: Cluster) -> None:
     pytest.importorskip("wasmtime")
     Path("m.wat").write_text("(module)")
