@@ -78,9 +78,14 @@ def checked_apid(apid: int) -> int:
 def checked_key(key: Data) -> bytes:
     """Raises TypeError, TableTooLarge."""
     data = _bytes("a key", key)
-    if not 0 < len(data) <= KEY_BYTES_MAX:
-        raise TableTooLarge(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(data)}")
+    check_key_size(len(data))
     return data
+
+
+def check_key_size(size: int) -> None:
+    """Raises TableTooLarge."""
+    if not 0 < size <= KEY_BYTES_MAX:
+        raise TableTooLarge(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {size}")
 
 
 def checked_keys(keys: Iterable[Data]) -> list[bytes]:
@@ -101,9 +106,14 @@ def checked_bound(bound: Data) -> bytes:
 def checked_value(value: Data) -> bytes:
     """Raises TypeError, TableTooLarge."""
     data = _bytes("a value", value)
-    if len(data) > VALUE_BYTES_MAX:
-        raise TableTooLarge(f"a value has at most {VALUE_BYTES_MAX} bytes, not {len(data)}")
+    check_value_size(len(data))
     return data
+
+
+def check_value_size(size: int) -> None:
+    """Raises TableTooLarge."""
+    if size > VALUE_BYTES_MAX:
+        raise TableTooLarge(f"a value has at most {VALUE_BYTES_MAX} bytes, not {size}")
 
 
 def sync_flags(sync: str) -> int:

@@ -3,19 +3,24 @@
 pyarrow is imported with this module, which is imported when somebody asks for Arrow.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
 import pyarrow
+import pyarrow.compute
 
 from ..native.columns import cut_columns
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import block_from_entries
 from ..protocols.zerodb import requests
 from ..protocols.zerodb.answers import Answer
+from ..protocols.zerodb.columns import OFFSET_BYTES, Column
 from ..protocols.zerodb.values import NO_MORE_DATA, PACKED
 from ..protocols.zmqraft.requests import Part
+from .arguments import check_key_size, check_value_size
 from .table_steps import Page, pairs_of
 
 COLUMNS = ("key", "value")
-OFFSET_BYTES = 4
 ENTRY_SCHEMA = pyarrow.schema(
     [
         ("index", pyarrow.int64()),
@@ -86,3 +91,73 @@ def entries_of(part: Part) -> pyarrow.RecordBatch:
         for field, parts in zip(ENTRY_SCHEMA, buffers, strict=True)
     ]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=ENTRY_SCHEMA)
+
+
+def packs_of(
+    batches: Iterable[pyarrow.RecordBatch], bytes_max: int
+) -> Iterator[tuple[Column, Column]]:
+    """Keys and values for one put each, of about bytes_max, taken from the columns key and value.
+
+    Raises TypeError, ValueError and TableTooLarge.
+    """
+    for batch in batches:
+        keys, found = (_frames_of(batch, name) for name in COLUMNS)
+        first = 0
+        while first < len(keys):
+            last = _end_of_pack(keys, found, first, bytes_max)
+            yield _cut(keys, first, last), _cut(found, first, last)
+            first = last
+
+
+class _Frames:
+    """A column, and where its items lie in memory."""
+
+    def __init__(self, array: pyarrow.Array) -> None:
+        _, offsets, data = array.buffers()
+        places = memoryview(offsets or bytes(OFFSET_BYTES)).cast("B").cast("i")
+        self.offsets = places[array.offset : array.offset + len(array) + 1]
+        self.data = data if data is not None else pyarrow.py_buffer(b"")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+def _frames_of(batch: pyarrow.RecordBatch, name: str) -> _Frames:
+    if name not in batch.schema.names:
+        raise ValueError(f"no column {name}; there are: {', '.join(batch.schema.names)}")
+    array = batch.column(name)
+    if array.null_count:
+        raise ValueError(f"column {name}: a table holds no null")
+    if array.type not in (pyarrow.binary(), pyarrow.string()):
+        raise TypeError(f"column {name} is {array.type}; cast it to binary")
+    if len(array):
+        sizes = pyarrow.compute.min_max(pyarrow.compute.binary_length(array)).as_py()
+        for size in sizes.values():
+            (check_key_size if name == "key" else check_value_size)(size)
+    return _Frames(array)
+
+
+def _end_of_pack(keys: _Frames, found: _Frames, first: int, bytes_max: int) -> int:
+    """As many items as fit, but one at least."""
+
+    def size(last: int) -> int:
+        return int(keys.offsets[last] + found.offsets[last])
+
+    places = range(first + 2, len(keys) + 1)
+    return first + 1 + bisect_right(places, size(first) + bytes_max, key=size)
+
+
+def _cut(frames: _Frames, first: int, last: int) -> Column:
+    """Some of the items, with offsets that begin with 0."""
+    offsets = frames.offsets[first : last + 1]
+    start, end = offsets[0], offsets[-1]
+    placed = pyarrow.compute.subtract(
+        pyarrow.Array.from_buffers(
+            pyarrow.int32(), len(offsets), [None, pyarrow.py_buffer(offsets)]
+        ),
+        pyarrow.scalar(start, pyarrow.int32()),
+    )
+    return Column(
+        placed.buffers()[1].slice(0, OFFSET_BYTES * len(offsets)).to_pybytes(),
+        frames.data.slice(start, end - start).to_pybytes(),
+    )

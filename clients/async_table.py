@@ -26,10 +26,12 @@ from .table_steps import (
     TIMEOUT_MS,
     Change,
     Pair,
+    Puts,
     RangeJob,
     Scan,
     TableSteps,
     TableTuning,
+    arrow,
     checked_pairs,
     make_client,
     timed_out,
@@ -185,9 +187,36 @@ class AsyncTable(AsyncTurning):
         wait long. progress is called with the number acknowledged so far.
         """
         puts = self._steps.puts(ttl_s)
+        added = (puts.add(pack) async for pack in _packs(pairs))
+        return await self._write_all(puts, added, progress)
+
+    async def put_arrow(
+        self,
+        batches: Iterable["pyarrow.RecordBatch"],
+        *,
+        ttl_s: float | None = None,
+        bytes_max: int = PACK_BYTES,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """As put_many(), with the columns key and value; see kelek.Table.put_arrow()."""
+        puts = self._steps.puts(ttl_s)
+        packed = arrow().packs_of(batches, bytes_max)
+
+        async def added() -> AsyncGenerator[Generator[Step, None, None], None]:
+            for pack in packed:
+                yield puts.add_columns(*pack)
+
+        return await self._write_all(puts, added(), progress)
+
+    async def _write_all(
+        self,
+        puts: Puts,
+        added: AsyncIterable[Generator[Step, None, None]],
+        progress: Callable[[int], object] | None,
+    ) -> int:
         try:
-            async for pack in _packs(pairs):
-                await self._write(puts.add(pack))
+            async for steps in added:
+                await self._write(steps)
                 if progress is not None:
                     progress(puts.written)
             while puts.open:

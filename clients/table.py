@@ -16,20 +16,23 @@ from .errors import TableError, TableTimeout
 from .links import Links
 from .table_steps import (
     DEFAULT_OPTIONS,
+    PACK_BYTES,
     TABLE_LIMITS,
     TIMEOUT_MS,
     Change,
     Pair,
+    Puts,
     RangeJob,
     Scan,
     TableSteps,
     TableTuning,
+    arrow,
     checked_pairs,
     make_client,
     packs,
     timed_out,
 )
-from .turning import Turning
+from .turning import Step, Turning
 
 if TYPE_CHECKING:
     import pyarrow
@@ -182,9 +185,34 @@ class Table(Turning):
         written before.
         """
         puts = self._steps.puts(ttl_s)
+        return self._write_all(puts, (puts.add(pack) for pack in packs(pairs)), progress)
+
+    def put_arrow(
+        self,
+        batches: Iterable["pyarrow.RecordBatch"],
+        *,
+        ttl_s: float | None = None,
+        bytes_max: int = PACK_BYTES,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """As put_many(), with what the columns key and value hold, binary or text: no object is
+        made for a row. Raises TableError when pyarrow is not installed.
+
+        bytes_max   of keys and values in one request, if they are more than one
+        """
+        puts = self._steps.puts(ttl_s)
+        packed = arrow().packs_of(batches, bytes_max)
+        return self._write_all(puts, (puts.add_columns(*pack) for pack in packed), progress)
+
+    def _write_all(
+        self,
+        puts: Puts,
+        added: Iterable[Generator[Step, None, None]],
+        progress: Callable[[int], object] | None,
+    ) -> int:
         try:
-            for pack in packs(pairs):
-                self._run(puts.add(pack))
+            for steps in added:
+                self._run(steps)
                 if progress is not None:
                     progress(puts.written)
             while puts.open:

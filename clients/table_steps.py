@@ -6,7 +6,7 @@ kelek.AsyncTable leaves them to asyncio (async_table.py). Nothing here reads, se
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -276,8 +276,18 @@ class TableSteps:
         self, pairs: list[Pair], ttl_s: float | None = None, session: int = 0
     ) -> Exchange:
         """Puts a few pairs on their way, in one request."""
-        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=session)
         keys, data = [key for key, _ in pairs], [value for _, value in pairs]
+        return self.begin_put_columns(keys, data, ttl_s, session)
+
+    def begin_put_columns(
+        self,
+        keys: Sequence[bytes],
+        data: Sequence[bytes],
+        ttl_s: float | None = None,
+        session: int = 0,
+    ) -> Exchange:
+        """The same, of keys and their values."""
+        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=session)
         return self._begin(requests.Put(self.number, keys, data, self._write_flags, extension))
 
     def puts(self, ttl_s: float | None) -> "Puts":
@@ -585,11 +595,23 @@ class Puts:
 
     def add(self, pairs: list[Pair]) -> Generator[Step, None, None]:
         """Puts a pack on its way, when there is room; takes what is acknowledged."""
+        yield from self._make_room()
+        self._sent.append((self._steps.begin_put(pairs, self._ttl_s), len(pairs)))
+        yield Rest(0)  # It is sent now.
+
+    def add_columns(
+        self, keys: Sequence[bytes], data: Sequence[bytes]
+    ) -> Generator[Step, None, None]:
+        """The same with keys and their values."""
+        yield from self._make_room()
+        exchange = self._steps.begin_put_columns(keys, data, self._ttl_s)
+        self._sent.append((exchange, len(keys)))
+        yield Rest(0)
+
+    def _make_room(self) -> Generator[Step, None, None]:
         client = self._steps.client
         while self._sent and (self._sent[0][0].done or not client.has_room):
             yield from self.settle()
-        self._sent.append((self._steps.begin_put(pairs, self._ttl_s), len(pairs)))
-        yield Rest(0)  # It is sent now.
 
     def settle(self) -> Generator[Step, None, None]:
         """Waits for the oldest. Raises TableRefused with how many pairs are written."""

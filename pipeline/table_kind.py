@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from .kind import Given, Kind
-from .table_options import columns_of, read_options
+from .table_options import columns_of, read_options, write_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -23,6 +23,18 @@ class TableKind(Kind):
 
         options = read_options(given)
         return (PushingReader if options.pushdown else TableReader)(options, schema)
+
+    def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        from .table_write import TableWriter
+
+        return TableWriter(write_options(given), schema, overwrite)
+
+    def stream_writer(
+        self, given: Given, schema: "StructType", overwrite: bool
+    ) -> "DataSourceStreamWriter":
+        from .table_write import TableStreamWriter
+
+        return TableStreamWriter(write_options(given), schema, overwrite)
 
 
 KIND = TableKind()

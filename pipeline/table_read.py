@@ -7,7 +7,7 @@ plain values, and ZeroMQ is used in partitions() and read() alone.
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from .errors import PipelineError, SchemaError
 from .formats import Column, Decoded, decode
 from .table_filters import Wanted, narrowed
-from .table_options import DROP, FAIL, ReadOptions
+from .table_options import DROP, FAIL, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -161,17 +161,16 @@ class PushingReader(TableReader):
         return rest
 
 
-def open_table(options: Any, url: str = "") -> "Table":
+def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":
     """The table of a source's, or sink's options; url: at this server alone."""
     from ..clients.table import Table
+    from ..clients.table_steps import TableTuning
 
-    return Table(
-        url or options.urls,
-        options.table,
-        timeout_ms=options.timeout_ms,
-        sync=getattr(options, "sync", "partsync"),
-        stale=getattr(options, "stale", False),
-    )
+    urls, timeout_ms = url or options.urls, options.timeout_ms
+    if isinstance(options, ReadOptions):
+        return Table(urls, options.table, timeout_ms=timeout_ms, stale=options.stale)
+    tuning = TableTuning(requests_max=options.in_flight)
+    return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
 
 
 def _listed(table: "Table", keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:

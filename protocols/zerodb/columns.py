@@ -2,17 +2,45 @@
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
+from typing import overload
 
 from ...native import NativeError
 from ...native.ops import cut_column
 
 COLUMN_BYTES_MAX = 2**32 - 1
+OFFSET_BYTES = 4
+
+
+class Column(Sequence[bytes]):
+    """Items that are a column already, as whoever has Arrow has them; cut only when looked at."""
+
+    def __init__(self, offsets: bytes, data: bytes) -> None:
+        """The frames that join() would make of the items."""
+        self.offsets = offsets
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.offsets) // OFFSET_BYTES - 1
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | Sequence[bytes]:
+        return self._items[place]
+
+    @cached_property
+    def _items(self) -> list[bytes]:
+        return list(cut_column(self.offsets, self.data))
 
 
 def join(items: Sequence[bytes]) -> list[bytes]:
     """[offsets, bytes]: item i lies from offset i up to offset i + 1, each u32 little endian; the
     first is 0. Raises ValueError when all items have 4 GiB or more."""
+    if isinstance(items, Column):
+        return [items.offsets, items.data]
     data = b"".join(items)
     if len(data) > COLUMN_BYTES_MAX:
         raise ValueError(f"a column of {len(data)} bytes")

@@ -61,13 +61,13 @@ class Put(NamedTuple):
     """Stores values; a later one of equal keys wins. An expiry or session of a key ends."""
 
     table: int
-    keys: list[bytes]
-    values: list[bytes]
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
 
 
 class Delete(NamedTuple):
     table: int
-    keys: list[bytes]
+    keys: Sequence[bytes]
 
 
 class DeleteRange(NamedTuple):
@@ -118,7 +118,7 @@ class Expiry(NamedTuple):
 
     table: int
     at_ms: int  # Unix time.
-    keys: list[bytes]
+    keys: Sequence[bytes]
 
 
 class Attach(NamedTuple):
@@ -126,7 +126,7 @@ class Attach(NamedTuple):
 
     table: int
     session: int
-    keys: list[bytes]
+    keys: Sequence[bytes]
 
 
 class SessionOpen(NamedTuple):

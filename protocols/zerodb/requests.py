@@ -3,6 +3,7 @@
 A request is read from frames by codec.decode_request() and written by codec.encode_request().
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import ops, values
@@ -85,8 +86,8 @@ class Scan(NamedTuple):
 
 class Put(NamedTuple):
     table: int
-    keys: list[bytes]
-    values: list[bytes]
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
     flags: int = 0  # PARTSYNC, FULLSYNC
     extension: Extension = NO_EXTENSION
 

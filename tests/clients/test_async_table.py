@@ -127,6 +127,9 @@ def test_arrow(cluster: Cluster) -> None:
             await table.put_many(PAIRS)
             batches = [batch async for batch in table.to_arrow()]
             assert pyarrow.Table.from_batches(batches).num_rows == 5000
+            async with kelek.AsyncTable(cluster.urls, 2) as other:
+                assert await other.put_arrow(batches) == 5000
+                assert await other.count() == 5000
             job = await table.range_job(end=PAIRS[7][0])
             batches = [batch async for batch in table.chunks_arrow(job)]
             assert [batch.num_rows for batch in batches] == [3, 3, 1]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -345,6 +346,46 @@ def test_a_job_as_arrow(tmp_path: Path, features: int) -> None:
         assert next(early).num_rows == 3
         early.close()
         assert table.count() == 20, "chunks that were asked for and not read are in nobody's way"
+
+
+def test_arrow_is_written_in_packs(cluster: Cluster) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    big = [(b"big", bytes(300_000)), (b"small", b""), *PAIRS]
+    columns = [pyarrow.array([pair[i] for pair in big], pyarrow.binary()) for i in (0, 1)]
+    batch = pyarrow.RecordBatch.from_arrays(columns, ["key", "value"])
+    seen: list[int] = []
+    with kelek.Table(cluster.urls, 1) as table:
+        cut = [batch.slice(0, 1), batch.slice(1, 0), batch.slice(1, 2001), batch.slice(2002)]
+        assert table.put_arrow(cut, bytes_max=10_000, progress=seen.append) == len(big)
+        assert list(table.scan()) == sorted(big)
+        text = pyarrow.RecordBatch.from_pydict({"value": ["ö"], "key": ["text"]})
+        assert table.put_arrow([text]) == 1
+        assert table.get(b"text") == "ö".encode()
+        assert table.put_arrow([]) == 0
+    puts = [it for it in cluster.world.writes if isinstance(it, requests.Put)]
+    sizes = [sum(map(len, [*put.keys, *put.values])) for put in puts]
+    assert sizes[0] == 300_003
+    assert max(sizes[1:]) <= 10_000
+    assert len(puts) < 15
+    assert seen[-1] == len(big)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"key": [b"k"]}, "no column value; there are: key"),
+        ({"key": [b"k", None], "value": [b"", b""]}, "column key: a table holds no null"),
+        ({"key": [1], "value": [b""]}, "column key is int64; cast it to binary"),
+        ({"key": [b"k", b""], "value": [b"", b""]}, "a key has 1 to 65536 bytes, not 0"),
+        ({"key": [b"k" * 65_537], "value": [b""]}, "a key has 1 to 65536 bytes, not 65537"),
+    ],
+)
+def test_arrow_that_no_table_holds(cluster: Cluster, columns: Any, words: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    batch = pyarrow.RecordBatch.from_pydict(columns)
+    with kelek.Table(cluster.urls) as table, pytest.raises((ValueError, TypeError), match=words):
+        table.put_arrow([batch])
+    assert cluster.world.writes == []
 
 
 def test_a_job_of_keys(cluster: Cluster) -> None:

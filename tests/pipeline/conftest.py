@@ -15,6 +15,7 @@ import pytest
 
 from kelek.tests.conftest import ROOT, Shell, free_ports
 
+TEST_S = 400  # The first one waits for a JVM and a node, which took 110 s on a very busy machine.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -39,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.fixture(scope="session")

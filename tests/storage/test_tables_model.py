@@ -4,6 +4,7 @@ restarts, crashes, checkpoints and everything that an entry may hold."""
 import shutil
 import struct
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class Model:
         self.at.pop((table, key), None)
         self.session_of.pop((table, key), None)
 
-    def remove(self, table: int, keys: list[bytes]) -> None:
+    def remove(self, table: int, keys: Sequence[bytes]) -> None:
         for key in keys:
             self.tables.get(table, {}).pop(key, None)
             self.free(table, key)

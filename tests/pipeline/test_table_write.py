@@ -1,0 +1,173 @@
+"""Tables written by Spark: by batches and streams, in place of what was there, with deletes."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.protocols.zerodb import requests
+from kelek.tests.clients.table_world import Cluster
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+table_write = pytest.importorskip("kelek.pipeline.table_write")
+table_options = pytest.importorskip("kelek.pipeline.table_options")
+
+
+def given(url: str, number: int, **options: Any) -> dict[str, str]:
+    chosen = {"kind": "table", "urls": url, "table": number, **options}
+    return {name: str(value) for name, value in chosen.items()}
+
+
+def content(url: str, number: int) -> list[tuple[bytes, bytes]]:
+    with kelek.Table(url, number) as table:
+        return list(table.scan())
+
+
+# ---- with Spark ----
+
+
+def test_written_and_read_back(spark: Any, node: str, number: int) -> None:
+    options = given(
+        node, number, keyFormat="be64", valueFormat="msgpack", batchBytes="4k", inFlight=4
+    )
+    frame = spark.range(5000).selectExpr(
+        "id AS key", "named_struct('half', id / 2, 'words', array(string(id))) AS value"
+    )
+    frame.write.format("kelek").mode("append").options(**options).save()
+    read = given(
+        node, number, keyFormat="be64", valueFormat="msgpack",
+        valueSchema="half DOUBLE, words ARRAY<STRING>",
+    )  # fmt: skip
+    back = spark.read.format("kelek").options(**read).load()
+    assert back.exceptAll(frame).count() == 0
+    assert back.count() == 5000
+    frame.where("key < 3").write.format("kelek").mode("append").options(**options).save()
+    assert back.count() == 5000, "a key that comes again is the same key"
+
+
+def test_in_place_of_what_was_there(spark: Any, node: str, number: int) -> None:
+    with kelek.Table(node, number) as table:
+        table.put_many([(b"%04d" % n, b"old") for n in range(3000)])
+        before = set(table.tables())
+    options = given(node, number, keyFormat="utf8", valueFormat="utf8")
+    frame = spark.range(1000, 1500).selectExpr(
+        "lpad(string(2 * id), 4, '0') AS key", "'new' AS value"
+    )
+    frame.write.format("kelek").mode("overwrite").options(**options).save()
+    assert content(node, number) == [(b"%04d" % n, b"new") for n in range(2000, 3000, 2)]
+    broken = frame.selectExpr("key", "IF(key = '2400', NULL, value) AS value")
+    with pytest.raises(Exception, match="a value can't be written: it is null"):
+        broken.write.format("kelek").mode("overwrite").options(**options).save()
+    assert len(content(node, number)) == 500, "nothing is switched in unless all is written"
+    frame.where("key = 'x'").write.format("kelek").mode("overwrite").options(**options).save()
+    assert content(node, number) == []
+    with kelek.Table(node, number) as table:
+        assert set(table.tables()) == before, "tables that were filled for it are gone"
+
+
+def test_a_stream_and_its_deletes(spark: Any, node: str, number: int, tmp_path: Path) -> None:
+    for name, ids, deletes in (("a", range(300), "false"), ("b", range(100), "id % 2 = 0")):
+        spark.createDataFrame([(n,) for n in ids], "id BIGINT").selectExpr(
+            "id AS key", f"'{name}' AS value", f"{deletes} AS gone"
+        ).coalesce(1).write.mode("append").parquet(f"{tmp_path}/rows")
+        query = (
+            spark.readStream.schema("key BIGINT, value STRING, gone BOOLEAN")
+            .parquet(f"{tmp_path}/rows")
+            .writeStream.format("kelek")
+            .options(
+                **given(node, number, keyFormat="be64", valueFormat="utf8", deleteColumn="gone"),
+                checkpointLocation=f"{tmp_path}/checkpoint",
+            )
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        assert query.exception() is None
+    expected = {n: b"b" if n < 100 else b"a" for n in range(300) if n >= 100 or n % 2}
+    found = {int.from_bytes(key, "big"): value for key, value in content(node, number)}
+    assert found == expected
+
+
+def test_what_no_table_takes_is_said_in_the_driver(spark: Any, node: str, number: int) -> None:
+    frame = spark.createDataFrame([("k", b"v", 1)], "key STRING, value BINARY, n INT")
+    for columns, options, words in (
+        (["key", "value"], {}, "column key is string, which keyFormat raw is not: cast it"),
+        (["key", "n"], {}, "the columns of a table are key, value, not key, n"),
+        (["key", "value"], {"sync": "maybe"}, "option sync is async, partsync or fullsync"),
+        (["key", "value"], {"rowLimit": 1}, "unknown option 'rowlimit'"),
+        (["key", "value", "n"], {"keyFormat": "utf8", "deleteColumn": "n"}, "n is no boolean"),
+    ):
+        writer = frame.select(*columns).write.format("kelek").mode("append")
+        with pytest.raises(Exception, match=words):
+            writer.options(**given(node, number, **options)).save()
+
+
+# ---- without ----
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+def options_of(cluster: Cluster, **options: Any) -> Any:
+    return table_options.write_options(given(",".join(cluster.urls), 3, **options))
+
+
+def test_the_last_row_of_a_key_counts(cluster: Cluster) -> None:
+    rows = [("a", "1", False), ("b", "1", None), ("a", "2", True), ("c", None, True)]
+    more = [("c", "3", False), ("b", "4", False), ("b", None, True), ("b", "5", False)]
+    schema = pa.schema([("key", pa.string()), ("value", pa.string()), ("gone", pa.bool_())])
+    batches = [
+        pa.RecordBatch.from_pylist(
+            [dict(zip(schema.names, row, strict=True)) for row in some], schema
+        )
+        for some in (rows, more)
+    ]
+    options = options_of(cluster, keyFormat="utf8", valueFormat="utf8", deleteColumn="gone")
+    done = table_write.write_rows(options, iter(batches))
+    assert (done.puts, done.deletes) == (3, 2)
+    assert cluster.world.tables[3] == {b"b": b"5", b"c": b"3"}
+
+
+def test_a_limited_task_takes_its_time(cluster: Cluster, monkeypatch: Any) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    columns = [pa.array([b"%06d" % n for n in range(1000)]), pa.array([bytes(94)] * 1000)]
+    batch = pa.RecordBatch.from_arrays(columns, ["key", "value"])
+
+    def taken(**limits: Any) -> float:
+        began = now[0]
+        parts = list(table_write.paced(options_of(cluster, **limits), iter([batch, batch])))
+        assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch, batch]))
+        return now[0] - began
+
+    assert taken() == 0
+    assert taken(rowsPerSecond=500) == pytest.approx(4, rel=0.1)
+    assert taken(bytesPerSecond="100k") == pytest.approx(2, rel=0.2)
+    assert taken(bytesPerSecond="100k", rowsPerSecond=100) == pytest.approx(20, rel=0.1)
+
+
+def test_what_is_on_the_way_is_limited(cluster: Cluster) -> None:
+    columns = [pa.array([b"%06d" % n for n in range(1000)]), pa.array([bytes(94)] * 1000)]
+    batch = pa.RecordBatch.from_arrays(columns, ["key", "value"])
+    options = options_of(cluster, batchBytes=10_000, inFlight=2)
+    assert table_write.write_rows(options, iter([batch])).puts == 1000
+    puts = [it for it in cluster.world.writes if isinstance(it, requests.Put)]
+    assert [len(put.keys) for put in puts] == [100] * 10
+    with table_write.open_table(options) as table:
+        assert table._client.setup.requests_max == 2
+
+
+def test_what_is_stale() -> None:
+    old, new = [b"a", b"b", b"d", b"f"], [b"b", b"c", b"d", b"e"]
+    assert list(table_write.stale(iter(old), iter(new))) == [b"a", b"f"]
+    assert list(table_write.stale(iter(old), iter([]))) == old
+    assert list(table_write.stale(iter([]), iter(new))) == []
