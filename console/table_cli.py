@@ -199,6 +199,9 @@ def load(number: int, file: str, output: str, **options: Any) -> None:
 @output_option
 @click.option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
               help="Of keys and values in CSV.")  # fmt: skip
+@click.option("--snapshot", is_flag=True,
+              help="The table as it is now; without it what is written meanwhile may be in FILE or "
+                   "not.")  # fmt: skip
 @click.argument("file", type=click.Path(allow_dash=True))
 @endings.spoken
 def export(number: int, file: str, output: str, **options: Any) -> None:

@@ -17,7 +17,6 @@ import click
 
 from ..clients.arguments import checked_key, checked_value
 from ..clients.errors import TableTooLarge
-from ..clients.table import Table
 from .endings import FAILED, Ending
 from .loading import Progress, lines_of, progress, told_so_far
 from .output import show_json
@@ -286,10 +285,13 @@ def export(number: int, name: str, output: str, options: Where) -> None:
     with opened_table(number, options) as table:
         total = table.count(**asked) if sys.stderr.isatty() else None
         with target_of(name, form) as file, exported(total) as show:
+            job = table.range_job(**asked) if options["snapshot"] else None
             if form == "parquet":
-                counts = write_parquet(file, table, asked)
+                batches = table.chunks_arrow(job) if job else table.to_arrow(**asked)
+                counts = write_parquet(file, batches)
             else:
-                counts = write_text(file, table.scan_pages(**asked), form, options["encoding"])
+                pages = table.chunks(job) if job else table.scan_pages(**asked)
+                counts = write_text(file, pages, form, options["encoding"])
             count = 0
             for count in counts:
                 show(count)
@@ -307,11 +309,15 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
         return
     part = Path(f"{name}.part")
     try:
-        with part.open("wb") as file:
+        file = part.open("wb")
+    except OSError as error:
+        raise Ending(f"{name}: {error.strerror}; give a file that can be written") from error
+    try:
+        with file:
             yield file
         part.replace(name)
     except OSError as error:
-        raise Ending(f"{name}: {error.strerror}; give a file that can be written") from error
+        raise Ending(f"{name}: {error.strerror}; it is not written", FAILED) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -364,15 +370,15 @@ def write_text(
         yield count
 
 
-def write_parquet(file: IO[bytes], table: Table, asked: dict[str, Any]) -> Iterator[int]:
-    """Writes pages as row groups; yields how many rows are written."""
+def write_parquet(file: IO[bytes], batches: Iterable[Any]) -> Iterator[int]:
+    """Writes record batches as row groups; yields how many rows are written."""
     parquet = need_parquet()
     import pyarrow
 
     schema = pyarrow.schema([("key", pyarrow.binary()), ("value", pyarrow.binary())])
     count = 0
     with parquet.ParquetWriter(file, schema) as writer:
-        for batch in table.to_arrow(**asked):
+        for batch in batches:
             writer.write_batch(batch)
             count += batch.num_rows
             yield count

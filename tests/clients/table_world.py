@@ -200,6 +200,7 @@ class Server:
         match request:
             case requests.RangeJob():
                 apid = len(jobs) + 1
+                self.world.job_request = request
                 table = self.world.table(request.table)
                 keys = self.world.within(request.table, request.start, b"", request.end)
                 jobs[apid] = [(key, table[key]) for key in keys]

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from kelek.console import endings
 from kelek.console.kelek_cli import main
 from kelek.console.shell import Shell
+from kelek.protocols.zerodb.requests import RangeJob
 from kelek.protocols.zerodb.values import TableOptions
 from kelek.tests.clients.table_world import JOB, Cluster
 
@@ -165,6 +166,10 @@ def test_what_is_exported_can_be_loaded(
     ok("table", "export", "1", name, *options, "--prefix", "a")
     ok("table", "load", "3", name, *options)
     assert cluster.world.tables[3] == {b"a": b"1"}
+    ok("table", "export", "1", name, *options, "--snapshot")
+    assert isinstance(cluster.world.job_request, RangeJob)
+    ok("table", "load", "4", name, *options)
+    assert cluster.world.tables[4] == pairs
 
 
 def test_columns_of_other_types(cluster: Cluster) -> None:
@@ -262,6 +267,14 @@ def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
     assert code == endings.FAILED
     assert "is no UTF-8; add --encoding base64, or --format jsonl" in line
     assert not Path("f.csv").exists()
+
+
+def test_an_export_to_a_full_disk(cluster: Cluster) -> None:
+    cluster.world.tables[1] = {b"k": b"v" * 100_000}
+    Path("f.csv.part").symlink_to("/dev/full")
+    assert fails("table", "export", "1", "f.csv") == (
+        endings.FAILED, "kelek: f.csv: No space left on device; it is not written"
+    )  # fmt: skip
 
 
 def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
