@@ -20,6 +20,7 @@ from .values import (
     VERSION,
     Extension,
     decode_extension,
+    echoed,
 )
 
 Frames = Sequence[bytes]
@@ -95,6 +96,8 @@ def decode_request(frames: Frames) -> Request:
             extension = decode_extension(header, 4 if flagged else 3)
         return decoder(frames, flags, extension)
     except ValueError as problem:
+        if extension is NO_EXTENSION:
+            extension = echoed(header, 4 if flagged else 3)
         odd = isinstance(problem, _OddKeyError)
         code = values.REQUEST_ERROR if odd else error_code(request_type)
         error = RequestError(request_type, code, str(problem), extension)

@@ -184,6 +184,15 @@ def encode_extension(extension: Extension) -> bytes:
     return EXTENSION_MAGIC + data[: size - 4]
 
 
+def echoed(header: bytes, offset: int) -> Extension:
+    """What of an extension that can't be read tells its client which request is refused: the
+    reqid, if that much is there."""
+    data = header[offset:]
+    if not data.startswith(EXTENSION_MAGIC) or len(data) < EXTENSION_BYTES_MIN:
+        return NO_EXTENSION
+    return Extension(reqid=data[EXTENSION_BYTES_MIN - REQID_BYTES : EXTENSION_BYTES_MIN])
+
+
 def decode_extension(header: bytes, offset: int) -> Extension:
     """Decodes what stands behind a header's last byte of the text.
 

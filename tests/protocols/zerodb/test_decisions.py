@@ -300,6 +300,12 @@ def test_our_extension_begins_behind_the_last_byte_of_the_text(head: bytes, flag
         error = refused(head + OURS + wrong, *frames)
         assert error.request_type == head[2]
         assert error.text.startswith("frame 0: ")
+        # Whose it is can be read all the same: else its client would wait in vain.
+        assert error.extension.reqid == (REQID if len(wrong) >= len(fields) else b"")
+    never = (2**60).to_bytes(8, "little")
+    error = refused(head + OURS + fields + bytes(4) + never, *frames)
+    assert error.text.startswith("frame 0: expected a time to live of")
+    assert error.extension.reqid == REQID
     assert "version 02" in refused(head + b"\x6b\x4c\x4b\x02" + fields, *frames).text
 
 

@@ -189,7 +189,7 @@ def test_a_time_to_live_beyond_all_numbers_is_refused() -> None:
         put = requests.Put(5, [b"k"], [b"v"], 1, Extension(reqid=b"r" * 12, ttl_ms=ttl_ms))
         answer = Whole().serve([(False, encode_request(put))])[b"0"]
         decoded = answers.decode_answer(answer[0])
-        assert (decoded.code, decoded.reqid) == (values.ERROR, b"")
+        assert (decoded.code, decoded.reqid) == (values.ERROR, b"r" * 12)
         assert str(values.TTL_MS_MAX) in decoded.text
 
 
