@@ -7,9 +7,12 @@ from ..protocols.zerodb.values import (
     FULLSYNC,
     KEY_BYTES_MAX,
     LIMIT_MAX,
+    OPTION_LIMITS,
     PARTSYNC,
     TABLE_MAX,
+    TTL_MS_MAX,
     VALUE_BYTES_MAX,
+    TableOptions,
 )
 from .errors import TableTooLarge
 
@@ -66,13 +69,20 @@ def checked_table(number: int) -> int:
     return number
 
 
-def checked_apid(apid: int) -> int:
+def checked_number(what: str, number: int, least: int = 0, most: int = LIMIT_MAX) -> int:
+    """Raises TypeError, ValueError: nothing else can be written into a request."""
+    if not isinstance(number, int):
+        raise TypeError(f"{what} is a number, not {type(number).__name__}")
+    if not least <= number <= most:
+        raise ValueError(f"{what} is a number from {least} to {most}, not {number}")
+    return number
+
+
+def checked_options(options: TableOptions) -> TableOptions:
     """Raises TypeError, ValueError."""
-    if not isinstance(apid, int):
-        raise TypeError(f"a job is a number, not {type(apid).__name__}")
-    if not 0 <= apid <= LIMIT_MAX:
-        raise ValueError(f"a job is a number from 0 to {LIMIT_MAX}, not {apid}")
-    return apid
+    for (what, least, most), number in zip(OPTION_LIMITS, options[:4], strict=True):
+        checked_number(f"the {what}", number, least, most)
+    return options
 
 
 def checked_key(key: Data) -> bytes:
@@ -127,10 +137,9 @@ def milliseconds(seconds: float | None) -> int:
     """Of a time to live. Raises ValueError."""
     if seconds is None:
         return 0
-    ms = round(seconds * 1000)
-    if ms < 1:
-        raise ValueError(f"a time to live is a millisecond or more, not {seconds} s")
-    return ms
+    if not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # Nor is NaN.
+        raise ValueError(f"a time to live is a millisecond to ten years, not {seconds} s")
+    return round(seconds * 1000)
 
 
 def _bytes(what: str, data: Data) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from ..protocols.zerodb import ops
-from .arguments import Data, checked_bound, checked_key, checked_value
+from .arguments import Data, checked_bound, checked_key, checked_number, checked_value
 
 
 class BatchResult(NamedTuple):
@@ -105,7 +105,9 @@ class Batch(Branch):
 
     def when_alive(self, session: int) -> Self:
         """On condition that this session has not ended."""
-        return self._when(ops.ALIVE, session.to_bytes(8, "little"), b"", None)
+        return self._when(
+            ops.ALIVE, checked_number("a session", session).to_bytes(8, "little"), b"", None
+        )
 
     def _when(self, kind: int, key: Data, operand: Data, table: int | None) -> Self:
         compare = ops.Compare(self._of(table), checked_key(key), kind, checked_value(operand))

@@ -29,10 +29,11 @@ from ..protocols.zerodb.values import (
 from .arguments import (
     Data,
     Range,
-    checked_apid,
     checked_bound,
     checked_key,
     checked_keys,
+    checked_number,
+    checked_options,
     checked_table,
     checked_value,
     milliseconds,
@@ -229,8 +230,8 @@ class TableSteps:
         self, asked: Scan, decode: Callable[[Answer, requests.Scan], Page]
     ) -> Generator[Step | list[Any], None, None]:
         """Pages that are not empty; the next one is asked for before one is given out."""
-        if asked.limit is not None and asked.limit < 0:
-            raise ValueError(f"limit is 0 or more, not {asked.limit}")
+        if asked.limit is not None:
+            checked_number("limit", asked.limit)
         yield from self.server()  # What it knows decides how a page is asked for.
         left: Scan | None = asked
         exchange = self._begin_page(asked) if _has_more(asked) else None
@@ -287,7 +288,8 @@ class TableSteps:
         session: int = 0,
     ) -> Exchange:
         """The same, of keys and their values."""
-        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=session)
+        lease = checked_number("a session", session)
+        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=lease)
         return self._begin(requests.Put(self.number, keys, data, self._write_flags, extension))
 
     def puts(self, ttl_s: float | None) -> "Puts":
@@ -309,14 +311,14 @@ class TableSteps:
 
     def delete_limited(self, limit: int, start: Data) -> Generator[Step, None, None]:
         """Deletes the first keys of a range."""
-        if limit < 0:
-            raise ValueError(f"limit is 0 or more, not {limit}")
+        checked_number("limit", limit)
         first = checked_bound(start)
         yield from self._ask(requests.DeleteLimited(self.number, first, limit, self._write_flags))
 
     def commit(self, batch: Batch) -> Generator[Step, None, BatchResult]:
         """Does what a batch says."""
-        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=batch.session)
+        lease = checked_number("a session", batch.session)
+        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
         _, answer = yield from self._ask(
             requests.Transaction(
                 batch.compares,
@@ -355,13 +357,15 @@ class TableSteps:
 
     def _session(self, action: int, session: int, ttl_ms: int) -> Generator[Step, None, int]:
         flags = self._write_flags or PARTSYNC
-        _, answer = yield from self._ask(requests.Session(action, session, ttl_ms, flags))
+        asked = requests.Session(action, checked_number("a session", session), ttl_ms, flags)
+        _, answer = yield from self._ask(asked)
         return _decoded(answers.decode_session, answer)
 
     # ---- changes ----
 
     def watch(self, asked: Range, index: int) -> Generator[Step | list[Change], None, None]:
         """Lists of changes for ever."""
+        checked_number("index", index)
         while True:
             request = requests.Watch(self.number, *asked, index, Extension(deadline_ms=WATCH_MS))
             exchange = self._begin(request, limited=False)
@@ -382,7 +386,7 @@ class TableSteps:
 
     def open(self, options: TableOptions) -> Generator[Step, None, None]:
         """Makes the table."""
-        yield from self._ask(requests.OpenTable(self.number, options))
+        yield from self._ask(requests.OpenTable(self.number, checked_options(options)))
 
     def unload(self) -> Generator[Step, None, None]:
         """Closes it on the node that answers."""
@@ -409,6 +413,7 @@ class TableSteps:
 
     def split_points(self, count: int, asked: Range) -> Generator[Step, None, list[bytes]]:
         """Keys that cut a range into parts."""
+        checked_number("parts", count, 1, values.SPLIT_POINTS_MAX)
         _, answer = yield from self._ask(requests.SplitPoints(self.number, count, *asked))
         return answers.decode_split_points(answer)
 
@@ -429,6 +434,10 @@ class TableSteps:
         bounds = asked.range
         if bounds.empty:
             raise ValueError("the range is empty: no key can lie in it")
+        if chunk_pairs is not None:
+            checked_number("chunk_pairs", chunk_pairs, 1, values.CHUNK_PAIRS_MAX)
+        if lease is not None:
+            checked_number("a lease", lease)
         extension = Extension(flags, lease=lease or 0)
         exchange, answer = yield from self._ask(
             requests.RangeJob(self.number, chunk_pairs, bounds.start, bounds.last, extension)
@@ -489,7 +498,8 @@ class TableSteps:
 
     def release(self, lease: int) -> Generator[Step, None, None]:
         """Gives a snapshot back."""
-        yield from self._ask(requests.Lease(lease, requests.LEASE_RELEASE))
+        asked = requests.Lease(checked_number("a lease", lease), requests.LEASE_RELEASE)
+        yield from self._ask(asked)
 
     def copy_into(self, target: int, asked: Range) -> Generator[Step, None, int]:
         """Begins a job that copies."""
@@ -501,6 +511,13 @@ class TableSteps:
 
     def map_into(self, request: requests.MapTable) -> Generator[Step, None, int]:
         """Begins a job that maps."""
+        checked_table(request.target)
+        checked_number("threads", request.threads, 1, values.THREADS_MAX)
+        if not isinstance(request.mapper, bytes):
+            raise TypeError(f"a mapper is bytes, not {type(request.mapper).__name__}")
+        if len(request.mapper) > values.MAPPER_BYTES_MAX:
+            size = f"{values.MAPPER_BYTES_MAX} bytes, not {len(request.mapper)}"
+            raise ValueError(f"a mapper has at most {size}")
         return (yield from self._begin_job(request))
 
     def _begin_job(
@@ -515,7 +532,7 @@ class TableSteps:
 
     def job_status(self, apid: int, url: str = "") -> Generator[Step, None, dict[str, str]]:
         """Statistics of a job."""
-        request = requests.JobStatus(checked_apid(apid))
+        request = requests.JobStatus(checked_number("a job", apid))
         _, answer = yield from self._ask(request, url or self._own_jobs.get(apid, ""))
         return _decoded(answers.decode_status, answer)
 
@@ -535,14 +552,13 @@ class TableSteps:
 
     def jobs(self, running: bool, limit: int) -> Generator[Step, None, list[dict[str, str]]]:
         """Statistics of the newest jobs."""
-        if not 0 < limit <= values.LISTED_JOBS_MAX:
-            raise ValueError(f"limit is 1 to {values.LISTED_JOBS_MAX}, not {limit}")
+        checked_number("limit", limit, 1, values.LISTED_JOBS_MAX)
         _, answer = yield from self._ask(requests.ListJobs(running, limit))
         return _decoded(answers.decode_jobs, answer)
 
     def end_job(self, apid: int) -> Generator[Step, None, None]:
         """Ends one."""
-        request = requests.EndJob(checked_apid(apid))
+        request = requests.EndJob(checked_number("a job", apid))
         yield from self._ask(request, self._own_jobs.get(apid, ""))
 
     # ---- asking ----

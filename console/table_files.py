@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import click
 
-from ..clients.arguments import checked_key, checked_value
+from ..clients.arguments import checked_key, checked_range, checked_value
 from ..clients.errors import TableTooLarge
 from .endings import FAILED, Ending
 from .loading import Progress, lines_of, progress, told_so_far
@@ -285,7 +285,8 @@ def export(number: int, name: str, output: str, options: Where) -> None:
     with opened_table(number, options) as table:
         total = table.count(**asked) if sys.stderr.isatty() else None
         with target_of(name, form) as file, exported(total) as show:
-            job = table.range_job(**asked) if options["snapshot"] else None
+            whole = options["snapshot"] and not checked_range(**asked).empty
+            job = table.range_job(**asked) if whole else None
             if form == "parquet":
                 batches = table.chunks_arrow(job) if job else table.to_arrow(**asked)
                 counts = write_parquet(file, batches)

@@ -3,7 +3,7 @@
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -317,7 +317,7 @@ def test_a_job_is_waited_for_and_ended(cluster: Cluster) -> None:
         assert table.wait_job(apid)["state"] == "cancelled"
         with pytest.raises(kelek.TableRefused, match="no data job 5"):
             table.end_job(5)
-        with pytest.raises(ValueError, match="limit is 1 to 1000, not 0"):
+        with pytest.raises(ValueError, match="limit is a number from 1 to 1000, not 0"):
             table.jobs(limit=0)
         with pytest.raises(ValueError, match="a job is a number"):
             table.job_status(-1)
@@ -501,6 +501,44 @@ def test_keys_have_limits(cluster: Cluster, key: bytes) -> None:
         with pytest.raises(TypeError, match="several"):
             table.get_many(b"text")  # type: ignore[arg-type]
     assert not cluster.world.writes
+
+
+HUGE = 2**64
+NUMBERS: list[tuple[Callable[[kelek.Table], object], str]] = [
+    (lambda it: next(it.scan(limit=HUGE)), "limit"),
+    (lambda it: it.delete_limited(HUGE), "limit"),
+    (lambda it: it.range_job(chunk_pairs=0), "chunk_pairs"),
+    (lambda it: it.range_job(lease=HUGE), "a lease"),
+    (lambda it: it.release(-1), "a lease"),
+    (lambda it: it.split_points(0), "parts"),
+    (lambda it: it.map_into(2, b"", threads=257), "threads"),
+    (lambda it: it.map_into(2, b"\0" * ((16 << 20) + 1)), "a mapper has at most"),
+    (lambda it: it.copy_into(2**32), "a table"),
+    (lambda it: it.open(kelek.TableOptions(block_bytes=0)), "the block size"),
+    (lambda it: it.open(kelek.TableOptions(bloom_bits=65)), "the bloom filter bits per key"),
+    (lambda it: it.put(b"k", b"v", session=HUGE), "a session"),
+    (lambda it: it.put(b"k", b"v", ttl_s=1e12), "a time to live"),
+    (lambda it: it.put(b"k", b"v", ttl_s=float("nan")), "a time to live"),
+    (lambda it: it.open_session(float("inf")), "a time to live"),
+    (lambda it: it.end_session(-1), "a session"),
+    (lambda it: it.batch().when_alive(-1), "a session"),
+    (lambda it: it.commit(it.batch(session=HUGE).put(b"k", b"v")), "a session"),
+    (lambda it: next(it.watch(index=HUGE)), "index"),
+    (lambda it: it.end_job(HUGE), "a job"),
+]
+
+
+def test_numbers_that_no_request_can_hold(cluster: Cluster) -> None:
+    """Told before anything is sent; the Table is of use afterwards."""
+    with kelek.Table(cluster.urls) as table:
+        for call, words in NUMBERS:
+            with pytest.raises(ValueError, match=f"^{words} "):
+                call(table)
+        with pytest.raises(TypeError, match="a mapper is bytes, not str"):
+            table.map_into(2, "(module)")  # type: ignore[arg-type]
+        assert table.count() == 0
+    asked = {type(request).__name__ for server in cluster.servers for request in server.requests}
+    assert asked == {"ServerInfo", "Count"}
 
 
 def test_arguments() -> None:
