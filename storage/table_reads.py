@@ -16,6 +16,7 @@ from .tables import Pair, Tables
 Slices = Iterator[list[bytes] | None]
 
 SCAN_ROWS = 2048  # In a slice.
+ANSWER_ROWS_MAX = 1 << 20  # In one answer: the smallest of rows take some memory, too.
 COUNT_ROWS = 16_384
 COMPACT_BYTES = 32 << 20
 
@@ -24,7 +25,8 @@ class TooLarge(Exception):
     """The answer would be larger than the server's limit."""
 
     def __init__(self, bytes_max: int, way_out: str) -> None:
-        super().__init__(f"the answer has more than {bytes_max} bytes; {way_out}")
+        most = f"{bytes_max} bytes or {ANSWER_ROWS_MAX} rows"
+        super().__init__(f"the answer has more than {most}; {way_out}")
 
 
 def count(tables: Tables, request: requests.Count) -> Slices:
@@ -48,8 +50,8 @@ class _Page:
     def take(self, rows: list[Pair]) -> int:
         """Adds as many as there is room for, but at least one to an empty page."""
         sizes = [len(key) + len(value) for key, value in rows]
-        taken = len(rows)
-        if sum(sizes) > self._room:
+        taken = min(len(rows), ANSWER_ROWS_MAX - len(self.keys))
+        if sum(sizes[:taken]) > self._room:
             taken, size = 0, 0
             while size + sizes[taken] <= self._room:
                 size += sizes[taken]

@@ -28,8 +28,8 @@ WATCH_MS_MAX = 1000  # The server keeps all that it has handed over until this i
 LOCAL_WATCH_MS = 60_000  # After the last watch changes of local tables are still kept.
 WATCH_BYTES = 4 << 20  # Of changes in one answer, and the page that reached beyond it.
 GET_BYTES = 8 << 20  # Of values that one call of the engine should bring.
-GET_KEYS = 16, 4096  # In one call, at least and at most, ...
-GET_KEYS_FIRST = 128  # ... and where nothing is known of a table's values.
+GET_KEYS_MAX = 4096  # In one call ...
+GET_KEYS_FIRST = 8  # ... and where nothing is known of a table's values: they may be large.
 TABLES_KNOWN_MAX = 10_000
 
 _WRITES = (
@@ -277,7 +277,7 @@ class TableRequests:
         """Takes from each lane what may be done together; False: all wait for others."""
         reads: list[_Job] = []
         writes: list[_Job] = []
-        room = 4 * GET_KEYS[1]
+        room = 4 * GET_KEYS_MAX
         begun = False
         routes, self._ready = self._ready, {}
         for route in routes:
@@ -483,13 +483,14 @@ class TableRequests:
             while left and keys < room:
                 keys += len(left[0].keys)
                 some.append(left.popleft())
-            self._read_some(some)
+            left.extendleft(reversed(self._read_some(some)))
         while left:
             job = left.pop()
             self._lanes[job.asked.route].appendleft(job)
             self._ready[job.asked.route] = None
 
-    def _read_some(self, jobs: list[_Job]) -> None:
+    def _read_some(self, jobs: list[_Job]) -> list[_Job]:
+        """Returns those for whose answers there is no room now."""
         groups: dict[tuple[type, int], list[_Job]] = {}
         for job in jobs:
             groups.setdefault((type(job.request), job.table), []).append(job)
@@ -508,7 +509,9 @@ class TableRequests:
                     self._get(database, group, found)
             except StorageError as error:
                 found.update(dict.fromkeys(group, self._noted(error, table)))
-        for job in jobs:
+        for place, job in enumerate(jobs):
+            if self._out_bytes >= OUT_BYTES:
+                return jobs[place:]
             result = found[job]
             if isinstance(result, str):
                 self._fail(job, result)
@@ -517,6 +520,7 @@ class TableRequests:
             else:
                 assert isinstance(job.request, requests.Read)
                 self._finish(job, answers.encode_values(job.request, result))
+        return []
 
     def _get(self, database: Tables, jobs: list[_Job], found: dict[_Job, list[Any] | str]) -> None:
         """Reads the values of a table: as many keys in a call as should bring GET_BYTES, by what
@@ -528,7 +532,7 @@ class TableRequests:
         while wanted:
             step = self._keys_at_once.get(table, GET_KEYS_FIRST)
             some = [wanted.popleft() for _ in range(min(step, len(wanted)))]
-            got = database.get(table, [key for _, key in some])
+            got = _get_each(database, table, [key for _, key in some])
             for (job, _), value in zip(some, got, strict=True):
                 values_of = found[job]
                 if isinstance(values_of, str):
@@ -540,7 +544,7 @@ class TableRequests:
             while wanted and isinstance(found[wanted[0][0]], str):
                 wanted.popleft()
             average = max(sum(len(value or b"") for value in got) // len(got), 64)
-            room = min(max(GET_BYTES // average, GET_KEYS[0]), GET_KEYS[1])
+            room = min(max(GET_BYTES // average, 1), GET_KEYS_MAX)
             if len(self._keys_at_once) > TABLES_KNOWN_MAX:
                 self._keys_at_once.clear()
             self._keys_at_once[table] = min(room, 8 * step)
@@ -665,6 +669,15 @@ class TableRequests:
             self._out_bytes += sum(map(len, frames))
         elif trouble and len(self.troubles) < TROUBLES_MAX:
             self.troubles.append(trouble)
+
+
+def _get_each(database: Tables, table: int, keys: list[bytes]) -> list[bytes | None]:
+    """The values of keys; of one that is asked for a thousand times there is one in memory."""
+    unique = dict.fromkeys(keys)
+    if len(unique) == len(keys):
+        return database.get(table, keys)
+    found = dict(zip(unique, database.get(table, list(unique)), strict=True))
+    return [found[key] for key in keys]
 
 
 def _size(changes: Changes) -> int:

@@ -27,7 +27,7 @@ from kelek.protocols.zerodb.ops import (
 )
 from kelek.protocols.zerodb.requests import Request
 from kelek.protocols.zerodb.values import Extension, TableOptions
-from kelek.storage import table_requests
+from kelek.storage import table_reads, table_requests
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner
@@ -123,9 +123,10 @@ def test_many_reads_are_one_call_of_the_engine() -> None:
     desk.put(5, ROWS)
     desk.tables.calls.clear()
     for number in range(100):
-        desk.ask(requests.Read(5, [ROWS[number][0], b"none"]), b"c%d" % (number % 7))
+        desk.ask(requests.Read(5, [ROWS[number][0], b"none%d" % number]), b"c%d" % (number % 7))
     out = desk.run_all()
-    assert desk.tables.calls == ["get 5 128", "get 5 72"], "what values it has is not known yet"
+    # What values it has is not known at first.
+    assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 128"]
     assert len(out) == 100
     by_route = [frames for frames in out if frames[0] == b"c3"]
     assert [frames[2] for frames in by_route] == [ROWS[i][1] for i in range(3, 100, 7)]
@@ -563,7 +564,9 @@ def test_values_are_read_as_many_as_should_fit() -> None:
     counts = [int(call.split()[2]) for call in desk.tables.calls if call.startswith("get 5")]
     assert counts[0] == table_requests.GET_KEYS_FIRST
     assert max(counts[1:]) <= table_requests.GET_BYTES // 100_000
-    assert "get 6 128" in desk.tables.calls, "of another table something else is known"
+    assert f"get 6 {table_requests.GET_KEYS_FIRST}" in desk.tables.calls, (
+        "of another table something else is known"
+    )
 
 
 def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
@@ -575,7 +578,7 @@ def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
     desk.ask(requests.Read(5, [b"001"]))
     too_large, fine = desk.run_all()
     assert (too_large[1][3], fine[1][3]) == (0x10, 0)
-    assert len(desk.tables.calls) == 2
+    assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 1"]
 
 
 @pytest.mark.parametrize("request_", [requests.Read(5, [b"a"]), requests.Scan(5)])
@@ -594,3 +597,43 @@ def test_damage_is_told_to_who_asked_and_to_the_owner(
     assert header[3] == 0x10
     assert b"block 7" in text
     assert "block 7" in desk.requests.damage
+
+
+def test_large_values_do_not_pile_up_however_small_the_others_are() -> None:
+    """Many ask for one large value of a table whose values were all small: what is made at once is
+    what is sent at once."""
+    desk = Desk()
+    desk.put(5, [*ROWS[:200], (b"large", bytes(1 << 20))])
+    for _ in range(3):
+        desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
+    assert len(desk.run_all()) == 3
+    for number in range(40):
+        desk.ask(requests.Read(5, [b"large"], with_id(number)), b"c%d" % (number % 3))
+    sizes: list[int] = []
+    answered: list[tuple[bytes, ...]] = []
+    while len(answered) < 40:
+        desk.requests.run(100, 0, UNIX_MS)
+        sizes.append(desk.requests.out.size)
+        answered += [tuple(message[1:3]) for message in desk.requests.out.messages()]
+        desk.requests.out.clear()
+    assert max(sizes) < table_requests.OUT_BYTES + (2 << 20)
+    for route in (b"c0", b"c1", b"c2"):
+        asked = [n for n in range(40) if b"c%d" % (n % 3) == route]
+        heads = [head for it, head in answered if it == route]
+        assert heads == [answers.encode_head(0x10, 0, with_id(n)) for n in asked]
+    assert desk.tables.calls[-1] == "get 5 1", "one of many alike is read"
+
+
+def test_an_answer_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reads, "ANSWER_ROWS_MAX", 3000)
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5))
+    desk.ask(requests.Scan(5, 3000))
+    packed = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
+    desk.ask(packed)
+    refused, whole, page = desk.run_all()
+    assert b"or 3000 rows; set a limit" in refused[2]
+    assert len(whole) == 2 + 6000
+    pairs = answers.decode_pairs(answers.decode_answer(page[1:]), packed)
+    assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
