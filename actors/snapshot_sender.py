@@ -6,6 +6,7 @@ It never talks to another node: what it reads goes out through raft_peer.
 import os
 import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import zmq
@@ -30,11 +31,11 @@ from ..protocols.zmqraft.snapshot_orders import (
 from ..storage.disk import Disk
 from ..storage.segment import Identity
 from ..storage.snapshot_work import Keep, SnapshotWork
-from .actor import Actor, SocketOptions, main
+from .actor import Actor, Loop, SocketOptions, main
 from .participants import participants
 
 BARRIER = struct.Struct("<BQQQ")  # A barrier's phase, attempt, and index and term of its entry.
-STATE = struct.Struct("<BQQQ")  # The same, as an answer.
+PHASES = frozenset(Phase)
 ORDERS_HWM = 64
 ORDERS = (ReadEntries, ReadPiece, Make, Receive)
 
@@ -42,6 +43,18 @@ ORDERS = (ReadEntries, ReadPiece, Make, Receive)
 def keep(options: dict[str, Any]) -> Keep:
     """What is kept of the request ids, from the topology's options."""
     return Keep(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
+
+
+Phased = tuple[Phase, int, tuple[int, int], list[bytes]]  # Phase, attempt, place, other frames.
+
+
+def phased(loop: Loop, arena: Arena, pipe: str) -> Iterator[Phased]:
+    """What came over the pipes of a barrier; what is of no known phase is dropped and logged."""
+    for (phase, attempt, index, term), rest in loop.unpacked(arena, BARRIER, pipe):
+        if phase in PHASES:
+            yield Phase(phase), attempt, (index, term), rest
+        else:
+            loop.log_rarely("malformed-dropped", pipe=pipe, phase=phase)
 
 
 class SnapshotSender(Actor):
@@ -138,9 +151,9 @@ class SnapshotSender(Actor):
         self._counts[key] += 1
 
     def _on_states(self, arena: Arena) -> None:
-        for (phase, attempt, *at), rest in self.unpacked(arena, STATE, "states"):
-            name, *directory = (frame.decode("utf-8", "replace") for frame in rest)
-            standing = Standing(Phase(phase), attempt, (at[0], at[1]))
+        for phase, attempt, at, rest in phased(self, arena, "states"):
+            name, *directory = (frame.decode("utf-8", "replace") for frame in rest or [b""])
+            standing = Standing(phase, attempt, at)
             if standing.phase is Phase.STOP:
                 self._parts.pop(name, None)
             elif directory:

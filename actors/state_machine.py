@@ -18,7 +18,7 @@ from ..storage.snapshot import newest, open_snapshot
 from ..storage.snapshot_work import state_read, write_state
 from .actor import Actor, Socket, SocketOptions, main
 from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
-from .snapshot_sender import BARRIER, STATE
+from .snapshot_sender import BARRIER, phased
 
 TOPIC_BYTES = 24
 # Whom it is for, commit index, term of the entry there, term that we lead or 0.
@@ -182,8 +182,8 @@ class StateMachine(Actor):
     # ---- snapshots ----
 
     def _on_barriers(self, arena: Arena) -> None:
-        for (phase, attempt, *at), _ in self.unpacked(arena, BARRIER, "barriers"):
-            order = BarrierOrder(Phase(phase), attempt, (at[0], at[1]))
+        for phase, attempt, at, _ in phased(self, arena, "barriers"):
+            order = BarrierOrder(phase, attempt, at)
             here = self._applied, self._applied_term
             standing = self._line.take(order, here, self.now_ms)
             if standing is not None:
@@ -191,7 +191,7 @@ class StateMachine(Actor):
 
     def _say_standing(self, standing: Standing) -> None:
         phase, attempt, at = standing
-        self._states.send([STATE.pack(phase, attempt, *at), self.role.encode()])
+        self._states.send([BARRIER.pack(phase, attempt, *at), self.role.encode()])
 
     def _write_state(self, standing: Standing) -> None:
         """As of now, exactly; when the disk refuses it is asked for again."""

@@ -44,7 +44,7 @@ from ..storage.tables import Entry, Outcome, Tables
 from .actor import Actor, Pipe, SocketOptions, main
 from .errors import UnitBroken
 from .participants import TABLE_WORKER, worker_names
-from .snapshot_sender import BARRIER, STATE
+from .snapshot_sender import BARRIER, phased
 from .state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
 
 OUTCOME = struct.Struct("<QII")  # index, place of the operation in its entry, size of the rest
@@ -244,8 +244,8 @@ class TableWorker(Actor):
                 self.log_rarely("malformed-dropped", pipe="work", kind=kind)
 
     def _on_barriers(self, arena: Arena) -> None:
-        for (phase, attempt, *at), _ in self.unpacked(arena, BARRIER, "barriers"):
-            order = BarrierOrder(Phase(phase), attempt, (at[0], at[1]))
+        for phase, attempt, at, _ in phased(self, arena, "barriers"):
+            order = BarrierOrder(phase, attempt, at)
             here = self._applied, self._applied_term
             standing = self._line.take(order, here, self.now_ms)
             if standing is not None:
@@ -255,7 +255,7 @@ class TableWorker(Actor):
 
     def _say_standing(self, standing: Standing, *directory: str) -> None:
         phase, attempt, at = standing
-        frames = [STATE.pack(phase, attempt, *at), self.setup.name.encode()]
+        frames = [BARRIER.pack(phase, attempt, *at), self.setup.name.encode()]
         self._states.send([*frames, *(path.encode() for path in directory)])
 
     # ---- one wake ----

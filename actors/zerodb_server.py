@@ -7,6 +7,7 @@ from where they lie.
 import os
 import struct
 import time
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -220,29 +221,34 @@ class ZerodbServer(Actor):
         return True
 
     def _on_reports(self, arena: Arena) -> None:
-        for (kind, code, _, number, index, epoch), frames in self.unpacked(arena, HEAD, "reports"):
-            if number >= len(self.session.handoffs):
-                self.log_rarely("malformed-dropped", pipe="reports", worker=number)
-                continue
-            handoff = self.session.handoffs[number]
-            self.session.on_epoch(handoff, epoch, self.now_ms)
-            handoff.heard.add(kind)
-            standing = handoff.standing
-            if kind == PROGRESS:
-                self.session.proposals.on_results(_results(frames[0]) if frames else ())
-                handoff.standing = standing._replace(applied_index=index)
-            elif kind == TABLES:
-                tables, local = (_tables(frame) for frame in frames)
-                handoff.standing = standing._replace(tables=tables, local=local)
-            elif kind == STANDING:
-                refusal = frames[0].decode(errors="replace") if code else ""
-                handoff.standing = standing._replace(refusal=refusal)
-            elif kind == TROUBLE:
-                self.session.notice(code, frames[0].decode(errors="replace"))
-            elif kind == EXPIRY:
-                self.session.on_expiry(number, index)
-            elif kind == HANDLED:
-                handoff.on_handled(index)
+        for head, frames in self.unpacked(arena, HEAD, "reports"):
+            try:
+                self._on_report(head, frames)
+            except (ValueError, TypeError, IndexError, struct.error):
+                self.log_rarely("malformed-dropped", pipe="reports", kind=head[0])
+
+    def _on_report(self, head: Sequence[int], frames: list[bytes]) -> None:
+        """Raises ValueError, TypeError, IndexError, struct.error: it is none."""
+        kind, code, _, number, index, epoch = head
+        handoff = self.session.handoffs[number]
+        self.session.on_epoch(handoff, epoch, self.now_ms)
+        standing = handoff.standing
+        if kind == PROGRESS:
+            self.session.proposals.on_results(_results(frames[0]) if frames else ())
+            handoff.standing = standing._replace(applied_index=index)
+        elif kind == TABLES:
+            tables, local = (_tables(frame) for frame in frames)
+            handoff.standing = standing._replace(tables=tables, local=local)
+        elif kind == STANDING:
+            refusal = frames[0].decode(errors="replace") if code else ""
+            handoff.standing = standing._replace(refusal=refusal)
+        elif kind == TROUBLE:
+            self.session.notice(code, frames[0].decode(errors="replace"))
+        elif kind == EXPIRY:
+            self.session.on_expiry(number, index)
+        elif kind == HANDLED:
+            handoff.on_handled(index)
+        handoff.heard.add(kind)
 
     # ---- in step ----
 
@@ -359,7 +365,7 @@ def _results(joined: bytes) -> list[tuple[int, Result]]:
 
 
 def _tables(packed: bytes) -> dict[int, TableOptions]:
-    unpacked = msgpack.unpackb(packed, strict_map_key=False)
+    unpacked = dict(msgpack.unpackb(packed, strict_map_key=False))
     return {table: TableOptions(*options) for table, options in unpacked.items()}
 
 

@@ -9,8 +9,10 @@ import zmq
 
 from kelek.actors import actor
 from kelek.actors.actor import ActorSetup, Host
+from kelek.actors.snapshot_sender import BARRIER
 from kelek.actors.state_machine import COMMIT, StateMachine, commits_topic
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zmqraft.barrier import Phase
 from kelek.storage.disk import Disk
 from kelek.storage.log import Log
 from kelek.storage.segment import Identity
@@ -110,3 +112,15 @@ def test_a_commit_that_comes_before_the_log_begins_anew_is_not_forgotten(rig: Ri
     rig.append(2, 1)
     rig.commit(21, 2)
     machine.turn(lambda: machine.applied == 21)
+
+
+def test_an_order_of_no_known_phase_is_dropped(rig: Rig) -> None:
+    orders = rig.context.socket(zmq.PUSH)
+    orders.connect("inproc://rig/n1/state_machine.barriers")
+    with orders:
+        for phase in (77, 3, Phase.STOP):
+            orders.send(BARRIER.pack(phase, 1, 0, 0))
+        orders.send(b"junk")
+        machine = rig.machine
+        machine.turn(lambda: machine.counters["malformed-dropped"] == 3)
+    assert machine._line.attempt == 1

@@ -18,15 +18,16 @@ from kelek.actors.zerodb_server import ZerodbServer
 from kelek.protocols.zerodb import answers, requests
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import (
-    ANSWER,
+    HANDLED,
     HEAD,
     HELLO,
     JOB_SERVER,
     MARK,
     PROGRESS,
+    STANDING,
     TABLES,
+    TROUBLE,
 )
-from kelek.protocols.zerodb.values import REQUEST_FRAMES_MAX
 
 DEADLINE_S = 20
 EMPTY = b"\x80"  # No tables, in msgpack.
@@ -193,9 +194,21 @@ def test_what_job_requests_may_take_is_bounded(rig: Rig, monkeypatch: pytest.Mon
     job_request(rig, client)
 
 
+def test_reports_that_are_none_end_nothing(rig: Rig) -> None:
+    junk: list[list[bytes]] = [[], [b""], [b"\xc1"], [b"\x91\x01"] * 2, [b"\x81\x01\x02", EMPTY]]
+    for kind in (TABLES, STANDING, TROUBLE, 77):
+        for frames in junk:
+            rig.reports.send_multipart([HEAD.pack(kind, 1, 0, 0, 0, EPOCH), *frames])
+    rig.reports.send_multipart([HEAD.pack(PROGRESS, 0, 0, 0, 0, EPOCH), b"short"])
+    rig.reports.send_multipart([HEAD.pack(PROGRESS, 0, 0, 1, 0, EPOCH)])  # There is one worker.
+    rig.report(PROGRESS)
+    rig.reports.send_multipart([HEAD.pack(HANDLED, 0, 0, 0, 0, EPOCH)])
+    rig.turn(lambda: HANDLED in rig.actor.session.handoffs[0].heard)
+    assert rig.actor.counters["malformed-dropped"] >= 9
+    assert rig.actor.session.handoffs[0].standing.tables == {}
+
+
 def test_surplus_frames_reach_the_job_server(rig: Rig) -> None:
     client = rig.client()
     client.send_multipart([*encode_request(requests.JobStatus(5)), *[b""] * 10_000])
     assert len(rig.taken(rig.jobs)) > 10_000
-    assert HEAD.unpack(HEAD.pack(ANSWER, 0, 0, 0, 0, 0))[0] == ANSWER
-    assert REQUEST_FRAMES_MAX > 10_000
