@@ -18,7 +18,8 @@ FLIGHT_WRITES_MAX = 1024
 FLIGHT_BYTES_MAX = 256 << 10
 DEADLINES_APART_MS = 20  # Writes whose deadlines are nearer share a flight, and the first's.
 ALL_WORKERS = -1
-RESULTS_MAX = 1 << 16  # Kept for flights whose commit is not heard of yet.
+RESULTS_BYTES_MAX = 64 << 20  # Kept for flights whose commit is not heard of yet.
+RESULT_BYTES = 200  # That one takes besides its data.
 
 
 class Write(NamedTuple):
@@ -87,6 +88,7 @@ class Flight:
         "count",
         "deadline_ms",
         "entries",
+        "floor",
         "index",
         "pending",
         "places",
@@ -110,6 +112,7 @@ class Flight:
         self.asks: list[tuple[int, int]] = []  # (ticket, place)
         self.pending: Pending | None = None
         self.index = 0  # Of its last entry, once it is committed.
+        self.floor = 0  # Its entries lie behind this index, but for those that it repeats.
         self.whole: Flight | None = None  # With the last part of the write that this is a part of.
 
     @property
@@ -173,6 +176,8 @@ class Proposals:
         self._committed: deque[Flight] = deque()
         self._due_ms = _NEVER  # No flight is due before.
         self._results: dict[int, list[Result]] = {}
+        self._results_bytes = 0  # Of them.
+        self._applied_index = 0  # By all workers.
         self.failures: list[Failure] = []  # To be told.
         self.done: list[Done] = []
         self.lost: list[Lost] = []
@@ -268,6 +273,7 @@ class Proposals:
                 break  # A repeat of what is on its way: its turn comes when that is done.
             flight = self._queued.popleft()
             flight.pending = Pending(flight.reqids, flight.entries)
+            flight.floor = self._applied_index
             window.add(flight.pending)
             self._flying.append(flight)
         return len(self._flying) > before
@@ -278,11 +284,31 @@ class Proposals:
             return  # Of other nodes' writes.
         for index, result in results:
             self._results.setdefault(index, []).append(result)
-        while len(self._results) > RESULTS_MAX:
-            del self._results[next(iter(self._results))]
+            self._results_bytes += RESULT_BYTES + len(result.data)
+        if self._results_bytes > RESULTS_BYTES_MAX:
+            self._forget_results()
+
+    def _forget_results(self) -> None:
+        """Of other nodes' writes, then the oldest; but never that an operation was refused: who is
+        not told of that is told that it was done."""
+        first = next(iter((*self._committed, *self._flying)), None)
+        floor = self._applied_index if first is None else first.floor
+        kept: dict[int, list[Result]] = {}
+        size = 0
+        for index, results in reversed(self._results.items()):
+            if index <= floor:
+                continue
+            enough = size > RESULTS_BYTES_MAX // 2
+            found = [result for result in results if result.code or not enough]
+            if found:
+                kept[index] = found
+                size += sum(RESULT_BYTES + len(result.data) for result in found)
+        self._results = dict(reversed(kept.items()))
+        self._results_bytes = size
 
     def collect(self, standings: Sequence[Standing]) -> None:
         """Takes in what the window knows, and answers what is applied by its workers, in order."""
+        self._applied_index = min(each.applied_index for each in standings)
         while self._flying:
             flight = self._flying[0]
             assert flight.pending is not None
@@ -311,6 +337,7 @@ class Proposals:
                 break
         if self._results and self.is_idle:
             self._results.clear()
+            self._results_bytes = 0
 
     def _on_refused(self) -> None:
         """The leader will never take one of them; those behind it go again, in order."""

@@ -479,6 +479,31 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     assert (answer.retry, answer.reqid) == (True, b"t" * 12)
 
 
+def test_results_of_others_are_bounded_and_refusals_are_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kelek.protocols.zerodb.proposals.RESULTS_BYTES_MAX", 10_000)
+    world = led()
+    proposals = world.session.proposals
+    world.applies = False
+    world.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
+    world.run(lambda: bool(world.log.records))
+    proposals.on_results([(1, Result(2, b"the pieces are missing"))])
+    for index in range(2, 1000):  # Other nodes', while this write is on its way.
+        proposals.on_results([(index, Result(0, bytes(1000)))])
+    assert 0 < len(proposals._results) < 12
+    world.applies = True
+    world.run(lambda: bool(world.answers))
+    assert world.heard(b"c")[0].text == "the pieces are missing"
+    # Behind a write that was proposed later nothing of what was applied before is kept.
+    world.log.records += [(b"", b"")] * 1000
+    world.run(lambda: proposals.is_idle)
+    world.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
+    world.session.ready(world.now)
+    proposals.on_results([(index, Result(2, b"no")) for index in range(1, 900)])
+    assert not proposals._results
+
+
 def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
     for own_url, took_ms in (("tcp://n1", 500), ("tcp://n2", 2500)):
         world = led(own_url=own_url)
