@@ -16,7 +16,8 @@ import msgpack
 import zmq
 
 from .. import __version__
-from ..native import Arena, NativeError
+from ..native import Arena, Frames, NativeError
+from ..native.budget import Budget
 from ..native.relay import heads, send_messages
 from ..protocols.zerodb.handoff import (
     ANSWER,
@@ -44,6 +45,7 @@ from .participants import worker_names
 
 REQUESTS_HWM = 256  # Of one client, that wait to be taken in.
 ANSWERS_HWM = 4096  # That a slow client may leave lying; what is beyond is dropped.
+ANSWERS_BYTES_MAX = 128 << 20  # That it may leave lying; beyond it is told so instead.
 ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
 JOBS_BYTES_MAX = 128 << 20  # Of requests that the job_server has and has not answered.
@@ -78,6 +80,7 @@ class ZerodbServer(Actor):
         self._names = {member["url"]: name for name, member in members.items()}
         self._doors: list[Socket] = []
         self._clients: Socket | None = None
+        self._budget = Budget(ANSWERS_BYTES_MAX)
         self._logs: Socket | None = None
         setup = ClientSetup(
             self.setup.cluster.encode(),
@@ -194,16 +197,24 @@ class ZerodbServer(Actor):
             self.log_rarely("malformed-dropped", pipe="done", messages=arena.count)
             return
         due = [self._is_due(*mark) for mark in MARK.iter_unpack(marks)]
-        if all(due):
-            _, dropped = send_messages(self._clients, arena, skip=1)
-            self.check(self._clients)
-            self.counters["answers_dropped"] += dropped
+        messages = arena
+        if not all(due):
+            messages = Frames()
+            for position in (place for place, is_due in enumerate(due) if is_due):
+                messages.add(arena.message(position))
+            self.counters["late_answers"] += due.count(False)
+        self._send_answers(messages, skip=1)
+
+    def _send_answers(self, messages: Arena, skip: int = 0) -> None:
+        """Who does not read holds up nobody and fills no memory."""
+        if self._clients is None:
             return
-        for position, is_due in enumerate(due):
-            if is_due:
-                self.send(self._clients, arena.message(position)[1:])
-            else:
-                self.counters["late_answers"] += 1
+        dropped, over = self._budget.send(self._clients, messages, skip)
+        self.check(self._clients)
+        self.counters["answers_dropped"] += dropped
+        self.counters["answers_refused"] += len(over)
+        for position in over:
+            self.session.refuse_answer(messages.message(position)[skip:])
 
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
         handoffs = self.session.handoffs
@@ -264,11 +275,8 @@ class ZerodbServer(Actor):
             self._hand_over(handoff, socket)
         if len(session.jobs):
             self._send_jobs()
-        for frames in session.answers:
-            if self._clients is not None:
-                self.send_batch(self._clients, frames)
-                self.counters["answers_dropped"] += frames.dropped
-        session.answers.clear()
+        for frames in session.take_answers():
+            self._send_answers(frames)
         self._tell_leader()
         self._publish()
         for door in self._doors:

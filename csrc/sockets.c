@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <time.h>
 
+#include "budget.h"
 #include "messages.h"
 
 enum { DONTWAIT = 1, EVENTS = 15, SNDMORE = 2 };
@@ -12,6 +15,8 @@ enum { CHECK_ALL_MS = 100, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
 
 static struct {
     int (*msg_init)(void *);
+    int (*msg_init_data)(void *, void *, size_t, void (*)(void *, void *), void *);
+    int (*msg_send)(void *, void *, int);
     int (*msg_recv)(void *, void *, int);
     int (*msg_close)(void *);
     int (*msg_more)(const void *);
@@ -34,6 +39,8 @@ int klk_sockets_bind(const char *path, int *version) {
     void (*version_read)(int *, int *, int *);
     if (!object) return KLK_EOS;
     int found = symbol_find(object, "zmq_msg_init", &zmq.msg_init) &&
+                symbol_find(object, "zmq_msg_init_data", &zmq.msg_init_data) &&
+                symbol_find(object, "zmq_msg_send", &zmq.msg_send) &&
                 symbol_find(object, "zmq_msg_recv", &zmq.msg_recv) &&
                 symbol_find(object, "zmq_msg_close", &zmq.msg_close) &&
                 symbol_find(object, "zmq_msg_more", &zmq.msg_more) &&
@@ -126,14 +133,12 @@ int klk_drain_take(struct klk_drain *drain, void *socket, int fresh) {
     }
 }
 
-/* Sends one message whole; returns 0 or an errno. A message that fails on its way is taken back by
- * libzmq, so the next one begins cleanly. */
-static int send_message(void *socket, const struct klk_messages *out, uint32_t message,
-                        uint32_t skip) {
-    uint32_t last = out->firsts[message + 1] - 1;
+/* Sends the frames from first up to but without end of a message whose last frame is last; returns
+ * 0 or an errno. */
+static int send_frames(void *socket, const struct klk_messages *out, uint32_t first, uint32_t end,
+                       uint32_t last) {
     uint32_t interrupted = 0;
-    if (last - out->firsts[message] < skip) return EHOSTUNREACH;
-    for (uint32_t f = out->firsts[message] + skip; f <= last;) {
+    for (uint32_t f = first; f < end;) {
         size_t size = out->offsets[f + 1] - out->offsets[f];
         int flags = DONTWAIT | (f < last ? SNDMORE : 0);
         if (zmq.send(socket, out->bytes + out->offsets[f], size, flags) >= 0) {
@@ -144,6 +149,15 @@ static int send_message(void *socket, const struct klk_messages *out, uint32_t m
         if (error != EINTR || interrupted++ == INTERRUPTED_MAX) return error;
     }
     return 0;
+}
+
+/* Sends one message whole; returns 0 or an errno. A message that fails on its way is taken back by
+ * libzmq, so the next one begins cleanly. */
+static int send_message(void *socket, const struct klk_messages *out, uint32_t message,
+                        uint32_t skip) {
+    uint32_t last = out->firsts[message + 1] - 1;
+    if (last - out->firsts[message] < skip) return EHOSTUNREACH;
+    return send_frames(socket, out, out->firsts[message] + skip, last + 1, last);
 }
 
 int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mode,
@@ -157,6 +171,122 @@ int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mo
         }
         *dropped += error != 0;
         ++*position;
+    }
+    return KLK_OK;
+}
+
+/* ---- what clients leave unread ---- */
+
+struct klk_budget {
+    atomic_uint_fast64_t holders; /* its owner, and every message that is counted */
+    uint64_t seed;
+    atomic_uint_fast64_t queued[KLK_BUDGET_SLOTS];
+};
+
+/* The last frame of a message that is counted: libzmq says when it needs that no more, which is when
+ * the message has left, or will never. */
+struct tail {
+    struct klk_budget *budget;
+    atomic_uint_fast64_t *queued;
+    uint64_t bytes; /* of the whole message */
+    uint8_t data[];
+};
+
+struct klk_budget *klk_budget_open(uint64_t seed) {
+    struct klk_budget *budget = malloc(sizeof *budget);
+    if (!budget) return NULL;
+    atomic_init(&budget->holders, 1);
+    budget->seed = seed;
+    for (size_t i = 0; i < KLK_BUDGET_SLOTS; i++) atomic_init(&budget->queued[i], 0);
+    return budget;
+}
+
+void klk_budget_close(struct klk_budget *budget) {
+    if (atomic_fetch_sub(&budget->holders, 1) == 1) free(budget);
+}
+
+static uint32_t budget_slot(const struct klk_budget *budget, const uint8_t *id, size_t size) {
+    uint64_t hash = budget->seed ^ 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ id[i]) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    return (uint32_t)(hash >> 32) % KLK_BUDGET_SLOTS;
+}
+
+uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routing_id, size_t size) {
+    return atomic_load(&budget->queued[budget_slot(budget, routing_id, size)]);
+}
+
+/* Called by libzmq, in whatever thread. */
+static void tail_free(void *data, void *hint) {
+    struct tail *tail = hint;
+    (void)data;
+    atomic_fetch_sub(tail->queued, tail->bytes);
+    klk_budget_close(tail->budget);
+    free(tail);
+}
+
+static int tail_send(void *socket, struct tail *tail, size_t size) {
+    uint64_t message[8]; /* libzmq's zmq_msg_t */
+    atomic_fetch_add(tail->queued, tail->bytes);
+    atomic_fetch_add(&tail->budget->holders, 1);
+    if (zmq.msg_init_data(message, tail->data, size, tail_free, tail) < 0) {
+        tail_free(tail->data, tail);
+        return ENOMEM;
+    }
+    for (uint32_t interrupted = 0; zmq.msg_send(message, socket, DONTWAIT) < 0; interrupted++) {
+        int error = zmq.error();
+        if (error == EINTR && interrupted < INTERRUPTED_MAX) continue;
+        zmq.msg_close(message);
+        return error;
+    }
+    return 0;
+}
+
+/* Sends one message of so many bytes, counted; returns 0 or an errno. */
+static int budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
+                       uint32_t first, uint32_t last, uint64_t bytes, uint32_t slot) {
+    size_t size = out->offsets[last + 1] - out->offsets[last];
+    struct tail *tail = malloc(sizeof *tail + size);
+    if (!tail) return EAGAIN; /* As if there were no room in the socket. */
+    tail->budget = budget;
+    tail->queued = &budget->queued[slot];
+    tail->bytes = bytes;
+    if (size) memcpy(tail->data, out->bytes + out->offsets[last], size);
+    int error = send_frames(socket, out, first, last, last);
+    if (error) {
+        free(tail);
+        return error;
+    }
+    return tail_send(socket, tail, size);
+}
+
+int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
+                    uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *dropped,
+                    uint32_t *over, uint32_t *overs) {
+    *overs = 0;
+    for (; *position < out->messages; ++*position) {
+        uint32_t first = out->firsts[*position] + skip, last = out->firsts[*position + 1] - 1;
+        uint64_t bytes = first <= last ? out->offsets[last + 1] - out->offsets[first] : 0;
+        int error;
+        if (bytes < KLK_BUDGET_BYTES_MIN || first == last) {
+            error = send_message(socket, out, *position, skip);
+        } else {
+            uint32_t id_size = out->offsets[first + 1] - out->offsets[first];
+            uint32_t slot = budget_slot(budget, out->bytes + out->offsets[first], id_size);
+            uint64_t queued = atomic_load(&budget->queued[slot]);
+            if (queued && queued + bytes > bytes_max) {
+                over[(*overs)++] = *position;
+                continue;
+            }
+            error = budget_send(budget, socket, out, first, last, bytes, slot);
+        }
+        if (error && error != EAGAIN && error != EHOSTUNREACH && error != ENOMEM) {
+            errno = error;
+            return KLK_EOS;
+        }
+        *dropped += error != 0;
     }
     return KLK_OK;
 }

@@ -563,6 +563,15 @@ class Drain:
 _opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], _Open]" = weakref.WeakKeyDictionary()
 
 
+def opened(socket: "zmq.Socket[bytes]") -> Any:
+    """libzmq's own socket, for C; OSError: it is closed, or of the process before a fork."""
+    found = _opened.get(socket)
+    if found is None:
+        found = _opened[socket] = _Open(socket)
+    found.check()
+    return found.pointer
+
+
 def send_batch(
     socket: "zmq.Socket[bytes]", frames: Frames, mode: Literal["drop", "keep"] = "drop"
 ) -> int:
@@ -577,15 +586,12 @@ def send_batch(
     """
     if not len(frames):
         return 0
-    opened = _opened.get(socket)
-    if opened is None:
-        opened = _opened[socket] = _Open(socket)
-    opened.check()
+    pointer = opened(socket)
     if backend() == "pyzmq":
         return _send_pyzmq(socket, frames, mode == "keep")
     position, dropped = ffi.new("uint32_t *", frames.sent), ffi.new("uint32_t *")
     how = lib.KLK_KEEP if mode == "keep" else lib.KLK_DROP
-    result = lib.klk_send(opened.pointer, frames._struct, frames.skip, how, position, dropped)
+    result = lib.klk_send(pointer, frames._struct, frames.skip, how, position, dropped)
     error = None if result >= 0 else _os_error("zmq_send")
     went = position[0] - frames.sent - dropped[0]
     frames._on_sent(position[0], dropped[0])

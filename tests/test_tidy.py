@@ -387,6 +387,7 @@ TWINS = {
         "native/test_sockets.py::test_messages_arrive_whole_and_in_order"
     ),
     r"klk_send": "native/test_sockets.py::test_a_full_pipe_keeps_the_rest_in_order",
+    r"klk_budget_\w+": "native/test_budget.py::test_a_history_of_clients_that_read_and_do_not",
     r"klk_messages_stamp": "native/test_messages.py::test_a_stamp_is_its_twin",
     r"klk_messages_heads": "native/test_messages.py::test_heads_are_their_twin",
     r"klk_poll_wait": "native/test_poller.py::test_a_history_of_waits",

@@ -14,7 +14,7 @@ from ...native import Arena, Frames
 from ...native.reads import WAIT_CONFIRMED
 from ...native.requests import READ, WRITE, Requests
 from ..zmqraft.client import Client, PendingRead
-from . import answers, ops, requests, values
+from . import answers, finished, ops, requests, values
 from .codec import decode_request, error_code, peek
 from .handoff import (
     AGAIN,
@@ -33,7 +33,6 @@ from .intake import Batch
 from .openings import Openings, Waiting
 from .proposals import ALL_WORKERS, Failure, Lost, Proposals, Write
 from .requests import Request, RequestError
-from .values import Extension, decode_extension
 
 FEATURES = (
     values.FEATURE_PARTSYNC
@@ -278,7 +277,7 @@ class Session:
         if table is not None and self._goes_straight(request_type, table):
             kind = ANSWER
             if request_type in values.WRITE_TYPES and _is_async(request_type, frames[0]):
-                self._answer(prefix, _acknowledgement(frames[0]))
+                self._answer(prefix, finished.acknowledgement(frames[0]))
                 kind = SILENT
             self._hand(self._direct, table, kind, prefix, frames)
         elif request_type in values.JOB_TYPES:
@@ -401,7 +400,7 @@ class Session:
             kind = SILENT if is_async else ANSWER
             self._hand(self._direct, table, kind, prefix or [b""], frames)
         elif operations:
-            answer = None if is_async else [*prefix, *_success(request)]
+            answer = None if is_async else [*prefix, *finished.success(request)]
             has_result = isinstance(request, requests.Transaction | requests.Session)
             worker = ALL_WORKERS if is_session else self._number(table)
             data = ops.pack(operations)
@@ -505,9 +504,9 @@ class Session:
             if failure.ask is None:
                 self._drop(failure.text)
             return
-        prefix, header = _split(failure.answer)
+        prefix, header = finished.split(failure.answer)
         code = values.DATABASE_ERROR if failure.database else error_code(header[2])
-        error = RequestError(header[2], code, failure.text, _echoed(header))
+        error = RequestError(header[2], code, failure.text, finished.echoed(header))
         if failure.unproposed and error.extension.reqid and prefix[0] not in self._gates:
             if len(self._gates) == GATES_MAX:
                 del self._gates[next(iter(self._gates))]
@@ -524,9 +523,9 @@ class Session:
             return
         prefix = message[1:2] + [b""] * (flags & ENVELOPE)
         if kind == RESULT:
-            request_type, extension = message[3][2], _echoed(message[3])
+            request_type, extension = message[3][2], finished.echoed(message[3])
         else:
-            request_type, extension = _asked(message[2:])
+            request_type, extension = finished.asked(message[2:])
         refusal = RequestError(request_type, error_code(request_type), text, extension)
         self._answer(prefix, answers.encode_refusal(refusal, retry))
         self.counters["failed"] += 1
@@ -536,6 +535,18 @@ class Session:
         again."""
         if message[0][0] == ANSWER:
             self._tell_reader(message, "no job_server runs on this node now")
+
+    def refuse_answer(self, answer: Message) -> None:
+        """A finished answer that its client has no room for: it is told so."""
+        self._answer(*finished.refused(answer))
+
+    def take_answers(self) -> list[Frames]:
+        """What ready() and those before it have made, to be sent."""
+        taken, self.answers = self.answers, []
+        if self._out.count:
+            taken.append(self._out)
+            self._out = Frames()
+        return taken
 
     def on_epoch(self, handoff: Handoff, epoch: int, now_ms: int) -> None:
         """A worker has reported; if it is a new one, some requests are not known to be done."""
@@ -640,7 +651,7 @@ class Session:
 
     def _ask_result(self, lost: Lost, now_ms: int) -> None:
         """A transaction that was repeated: its worker has kept what came of it."""
-        prefix, header = _split(lost.answer)
+        prefix, header = finished.split(lost.answer)
         if header[2] == values.TRANSACTION:
             frames = Frames(1 << 10, 8)
             envelope = ENVELOPE if len(prefix) > 1 else 0
@@ -678,7 +689,7 @@ class Session:
 
     def _finish(self, answer: Message, results: list[bytes]) -> None:
         """Makes an answer of what a worker has reported: the first result is the request's own."""
-        prefix, header = _split(answer)
+        prefix, header = finished.split(answer)
         found = results[0]
         if header[2] == values.SESSION and len(found) == 1:  # It was kept, or is ended: 1 or 0.
             found = answer[-1] if found == b"\1" else bytes(8)
@@ -753,38 +764,3 @@ def _is_async(request_type: int, header: bytes) -> bool:
     if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:
         return False
     return not header[3:4] or not header[3] & SYNC_FLAGS
-
-
-def _acknowledgement(header: bytes) -> Message:
-    """The answer to a write that is acknowledged before it is looked into."""
-    try:
-        extension = decode_extension(header, 4)
-    except ValueError:
-        extension = values.NO_EXTENSION
-    return [answers.encode_head(header[2], values.OK, extension)]
-
-
-def _success(request: Request) -> Message:
-    if isinstance(request, requests.Session):
-        return answers.encode_session(request, request.session)
-    return answers.encode_ok(request)
-
-
-def _asked(frames: Message) -> tuple[int, Extension]:
-    """The type of a request and its extension, whatever else is wrong with it."""
-    try:
-        return peek(frames)[0], decode_request(frames).extension
-    except RequestError as error:
-        return peek(frames)[0], error.extension
-
-
-def _split(answer: Message) -> tuple[Message, bytes]:
-    """The prefix and the header of a finished answer."""
-    behind = 1 if answer[1] else 2
-    return answer[:behind], answer[behind]
-
-
-def _echoed(header: bytes) -> Extension:
-    """The extension that an answer's header echoes."""
-    reqid = answers.decode_answer([header]).reqid
-    return Extension(reqid=reqid) if reqid else values.NO_EXTENSION

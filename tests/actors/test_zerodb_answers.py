@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -15,7 +16,7 @@ import zmq
 from kelek.actors import actor
 from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.zerodb_server import ZerodbServer
-from kelek.protocols.zerodb import answers, requests
+from kelek.protocols.zerodb import answers, finished, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import (
     HANDLED,
@@ -28,6 +29,7 @@ from kelek.protocols.zerodb.handoff import (
     TABLES,
     TROUBLE,
 )
+from kelek.protocols.zerodb.values import Extension
 
 DEADLINE_S = 20
 EMPTY = b"\x80"  # No tables, in msgpack.
@@ -192,6 +194,45 @@ def test_what_job_requests_may_take_is_bounded(rig: Rig, monkeypatch: pytest.Mon
     rig.turn(lambda: client.poll(0))
     assert client.recv_multipart() == answer
     job_request(rig, client)
+
+
+def read_answer(rig: Rig, client: Socket, size: int, **extension: Any) -> None:
+    """Lets a worker answer a read of this client with so many bytes."""
+    request = requests.Read(9, [b"k"], Extension(**extension))
+    client.send_multipart(encode_request(request))
+    head, routing_id, *_ = rig.taken(rig.work)
+    answer = answers.encode_values(request, [bytes(size)])
+    ticket = HEAD.unpack(head)[5]
+    rig.done.send_multipart([MARK.pack(0, 0, EPOCH, 0, ticket), routing_id, *answer])
+
+
+def test_what_a_client_does_not_read_is_bounded_by_bytes(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told so, others are served, and when it has read it is served again."""
+    monkeypatch.setattr(rig.actor._budget, "bytes_max", 1 << 20)
+    slow, quick = rig.client(), rig.client()
+    for number in range(5):
+        read_answer(rig, slow, 400_000, reqid=b"%012d" % number)
+        read_answer(rig, quick, 400_000, reqid=b"%012d" % number)
+        rig.turn(lambda: quick.poll(0))
+        assert answers.decode_answer(quick.recv_multipart()).code == 0
+    rig.turn(lambda: rig.actor.counters["answers_refused"] == 3)
+    found = [answers.decode_answer(slow.recv_multipart()) for _ in range(5)]
+    assert [it.reqid for it in found] == [b"%012d" % number for number in range(5)]
+    assert [it.failed for it in found] == [False, False, True, True, True]
+    assert all(it.retry and "not read" in it.text for it in found[2:])
+    for _ in range(2):
+        read_answer(rig, slow, 2_000_000, reqid=b"%012d" % 9)  # To who has read all, all goes.
+        rig.turn(lambda: slow.poll(0))
+        assert not answers.decode_answer(slow.recv_multipart()).failed
+
+
+def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: Rig) -> None:
+    answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
+    prefix, refusal = finished.refused([b"client", b"", *answer])
+    assert prefix == [b"client", b""]
+    assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
 
 
 def test_reports_that_are_none_end_nothing(rig: Rig) -> None:

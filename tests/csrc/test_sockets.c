@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api.h"
+#include "budget.h"
 
 #define CHECK(condition)                                                    \
     do {                                                                    \
@@ -30,9 +31,17 @@ static int step_count, step_next, sent_frames, sent_messages, last_error;
 struct fake_message {
     uint8_t *data;
     size_t size;
+    void (*done)(void *data, void *hint);
+    void *hint;
     int more;
 };
 
+static struct fake_message held[8]; /* What was sent and is not done with. */
+static int held_count;
+
+int zmq_msg_init_data(struct fake_message *message, void *data, size_t size,
+                      void (*done)(void *, void *), void *hint);
+int zmq_msg_send(struct fake_message *message, void *socket, int flags);
 int zmq_msg_init(struct fake_message *message);
 int zmq_msg_close(struct fake_message *message);
 int zmq_msg_recv(struct fake_message *message, void *socket, int flags);
@@ -50,8 +59,27 @@ int zmq_msg_init(struct fake_message *message) {
 }
 
 int zmq_msg_close(struct fake_message *message) {
-    free(message->data);
+    if (message->done)
+        message->done(message->data, message->hint);
+    else
+        free(message->data);
     return zmq_msg_init(message);
+}
+
+int zmq_msg_init_data(struct fake_message *message, void *data, size_t size,
+                      void (*done)(void *, void *), void *hint) {
+    zmq_msg_init(message);
+    message->data = data;
+    message->size = size;
+    message->done = done;
+    message->hint = hint;
+    return 0;
+}
+
+int zmq_msg_send(struct fake_message *message, void *socket, int flags) {
+    int sent = zmq_send(socket, message->data, message->size, flags);
+    if (sent >= 0) held[held_count++] = *message;
+    return sent;
 }
 
 int zmq_msg_recv(struct fake_message *message, void *socket, int flags) {
@@ -245,6 +273,48 @@ static void test_send(int mode, int error, uint32_t position_after, int result_a
     messages_free(&out);
 }
 
+/* Each client has room for two messages of 20,000 bytes, or for one of any size. */
+static void test_budget(void) {
+    enum { SIZE = 20000, MESSAGES = 4 };
+    struct klk_messages out = messages_new(MESSAGES * SIZE, 2 * MESSAGES);
+    struct klk_budget *budget = klk_budget_open(7);
+    uint32_t position = 0, dropped = 0, overs = 0, over[MESSAGES];
+    memset(out.bytes, 'a', MESSAGES * SIZE);
+    for (uint32_t m = 0; m < MESSAGES; m++) {
+        out.offsets[2 * m + 1] = m * SIZE + 1;
+        out.offsets[2 * m + 2] = out.offsets[out.firsts[m + 1] = 2 * m + 2] = (m + 1) * SIZE;
+    }
+    out.frames = 2 * MESSAGES;
+    out.messages = MESSAGES;
+    /* The first is interrupted, the second fails at its first frame, the third at its last. */
+    memset(steps, 0, sizeof steps);
+    steps[1].error = EINTR;
+    steps[3].error = EHOSTUNREACH;
+    steps[5].error = EAGAIN;
+    step_next = 0, step_count = 6;
+    CHECK(klk_budget_send(budget, steps, &out, 0, 2 * SIZE, &position, &dropped, over, &overs) ==
+          KLK_OK);
+    CHECK(position == MESSAGES && dropped == 2 && overs == 0 && held_count == 2);
+    CHECK(klk_budget_queued(budget, (const uint8_t *)"a", 1) == 2 * SIZE);
+    position = dropped = 0;
+    CHECK(klk_budget_send(budget, steps, &out, 0, 2 * SIZE, &position, &dropped, over, &overs) ==
+          KLK_OK);
+    CHECK(dropped == 0 && overs == MESSAGES && over[3] == 3 && held_count == 2);
+    klk_budget_close(budget); /* It must live until the last of them is done with. */
+    while (held_count) zmq_msg_close(&held[--held_count]);
+    budget = klk_budget_open(7);
+    position = 3;
+    CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, &dropped, over, &overs) == KLK_OK);
+    CHECK(overs == 0 && held_count == 1);
+    zmq_msg_close(&held[--held_count]);
+    CHECK(klk_budget_queued(budget, (const uint8_t *)"a", 1) == 0);
+    position = 3, step_count = 1, step_next = 0;
+    steps[0].error = ENOTSOCK;
+    CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, &dropped, over, &overs) == KLK_EOS);
+    klk_budget_close(budget);
+    messages_free(&out);
+}
+
 int main(void) {
     int version = 0;
     CHECK(klk_sockets_bind("/nowhere/libzmq.so", &version) == KLK_EOS && version == 0);
@@ -256,5 +326,6 @@ int main(void) {
     test_send(KLK_KEEP, EHOSTUNREACH, 3, KLK_OK);
     test_send(KLK_KEEP, EAGAIN, 1, KLK_MORE);
     test_send(KLK_DROP, ENOTSOCK, 1, KLK_EOS);
+    test_budget();
     return 0;
 }

@@ -1,0 +1,52 @@
+"""Answers that are finished, or nearly: taken apart, and made of little. It decides nothing."""
+
+from . import answers, requests, values
+from .codec import decode_request, error_code, peek
+from .handoff import Message
+from .requests import Request, RequestError
+from .values import Extension, decode_extension
+
+
+def acknowledgement(header: bytes) -> Message:
+    """The answer to a write that is acknowledged before it is looked into."""
+    try:
+        extension = decode_extension(header, 4)
+    except ValueError:
+        extension = values.NO_EXTENSION
+    return [answers.encode_head(header[2], values.OK, extension)]
+
+
+def success(request: Request) -> Message:
+    if isinstance(request, requests.Session):
+        return answers.encode_session(request, request.session)
+    return answers.encode_ok(request)
+
+
+def asked(frames: Message) -> tuple[int, Extension]:
+    """The type of a request and its extension, whatever else is wrong with it."""
+    try:
+        return peek(frames)[0], decode_request(frames).extension
+    except RequestError as error:
+        return peek(frames)[0], error.extension
+
+
+def split(answer: Message) -> tuple[Message, bytes]:
+    """The prefix and the header of a finished answer."""
+    behind = 1 if answer[1] else 2
+    return answer[:behind], answer[behind]
+
+
+def echoed(header: bytes) -> Extension:
+    """The extension that an answer's header echoes."""
+    reqid = answers.decode_answer([header]).reqid
+    return Extension(reqid=reqid) if reqid else values.NO_EXTENSION
+
+
+def refused(answer: Message) -> tuple[Message, Message]:
+    """The prefix of an answer that its client has no room for, and what goes out instead."""
+    prefix, header = split(answer)
+    # The octet behind the type of a chunk is no code.
+    request_type = values.PROTOCOL_ERROR if header[2] == values.CLIENT_DATA else header[2]
+    text = "too much lies here that was not read; read it, then ask again"
+    error = RequestError(request_type, error_code(request_type), text, echoed(header))
+    return prefix, answers.encode_refusal(error, retry=True)
