@@ -5,7 +5,7 @@
 
 enum klk_budget_limits {
     KLK_BUDGET_SLOTS = 4096,        /* clients whose routing ids fall into one share its budget */
-    KLK_BUDGET_BYTES_MIN = 16384    /* a smaller message is not counted: there is a high water mark */
+    KLK_BUDGET_BYTES_MIN = 16384    /* smaller messages are not counted, the HWM bounds them */
 };
 
 struct klk_budget;

@@ -183,8 +183,8 @@ struct klk_budget {
     atomic_uint_fast64_t queued[KLK_BUDGET_SLOTS];
 };
 
-/* The last frame of a message that is counted: libzmq says when it needs that no more, which is when
- * the message has left, or will never. */
+/* The last frame of a message that is counted: libzmq says when it needs that no more, which is
+ * when the message has left, or will never. */
 struct tail {
     struct klk_budget *budget;
     atomic_uint_fast64_t *queued;
@@ -214,7 +214,8 @@ static uint32_t budget_slot(const struct klk_budget *budget, const uint8_t *id, 
     return (uint32_t)(hash >> 32) % KLK_BUDGET_SLOTS;
 }
 
-uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routing_id, size_t size) {
+uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routing_id,
+                           size_t size) {
     return atomic_load(&budget->queued[budget_slot(budget, routing_id, size)]);
 }
 

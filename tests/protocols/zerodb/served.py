@@ -4,9 +4,10 @@ are a list of what they were handed."""
 from itertools import count
 
 from kelek.native import Arena
-from kelek.protocols.zerodb import answers
+from kelek.protocols.zerodb import answers, ops
 from kelek.protocols.zerodb.handoff import HEAD, PROGRESS, TABLES
 from kelek.protocols.zerodb.session import Now, Session, SessionSetup
+from kelek.protocols.zerodb.values import Extension, encode_extension
 from kelek.tests.protocols.zmqraft.world import World
 
 UNIX_MS = 1_700_000_000_000
@@ -88,3 +89,17 @@ class Served(World):
         if due_ms is not None and due_ms not in self._due:
             self._due.add(due_ms)
             self._later(max(0, due_ms - self.now_ms), lambda: None)
+
+
+def head(request_type: int, flags: int, extension: Extension) -> bytes:
+    return bytes([0x31, 1, request_type, flags]) + encode_extension(extension)
+
+
+def entries(world: Served) -> list[list[ops.Op]]:
+    return [ops.unpack(data) for _, data in world.log.records]
+
+
+def led(**settings: object) -> Served:
+    world = Served(**settings)
+    world.lead("n1")
+    return world
