@@ -45,6 +45,7 @@ HANDLED = 6
 
 ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
 AGAIN = 2  # Flag of what has failed: it may go well another time.
+ASKED_MAX = 1024  # Asks that are remembered: a job_server has a few at a time.
 GREET_MS = 200
 WAITS_MS = 500  # How often a worker is told that its server waits.
 EPOCH_MASK = 0xFFFFFFFF
@@ -99,6 +100,8 @@ class Handoff:
         self._sent: deque[Batch] = deque()
         self._begun: dict[int, Batch] = {}  # By ticket: what was sent, in part or whole.
         self._given_up: set[int] = set()  # Tickets: everybody was told that it is gone.
+        self.lost: list[int] = []  # Tickets of what jobs have asked for and nobody does, perhaps.
+        self._asked: deque[int] = deque(maxlen=ASKED_MAX)  # Of what it was sent, answered or not.
         self._lost_ms: int | None = None  # Since when it is gone.
 
     def greets(self, now_ms: int) -> bool:
@@ -161,7 +164,9 @@ class Handoff:
             if batch.position < batch.frames.count:
                 return False
             self._unsent.popleft()
-            if not batch.loose:
+            if batch.loose:
+                self._asked.append(_ticket(batch))
+            else:
                 self._sent.append(batch)
         return True
 
@@ -198,6 +203,8 @@ class Handoff:
         self._waits_due_ms = 0
         self.heard.clear()
         self._given_up.clear()
+        self.lost += self._asked  # Their answers go past this machine.
+        self._asked.clear()
         if not begun:
             return []
         self._unsent.extendleft(reversed(self._sent))
@@ -247,10 +254,16 @@ class Handoff:
                 if gone:
                     self._given_up.add(batch.ticket)
                 if batch.loose:
+                    self.lost.append(_ticket(batch))
                     continue
                 first = batch.position if batches is self._unsent and not gone else 0
                 failed += list(batch.messages(first))
         return failed
+
+
+def _ticket(loose: Batch) -> int:
+    head: tuple[int, ...] = HEAD.unpack(loose.frames.message(0)[0])
+    return head[5]
 
 
 def _parted(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:

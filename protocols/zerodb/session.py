@@ -552,6 +552,14 @@ class Session:
         """A worker has reported; if it is a new one, some requests are not known to be done."""
         for message in handoff.on_epoch(epoch, now_ms):
             self._tell_reader(message, "the table_worker has ended; it may have been done", False)
+        self._tell_lost(handoff)
+
+    def _tell_lost(self, handoff: Handoff) -> None:
+        """The job_server tells its client, or asks again; what it has got already it ignores."""
+        for ticket in handoff.lost:
+            text = f"table_worker {handoff.number + 1} has ended, or takes nothing in"
+            self._tell(Failure(None, ticket, text, True))
+        handoff.lost.clear()
 
     # ---- in step ----
 
@@ -572,6 +580,7 @@ class Session:
         for handoff in self.handoffs:
             for message in handoff.fail(now_ms):
                 self._tell_reader(message, f"table_worker {handoff.number + 1} does not answer")
+            self._tell_lost(handoff)
         if self._out.count:
             self.answers.append(self._out)
             self._out = Frames()

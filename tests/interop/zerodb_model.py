@@ -32,6 +32,7 @@ KEYS = [
     b"k" * 300,
 ]
 LONG = 300_000  # Some values are.
+AWAY = ("no job_server runs", "has ended")  # What refuses a job.
 Rows = dict[bytes, bytes]
 
 
@@ -225,13 +226,14 @@ class Case:
         assert self.client.scan(table, limit, start, end) == wanted
 
     def begin(self, ask: Callable[[], bytes]) -> bytes:
-        """While a killed job_server comes back, jobs are refused: nothing has begun."""
+        """While a killed job_server or worker comes back, jobs are refused: nothing has begun."""
         until = time.monotonic() + plain.DEADLINE_S
         while True:
             try:
                 return ask()
             except Refused as refused:
-                if "no job_server runs" not in refused.reason or time.monotonic() > until:
+                away = any(reason in refused.reason for reason in AWAY)
+                if not away or time.monotonic() > until:
                     raise
 
     def range_job(self) -> None:

@@ -696,6 +696,25 @@ def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
     assert world.jobs[0][1].startswith(b"not read: no leader was found")
 
 
+def test_what_a_job_has_asked_of_a_worker_that_died_is_said_to_the_job_server() -> None:
+    """The worker answers it straight: nobody else can know that it never will."""
+    world = led(request_timeout_ms=400)
+    worker = world.workers[0]
+    world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
+    world.run(lambda: len(worker.taken) == 1)
+    for epoch in (1, 2):
+        assert not world.session.jobs.count
+        worker.report(epoch, 0, world.now_ms)
+    world.run(lambda: bool(world.jobs))
+    assert HEAD.unpack(world.jobs[0][0]) == (FAILED, AGAIN, 0, values.ERROR, 0, 77)
+    worker.report(3, 0, world.now_ms)
+    assert not world.session.jobs.count, "it is said once"
+    worker.room = 0
+    world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 78), [TABLE, b"/q"], world.now)
+    world.run(lambda: len(world.jobs) == 2)
+    assert HEAD.unpack(world.jobs[1][0])[5] == 78
+
+
 def test_a_job_server_that_does_not_run_is_said() -> None:
     world = led()
     world.ask(b"j", b"\x31\x01\x48", bytes(8))
