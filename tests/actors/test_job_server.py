@@ -4,6 +4,7 @@ The test plays zerodb_server and table_worker: it makes the checkpoints and take
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kelek.actors import actor
 from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.job_server import PLACE, JobServer
 from kelek.actors.map_jobs import BATCH_PAIRS
+from kelek.bench.kelek_cluster import children_of
 from kelek.protocols.zerodb import answers, columns, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import (
@@ -343,6 +345,15 @@ PUTS = """
   (i32.add (i32.const 10) (local.get $value))"""
 
 
+# A fifth of a second for each batch.
+SLOW = """
+  (local $count i32)
+  (loop $again
+    (local.set $count (i32.add (local.get $count) (i32.const 1)))
+    (br_if $again (i32.lt_u (local.get $count) (i32.const 100000000))))
+  (i32.const 0)"""
+
+
 def mapper(body: str) -> bytes:
     wasmtime = pytest.importorskip("wasmtime")
     return bytes(wasmtime.wat2wasm(WAT.format(body=body)))
@@ -448,6 +459,26 @@ def test_a_job_is_ended(rig: Rig) -> None:
     again = rig.ask(requests.EndJob(apid))
     assert (again.code, again.text) == (1, f"data job {apid} has ended already: it is cancelled")
     assert "there is no data job 99" in rig.ask(requests.EndJob(99)).text
+
+
+def test_a_job_whose_mapper_hangs_fails_within_a_second(rig: Rig) -> None:
+    many = 9 * BATCH_PAIRS
+    rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
+    apid = rig.begin(requests.MapTable(9, 10, 2, [], mapper(SLOW)))
+    pids = children_of(os.getpid())
+    assert len(pids) == rig.actor.status()["mappers"] == 2
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    while rig.actor.status()["mappers"]:
+        due_ms = rig.actor.deadline_ms()
+        assert due_ms is not None
+        assert due_ms <= actor.monotonic_ms() + 1000
+        rig.actor.on_wake(due_ms)
+    found = rig.state(apid)
+    assert found["state"] == "failed"
+    assert "longer than" in found["reason"]
+    assert rig.actor.status()["mappers"] == 0
+    assert not children_of(os.getpid())
 
 
 def test_a_mapper_is_ended_while_it_writes(rig: Rig) -> None:
