@@ -19,6 +19,7 @@ from .. import __version__
 from ..native import Arena, Frames, NativeError
 from ..native.budget import Budget
 from ..native.relay import heads, send_messages
+from ..protocols.zerodb.gathering import PREFIX
 from ..protocols.zerodb.handoff import (
     ANSWER,
     EXPIRY,
@@ -198,12 +199,22 @@ class ZerodbServer(Actor):
             return
         due = [self._is_due(*mark) for mark in MARK.iter_unpack(marks)]
         messages = arena
-        if not all(due):
-            messages = Frames()
-            for position in (place for place, is_due in enumerate(due) if is_due):
-                messages.add(arena.message(position))
-            self.counters["late_answers"] += due.count(False)
+        if len(self.session.gathering) or not all(due):
+            messages = self._sorted(arena, due)
         self._send_answers(messages, skip=1)
+
+    def _sorted(self, arena: Arena, due: list[bool]) -> Frames:
+        """The answers that are due; parts of one that all workers give are not among them."""
+        messages = Frames()
+        for position, is_due in enumerate(due):
+            mark, *answer = message = arena.message(position)
+            if not is_due:
+                self.counters["late_answers"] += 1
+            elif answer[0].startswith(PREFIX):
+                self.session.on_part(MARK.unpack(mark)[0], answer)
+            else:
+                messages.add(message)
+        return messages
 
     def _send_answers(self, messages: Arena, skip: int = 0) -> None:
         """Who does not read holds up nobody and fills no memory."""

@@ -16,6 +16,7 @@ from ...native.requests import READ, WRITE, Requests
 from ..zmqraft.client import Client, PendingRead
 from . import answers, finished, ops, requests, values
 from .codec import decode_request, error_code, peek
+from .gathering import PREFIX, Gathering
 from .handoff import (
     AGAIN,
     ANSWER,
@@ -143,6 +144,7 @@ class Session:
         self._taken = False  # Something was, since that was looked at.
         self._gates: dict[bytes, bytes] = {}  # Routing id: the reqid that must come first.
         self._openings = Openings(client, self.handoffs)
+        self.gathering = Gathering(setup.workers)
 
     # ---- what arrives ----
 
@@ -343,7 +345,10 @@ class Session:
                     prefix, answers.encode_server_info(request, features, self.setup.software)
                 )
             case requests.TableInfo(table=None) if self.setup.workers > 1:
-                self._answer(prefix, answers.encode_table_info(request, self._tables()))
+                to = self._direct if self._is_stale(request.extension.flags) else self._reads
+                key = self.gathering.begin(prefix, request)
+                for number in range(self.setup.workers):
+                    self._hand(to, number, ANSWER, [key], frames)
             case (
                 requests.Read()
                 | requests.Count()
@@ -359,20 +364,6 @@ class Session:
                 self._hand(to, table, ANSWER, prefix, frames)
             case _:
                 self._modify(prefix, frames, request)
-
-    def _tables(self) -> dict[int, dict[str, object]]:
-        """What is known of all tables without asking their workers."""
-        found: dict[int, dict[str, object]] = {}
-        for handoff in self.handoffs:
-            standing = handoff.standing
-            for tables, local in ((standing.tables, False), (standing.local, True)):
-                for table, options in tables.items():
-                    found[table] = {
-                        "options": options._asdict(),
-                        "local": local,
-                        "worker": handoff.number,
-                    }
-        return found
 
     def _modify(self, prefix: Message, frames: Message, request: Request) -> None:
         operations = requests.operations(request, self._now.unix_ms)
@@ -522,6 +513,11 @@ class Session:
             self._drop(text)
             return
         prefix = message[1:2] + [b""] * (flags & ENVELOPE)
+        if message[1].startswith(PREFIX):
+            found = self.gathering.fail(message[1])
+            if found is None:
+                return
+            prefix = found
         if kind == RESULT:
             request_type, extension = message[3][2], finished.echoed(message[3])
         else:
@@ -539,6 +535,12 @@ class Session:
     def refuse_answer(self, answer: Message) -> None:
         """A finished answer that its client has no room for: it is told so."""
         self._answer(*finished.refused(answer))
+
+    def on_part(self, worker: int, answer: Message) -> None:
+        """A worker's part of an answer: [key][header][frames ..]."""
+        whole = self.gathering.take(answer[0], worker, answer[1:])
+        if whole is not None:
+            self._out.add(whole)
 
     def take_answers(self) -> list[Frames]:
         """What ready() and those before it have made, to be sent."""

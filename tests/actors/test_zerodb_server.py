@@ -160,3 +160,14 @@ def test_who_is_killed_comes_back_and_every_request_is_answered(node: Node) -> N
                 dealer.send_multipart([READ, table, b"k"])
             while dealer.poll(500):
                 found.add(dealer.recv_multipart()[1])
+
+
+def test_all_tables_are_told_of_by_all_workers(node: Node) -> None:
+    for table in (TABLE, OTHER):
+        assert node.ask(PARTSYNC, table, b"k", b"1") == [b"\x31\x01\x20\x00"]
+    header, *found = node.ask(b"\x31\x01\x15")
+    assert header == b"\x31\x01\x15\x00"
+    assert found[::2] == [TABLE, OTHER]
+    infos = [json.loads(info) for info in found[1::2]]
+    assert [info["worker"] for info in infos] == ["table_worker", "table_worker.2"]
+    assert [info["keys"] for info in infos] == [1, 1]

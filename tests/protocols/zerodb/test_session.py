@@ -458,20 +458,41 @@ def test_an_engine_that_refuses_holds_up_no_other_workers_tables() -> None:
     assert world.heard(b"d")[0].code == values.DATABASE_ERROR
 
 
-def test_all_tables_are_listed_by_whom_they_belong_to() -> None:
-    world = Served(workers=2)
-    standing = world.workers[0].handoff.standing
-    options = TableOptions(bloom_bits=10)
-    world.workers[0].handoff.standing = standing._replace(tables={4: options}, local={6: options})
-    world.ask(b"c", b"\x31\x01\x15")
+def test_all_tables_are_listed_by_all_workers() -> None:
+    world = led(workers=2)
+    world.ask(b"c", b"", b"\x31\x01\x15")
+    world.run(lambda: all(worker.taken for worker in world.workers))
+    keys = {worker.taken[0][5] for worker in world.workers}
+    (key,) = keys
+    assert [worker.taken[0][6] for worker in world.workers] == [[b"\x31\x01\x15"]] * 2
+    parts = [{4: {"keys": 7}, 6: {"keys": 8}}, {5: {"keys": 9}}]
+    request = requests.TableInfo()
+    for worker in (0, 0, 1, 1):
+        frames = answers.encode_table_info(request, parts[worker])
+        world.session.on_part(worker, [key, *frames])
     world.run(lambda: bool(world.answers))
-    (answer,) = world.heard(b"c")
-    infos = answers.decode_table_info(answer)
-    assert {table: (info["worker"], info["local"]) for table, info in infos.items()} == {
-        4: (0, False),
-        6: (0, True),
-    }
-    assert infos[4]["options"]["bloom_bits"] == 10
+    assert world.answers == [[b"c", b"", *answers.encode_table_info(request, parts[0] | parts[1])]]
+
+
+def test_when_one_worker_fails_to_list_its_tables_all_of_it_fails() -> None:
+    world = led(workers=2, request_timeout_ms=300)
+    world.applies = False
+    for worker in world.workers:
+        worker.handoff.epoch = None  # Neither runs.
+    world.ask(b"gone", b"\x31\x01\x15")
+    world.run(lambda: bool(world.answers))
+    assert "does not answer" in world.heard(b"gone")[0].text
+    for worker in world.workers:
+        worker.report(2, 9, world.now_ms)
+    world.ask(b"c", b"\x31\x01\x15")
+    world.run(lambda: bool(world.workers[1].taken))
+    key = world.workers[1].taken[0][5]
+    refusal = answers.encode_error(requests.TableInfo(), 0x10, "block 7 is wrong")
+    world.session.on_part(1, [key, *refusal])
+    world.session.on_part(0, [key, *answers.encode_table_info(requests.TableInfo(), {})])
+    world.run(lambda: len(world.answers) == 2)
+    assert (world.heard(b"c")[0].code, world.heard(b"c")[0].text) == (0x10, "block 7 is wrong")
+    assert not len(world.session.gathering)
 
 
 def test_a_refused_write_does_not_take_the_others_with_it() -> None:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from kelek.native import Arena
+from kelek.protocols.zerodb.gathering import PREFIX
 from kelek.protocols.zerodb.handoff import ANSWER
 from kelek.protocols.zerodb.requests import TYPES
 from kelek.protocols.zerodb.session import Session
@@ -69,7 +70,10 @@ def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
     found = Counter(answer[0] for answer in world.answers)
     found.update(job[1] for job in world.jobs)
     for worker in world.workers:
-        found.update(taken[5] for taken in worker.taken if taken[0] == ANSWER)
+        handed = [taken[5] for taken in worker.taken if taken[0] == ANSWER]
+        found.update(name for name in handed if not name.startswith(PREFIX))
+    # What all workers are asked at once.
+    found.update(each.prefix[0] for each in world.session.gathering._gathered.values())
     assert found == Counter(asked)
 
 
