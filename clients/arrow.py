@@ -128,6 +128,8 @@ def _frames_of(batch: pyarrow.RecordBatch, name: str) -> _Frames:
     array = batch.column(name)
     if array.null_count:
         raise ValueError(f"column {name}: a table holds no null")
+    if array.type in (pyarrow.large_binary(), pyarrow.large_string()):
+        array = array.cast(pyarrow.binary())
     if array.type not in (pyarrow.binary(), pyarrow.string()):
         raise TypeError(f"column {name} is {array.type}; cast it to binary")
     if len(array):

@@ -4,6 +4,7 @@ Spark hands every option over as text, with its name in lower case or as it was 
 """
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -74,6 +75,17 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
 def text(value: str) -> str:
     """Any text."""
     return value
+
+
+def texts(value: str) -> list[str]:
+    """A list of texts, or of numbers, in JSON."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(type(one) in (str, int) for one in found):
+        raise ValueError(f'a list in JSON, like ["a", "b"], not {value!r}')
+    return [str(one) for one in found]
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..clients.arguments import SYNC_FLAGS, Range, behind_prefix
-from ..protocols.zerodb.values import TABLE_MAX
+from ..protocols.zerodb.values import KEY_BYTES_MAX, TABLE_MAX
 from .errors import OptionError
 from .formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
-from .options import Option, flag, one_of, parse_options, size, text, urls, whole
+from .options import Option, flag, one_of, parse_options, size, text, texts, urls, whole
 
+PER_QUERY, PER_TASK = "query", "task"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ROWS_MAX = 2**62
 TIMEOUT_MS = 30_000
@@ -33,12 +34,14 @@ READ = (
     Option("prefix", text),
     Option("start", text),
     Option("end", text),
+    Option("keys", texts),
     Option("rowLimit", whole(0, ROWS_MAX)),
     Option("mode", one_of(PERMISSIVE, DROP, FAIL), PERMISSIVE),
     Option("corruptColumn", text),
     Option("partitions", whole(1, 65_536)),
     Option("batchRows", whole(1, 1 << 20), 16_384),
-    Option("pushdown", flag, True),
+    Option("snapshot", one_of(PER_QUERY, PER_TASK), PER_QUERY),
+    Option("pushdown", flag, False),
     Option("stale", flag, False),
 )
 WRITE = (
@@ -66,11 +69,13 @@ class ReadOptions(NamedTuple):
     prefix: str | None
     start: str | None
     end: str | None
+    keys: list[str] | None
     row_limit: int | None
     mode: str
     corrupt_column: str | None
     partitions: int | None
     batch_rows: int
+    snapshot: str
     pushdown: bool
     stale: bool
 
@@ -87,6 +92,13 @@ class ReadOptions(NamedTuple):
             return Range(first, behind_prefix(first))
         bounds = (("start", self.start), ("end", self.end))
         return Range(*(key_of(self.key_format, it, name) if it else b"" for name, it in bounds))
+
+    @property
+    def listed(self) -> frozenset[bytes] | None:
+        """The keys that the options list; None: they list none. Raises OptionError."""
+        if self.keys is None:
+            return None
+        return frozenset(key_of(self.key_format, key, "keys") for key in self.keys)
 
 
 class WriteOptions(NamedTuple):
@@ -122,7 +134,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         raise OptionError(f"option corruptColumn is another name than {options.corrupt_column}")
     if options.corrupt_column is not None and options.mode != PERMISSIVE:
         raise OptionError(f"option corruptColumn goes with mode {PERMISSIVE}, not {options.mode}")
-    assert options.range is not None  # Says now what is wrong with it.
+    for key in options.listed or ():
+        if not 0 < len(key) <= KEY_BYTES_MAX:
+            raise OptionError(f"option keys: a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
+    assert options.range is not None  # It says now what is wrong with it.
     return options
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from .errors import PipelineError, SchemaError
 from .formats import Column, Decoded, decode
 from .table_filters import Wanted, narrowed
-from .table_options import DROP, FAIL, ReadOptions, WriteOptions
+from .table_options import DROP, FAIL, PER_TASK, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -48,7 +48,7 @@ class TableReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = checked_schema(options, schema)
-        self.wanted = Wanted(options.range)
+        self.wanted = Wanted(options.range, options.listed)
 
     def partitions(self) -> Sequence[InputPartition]:
         """In the driver: takes the snapshot. Raises PipelineError and TableError."""
@@ -85,13 +85,15 @@ class TableReader(DataSourceReader):
             return [TablePartition(start, end)]
         count = self._count(info["bytes"] if info else 0)
         points = table.split_points(count, start=start, end=end) if count > 1 else []
+        ranges = [
+            TablePartition(*bounds) for bounds in zip([start, *points], [*points, end], strict=True)
+        ]
+        if self.options.snapshot == PER_TASK:
+            return list(ranges)
         # Of one key, which few tables have: what counts is the snapshot.
         job = table.range_job(end=b"\0\0", lease=0)
         for _ in table.chunks(job):
             pass
-        ranges = [
-            TablePartition(*bounds) for bounds in zip([start, *points], [*points, end], strict=True)
-        ]
         for one in ranges:
             one.url, one.lease = job.url, job.lease
         return list(ranges)
@@ -124,6 +126,7 @@ class TableReader(DataSourceReader):
     def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         """What lies in the table, as it lies there."""
         from ..clients.errors import JobLost, TableRefused
+        from ..protocols.zerodb.values import FEATURE_LEASES
 
         options = self.options
         if partition.empty:
@@ -132,19 +135,21 @@ class TableReader(DataSourceReader):
             if partition.keys:
                 yield from _listed(table, partition.keys)
                 return
-            bounds = {"start": partition.start, "end": partition.end}
-            if not partition.lease:
-                yield from table.to_arrow(**bounds)
+            if not table.server().features & FEATURE_LEASES:
+                yield from table.to_arrow(start=partition.start, end=partition.end)
                 return
             try:
                 job = table.range_job(
-                    **bounds,
-                    lease=partition.lease,
+                    start=partition.start,
+                    end=partition.end,
+                    lease=partition.lease or None,
                     chunk_pairs=options.batch_rows,
                     keys_only=not options.with_values,
                 )
                 yield from table.chunks_arrow(job)
             except (JobLost, TableRefused) as error:
+                if not partition.lease:
+                    raise
                 raise PipelineError(
                     f"the snapshot of table {options.table} at {partition.url} is gone, as its "
                     f"server ended or nobody read it for longer than the topology's job_idle_s: "
@@ -153,7 +158,11 @@ class TableReader(DataSourceReader):
 
 
 class PushingReader(TableReader):
-    """The same, for sessions in which Spark hands filters over."""
+    """The same, with filters of a query.
+
+    Spark 4.3 and before keep what the last query of a frame has planned, also for the next one: of
+    another filter, or none, that one then lacks rows. So this is only for who asks for it.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keeps what it can do; returns what Spark must do."""

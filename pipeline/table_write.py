@@ -78,8 +78,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         check_schema(options, schema)
         if overwrite:
             raise PipelineError(
-                'a table takes outputMode("append") or ("update"): with "complete" it would be '
-                "emptied before each batch"
+                'a table takes outputMode("append"): with "complete" it would be emptied before '
+                "each batch; write each batch by foreachBatch, with mode overwrite"
             )
         self.options = options
 

@@ -54,7 +54,12 @@ def why_not(command: str) -> str | None:
     return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)
 
 
-STORIES = [page for page in PAGES if any(b.kind in ("console", "python") for b in blocks(page))]
+ELSEWHERE = {"docs/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them"}
+STORIES = [
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and any(b.kind in ("console", "python") for b in blocks(page))
+]
 
 
 def needs_tables(page: str) -> bool:

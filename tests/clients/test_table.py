@@ -362,6 +362,9 @@ def test_arrow_is_written_in_packs(cluster: Cluster) -> None:
         assert table.put_arrow([text]) == 1
         assert table.get(b"text") == "ö".encode()
         assert table.put_arrow([]) == 0
+        large = pyarrow.array(["l"], pyarrow.large_string())
+        assert table.put_arrow([pyarrow.record_batch({"key": large, "value": large})]) == 1
+        assert table.get(b"l") == b"l"
     puts = [it for it in cluster.world.writes if isinstance(it, requests.Put)]
     sizes = [sum(map(len, [*put.keys, *put.values])) for put in puts]
     assert sizes[0] == 300_003

@@ -37,9 +37,16 @@ def test_all_rows_in_parts_of_one_snapshot(spark: Any, node: str, filled: int) -
         table.delete(b"new")
 
 
+def test_queries_of_one_frame_do_not_mix(spark: Any, node: str, filled: int) -> None:
+    frame = loaded(spark, node, filled)
+    one, some = frame.where("key = X'303030303037'"), frame.where("key < X'303030303033'")
+    assert [tuple(row) for row in one.collect()] == [ROWS[7]]
+    assert frame.count() == len(ROWS)
+    found = one.union(some).union(frame.where("key = X'78'")).collect()
+    assert sorted(map(tuple, found)) == [*ROWS[:3], ROWS[7]]
+
+
 def test_filters_are_done_by_the_table(spark: Any, node: str, filled: int) -> None:
-    frame = loaded(spark, node, filled, partitions=2)
-    frame.createOrReplaceTempView("filled")
     for where, expected in (
         ("key >= X'303139393935' AND key < X'303139393937'", ROWS[19995:19997]),
         ("key IN (X'303030303037', X'78', X'303030303033')", [ROWS[3], ROWS[7]]),
@@ -47,7 +54,7 @@ def test_filters_are_done_by_the_table(spark: Any, node: str, filled: int) -> No
         ("key > X'39'", []),
         ("key = X'303030303037' AND value = X'78'", []),
     ):
-        found = spark.sql(f"SELECT * FROM filled WHERE {where}")
+        found = loaded(spark, node, filled, partitions=2, pushdown="true").where(where)
         assert sorted(map(tuple, found.collect())) == expected, where
         if "value" not in where:
             assert "Filter " not in found._jdf.queryExecution().executedPlan().toString()
@@ -62,6 +69,10 @@ def test_filters_are_done_by_the_table(spark: Any, node: str, filled: int) -> No
         ({"start": "5", "end": "4"}, []),
         ({"rowLimit": 5, "start": "000100", "batchRows": 3}, ROWS[100:105]),
         ({"rowLimit": 0}, []),
+        ({"keys": '["000003", "x", "0x303030303031"]'}, [ROWS[1], ROWS[3]]),
+        ({"keys": '["000003", "000005"]', "start": "000004", "columns": "key"}, [ROWS[5][:1]]),
+        ({"keys": "[]"}, []),
+        ({"snapshot": "task", "partitions": 3, "start": "019900"}, ROWS[19900:]),
         ({"prefix": "00001", "columns": "key"}, [row[:1] for row in ROWS[10:20]]),
     ],
 )
@@ -108,6 +119,8 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, fille
         ({"prefix": "a", "start": "b"}, "option prefix goes without start and end"),
         ({"mode": "failfast", "corruptColumn": "x"}, "option corruptColumn goes with mode PERM"),
         ({"corruptColumn": "key"}, "option corruptColumn is another name than key"),
+        ({"keys": "a,b"}, "option keys is a list in JSON, like"),
+        ({"keys": '[""]'}, "option keys: a key has 1 to 65536 bytes, not 0"),
         ({"keyFormat": "be64", "start": "x"}, "option start is a whole number from 0 on"),
         ({"urls": "tcp://127.0.0.1:1", "timeoutMs": 200}, "no server answered for 200 ms"),
     ):

@@ -46,6 +46,7 @@ def test_written_and_read_back(spark: Any, node: str, number: int) -> None:
     assert back.exceptAll(frame).count() == 0
     assert back.count() == 5000
     frame.where("key < 3").write.format("kelek").mode("append").options(**options).save()
+    back = spark.read.format("kelek").options(**read).load()
     assert back.count() == 5000, "a key that comes again is the same key"
 
 
