@@ -109,3 +109,42 @@ def test_installed_wheel_imports(installed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["kelek", "supervisor"])
 def test_installed_commands_run(installed: Path, tmp_path: Path, command: str) -> None:
     assert "Usage:" in run(installed / command, "--help", cwd=tmp_path)
+
+
+LOOKUP = """
+import io
+from pyspark.sql.worker import lookup_data_sources
+found = io.BytesIO()
+lookup_data_sources._main(io.BytesIO(), found)
+name = found.getvalue()[8:13].decode()
+import kelek, pyspark_kelek
+print(name, kelek.__file__, pyspark_kelek.__file__)
+"""
+
+
+def test_spark_finds_the_format_by_itself(wheel: Path, tmp_path: Path) -> None:
+    """What Spark's lookup runs in a worker. An editable install hides the module from it."""
+    pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
+    place = tmp_path / "site"
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        *PIP,
+        "install",
+        "--no-deps",
+        "--target",
+        str(place),
+        str(wheel),
+    ]
+    subprocess.run(command, check=True, timeout=240)
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKUP],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    name, package, module = done.stdout.split()
+    assert name == "kelek"
+    assert Path(package).parent == place / "kelek"
+    assert Path(module).parent == place

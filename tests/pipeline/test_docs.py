@@ -14,14 +14,18 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 URL = "tcp://127.0.0.1:7100"
 
 
-def test_programs(spark: Any, node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+FOLDERS = ("arrived", "checkpoint")  # Where the JVM was started, unless they are moved.
+
+
+def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
     """In their order: what one wrote the next one may read."""
     for package in ("duckdb", "polars"):
         pytest.importorskip(package)
-    monkeypatch.chdir(tmp_path)
     for program in PROGRAMS:
         place = TEXT[: TEXT.index(program)].count("\n")
         text = program.replace(URL, node)
+        for folder in FOLDERS:
+            text = text.replace(f'"{folder}"', f'"{tmp_path}/{folder}"')
         exec(compile("\n" * place + text, "docs/pipeline.md", "exec"), {})
 
 
