@@ -3,22 +3,24 @@
 A job is one node's: its number means something to that node alone.
 """
 
+import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from ..clients.async_table import AsyncTable
 from ..clients.errors import TableError, TableRefused
 from ..clients.table import Table
 from ..protocols.zerodb.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
 from .endings import FAILED, INTERRUPTED, Ending
 from .output import show_json, stdin
 from .table_commands import bounds
-from .table_doors import REACH_MS, Where, find_tables, opened_table
+from .table_doors import REACH_MS, Where, check_whose, find_tables, opened_table
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # The others hand out a range.
@@ -26,9 +28,23 @@ DONE_WORDS = {"map": "mapped", "copy": "copied", "range": "handed out"}
 AMOUNTS = "rows", "bytes", "chunks", "puts", "deletes"
 NUMBERS = "apid", "request_type", "table", "target", *AMOUNTS
 TIMES = "started", "ended"
-HEADS = ("node", "job", "kind", "table", "into", "state", "rows", "puts", "deletes", "began", "s")
+HEADS = (
+    "node",
+    "job",
+    "kind",
+    "table",
+    "into",
+    "state",
+    "rows",
+    "puts",
+    "deletes",
+    "began",
+    "s",
+    "",
+)
 RUNNING, DONE = "running", "done"
 
+T = TypeVar("T")
 Job = dict[str, Any]  # What a node tells of one, numbers as such, and `node`.
 
 
@@ -52,8 +68,9 @@ def nodes_of(where: Where) -> list[Node]:
     return found
 
 
-def node_of(number: int, where: Where) -> Node:
+def node_of(number: int, target: int, where: Where) -> Node:
     """The one that serves the table now; the job goes on there, whatever becomes of this client."""
+    check_whose(find_tables(where), target)
     with opened_table(number, where) as table:
         url = table.server().url
     return next(node for node in nodes_of(where) if node.where["urls"] == [url])
@@ -67,7 +84,7 @@ def copy(number: int, target: int, output: str, options: Where) -> None:
     asked = bounds(options)
     if number == target:
         raise Ending(f"TARGET: table {number} is copied into itself; name another one")
-    node = node_of(number, options)
+    node = node_of(number, target, options)
     with opened_table(number, node.where) as table:
         apid = table.copy_into(target, **asked)
         follow(Begun(node, table, apid, "copied"), output, options["wait"])
@@ -76,7 +93,7 @@ def copy(number: int, target: int, output: str, options: Where) -> None:
 def map_(number: int, target: int, output: str, options: Where) -> None:
     """Has a node run a mapper."""
     mapper = mapper_of(options["mapper"])
-    node = node_of(number, options)
+    node = node_of(number, target, options)
     with opened_table(number, node.where) as table:
         apid = table.map_into(
             target, mapper, parameters=options["parameters"], threads=options["threads"]
@@ -227,7 +244,7 @@ def jobs(options: Where, output: str) -> None:
     if options["end"]:
         show_job(ended(node, job["apid"]), output)
         return
-    with opened_table(0, node.where) as table:
+    with opened_table(None, node.where) as table:
         follow(Begun(node, table, job["apid"], DONE_WORDS[job["kind"]]), output, True)
 
 
@@ -241,7 +258,7 @@ def show_job(job: Job, output: str) -> None:
 
 
 def ended(node: Node, apid: int) -> Job:
-    with opened_table(0, node.where) as table:
+    with opened_table(None, node.where) as table:
         try:
             table.end_job(apid)
         except TableRefused as error:
@@ -252,14 +269,17 @@ def ended(node: Node, apid: int) -> Job:
 def listed(options: Where, output: str) -> None:
     """The newest jobs of every node; fails when none answers."""
     found: list[Job] = []
-    silent: dict[str, str] = {}
-    for node in nodes_of(options):
-        try:
-            with Table(node.where["urls"], timeout_ms=reach_ms(options)) as table:
-                told = table.jobs(running=options["running"], limit=options["limit"])
-                found += [job_of(node, one) for one in told]
-        except TableError as error:
-            silent[node.name] = str(error)
+    silent: dict[str, TableError] = {}
+    nodes = nodes_of(options)
+
+    def question(table: AsyncTable) -> Awaitable[list[dict[str, str]]]:
+        return table.jobs(running=options["running"], limit=options["limit"])
+
+    for node, told in zip(nodes, asked(nodes, question), strict=True):
+        if isinstance(told, TableError):
+            silent[node.name] = told
+        else:
+            found += [job_of(node, one) for one in told]
     if output == "json":
         for job in found:
             show_json(job)
@@ -267,12 +287,27 @@ def listed(options: Where, output: str) -> None:
         show_rows([HEADS, *map(row_of, found)])
     for name, why in silent.items():
         click.echo(f"{name}: {why}", err=True)
-    if len(silent) == len(nodes_of(options)):
+    if len(silent) == len(nodes):
         raise Ending("no node tells its jobs; does one run? kelek table info", FAILED)
 
 
-def reach_ms(options: Where) -> int:
-    return min(REACH_MS, int(options["timeout_s"] * 1000))
+def asked(
+    nodes: Sequence[Node], question: Callable[[AsyncTable], Awaitable[T]]
+) -> list[T | TableError]:
+    """What each node answers, all asked at once: those that are away cost their time once."""
+
+    async def ask(node: Node) -> T | TableError:
+        timeout_ms = min(REACH_MS, int(node.where["timeout_s"] * 1000))
+        try:
+            async with AsyncTable(node.where["urls"], timeout_ms=timeout_ms) as table:
+                return await question(table)
+        except TableError as error:
+            return error
+
+    async def ask_all() -> list[T | TableError]:
+        return await asyncio.gather(*map(ask, nodes))
+
+    return asyncio.run(ask_all())
 
 
 def found_jobs(apid: int, options: Where) -> list[tuple[Node, Job]]:
@@ -280,14 +315,13 @@ def found_jobs(apid: int, options: Where) -> list[tuple[Node, Job]]:
     known: list[tuple[Node, Job]] = []
     problems: list[str] = []
     nodes = nodes_of(options)
-    for node in nodes:
-        try:
-            with Table(node.where["urls"], timeout_ms=reach_ms(options)) as table:
-                known.append((node, job_of(node, table.job_status(apid))))
-        except TableRefused as error:
-            problems.append(str(error))
-        except TableError as error:
-            problems.append(f"{node.name}: {error}")
+    for node, told in zip(nodes, asked(nodes, lambda table: table.job_status(apid)), strict=True):
+        if isinstance(told, TableRefused):
+            problems.append(str(told))
+        elif isinstance(told, TableError):
+            problems.append(f"{node.name}: {told}")
+        else:
+            known.append((node, job_of(node, told)))
     if known:
         return known
     raise Ending(f"job {apid}: {'; '.join(dict.fromkeys(problems))}", FAILED)
@@ -307,9 +341,8 @@ def row_of(job: Job) -> Sequence[str]:
     seconds = max(0, ended_ms - job["started"]) / 1000
     numbers = (f"{job[name]:,}" for name in ("rows", "puts", "deletes"))
     kind = job["kind"], str(job["table"]), str(job.get("target", "-"))
-    state = job["state"] + (f" ({job['reason']})" if job["reason"] else "")
-    began = time_text(job["started"])
-    return (job["node"], str(job["apid"]), *kind, state, *numbers, began, f"{seconds:.1f}")
+    ends = time_text(job["started"]), f"{seconds:.1f}", job["reason"]
+    return (job["node"], str(job["apid"]), *kind, job["state"], *numbers, *ends)
 
 
 def time_text(unix_ms: int) -> str:

@@ -184,7 +184,7 @@ def truncate(number: int, yes: bool, options: Where) -> None:
 
 def info(number: int | None, output: str, options: Where) -> None:
     """Prints what a node says of its tables."""
-    with opened_table(number or 0, options) as table:
+    with opened_table(number, options) as table:
         server = table.server()
         found = table.tables() if number is None else {number: table.info()}
     known = {table: details for table, details in found.items() if details is not None}

@@ -19,6 +19,7 @@ class Doors(NamedTuple):
     name: str  # For errors: the topology's path, or the urls.
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
     by_topology: bool
+    local: frozenset[int] = frozenset()  # Tables that each node has of its own, if that is known.
 
 
 def find_tables(where: Where) -> Doors:
@@ -55,18 +56,30 @@ def find_tables(where: Where) -> Doors:
             why = "has no `zerodb: {url: ...}`" if node in found.nodes else "is no node"
             raise Ending(f"{path}: --node {node}: {why}; those with one are {', '.join(known)}")
     chosen = where["nodes"] or known
-    return Doors(path, {name: known[name] for name in chosen}, True)
+    local = frozenset(found.zerodb.get("local", ()))
+    return Doors(path, {name: known[name] for name in chosen}, True, local)
+
+
+def check_whose(doors: Doors, number: int | None) -> None:
+    """Raises Ending for a table of which each node has its own, when any of them may be asked."""
+    if number in doors.local and len(doors.urls) > 1:
+        nodes = ", ".join(doors.urls)
+        raise Ending(f"table {number}: each node has its own; say whose with --node: {nodes}")
 
 
 @contextmanager
-def opened_table(number: int, where: Where) -> Iterator[Table]:
-    """A Table for one command; what goes wrong with it ends the command with one line."""
+def opened_table(number: int | None, where: Where) -> Iterator[Table]:
+    """A Table for one command; what goes wrong with it ends the command with one line.
+
+    number   None: the command is about no table, or about all
+    """
     doors = find_tables(where)
+    check_whose(doors, number)
     timeout_ms = int(where["timeout_s"] * 1000)
     with (
         Table(
             doors.urls.values(),
-            number,
+            number or 0,
             timeout_ms=min(REACH_MS, timeout_ms),
             sync=where.get("sync", "partsync"),
             stale=where.get("stale", False),
@@ -79,8 +92,9 @@ def opened_table(number: int, where: Where) -> Iterator[Table]:
 
 
 @contextmanager
-def in_one_line(doors: Doors, number: int) -> Iterator[None]:
+def in_one_line(doors: Doors, number: int | None) -> Iterator[None]:
     """Ends the command when a table can't do what was asked."""
+    place = doors.name if number is None else f"{doors.name}: table {number}"
     try:
         yield
     except NoServer as error:
@@ -92,8 +106,8 @@ def in_one_line(doors: Doors, number: int) -> Iterator[None]:
         raise Ending(f"{named}{error} at {urls}; {way_out}", FAILED) from error
     except TableTimeout as error:
         way_out = "a majority of the nodes must run; a write may still happen"
-        raise Ending(f"{doors.name}: table {number}: {error}; {way_out}", FAILED) from error
+        raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
     except TableTooLarge as error:
         raise Ending(str(error)) from error
     except TableError as error:
-        raise Ending(f"{doors.name}: table {number}: {error}", FAILED) from error
+        raise Ending(f"{place}: {error}", FAILED) from error

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, Protocol
 import click
 
 from ..clients.arguments import checked_key, checked_range, checked_value
-from ..clients.errors import TableTooLarge
+from ..clients.errors import TableError, TableTooLarge
 from .endings import FAILED, Ending
 from .loading import Progress, lines_of, progress, told_so_far
 from .output import show_json
@@ -317,6 +317,8 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
         with file:
             yield file
         part.replace(name)
+    except TableError:  # A timeout among them is an OSError, too.
+        raise
     except OSError as error:
         raise Ending(f"{name}: {error.strerror}; it is not written", FAILED) from error
     finally:

@@ -91,6 +91,7 @@ class Server:
         self.silent = False  # Says nothing at all.
         self.mute = 0  # So many writes are done, and not answered.
         self.cannot = 0  # So many requests are answered with: try again.
+        self.mute_scans = False  # No scan is answered.
         self.read_max = 1 << 20  # Keys.
         self.error: tuple[int, str] | None = None
 
@@ -133,7 +134,7 @@ class Server:
                 keys = self.world.within(request.table, request.start, b"", request.end)
                 return answers.encode_count(request, len(keys))
             case requests.Scan():
-                return self._scan(request)
+                return [] if self.mute_scans else self._scan(request)
             case requests.Watch():
                 return self._watch(request)
             case requests.SplitPoints():

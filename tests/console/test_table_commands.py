@@ -269,6 +269,26 @@ def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
     assert not Path("f.csv").exists()
 
 
+def test_a_local_table_is_one_node_s(cluster: Cluster) -> None:
+    """Asked of any node, a put and a get may be of two tables."""
+    text = TOPOLOGY.replace("URL", cluster.urls[0]).replace(
+        "-2'}", f"-2', zerodb: {{url: '{cluster.urls[1]}'}}}}"
+    )
+    Path("topology.yaml").write_text(f"{text}zerodb: {{local: [0, 7]}}\n")
+    said = "kelek: table 7: each node has its own; say whose with --node: n1, n2"
+    for words in (
+        ["put", "7", "k", "v"],
+        ["get", "7", "k"],
+        ["copy", "7", "8"],
+        ["copy", "8", "7"],
+    ):
+        assert fails("table", *words) == (endings.IMPOSSIBLE, said)
+    ok("table", "put", "7", "k", "v", "--node", "n2")
+    assert "table 7" in ok("table", "info")
+    ok("table", "compact", "7")
+    ok("table", "jobs")
+
+
 def test_an_export_to_a_full_disk(cluster: Cluster) -> None:
     cluster.world.tables[1] = {b"k": b"v" * 100_000}
     Path("f.csv.part").symlink_to("/dev/full")
@@ -284,6 +304,14 @@ def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
     assert code == endings.FAILED
     assert "f.jsonl:20001: no JSON" in line
     assert "rows are stored: load again" in line
+
+
+def test_an_export_that_nobody_answers_keeps_no_file(cluster: Cluster) -> None:
+    cluster.servers[0].mute_scans = True
+    code, line = fails("table", "export", "1", "f.csv", "--timeout", "0.3")
+    assert code == endings.FAILED
+    assert "table 1: the server at" in line
+    assert sorted(os.listdir()) == ["s0", "s1", "s2", "topology.yaml"]
 
 
 def test_refusals_are_the_server_s_words(cluster: Cluster) -> None:
@@ -392,6 +420,8 @@ def test_jobs(cluster: Cluster) -> None:
         endings.FAILED, "kelek: job 5 of n1: there is no data job 5"
     )  # fmt: skip
     cluster.world.lost_jobs.add(6)
+    cluster.world.job_state = "failed"
+    assert "state          failed" in ok("table", "jobs", "8")
     assert fails("table", "jobs", "6") == (endings.FAILED, "kelek: job 6: no such job")
     two = f"--url {cluster.urls[0]} --url {cluster.urls[1]}"
     assert ok("table", "jobs", "8", *two.split()).count("state") == 2
