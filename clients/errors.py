@@ -82,6 +82,10 @@ class TableError(Exception):
 class TableTimeout(TableError, TimeoutError):
     """No answer for the time given. A write may still happen: nothing says that it won't."""
 
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason  # What the server said last, if it could not do it just then.
+
 
 class NoServer(TableTimeout):
     """For the time given no server answered at all."""

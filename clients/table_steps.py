@@ -133,6 +133,8 @@ def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client
 
 def timed_out(client: Client, timeout_ms: int) -> TableTimeout:
     """What is raised after so long without an answer."""
+    if client.reason:
+        return TableTimeout(f"not done in {timeout_ms} ms: {client.reason}", client.reason)
     if client.server is None:
         return NoServer(f"no server answered for {timeout_ms} ms")
     return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
@@ -403,12 +405,14 @@ class TableSteps:
 
     def info(self, content: bool = False) -> Generator[Step, None, dict[str, Any] | None]:
         """What the node knows of the table."""
-        _, answer = yield from self._ask(requests.TableInfo(self.number, content))
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(requests.TableInfo(self.number, content, stale))
         return _decoded(answers.decode_table_info, answer).get(self.number)
 
     def tables(self) -> Generator[Step, None, dict[int, dict[str, Any]]]:
         """What the node knows of all tables."""
-        _, answer = yield from self._ask(requests.TableInfo())
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(requests.TableInfo(extension=stale))
         return _decoded(answers.decode_table_info, answer)
 
     def split_points(self, count: int, asked: Range) -> Generator[Step, None, list[bytes]]:

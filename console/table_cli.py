@@ -236,6 +236,7 @@ def truncate(number: int, yes: bool, **options: Any) -> None:
 @table.command()
 @click.argument("number", metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX), required=False)
 @server_options
+@stale_option
 @output_option
 @endings.spoken
 def info(number: int | None, output: str, **options: Any) -> None:

@@ -105,8 +105,8 @@ def in_one_line(doors: Doors, number: int | None) -> Iterator[None]:
         named = f"{doors.name}: " if doors.by_topology else ""
         raise Ending(f"{named}{error} at {urls}; {way_out}", FAILED) from error
     except TableTimeout as error:
-        way_out = "a majority of the nodes must run; a write may still happen"
-        raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
+        way_out = "" if error.reason else "; do all nodes run? supervisor status"
+        raise Ending(f"{place}: {error}{way_out}", FAILED) from error
     except TableTooLarge as error:
         raise Ending(str(error)) from error
     except TableError as error:

@@ -140,6 +140,7 @@ class Client:
         self._sent_bytes = 0
         self._heard_ms = 0  # When the server last said something, or began to owe it.
         self._pinged = False  # And was asked whether it is there since.
+        self.reason = ""  # Why the server can't serve a request now, if it has just said so.
         self._refused = 0  # Times in a row that it could not serve now.
         self._avoided = ""  # Of two servers that answer the other one is taken.
         self._search()
@@ -184,6 +185,7 @@ class Client:
             return
         peer.up = False
         if self.server is not None and url == self.server.url:
+            self.reason = ""
             self._leave()
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
@@ -225,16 +227,17 @@ class Client:
         if exchange is None:
             self.counters["strays"] += 1
         elif answer.retry and now_ms < exchange.deadline_ms:
-            self._on_again(exchange, now_ms)
+            self._on_again(exchange, answer.text, now_ms)
         else:
-            self._refused = 0
+            self._refused, self.reason = 0, ""
             exchange.answer = answer
             self._forget(reqid)
 
-    def _on_again(self, exchange: Exchange, now_ms: int) -> None:
+    def _on_again(self, exchange: Exchange, text: str, now_ms: int) -> None:
         """The server could not serve it now: an election, a follower that is cut off."""
         self.counters["again"] += 1
         self._refused += 1
+        self.reason = text
         self._forget(exchange.reqid)
         exchange.due_ms = now_ms + self.setup.again_ms
         self._wait_again([exchange])
@@ -304,6 +307,7 @@ class Client:
     def _on_silence(self, server: ServerInfo, now_ms: int) -> None:
         if self._pinged:
             self.counters["silent"] += 1
+            self.reason = ""
             self._leave()
             return
         self._pinged, self._heard_ms = True, now_ms
@@ -335,7 +339,9 @@ class Client:
     def _send(self, server: ServerInfo, exchange: Exchange, now_ms: int) -> None:
         extension = NO_EXTENSION
         if self._tagged:
-            left_ms = min(max(exchange.deadline_ms - now_ms, 1), DEADLINE_MS_MAX)
+            left_ms = exchange.deadline_ms - now_ms
+            # The server says why it could not before its client has given up.
+            left_ms = min(max(left_ms - left_ms // 10, 1), DEADLINE_MS_MAX)
             extension = exchange.request.extension
             extension = extension._replace(
                 reqid=exchange.reqid, deadline_ms=extension.deadline_ms or left_ms

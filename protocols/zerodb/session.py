@@ -630,15 +630,11 @@ class Session:
     @property
     def reason(self) -> str:
         """Why a request has waited for too long."""
-        seconds = self.setup.request_timeout_ms / 1000
         if self.client.leader is None:
-            return (
-                f"no leader was found in {seconds:g} s: an election goes on, or no majority of"
-                " the nodes runs"
-            )
+            return "no leader was found: an election goes on, or no majority of the nodes runs"
         return (
-            f"the leader at {self.client.leader} did not commit in {seconds:g} s: it has no"
-            " majority, or its disk takes no writes"
+            f"the leader at {self.client.leader} did not commit: it has no majority, or its disk"
+            " takes no writes"
         )
 
     def _collect(self, now_ms: int) -> None:

@@ -92,8 +92,8 @@ def test_during_an_election_a_request_waits_and_then_gets_an_error_that_says_so(
     assert took_ms == 400
     (write,), (read,) = world.heard(b"w"), world.heard(b"r")
     assert (write.code, read.code) == (values.ERROR, values.REQUEST_ERROR)
-    assert write.text.startswith("not known to be committed: no leader was found in 0.4 s")
-    assert read.text.startswith("not read: no leader was found in 0.4 s: an election goes on")
+    assert write.text.startswith("not known to be committed: no leader was found")
+    assert read.text.startswith("not read: no leader was found: an election goes on")
     assert not world.workers[0].taken
 
 
@@ -116,7 +116,7 @@ def test_a_leader_without_a_majority_is_named() -> None:
     (answer,) = world.heard(b"c")
     assert answer.retry
     assert answer.reqid == b"r" * 12
-    assert "the leader at tcp://n1 did not commit in 0.3 s" in answer.text
+    assert "the leader at tcp://n1 did not commit: it has no" in answer.text
     assert answer.text.endswith("it may still be")
 
 
