@@ -37,7 +37,12 @@ from ..protocols.zerodb.handoff import (
 )
 from ..protocols.zerodb.proposals import Result
 from ..protocols.zerodb.session import INFO, Now, Session, SessionSetup
-from ..protocols.zerodb.values import REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX, TableOptions
+from ..protocols.zerodb.values import (
+    PAIR_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_FRAMES_MAX,
+    TableOptions,
+)
 from ..protocols.zmqraft.client import Client, ClientSetup, WindowLimits
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
 from .actor import Actor, Socket, SocketOptions, main
@@ -119,7 +124,7 @@ class ZerodbServer(Actor):
     def _open_pipes(self) -> None:
         done = SocketOptions(
             bind=(self.endpoint(self.role, "done"),),
-            message_bytes_max=self._settings["response_bytes_max"] + (1 << 20),
+            message_bytes_max=max(self._settings["response_bytes_max"], PAIR_BYTES_MAX) + (1 << 20),
             message_frames_max=ANSWER_FRAMES_MAX,
         )
         # First: a worker's last answers are taken in before the first report of its successor.

@@ -429,14 +429,29 @@ class TableRequests:
                     or _size(one.changes) >= WATCH_BYTES
                     or (now_ms >= one.job.due_ms)
                 ):
-                    changes = [(index, ops.pack(done)) for index, done in one.changes]
-                    frames = answers.encode_watch(one.request, one.next_index, changes)
-                    self._finish(one.job, frames)
+                    self._finish(one.job, self._changes_of(one))
                 else:
                     still.append(one)
                     continue
             self._resume(one.job)
         self._watching = still
+
+    def _changes_of(self, one: _Watching) -> list[bytes]:
+        """The answer: as many changes as it may hold, and where to go on."""
+        bytes_max = max(self._limits.response_bytes_max, values.PAIR_BYTES_MAX)
+        changes: list[tuple[int, bytes]] = []
+        size = 0
+        for index, done in one.changes:
+            data = ops.pack(done)
+            size += len(data)
+            if size <= bytes_max:
+                changes.append((index, data))
+            elif changes:
+                return answers.encode_watch(one.request, index, changes)
+            else:
+                text = f"what entry {index} has changed has more than {bytes_max} bytes"
+                return answers.encode_error(one.request, values.GONE, text)
+        return answers.encode_watch(one.request, one.next_index, changes)
 
     def _look(self, one: _Watching) -> None:
         """Reads one page of what is new. Raises Gone, StorageError."""

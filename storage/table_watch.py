@@ -13,6 +13,8 @@ from .effects import HIDDEN, PLAIN
 from .table_entries import Owner, each_entry
 from .tables import Tables
 
+AS_NOW_BYTES_MAX = 128 << 20  # Of values that one operation is told to have changed.
+AS_NOW_KEYS = 8  # That are read at once for it.
 PAGE_BYTES = 4 << 20  # Of a local table's changes, and the one that reached beyond it.
 Changes = list[tuple[int, list[ops.Op]]]  # Indexes, and what their entries did.
 # Some applied entries from an index on; none: not now; None: the log has them no more.
@@ -103,24 +105,36 @@ def _done(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.O
     for op in entry:
         if isinstance(op, HIDDEN):
             effect = next(left)
-            done += effect.ops if effect.whole else _as_now(tables, effect.ops)
+            found = effect.ops if effect.whole else _as_now(tables, effect.ops)
+            if found is None:
+                return None
+            done += found
         elif isinstance(op, PLAIN):
             done.append(op)
     return done
 
 
-def _as_now(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op]:
-    """Large values were not kept: keys that changed are told with what they hold by now."""
+def _as_now(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op] | None:
+    """Large values were not kept: keys that changed are told with what they hold by now; None: that
+    is too much."""
     done: list[ops.Op] = []
+    size = 0
     for op in changed:
         if not isinstance(op, ops.Delete):
             done.append(op)
             continue
-        for key, value in zip(op.keys, tables.get(op.table, op.keys), strict=True):
-            there = value is not None
-            done.append(
-                ops.Put(op.table, [key], [value or b""]) if there else ops.Delete(op.table, [key])
-            )
+        for first in range(0, len(op.keys), AS_NOW_KEYS):
+            keys = op.keys[first : first + AS_NOW_KEYS]
+            for key, value in zip(keys, tables.get(op.table, keys), strict=True):
+                there = value is not None
+                done.append(
+                    ops.Put(op.table, [key], [value or b""])
+                    if there
+                    else ops.Delete(op.table, [key])
+                )
+                size += len(value or b"")
+            if size > AS_NOW_BYTES_MAX:
+                return None
     return done
 
 

@@ -115,6 +115,7 @@ WITH_LEASE = 0x10  # The field `lease` is meant, also when it is 0.
 
 KEY_BYTES_MAX = 64 << 10
 VALUE_BYTES_MAX = 64 << 20
+PAIR_BYTES_MAX = KEY_BYTES_MAX + VALUE_BYTES_MAX  # An answer may hold one, whatever its limit is.
 REQUEST_BYTES_MAX = 128 << 20  # Of all frames together.
 REQUEST_FRAMES_MAX = 1 << 20
 BYTES_A_MS = 4 << 10  # A busy server takes in that much at least: larger requests may take longer.

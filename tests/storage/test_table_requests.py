@@ -27,7 +27,7 @@ from kelek.protocols.zerodb.ops import (
 )
 from kelek.protocols.zerodb.requests import Request
 from kelek.protocols.zerodb.values import Extension, TableOptions
-from kelek.storage import table_reads, table_requests
+from kelek.storage import table_reads, table_requests, table_watch
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner
@@ -637,3 +637,40 @@ def test_an_answer_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(whole) == 2 + 6000
     pairs = answers.decode_pairs(answers.decode_answer(page[1:]), packed)
     assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
+
+
+def test_changes_that_are_too_many_for_one_answer_come_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer that is larger than zerodb_server takes would break the pipe for everybody."""
+    monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
+    desk = Desk(Limits(1000, 5000, True))
+    for _ in range(5):
+        desk.apply(Put(5, [b"c"], [bytes(100_000)]))
+    desk.watch(1)
+    assert [each.index for each in desk.told()[1]] == [1, 2]
+    desk.watch(3)
+    index, changes = desk.told()
+    assert (index, [each.index for each in changes]) == (5, [3, 4])
+    desk.apply(Put(5, [b"c"], [bytes(300_000)]))
+    desk.watch(6)
+    ((_, header, text),) = desk.run_all(6)
+    assert header[3] == values.GONE
+    assert b"entry 6 has changed has more than 250000 bytes" in text
+
+
+def test_what_keys_hold_by_now_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_watch, "AS_NOW_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(table_watch, "AS_NOW_KEYS", 2)
+    desk = Desk()
+    keys = [b"c%d" % number for number in range(9)]
+    packed = pack([Put(5, keys, [bytes(10_000)] * 9)])
+    for part in range(2):
+        half = packed[part * 50_000 : (part + 1) * 50_000]
+        desk.apply(Part(5, b"r" * 12, part, 2, half))
+    desk.put(5, [(key, bytes(400_000)) for key in keys])
+    desk.watch(1)
+    desk.tables.calls.clear()
+    ((_, header, *_),) = desk.run_all(3)
+    assert header[3] == values.GONE
+    assert sum(call == "get 5 2" for call in desk.tables.calls) == 2
