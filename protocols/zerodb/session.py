@@ -16,6 +16,7 @@ from ...native.requests import READ, WRITE, Requests
 from ..zmqraft.client import Client, PendingRead
 from . import answers, finished, ops, requests, values
 from .codec import decode_request, error_code, peek
+from .gates import Gates
 from .gathering import PREFIX, Gathering
 from .handoff import (
     AGAIN,
@@ -62,7 +63,6 @@ SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 INFLIGHT_MAX = 1 << 17  # Requests that are not answered; beyond them the doors are not read.
 INFLIGHT_BYTES_MAX = 256 << 20
 PART_BYTES_MAX = 1 << 20  # Of a large write: heartbeats wait behind no larger message.
-GATES_MAX = 10_000  # Connections whose order waits for a repeat.
 EXPIRE_AGAIN_MS = 100
 EXPIRE_DEPUTY_MS = 2000
 NOTICES_MAX = 64  # In one wake; the others are only counted.
@@ -142,7 +142,7 @@ class Session:
         self.asked_client = True  # The client machine has got something to do in this wake.
         self.is_full = False  # Nothing more is to be taken in for now.
         self._taken = False  # Something was, since that was looked at.
-        self._gates: dict[bytes, bytes] = {}  # Routing id: the reqid that must come first.
+        self._gates = Gates()
         self._openings = Openings(client, self.handoffs)
         self.gathering = Gathering(setup.workers)
 
@@ -200,6 +200,7 @@ class Session:
     def _begin(self, now: Now) -> None:
         self._now, self._taken = now, True
         self._backlog_ms = self.proposals.size // values.BYTES_A_MS
+        self._gates.expire(now.ms)
 
     def _is_uniform(self, taken: Requests) -> bool:
         """Whether all rows go the same way: reads by the leader's word, or writes whose clients
@@ -381,8 +382,9 @@ class Session:
             if missing:
                 raise _refusal(request, _not_open(missing[0]))
         is_async = not prefix or _is_async(frames[0][2], frames[0])
-        if self._gates and prefix:
-            self._pass_gate(prefix[0], request)
+        if prefix and not self._gates.passes(prefix[0], request.extension.reqid):
+            text = "an earlier write of this connection was given up: repeat that first"
+            raise _GatedError(requests.type_of(request), values.ERROR, text, request.extension)
         self._openings.note(operations, self._now.ms, self._deadline(0))
         if is_async and prefix:
             self._answer(prefix, answers.encode_ok(request))
@@ -400,21 +402,6 @@ class Session:
             self._propose(data, table, write)
         elif not is_async:  # Nothing is to be done: that is done.
             self._answer(prefix, answers.encode_ok(request))
-
-    def _pass_gate(self, routing_id: bytes, request: Request) -> None:
-        """Behind a write that was given up unproposed, a client that repeats it gets nothing in
-        before that repeat: its order holds."""
-        gate = self._gates.get(routing_id)
-        if gate is None or not request.extension.reqid:
-            return
-        if request.extension.reqid != gate:
-            raise _GatedError(
-                requests.type_of(request),
-                values.ERROR,
-                "an earlier write of this connection was given up: repeat that first",
-                request.extension,
-            )
-        del self._gates[routing_id]
 
     def _check_together(self, request: Request, tables: set[int], local: set[int]) -> None:
         """One atomic batch is of one worker, and replicated or not."""
@@ -498,10 +485,8 @@ class Session:
         prefix, header = finished.split(failure.answer)
         code = values.DATABASE_ERROR if failure.database else error_code(header[2])
         error = RequestError(header[2], code, failure.text, finished.echoed(header))
-        if failure.unproposed and error.extension.reqid and prefix[0] not in self._gates:
-            if len(self._gates) == GATES_MAX:
-                del self._gates[next(iter(self._gates))]
-            self._gates[prefix[0]] = error.extension.reqid
+        reqid = error.extension.reqid
+        if failure.unproposed and reqid and self._gates.close(prefix[0], reqid, self._now.ms):
             self.proposals.withdraw(prefix[0], f"nothing was written: {self.reason}")
         self._answer(prefix, answers.encode_refusal(error, failure.retry))
         self.counters["failed"] += 1

@@ -158,6 +158,25 @@ def test_nothing_overtakes_a_write_that_was_given_up_and_comes_again() -> None:
     ]
 
 
+def test_a_repeat_that_never_comes_is_not_waited_for_for_ever() -> None:
+    """Every write of everybody is looked at one by one meanwhile."""
+    world = Served(request_timeout_ms=300)
+    data = bytes(1_000_000)
+    for number in range(20):  # Fills the window.
+        world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
+    world.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
+    world.run(lambda: bool(world.heard(b"c")), 20_000)
+    assert len(world.session._gates) == 1
+    world.lead("n1")
+    world.at(50_000, lambda: world.ask(b"d", PARTSYNC, TABLE, b"k", b"2"))
+    world.run(lambda: bool(world.heard(b"d")), 100_000)
+    assert len(world.session._gates) == 1
+    header = head(0x20, 1, Extension(reqid=b"s" * 12))
+    world.at(10_000, lambda: world.ask(b"c", header, TABLE, b"k", b"3"))
+    world.run(lambda: len(world.heard(b"c")) == 2, 100_000)
+    assert not world.heard(b"c")[1].failed
+
+
 def test_reads_share_one_word_of_the_leaders_and_carry_its_index() -> None:
     world = led()
     world.ask(b"w", PARTSYNC, TABLE, b"k", b"v")
