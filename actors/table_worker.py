@@ -42,6 +42,7 @@ from ..storage.table_home import Place, TableHome, settle
 from ..storage.table_requests import Asked, Databases, Limits, TableRequests
 from ..storage.tables import Entry, Outcome, Tables
 from .actor import Actor, Pipe, SocketOptions, main
+from .credit import TAKEN, Credit
 from .errors import UnitBroken
 from .participants import TABLE_WORKER, worker_names
 from .snapshot_sender import BARRIER, phased
@@ -65,7 +66,8 @@ RECOVER_MS = 1000
 SETTLE_MS = 1000  # How far the tables' own index may lie behind, where nothing is for them.
 USED_MS = 1000  # Since somebody was known to wait: so long commits are told at once.
 APPLIED_MS = 100  # How often the peer is told how far we are, at most.
-RESULTS_MAX = 100_000  # Kept for a server that does not take them.
+RESULTS_BYTES_MAX = 64 << 20  # Kept for a server that does not take them ...
+RESULT_BYTES = 200  # ... with what each takes besides its data.
 
 
 class Order(NamedTuple):
@@ -92,6 +94,7 @@ class TableWorker(Actor):
                       [HEAD]                                   HELLO: it knows nothing of us;
                                                                WAITS: for what is applied
     done       PUSH   [MARK][routing id]([empty])[header][frames..]  to zerodb_server
+    taken      PULL   [TAKEN]                  from it: bytes that came over `done` (credit.py)
     reports    PUSH   [HEAD][..]                               to it, as the kinds say:
                       PROGRESS  ([OUTCOME, code, data or text]..)    what is applied
                       TABLES    [replicated][local]  msgpack: number -> options
@@ -133,6 +136,9 @@ class TableWorker(Actor):
         self._problem = ""
         self._orders: list[Order] = []
         self._results: list[Outcome] = []
+        self._results_bytes = 0  # Of their data.
+        self._credit = Credit()
+        self._counted = 0  # Bytes of the answers that wait, as far as they are on the credit.
         self._told: dict[int, object] = {}  # The last report of each kind, to tell what is new.
         self._wakes = dict.fromkeys(("entries", "operations", "malformed", "restored"), 0)
         self._make_requests(options)
@@ -206,6 +212,8 @@ class TableWorker(Actor):
         self.listen(commits, self._on_commits)
         self.listen(barriers, self._on_barriers)
         self.listen(self._work, self._on_work)
+        taken = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(name, "taken"),)))
+        self.listen(taken, self._on_taken)
 
     # ---- what comes ----
 
@@ -224,6 +232,7 @@ class TableWorker(Actor):
                 self._told.clear()
                 self._tables_told = False
                 self._results.clear()
+                self._results_bytes = 0
             elif kind in (ANSWER, SILENT, RESULT) and rest:
                 if spare != epoch:  # It was meant for our predecessor, and comes again.
                     self.counters["foreign_epoch"] += 1
@@ -242,6 +251,10 @@ class TableWorker(Actor):
                 self._orders.append(Order(kind, index, ticket, rest[1:]))
             elif kind != WAITS:
                 self.log_rarely("malformed-dropped", pipe="work", kind=kind)
+
+    def _on_taken(self, arena: Arena) -> None:
+        for (epoch, size), _ in self.unpacked(arena, TAKEN, "taken"):
+            self._credit.on_taken(epoch, size)
 
     def _on_barriers(self, arena: Arena) -> None:
         for phase, attempt, at, _ in phased(self, arena, "barriers"):
@@ -277,14 +290,21 @@ class TableWorker(Actor):
         self._tell_applied()
 
     def _sending(self) -> bool:
-        """Sends answers; whether some could not leave yet. Then nothing new is taken in."""
+        """Sends answers; whether some could not leave yet, or too much of what left was not taken
+        yet. Then nothing new is taken in."""
         out = self._requests.out
         if len(out):
+            self._credit.on_sent(out.size - self._counted)
+            self._counted = out.size
             send_batch(self._done, out, "keep")
             self.check(self._done)
         if len(out):
             self.pause(self._work)
             self.want_out(self._done, self._on_done_writable)
+            return True
+        self._counted = 0
+        if self._credit.is_used_up:
+            self.pause(self._work)
             return True
         self._requests.renew_out()
         self.resume(self._work)
@@ -323,6 +343,7 @@ class TableWorker(Actor):
                 self._results += [
                     one.outcome(outcome) for outcome in outcomes if outcome.log_index in firsts
                 ]
+            self._results_bytes += sum(RESULT_BYTES + len(outcome.data) for outcome in outcomes)
             self._applied, self._applied_term = last
             self._behind = self._applied < index
         elif self._applied < self._reader.base()[0]:
@@ -484,6 +505,9 @@ class TableWorker(Actor):
             return [what, PLACE.pack(*at)]
         if not local or self._home.local is None:
             raise ValueError(f"table {number} is not local")
+        known = self.options["zerodb"]["open_on_the_fly"] or number in self._home.local.tables()
+        if not known:
+            raise ValueError(f"table {number} is not open")
         outcomes = self._home.local.write([Entry(0, 0, ops.unpack(what))], sync=True)
         if outcomes and outcomes[0].problem:
             raise ValueError(outcomes[0].problem)
@@ -506,7 +530,8 @@ class TableWorker(Actor):
     def _tell_server(self) -> None:
         """What is new since the last wake; nothing while the server takes nothing."""
         if self._reports.full:
-            del self._results[:-RESULTS_MAX]
+            if self._results_bytes > RESULTS_BYTES_MAX:
+                self._forget_results()
             return
         home, requests = self._home, self._requests
         done = requests.counts["done"]
@@ -516,7 +541,7 @@ class TableWorker(Actor):
             self._tell(TABLES, tables, self._applied, list(tables))
         standing = self._problem or (home.local.problem if home.local is not None else "")
         self._tell(STANDING, standing, self._applied, [standing.encode()], int(bool(standing)))
-        results, self._results = self._results, []
+        results, self._results, self._results_bytes = self._results, [], 0
         if results:
             self._told.pop(PROGRESS, None)
         told = [b"".join(map(_result, results))] if results else []
@@ -528,6 +553,18 @@ class TableWorker(Actor):
         requests.troubles.clear()
         if not len(requests.out):
             self._tell(HANDLED, requests.handled, requests.handled, [])
+
+    def _forget_results(self) -> None:
+        """The older ones, but not that an operation was refused: who does not hear of that is told
+        that it was done. Results of transactions can be asked for again."""
+        kept: list[Outcome] = []
+        size = 0
+        for outcome in reversed(self._results):
+            if outcome.problem or size < RESULTS_BYTES_MAX // 2:
+                kept.append(outcome)
+                size += RESULT_BYTES + len(outcome.data)
+        kept.reverse()
+        self._results, self._results_bytes = kept, size
 
     def _tell(
         self, kind: int, value: object, index: int, frames: list[bytes], code: int = 0
@@ -542,7 +579,7 @@ class TableWorker(Actor):
     # ---- the rest ----
 
     def deadline_ms(self) -> int | None:
-        waits_for_out = len(self._requests.out) > 0
+        waits_for_out = len(self._requests.out) > 0 or self._credit.is_used_up
         if self._behind or (self._requests.busy and not waits_for_out):
             return 0
         dues = [self._retry_due_ms, self._settle_due_ms, self._line.deadline_ms]

@@ -45,7 +45,8 @@ from ..protocols.zerodb.values import (
 )
 from ..protocols.zmqraft.client import Client, ClientSetup, WindowLimits
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
-from .actor import Actor, Socket, SocketOptions, main
+from .actor import Actor, Pipe, Socket, SocketOptions, main
+from .credit import Taken
 from .leader_link import LeaderLink
 from .participants import worker_names
 
@@ -68,6 +69,7 @@ class ZerodbServer(Actor):
     sub        SUB     the same, unanswered                    of any PUB, at `sub_url`
     logs       PUB     [55 01 00][level][ms][sender][text]     to whoever listens, at `log_url`
     work       PUSH    [HEAD][routing id][request frames ..]   to each table_worker
+    taken      PUSH    [TAKEN]                                 to each, of what came over `done`
     done       PULL    [MARK][routing id]([empty])[answer frames ..]  of them and the job_server
     reports    PULL    [HEAD]([..])                            of each table_worker
     requests   PUSH    as work, or what came of an ask         to the job_server
@@ -141,9 +143,13 @@ class ZerodbServer(Actor):
         self._jobs_lost = False
         self.on_disconnected(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[Handoff, Socket]] = []
+        self._taken: list[tuple[Taken, Pipe]] = []
         for handoff, name in zip(self.session.handoffs, worker_names(self.options), strict=True):
             socket = self._push(name, "work")
             self._work.append((handoff, socket))
+            taken, told = Taken(self.setup.epoch), self.pipe(self._push(name, "taken"))
+            told.send([taken.first()])
+            self._taken.append((taken, told))
             self.on_disconnected(socket, partial(self._on_worker_lost, handoff))
 
     def _push(self, actor: str, name: str) -> Socket:
@@ -195,18 +201,31 @@ class ZerodbServer(Actor):
 
     def _on_done(self, arena: Arena) -> None:
         """Finished answers go on as they are, in one call, but for their marks."""
-        if self._clients is None:
-            return
         try:
             marks = heads(arena, MARK.size)
         except NativeError:
             self.log_rarely("malformed-dropped", pipe="done", messages=arena.count)
             return
+        self._count_taken(arena, marks)
         due = [self._is_due(*mark) for mark in MARK.iter_unpack(marks)]
         messages = arena
         if len(self.session.gathering) or not all(due):
             messages = self._sorted(arena, due)
         self._send_answers(messages, skip=1)
+
+    def _count_taken(self, arena: Arena, marks: bytes) -> None:
+        """Whose answers these are: who waits for it is told that they were taken."""
+        if len(self._taken) == 1 and JOB_SERVER >> 8 not in marks[1 :: MARK.size]:
+            self._taken[0][0].add(arena.size)
+        else:
+            numbers = (mark[0] for mark in MARK.iter_unpack(marks))
+            for number, size in zip(numbers, arena.sizes(), strict=True):
+                if number < len(self._taken):
+                    self._taken[number][0].add(size)
+        for taken, pipe in self._taken:
+            told = taken.due()
+            if told is not None:
+                pipe.send([told])
 
     def _sorted(self, arena: Arena, due: list[bool]) -> Frames:
         """The answers that are due; parts of one that all workers give are not among them."""

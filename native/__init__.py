@@ -294,6 +294,12 @@ class Arena:
         """Bytes of all frames together."""
         return int(self._offsets[self._struct.frames])
 
+    def sizes(self) -> list[int]:
+        """Bytes of all frames of each message."""
+        offsets = self._offsets
+        ends = [offsets[first] for first in ffi.unpack(self._firsts, self.count + 1)]
+        return [end - start for start, end in pairwise(ends)]
+
     def message(self, i: int) -> list[bytes]:
         """The frames of message i, copied."""
         if not 0 <= i < self._struct.messages:

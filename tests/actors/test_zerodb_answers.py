@@ -15,6 +15,7 @@ import zmq
 
 from kelek.actors import actor
 from kelek.actors.actor import ActorSetup, Host
+from kelek.actors.credit import TAKEN
 from kelek.actors.zerodb_server import ZerodbServer
 from kelek.protocols.zerodb import answers, finished, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
@@ -77,6 +78,7 @@ class Rig:
         self.control = self.bound(zmq.ROUTER, "inproc://control")
         self.work = self.bound(zmq.PULL, "inproc://rig/n1/table_worker.work")
         self.jobs = self.bound(zmq.PULL, "inproc://rig/n1/job_server.requests")
+        self.taken_bytes = self.bound(zmq.PULL, "inproc://rig/n1/table_worker.taken")
         options = {
             "zerodb": SETTINGS,
             "members": {"n1": {"url": "inproc://raft"}},
@@ -226,6 +228,19 @@ def test_what_a_client_does_not_read_is_bounded_by_bytes(
         read_answer(rig, slow, 2_000_000, reqid=b"%012d" % 9)  # To who has read all, all goes.
         rig.turn(lambda: slow.poll(0))
         assert not answers.decode_answer(slow.recv_multipart()).failed
+
+
+def test_a_worker_is_told_what_was_taken_of_its_answers(rig: Rig) -> None:
+    client = rig.client()
+    rig.turn(lambda: rig.taken_bytes.poll(0))
+    assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
+    sizes = 0
+    for size in (400_000, 0, 700_000):
+        read_answer(rig, client, size)
+        rig.turn(lambda: client.poll(0))
+        sizes += MARK.size + 5 + sum(map(len, client.recv_multipart()))
+    assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, sizes)
+    assert not rig.taken_bytes.poll(0)
 
 
 def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: Rig) -> None:
