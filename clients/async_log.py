@@ -31,6 +31,7 @@ from .steps import (
     PACK_UPDATES,
     REACH_MS,
     TIMEOUT_MS,
+    Asked,
     Data,
     Steps,
     Tuning,
@@ -210,22 +211,24 @@ class AsyncLog(AsyncTurning):
     # ---- reading ----
 
     async def entries(
-        self, after: int = 0, count: int | None = None
+        self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> AsyncGenerator[Entry, None]:
         """Entries behind LOG INDEX after, up to what the leader has applied, or count of them.
 
-        What this AsyncLog has committed itself before the call is always among them.
+        What this AsyncLog has committed itself before the call is always among them. With url: as
+        Log.entries() says.
         """
-        async with aclosing(self._lists(self._steps.entries(after, count))) as lists:
+        async with aclosing(self._lists(self._steps.entries(Asked(after, count, url)))) as lists:
             async for entries in lists:
                 for entry in entries:
                     yield entry
 
     async def to_arrow(
-        self, after: int = 0, count: int | None = None
+        self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """As Log.to_arrow()."""
-        async with aclosing(self._lists(self._steps.entry_columns(after, count))) as lists:
+        steps = self._steps.entry_columns(Asked(after, count, url))
+        async with aclosing(self._lists(steps)) as lists:
             async for batches in lists:
                 for batch in batches:
                     yield batch

@@ -20,6 +20,7 @@ from .reqids import new_reqids
 from .steps import (
     REACH_MS,
     TIMEOUT_MS,
+    Asked,
     Data,
     Steps,
     Tuning,
@@ -144,17 +145,22 @@ class Log(Turning):
 
     # ---- reading ----
 
-    def entries(self, after: int = 0, count: int | None = None) -> Generator[Entry, None, None]:
+    def entries(
+        self, after: int = 0, count: int | None = None, *, url: str | None = None
+    ) -> Generator[Entry, None, None]:
         """Entries behind LOG INDEX after, up to what the leader has applied, or count of them.
 
         What this Log has committed itself before the call is always among them. Raises
         LogCompacted when they begin with some that a snapshot has taken the place of.
+
+        url   of a peer that need not lead: up to what it has applied, which may be less. When it
+              can't be had, is silent or no longer stores them, the leader is asked
         """
-        for entries in self._lists(self._steps.entries(after, count)):
+        for entries in self._lists(self._steps.entries(Asked(after, count, url))):
             yield from entries
 
     def to_arrow(
-        self, after: int = 0, count: int | None = None
+        self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> Generator["pyarrow.RecordBatch", None, None]:
         """As entries(), as Arrow record batches: about a mebibyte of entries each.
 
@@ -166,7 +172,7 @@ class Log(Turning):
 
         Raises LogError when pyarrow is not installed.
         """
-        for batches in self._lists(self._steps.entry_columns(after, count)):
+        for batches in self._lists(self._steps.entry_columns(Asked(after, count, url))):
             yield from batches
 
     def subscribe(self, after: int | None = 0) -> Generator[Entry, None, None]:

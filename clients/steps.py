@@ -81,6 +81,14 @@ class Tuning(NamedTuple):
     election_grace_ms: int = 300  # While nobody leads, each peer is asked twelve times in it.
 
 
+class Asked(NamedTuple):
+    """Which entries are wanted, and of whom."""
+
+    after: int
+    count: int | None  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    url: str | None  # None: of the leader.
+
+
 def make_client(
     urls: str | Iterable[str], cluster: str, form: str, tuning: Tuning | None
 ) -> Client:
@@ -147,29 +155,32 @@ class Steps:
 
     # ---- reading ----
 
-    def entries(self, after: int, count: int | None) -> Generator[Step | list[Entry], None, None]:
+    def entries(self, asked: Asked) -> Generator[Step | list[Entry], None, None]:
         """Lists of entries up to what the leader has applied, or count of them."""
-        return self._entries(after, count, decoded)
+        return self._entries(asked, decoded)
 
     def entry_columns(
-        self, after: int, count: int | None
+        self, asked: Asked
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """Record batches of the same entries, as many as came at once in each."""
         try:
             from .arrow import entries_of
         except ImportError as error:
             raise LogError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
-        return self._entries(after, count, lambda part: [_checked(entries_of, part)])
+        return self._entries(asked, lambda part: [_checked(entries_of, part)])
 
     def _entries(
-        self, after: int, count: int | None, decode: Callable[[Part], list[Any]]
+        self, asked: Asked, decode: Callable[[Part], list[Any]]
     ) -> Generator[Step | list[Any], None, None]:
+        after, count, url = asked
         check_range("after", after)
         if count is not None:
             check_range("count", count)
+        if url is not None:
+            check_url(url)
         own_index = self._own_index
         while True:
-            stream = self.client.open_stream(Stream(after, count))
+            stream = self.client.open_stream(Stream(after, count, url=url))
             try:
                 yield from self._read(stream, decode)
             finally:

@@ -25,6 +25,7 @@ from .client_codec import (
     encode_client_request,
 )
 from .extensions import (
+    FEATURE_ANYWHERE,
     FEATURE_ENTRIES,
     FEATURE_PACK,
     PACK_GAP,
@@ -118,6 +119,7 @@ class Client:
         self._asks: dict[bytes, AnyAsk] = {}
         self._streams: dict[bytes, Stream] = {}
         self._idle_streams: deque[Stream] = deque()  # To be asked for (again).
+        self._elsewhere: list[Stream] = []  # The same of those that need no leader.
         self._send_again_ms: int | None = None  # After a gap.
         self._sent_again_ms: int | None = None
         self._search(now_ms)
@@ -136,10 +138,13 @@ class Client:
     def drop_ask(self, ask: AnyAsk) -> None:
         """Forgets a question, and a connection that was made for it alone."""
         self._asks.pop(ask.request.reqid, None)
-        if self.leader is not None and ask.url not in (None, self.leader):
-            assert ask.url is not None
-            if ask.url in self._peers and ask.url not in self._asked():
-                self._disconnect(ask.url)
+        if self.leader is not None and ask.url is not None:
+            self._let_go(ask.url)
+
+    def _let_go(self, url: str) -> None:
+        """Ends a connection that nobody needs any more."""
+        if url in self._peers and url != self.leader and url not in self._asked():
+            self._disconnect(url)
 
     def subscribe(self, subscription: Subscription) -> Subscription:
         """Keeps it going until unsubscribe()."""
@@ -153,29 +158,39 @@ class Client:
         subscription.close(self)
 
     def open_stream(self, stream: Stream) -> Stream:
-        """Asks the leader for entries."""
-        if not stream.done:
+        """Asks the leader for entries, or the peer at the stream's url."""
+        if self.setup.form is not None:
+            stream.url = None  # It takes a form of ours.
+        if not stream.done and stream.url is None:
             self._idle_streams.append(stream)
+        elif not stream.done:
+            self._elsewhere.append(stream)
         return stream
 
     def take_part(self, stream: Stream, now_ms: int) -> Part | None:
         """The next entries for their reader; with it the peer is told to go on."""
         part, follow_up = stream.take()
-        if follow_up is not None and self.leader is not None:
+        url = stream.url or self.leader
+        if follow_up is not None and url is not None:
             stream.heard_ms = now_ms
-            self._send_request(self.leader, follow_up)
+            self._send_request(url, follow_up)
         return part
 
     def close_stream(self, stream: Stream) -> None:
         """Stops a stream before its end."""
         if stream in self._idle_streams:
             self._idle_streams.remove(stream)
+        if stream in self._elsewhere:
+            self._elsewhere.remove(stream)
         if stream.reqid is not None:
             self._streams.pop(stream.reqid, None)
+        url = stream.url or self.leader
         if not stream.done:
             stop = stream.stop()
-            if stop is not None and self.leader is not None:
-                self._send_request(self.leader, stop)
+            if stop is not None and url is not None:
+                self._send_request(url, stop)
+        if stream.url is not None and self.leader is not None:
+            self._let_go(stream.url)
 
     # ---- what happens ----
 
@@ -197,6 +212,8 @@ class Client:
         for ask in self._asks.values():
             if ask.url == url:
                 ask.sent_ms = None
+        for stream in self._streams_of(url):
+            self._give_up(stream)
         if url == self.leader:
             # A new socket: nothing that waits in the old one may reach a later leader out of order.
             self._disconnect(url)
@@ -287,10 +304,13 @@ class Client:
         packed = frames[1] == ENTRIES_PACKED
         decode = decode_entries_packed_answer if packed else decode_entries_answer
         reqid, answer = decode(frames)
-        if answer.status is EntriesStatus.NOT_LEADER:
-            self._on_refused(peer, now_ms)
-            return
         stream = self._streams[reqid]
+        if answer.status is EntriesStatus.NOT_LEADER:
+            if stream.url is None:
+                self._on_refused(peer, now_ms)
+            else:
+                self._give_up(stream)
+            return
         stream.heard_ms = now_ms
         follow_up = stream.on_answer(answer)
         if follow_up is not None:
@@ -340,10 +360,11 @@ class Client:
         self.window.rewind()
         self.reads.rewind()
         self._send_again_ms = None
-        for stream in self._streams.values():
-            stream.reqid = None
-            self._idle_streams.append(stream)
-        self._streams.clear()
+        for reqid, stream in list(self._streams.items()):
+            if stream.url is None:
+                del self._streams[reqid]
+                stream.reqid = None
+                self._idle_streams.append(stream)
         for ask in self._asks.values():
             if ask.url is None:
                 ask.sent_ms = None
@@ -353,7 +374,9 @@ class Client:
             peer.leads, peer.poll_id = False, b""
 
     def _asked(self) -> set[str]:
-        return {ask.url for ask in self._asks.values() if ask.url is not None}
+        asked = [ask.url for ask in self._asks.values()]
+        asked += [stream.url for stream in (*self._elsewhere, *self._streams.values())]
+        return {url for url in asked if url is not None}
 
     def _connect(self, url: str) -> None:
         if url not in self._peers and len(self._peers) < PEERS_MAX:
@@ -371,6 +394,7 @@ class Client:
         if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
             self.counters["silent"] += 1
             self._search(now_ms)
+        self._send_elsewhere(now_ms)
         for subscription, url in self._listening.items():
             subscription.act(self, now_ms)
             if subscription.url != url:
@@ -405,9 +429,13 @@ class Client:
             times.append(self._silent_ms(self.leader))
             if self._send_again_ms is not None:
                 times.append(self._send_again_ms)
+        unheard = {stream.url for stream in self._elsewhere}
         for peer in self._peers.values():
-            if self.leader is None and peer.up:
+            if peer.up and (self.leader is None or (peer.url in unheard and peer.hello is None)):
                 times.append(self._poll_due_ms(peer))
+        for stream in (*self._elsewhere, *self._streams.values()):
+            if stream.url is not None and (stream.waits or stream.reqid is None):
+                times.append(stream.heard_ms + self.setup.response_ttl_ms)
         return min((time for time in times if time < _NEVER), default=None)
 
     def _silent_ms(self, leader: str) -> int:
@@ -417,7 +445,11 @@ class Client:
             since.append(self.window.items[0].heard_ms)
         if self.reads.heard_ms is not None:
             since.append(self.reads.heard_ms)
-        since += [stream.heard_ms for stream in self._streams.values() if stream.waits]
+        since += [
+            stream.heard_ms
+            for stream in self._streams.values()
+            if stream.waits and stream.url is None
+        ]
         since += [
             ask.sent_ms
             for ask in self._asks.values()
@@ -457,6 +489,50 @@ class Client:
             knows = hello is not None and FEATURE_ENTRIES in hello.features
             packed = self.leader_form is None and knows
             self._send_request(leader, stream.begin(reqid, packed))
+
+    # ---- streams of peers that need not lead ----
+
+    def _streams_of(self, url: str) -> list[Stream]:
+        return [it for it in (*self._elsewhere, *self._streams.values()) if it.url == url]
+
+    def _give_up(self, stream: Stream) -> None:
+        """The peer at its url does not serve it: the leader does."""
+        if stream in self._elsewhere:
+            self._elsewhere.remove(stream)
+        if stream.reqid is not None:
+            self._streams.pop(stream.reqid, None)
+        url, stream.reqid, stream.url = stream.url, None, None
+        self.counters["given_up"] += 1
+        self._idle_streams.append(stream)
+        if url is not None and self.leader is not None:
+            self._let_go(url)
+
+    def _send_elsewhere(self, now_ms: int) -> None:
+        """Asks peers for entries once they have said that they serve them; whoever has not, or is
+        silent, is given up."""
+        for stream in [*self._elsewhere, *self._streams.values()]:
+            if stream.url is None or not (stream.waits or stream.reqid is None):
+                continue
+            if not stream.heard_ms:
+                stream.heard_ms = now_ms
+            if stream.heard_ms + self.setup.response_ttl_ms <= now_ms:
+                self._give_up(stream)
+        for stream in list(self._elsewhere):
+            assert stream.url is not None
+            self._connect(stream.url)
+            peer = self._peers.get(stream.url)
+            if peer is None or not peer.up:
+                continue
+            if peer.hello is not None and peer.knows(FEATURE_ANYWHERE):
+                self._elsewhere.remove(stream)
+                reqid = self.new_id()
+                self._streams[reqid] = stream
+                stream.heard_ms = now_ms
+                self._send_request(peer.url, stream.begin(reqid, packed=True))
+            elif peer.hello is not None:
+                self._give_up(stream)
+            elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
+                self._poll(peer, now_ms)
 
     def _send_asks(self, now_ms: int) -> None:
         for ask in self._asks.values():

@@ -54,6 +54,7 @@ FEATURE_APPEND = "append"
 FEATURE_PRE_VOTE = "prevote"
 FEATURE_ENTRIES = "entries"
 FEATURE_MEMBERS = "members"
+FEATURE_ANYWHERE = "anywhere"
 
 BLOCKS_MAX = 256  # In one packed AppendEntries.
 ENTRIES_BLOCKS_MAX = 1024  # In one packed answer to RequestEntries.
@@ -400,10 +401,13 @@ def _decode_runs(payload: bytes) -> tuple[tuple[int, int], ...]:
 def encode_entries_packed(cluster: bytes, request: RequestEntries) -> list[bytes]:
     """Encodes a RequestEntries for whole blocks, or a follow-up; see decode_entries_packed."""
     frames = [request.reqid, ENTRIES_PACKED, cluster, encode_uint(request.prev_index)]
-    if request.count is None and request.offset is None:
-        return frames
-    frames.append(b"" if request.count is None else encode_uint(request.count))
-    return frames if request.offset is None else [*frames, encode_uint(request.offset)]
+    numbers = [
+        b"" if number is None else encode_uint(number) for number in (request.count, request.offset)
+    ]
+    last = [*numbers, encode_bool(request.anywhere)]
+    while last and not last[-1]:
+        last.pop()
+    return frames + last
 
 
 def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEntries:
@@ -414,17 +418,20 @@ def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEnt
              3 bytes   cluster ident
              4 uint    previous LOG INDEX
     or also  5 uint    count of entries; empty: no limit; 0: stop
-             6 uint    next byte offset of a snapshot
+             6 uint    next byte offset of a snapshot; empty: none
+             7 bool    whoever is asked answers, leader or not
 
     Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or an
     over-long number.
     """
     decode_type(frames, ENTRIES_PACKED, "packed RequestEntries")
-    expect(frames, "packed RequestEntries", 4, 6)
+    expect(frames, "packed RequestEntries", 4, 7)
     decode_ident(frames[2], cluster)
     count = decode_count(frames[4]) if len(frames) > 4 else None
     offset = decode_count(frames[5]) if len(frames) > 5 else None
-    return RequestEntries(decode_id(frames[0]), decode_uint(frames[3]), count, offset, packed=True)
+    anywhere = len(frames) > 6 and decode_bool(frames[6])
+    request = RequestEntries(decode_id(frames[0]), decode_uint(frames[3]), count, offset)
+    return request._replace(packed=True, anywhere=anywhere)
 
 
 def encode_entries_packed_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:

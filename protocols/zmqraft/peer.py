@@ -32,6 +32,7 @@ from .client_codec import (
 from .commits import Audience, Commit, Commits
 from .config_codec import decode_config_update
 from .extensions import (
+    FEATURE_ANYWHERE,
     FEATURE_APPEND,
     FEATURE_ENTRIES,
     FEATURE_MEMBERS,
@@ -87,6 +88,7 @@ FEATURES = (
     FEATURE_SNAPSHOT,
     FEATURE_TRANSFER,
     FEATURE_MEMBERS,
+    FEATURE_ANYWHERE,
 )
 PEER_REQUESTS = frozenset(
     (
@@ -499,7 +501,7 @@ class Peer:
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
-            self.readers.serve(self.last_applied, now_ms)
+        self.readers.serve(self.last_applied, now_ms)
         self._timers(now_ms)
         hard_state = ready.hard_state
         if hard_state is None and self.franchise.voter and not self._voter_saved:

@@ -1,4 +1,4 @@
-"""Who asks a leader for entries: all wait in one queue and are answered in turn.
+"""Who asks for entries, of a leader or of any peer: all wait in one queue and are answered in turn.
 
 A small request may ask for very much; so one wake serves only some of them. What a stream is, is in
 streams.py, and what is below the first stored entry comes from snapshots.py.
@@ -48,8 +48,9 @@ class EntryReaders:
         return self._streams.refused
 
     def on_request(self, asker: Asker, request: RequestEntries) -> None:
-        """Takes a request or a follow-up in; whoever doesn't lead says so at once."""
-        if self._core.role is not Role.LEADER:
+        """Takes a request or a follow-up in; whoever doesn't lead says so at once, unless it is
+        asked to answer all the same."""
+        if not self._may_serve(request):
             self._refuse(asker, request)
         elif len(self._waiting) < READERS_MAX:
             self._waiting.append(_Reading(asker, request))
@@ -62,7 +63,11 @@ class EntryReaders:
         for _ in range(min(READERS_A_WAKE, len(self._waiting))):
             asker, asked = self._waiting.popleft()
             request: RequestEntries | None = asked
-            if not self._streams.expects(asker, asked):
+            if self._core.role is not Role.LEADER:
+                if not self._may_serve(asked):
+                    self._refuse(asker, asked)
+                    continue
+            elif not self._streams.expects(asker, asked):
                 request = self._snapshots.on_entries_request(asker, asked, now_ms)
             if request is not None:
                 size += self._streams.on_request(asker, request, last_applied, now_ms)
@@ -70,11 +75,23 @@ class EntryReaders:
                 return
 
     def refuse(self) -> None:
-        """We no longer lead: everybody who waits is told, and all streams end."""
+        """We don't lead: whoever waits for a leader is told, and the streams that only it serves
+        end."""
         self._streams.clear()
-        for reading in self._waiting:
-            self._refuse(*reading)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for reading in waiting:
+            if reading.request.anywhere:
+                self._waiting.append(reading)
+            else:
+                self._refuse(*reading)
+
+    def _may_serve(self, request: RequestEntries) -> bool:
+        """What is stored here is committed, whoever leads; a snapshot's state is the leader's to
+        send."""
+        if self._core.role is Role.LEADER:
+            return True
+        stored = request.prev_index >= self._core.log.base_index or request.count == 0
+        return request.anywhere and stored
 
     def _refuse(self, asker: Asker, request: RequestEntries) -> None:
         refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=self._core.leader)

@@ -178,13 +178,21 @@ class Stream:
         "prev_index",
         "remaining",
         "reqid",
+        "url",
         "wants_state",
     )
 
     def __init__(
-        self, prev_index: int, count: int | None = None, *, wants_state: bool = False
+        self,
+        prev_index: int,
+        count: int | None = None,
+        *,
+        wants_state: bool = False,
+        url: str | None = None,
     ) -> None:
-        """With wants_state it ends with the snapshot's state, or with the first entry."""
+        """With wants_state it ends with the snapshot's state, or with the first entry; with url it
+        is the peer's there, until that is found not to serve it."""
+        self.url = url  # None: the leader's.
         self.wants_state = wants_state
         self.compacted: Compacted | None = None
         self.chunks: list[bytes] = []  # Of the state, so far.
@@ -207,7 +215,7 @@ class Stream:
         self.reqid, self.packed = reqid, packed
         self._acks.clear()
         self.chunks.clear()
-        return RequestEntries(reqid, self.prev_index, self.remaining, packed=packed)
+        return self._request(self.prev_index, self.remaining)
 
     def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
         """Takes one answer in; returns the follow-up when nothing is left for the reader in it."""
@@ -259,7 +267,7 @@ class Stream:
         self.chunks.append(chunk.data)
         if offset + len(chunk.data) == chunk.size:
             return self.stop()
-        return RequestEntries(self.reqid or b"", last_index, None, packed=self.packed)
+        return self._request(last_index, None)
 
     def take(self) -> tuple[Part | None, RequestEntries | None]:
         """The next part for the reader, and the follow-up that lets the peer send more."""
@@ -275,14 +283,19 @@ class Stream:
         self.done = True
         if self.reqid is None:
             return None
-        return RequestEntries(self.reqid, self.prev_index, 0, packed=self.packed)
+        return self._request(self.prev_index, 0)
 
     def _follow_up(self, last_index: int) -> RequestEntries:
         assert self.reqid is not None
         remaining = self.remaining
         if remaining is not None:
             remaining += self.prev_index - last_index
-        return RequestEntries(self.reqid, last_index, remaining, packed=self.packed)
+        return self._request(last_index, remaining)
+
+    def _request(self, prev_index: int, count: int | None) -> RequestEntries:
+        anywhere = self.url is not None
+        reqid = self.reqid or b""
+        return RequestEntries(reqid, prev_index, count, packed=self.packed, anywhere=anywhere)
 
 
 def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> Part:

@@ -42,9 +42,10 @@ class Asker(NamedTuple):
 class _Stream:
     """One client's request: what is still to be sent, and which messages wait for a follow-up."""
 
-    __slots__ = ("heard_ms", "last_index", "next_index", "unacknowledged")
+    __slots__ = ("anywhere", "heard_ms", "last_index", "next_index", "unacknowledged")
 
-    def __init__(self, next_index: int, last_index: int) -> None:
+    def __init__(self, next_index: int, last_index: int, anywhere: bool) -> None:
+        self.anywhere = anywhere  # It goes on when we no longer lead.
         self.next_index = next_index
         self.last_index = last_index
         self.unacknowledged: deque[int] = deque()  # The last index of each message sent.
@@ -133,7 +134,7 @@ class EntryStreams:
             end = last_applied
             if request.count is not None:
                 end = min(end, prev + request.count)
-            stream = self._streams[key] = _Stream(prev + 1, end)
+            stream = self._streams[key] = _Stream(prev + 1, end, request.anywhere)
             self._streams.move_to_end(key)
         stream.heard_ms = now_ms
         size = self._send(asker, request, stream)
@@ -181,9 +182,11 @@ class EntryStreams:
             del self._streams[key]
 
     def clear(self) -> None:
-        """Forgets all streams: we no longer lead."""
-        self._streams.clear()
-        self._recent.clear()
+        """Forgets all streams that only a leader serves: we no longer lead."""
+        for key in [key for key, stream in self._streams.items() if not stream.anywhere]:
+            del self._streams[key]
+        if not self._streams:
+            self._recent.clear()
 
 
 def _head(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:

@@ -304,6 +304,38 @@ def test_entries_by_answers_and_follow_ups(
     assert kinds <= {ENTRIES_PACKED if form is None else REQUEST_ENTRIES}
 
 
+@pytest.mark.parametrize("trouble", ["none", "old", "foreign", "refuses", "mute", "away", "dies"])
+def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
+    """It is asked alone; where it can't serve them, the leader does from there on."""
+    world = World()
+    world.lead("n1")
+    for number in range(100):
+        world.log.add(b"%012d" % number, b"%d" % number)
+    follower = world.peer("tcp://n2")
+    stream = Stream(0, url="tcp://n2")
+    match trouble:
+        case "old":
+            follower.features = ("pack", "append", "entries")
+        case "foreign":
+            follower.speaks = False
+        case "refuses":
+            follower.serves = False
+        case "mute":
+            world.run(lambda: world.client.leader is not None)
+            follower.mute = True
+        case "away":
+            follower.alive = False
+        case "dies":
+            world.at(15, lambda: world.kill("n2"))
+    assert read(world, stream) == [b"%d" % number for number in range(100)]
+    served_alone = trouble == "none"
+    assert (world.peer("tcp://n1").entries_sent == 0) is served_alone
+    assert (follower.entries_sent > 0) is (trouble in ("none", "dies"))
+    world.client.close_stream(stream)
+    world.run(lambda: list(world._links) == ["tcp://n1"])
+    assert world.client.deadline_ms is None
+
+
 def test_entries_go_on_with_the_next_leader() -> None:
     world = World()
     world.lead("n1")

@@ -323,8 +323,9 @@ def test_entries_have_limits(size: int) -> None:
 
 @pytest.mark.parametrize("count", [None, 0, 5])
 @pytest.mark.parametrize("offset", [None, 0, 1 << 20])
-def test_packed_requests_for_entries(count: int | None, offset: int | None) -> None:
-    request = client.RequestEntries(b"id", 7, count, offset, packed=True)
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_packed_requests_for_entries(count: int | None, offset: int | None, anywhere: bool) -> None:
+    request = client.RequestEntries(b"id", 7, count, offset, packed=True, anywhere=anywhere)
     frames = own.encode_entries_packed(IDENT, request)
     assert frames[:4] == [b"id", b"k<", IDENT, b"\7"]
     assert own.decode_entries_packed(frames, IDENT) == request
@@ -341,7 +342,7 @@ def test_packed_requests_for_entries(count: int | None, offset: int | None) -> N
         [b"", b"k<", IDENT, b"\0"],
         [b"i" * 13, b"k<", IDENT, b"\0"],
         [b"id", b"k<", IDENT, b"\0", b"\xff" * 9],
-        [b"id", b"k<", IDENT, b"\0", b"", b"", b""],
+        [b"id", b"k<", IDENT, b"\0", b"", b"", b"", b""],
     ],
 )
 def test_packed_requests_that_are_none(frames: list[bytes]) -> None:

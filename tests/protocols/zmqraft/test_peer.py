@@ -17,6 +17,7 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft.client_codec import (
+    EntriesAnswer,
     EntriesStatus,
     Form,
     RequestEntries,
@@ -30,6 +31,7 @@ from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entr
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered, Wake
+from kelek.protocols.zmqraft.streams import PIPELINES
 
 CLUSTER = b"demo"
 NAMES = ("n1", "n2", "n3")
@@ -306,6 +308,39 @@ def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.clients_out.messages()
     assert decode_entries_answer(answer[1:])[1].status is EntriesStatus.NOT_LEADER
+
+
+def test_a_follower_serves_what_it_has_applied_to_whoever_wants_it_of_any_peer() -> None:
+    """And goes on while it hears of leaders; what it has compacted is the leader's to send."""
+    alone = Alone()
+    batches = entries(1, 64, 1, 64 << 10), entries(65, 64, 1, 64 << 10)
+    alone.reader.held = [*batches]
+    alone.append(AppendEntries(1, "n2", 0, 0, 128, batches))
+    peer = alone.peer
+    alone.now_ms += 100
+    alone.wake()  # It tells of the commit.
+    peer.on_applied(128)
+    request = RequestEntries(b"request-id-1", 0, packed=True, anywhere=True)
+
+    def ask(request: RequestEntries) -> list[EntriesAnswer]:
+        frames = own.encode_entries_packed(CLUSTER, request)
+        answers = alone.ask(*frames, door="clients")
+        return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
+
+    answers = ask(request)
+    assert len(answers) == PIPELINES
+    alone.append(AppendEntries(2, "n3", 128, 1, 128))
+    for answer in answers:  # More are added.
+        if answers[-1].status is EntriesStatus.MORE:
+            answers += ask(request._replace(prev_index=answer.last_index))
+    assert answers[-1].last_index == 128
+    assert sum(answer.entries_count for answer in answers) == 128
+    (refused,) = ask(request._replace(anywhere=False))
+    assert refused.status is EntriesStatus.NOT_LEADER
+    assert refused.leader == "n3"
+    peer.core.log.compact(32)
+    (refused,) = ask(request._replace(reqid=b"request-id-2"))
+    assert refused.status is EntriesStatus.NOT_LEADER
 
 
 def test_updates_of_a_leadership_shorter_than_a_wake_are_refused() -> None:

@@ -68,8 +68,17 @@ class Peer:
         self.mute = False  # Takes everything in and says nothing, as a stopped process does.
         self.leads = False
         self.pub: str | None = "tcp://pub"  # What it says when it is asked where it broadcasts.
+        self.serves = True  # Entries, also while it does not lead, when it is asked for that.
+        self.entries_sent = 0  # Answers to that.
         self.speaks = True  # Our hello and packs.
-        self.features: tuple[str, ...] = ("pack", "append", "reads", "transfer", "entries")
+        self.features: tuple[str, ...] = (
+            "pack",
+            "append",
+            "reads",
+            "transfer",
+            "entries",
+            "anywhere",
+        )
         self.confirms = True  # Reads; else they only wait.
         self.reads = 0  # That came.
         self.transfers: list[RequestTransfer] = []  # The first one only hears that it is taken.
@@ -175,9 +184,10 @@ class Peer:
         return [own.encode_pack_answer(pack.reqid, answer)]
 
     def _on_entries(self, request: codec.RequestEntries) -> list[list[bytes]]:
-        if not self.leads:
+        if not self.leads and not (request.anywhere and self.serves):
             answer = codec.EntriesAnswer(codec.EntriesStatus.NOT_LEADER, leader=self.leader)
             return [self._encode(request, answer)]
+        self.entries_sent += 1
         if request.count == 0:
             self.streams.pop(request.reqid, None)
             return []
