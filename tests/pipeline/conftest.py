@@ -4,9 +4,11 @@ A JVM takes 700 MB: what needs it is marked `spark`, and ./check runs that in on
 """
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -46,13 +48,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session on two cores, whose Python workers see this checkout."""
+    """A session on two cores, whose Python workers see this checkout. Tasks have four tries."""
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
     from kelek.pipeline import session
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT / ".build")
-    made = session(app_name="tests", master="local[2]", config=SETTINGS)
+    made = session(app_name="tests", master="local[2,4]", config=SETTINGS)
     yield made
     made.stop()
     if before is None:
@@ -61,18 +63,26 @@ def spark() -> Iterator[Any]:
         os.environ["PYTHONPATH"] = before
 
 
+@contextmanager
+def running(place: Path, topology: str) -> Iterator[Shell]:
+    """The nodes of a topology, on free ports."""
+    known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", topology)))
+    ports = free_ports(len(known))
+    addresses = {old: f"127.0.0.1:{port}" for old, port in zip(known, ports, strict=True)}
+    run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+    shell = Shell(place, run_dir, addresses)
+    (place / "topology.yaml").write_text(shell.translate(topology), encoding="utf-8")
+    shell.ok("supervisor start topology.yaml --detach")
+    yield shell
+    shell.run("supervisor stop topology.yaml")
+    shutil.rmtree(run_dir, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The url of a node's tables; 900 to 999 are local."""
-    known = ["127.0.0.1:7201", "127.0.0.1:7221", "127.0.0.1:7100"]
-    addresses = {old: f"127.0.0.1:{port}" for old, port in zip(known, free_ports(3), strict=True)}
-    run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
-    shell = Shell(tmp_path_factory.mktemp("node"), run_dir, addresses)
-    (shell.place / "topology.yaml").write_text(shell.translate(TOPOLOGY), encoding="utf-8")
-    shell.ok("supervisor start topology.yaml --detach")
-    yield f"tcp://{addresses['127.0.0.1:7100']}"
-    shell.run("supervisor stop topology.yaml")
-    shutil.rmtree(run_dir, ignore_errors=True)
+    with running(tmp_path_factory.mktemp("node"), TOPOLOGY) as shell:
+        yield f"tcp://{shell.addresses['127.0.0.1:7100']}"
 
 
 NUMBERS = count(1)

@@ -1,0 +1,119 @@
+"""The options of the kind `log`."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from ..clients.steps import INDEX_MAX, TIMEOUT_MS
+from .errors import OptionError
+from .options import Option, flag, one_of, parse_options, size, text, urls, whole
+
+COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
+EARLIEST, LATEST = "earliest", "latest"
+LEADER, FOLLOWERS = "leader", "followers"
+ENTRIES_PER_PARTITION = 250_000
+PARTITION_BYTES = 256 << 20
+
+Place = str | int | datetime
+
+
+def place(value: str) -> Place:
+    """Where to begin: EARLIEST, LATEST, a LOG INDEX from 1 on, or a time with its zone."""
+    word = value.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    if word.isdecimal() and 1 <= int(word) <= INDEX_MAX:
+        return int(word)
+    try:
+        time = datetime.fromisoformat(value.strip())
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ValueError(
+            "earliest, latest, an index from 1 on, or a time with its zone like "
+            f"2026-01-31T12:00:00Z, not {value!r}"
+        )
+    return time
+
+
+def end_place(value: str) -> str | int:
+    """Where to end: LATEST, or a LOG INDEX from 1 on."""
+    try:
+        found = place(value)
+    except ValueError:
+        found = EARLIEST
+    if found == EARLIEST or isinstance(found, datetime):
+        raise ValueError(f"latest or an index from 1 on, not {value!r}")
+    return found
+
+
+BOTH = (
+    Option("urls", urls, required=True),
+    Option("cluster", text, "demo"),
+    Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
+)
+READ = (
+    *BOTH,
+    Option("startingIndex", place),
+    Option("failOnCompaction", flag, True),
+    Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
+    Option("readFrom", one_of(LEADER, FOLLOWERS), LEADER),
+)
+BATCH = (*READ, Option("endingIndex", end_place, LATEST))
+STREAM = (
+    *READ,
+    Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)),
+    Option("maxBytesPerTrigger", size),
+)
+WRITE = (*BOTH, Option("partitionBytes", size, PARTITION_BYTES))
+
+
+class ReadOptions(NamedTuple):
+    """What is to be read; the fields are the options of BATCH and STREAM."""
+
+    urls: tuple[str, ...]
+    cluster: str
+    timeout_ms: int
+    starting_index: Place
+    fail_on_compaction: bool
+    entries_per_partition: int
+    read_from: str
+    ending_index: str | int = LATEST
+    max_entries_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+
+
+class WriteOptions(NamedTuple):
+    """How it is to be written; the fields are the options of WRITE."""
+
+    urls: tuple[str, ...]
+    cluster: str
+    timeout_ms: int
+    partition_bytes: int
+
+
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
+    return _read_options(BATCH, given, EARLIEST)
+
+
+def stream_options(given: Mapping[str, str]) -> ReadOptions:
+    """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
+    return _read_options(STREAM, given, LATEST)
+
+
+def _read_options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:
+    values = _checked(parse_options(known, given))
+    values["starting_index"] = values["starting_index"] or start
+    return ReadOptions(**values)
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises OptionError."""
+    return WriteOptions(**_checked(parse_options(WRITE, given)))
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    if not values["cluster"]:
+        raise OptionError("option cluster is the cluster's ident, not an empty text")
+    return values

@@ -1,0 +1,192 @@
+"""What the sources of the log ask a cluster, without Spark: places, ends of batches, entries."""
+
+import random
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime
+
+import pyarrow
+import pyarrow.compute as pc
+
+from ..clients.arrow import ENTRY_SCHEMA
+from ..clients.errors import LogCompacted, LogError, LogTimeout
+from ..clients.log import Log
+from ..protocols.zmqraft.client_codec import LogInfo
+from .errors import PipelineError
+from .log_errors import EntriesCompacted, LogEnds, LogUnreachable, WrongCheckpoint
+from .log_offset import LogOffset, LogRange, check_entry
+from .log_options import EARLIEST, FOLLOWERS, LATEST, Place, ReadOptions
+
+SNAPSHOT_TYPE = -1  # Of a row that holds a snapshot's state, in the place of entries.
+STATE_BYTES_MAX = (1 << 31) - 1  # What one value of Spark's can hold.
+WAITS_MAX = 100  # Leaders that say they have an entry, one after the other, and don't give it.
+LOOK_AHEAD = (1, 16, 256, 4096)  # Entries that are looked at for one with a time.
+
+
+class LogView:
+    """A connection to the log as the sources need it. Its methods raise LogUnreachable."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._log = Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)
+        with ExitStack() as stack:
+            stack.callback(self._log.close)
+            with self._reached():
+                self._log.reach(options.timeout_ms)
+            stack.pop_all()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._log.close()
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except LogTimeout as error:
+            options = self._options
+            raise LogUnreachable(options.urls, options.cluster, error) from error
+        except LogCompacted as error:
+            raise EntriesCompacted(1, error.last_index) from error
+
+    # ---- places ----
+
+    def info(self) -> LogInfo:
+        """Of the leader's log: what is committed and applied, and what is still stored."""
+        with self._reached():
+            return self._log.info()
+
+    def last_index(self) -> int:
+        """Of all that anybody was told to be committed before this call."""
+        with self._reached():
+            try:
+                return self._log.read_index()
+            except LogTimeout:
+                raise
+            except LogError:  # A leader of another implementation says what it has applied.
+                return self._log.info().applied_index
+
+    def offset_at(self, index: int) -> LogOffset:
+        """The place behind the entry at index; without its term when it is no longer stored."""
+        offset = LogOffset(self._options.cluster, index)
+        if not index:
+            return offset
+        with self._reached():
+            try:
+                for _ in range(WAITS_MAX):
+                    for entry in self._log.entries(index - 1, 1):
+                        reqid = entry.reqid.hex() if entry.reqid else ""
+                        return offset._replace(term=entry.term, reqid=reqid)
+                    self._wait_applied(index, index)
+            except LogCompacted:
+                return offset
+        raise LogEnds(index, index)
+
+    def check(self, offset: LogOffset) -> None:
+        """Raises WrongCheckpoint when the log is another one than when the offset was made."""
+        # A leader that is none any more may not know of an entry; last_index() asks them all.
+        if offset.index > self.info().last_index and offset.index > (last := self.last_index()):
+            raise WrongCheckpoint(f"it goes on behind entry {offset.index}, the log ends at {last}")
+        if offset.term:
+            check_entry(offset, self.offset_at(offset.index))
+
+    def index_before(self, place: Place) -> int:
+        """The index behind which a place begins."""
+        if place == LATEST:
+            return self.last_index()
+        if place == EARLIEST:
+            return 0
+        if isinstance(place, datetime):
+            return self._index_before_time(place)
+        assert isinstance(place, int)
+        return place - 1
+
+    def _index_before_time(self, time: datetime) -> int:
+        """By halving: the times are those of reqids, which their senders' clocks have made."""
+        first, behind = self.info().first_index, self.last_index() + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            index, found = self._time_from(middle, behind)
+            if found is not None and found < time:
+                first = index + 1
+            else:
+                behind = middle
+        return first - 1
+
+    def _time_from(self, index: int, behind: int) -> tuple[int, datetime | None]:
+        """The first entry from index on that has a time, and before behind."""
+        for count in LOOK_AHEAD:
+            with self._reached(), closing(self._log.to_arrow(index - 1, count)) as batches:
+                for batch in batches:
+                    for row, time in enumerate(batch.column("time").to_pylist()):
+                        if time is not None:
+                            return index + row, time
+                    index += batch.num_rows
+            if index >= behind:
+                break
+        return index, None
+
+    # ---- entries ----
+
+    def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
+        """The last index behind after, up to last, with which the data are bytes_max at most; the
+        first entry's may be more."""
+        index, left = after, bytes_max
+        with self._reached(), closing(self._log.to_arrow(after, last - after)) as batches:
+            for batch in batches:
+                sizes = pc.cumulative_sum(pc.cast(pc.binary_length(batch["data"]), pyarrow.int64()))
+                fit = pc.sum(pc.less_equal(sizes, left)).as_py() or 0
+                index += fit
+                if fit < batch.num_rows:
+                    break
+                left -= sizes[-1].as_py()
+        return max(index, after + 1)
+
+    def entries(self, wanted: LogRange) -> Generator[pyarrow.RecordBatch, None, None]:
+        """All of them. Of a part that is compacted: the snapshot's state in one row, when the
+        options allow that; else raises EntriesCompacted."""
+        after, last = wanted
+        waits = 0
+        with self._reached():
+            url = self._follower() if self._options.read_from == FOLLOWERS else None
+            while after < last and waits < WAITS_MAX:
+                before = after
+                try:
+                    with closing(self._log.to_arrow(after, last - after, url=url)) as batches:
+                        for batch in batches:
+                            after += batch.num_rows
+                            yield batch
+                except LogCompacted as error:
+                    if self._options.fail_on_compaction:
+                        raise EntriesCompacted(after + 1, error.last_index) from error
+                    index, state = self._log.state()
+                    if index > after:  # Else there is a new leader, which has the entries.
+                        after = index
+                        yield _state_row(index, state)
+                if after < last:
+                    self._wait_applied(after + 1, last)
+                waits = waits + 1 if after == before else 0
+                url = None  # It has not applied as much as the leader.
+        if after < last:
+            raise LogEnds(after + 1, last)
+
+    def _follower(self) -> str | None:
+        """The url of any of the members that don't lead; None: there is none."""
+        config = self._log.config()
+        urls = [url for peer_id, url in config.members or () if peer_id != config.leader]
+        return random.choice(urls) if urls else None
+
+    def _wait_applied(self, first_index: int, last_index: int) -> None:
+        """A new leader may not have applied yet what the old one had. Raises LogEnds."""
+        if self.last_index() < last_index:
+            raise LogEnds(first_index, last_index)
+
+
+def _state_row(index: int, state: bytes) -> pyarrow.RecordBatch:
+    if len(state) > STATE_BYTES_MAX:
+        raise PipelineError(
+            f"the snapshot's state has {len(state)} bytes, more than a value of Spark's can have: "
+            f"begin behind it with startingIndex {index + 1}"
+        )
+    row = {"index": index, "type": SNAPSHOT_TYPE, "data": state}
+    return pyarrow.RecordBatch.from_pylist([row], schema=ENTRY_SCHEMA)

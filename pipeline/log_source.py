@@ -1,0 +1,168 @@
+"""The log as a source of Spark, for batches and streams.
+
+Both plan in the driver and read in tasks; a reader is pickled before it has made a connection.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from .errors import SchemaError
+from .log_errors import EntriesCompacted
+from .log_offset import LogOffset, LogRange, decode_offset, plan_ranges
+from .log_options import LATEST, ReadOptions
+from .log_read import LogView
+
+COLUMN_TYPES = (
+    "struct<index:bigint,term:bigint,type:tinyint,reqid:binary,time:timestamp,data:binary>"
+)
+
+
+def check_columns(schema: StructType) -> None:
+    """Raises SchemaError."""
+    if schema.simpleString() != COLUMN_TYPES:
+        raise SchemaError(f"the log has the columns {COLUMN_TYPES}: leave schema() out")
+
+
+class LogPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, entries: LogRange) -> None:
+        self.entries = entries
+
+
+def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+    assert isinstance(partition, LogPartition)
+    after, last = partition.entries
+    if after < last:
+        with closing(LogView(options)) as view:
+            yield from view.entries(partition.entries)
+
+
+class LogReader(DataSourceReader):
+    """A batch: what is committed when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with closing(LogView(options)) as view:
+            last = view.last_index()
+            if options.ending_index != LATEST:
+                last = min(last, int(options.ending_index))
+            after = view.index_before(options.starting_index)
+            stored = view.info().first_index - 1
+        if after < min(stored, last):
+            if options.fail_on_compaction:
+                raise EntriesCompacted(after + 1, stored)
+            # The state comes from one task, and what follows from others.
+            ranges = [LogRange(after, min(stored, last))]
+            ranges += plan_ranges(ranges[0].last, last, options.entries_per_partition)
+        else:
+            ranges = plan_ranges(after, max(last, after), options.entries_per_partition)
+        return [LogPartition(one) for one in ranges or [LogRange(0, 0)]]  # Spark wants one.
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: the driver keeps one connection for all batches of a query."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._view: LogView | None = None
+        self._known: LogOffset | None = None  # The last one that is of this log for sure.
+        self._applied = 0  # As the leader said last.
+        self._behind = 0  # So many of that are in none of the batches yet.
+        self._end: int | None = None  # Nothing behind it is read, when the trigger is AvailableNow.
+
+    def initialOffset(self) -> dict[str, Any]:
+        view = self._connected()
+        return view.offset_at(view.index_before(self._options.starting_index)).encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.max_entries_per_trigger is not None:
+            return ReadMaxRows(options.max_entries_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._end = self._connected().last_index()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        view, begin = self._connected(), self._checked(start)
+        info = view.info()
+        applied = info.applied_index
+        if self._end is not None and applied < self._end:  # There is a new leader: it gets there.
+            applied = view.last_index()
+        self._applied = max(self._applied, applied)
+        last = applied if self._end is None else min(applied, self._end)
+        if last > begin.index:
+            last = self._batch_end(begin.index, last, info.first_index - 1, limit)
+        self._behind = self._applied - max(last, begin.index)
+        if last <= begin.index:
+            return start
+        self._known = view.offset_at(last)
+        return self._known.encode()
+
+    def _batch_end(self, after: int, last: int, compacted: int, limit: ReadLimit) -> int:
+        """The index with which the next batch ends."""
+        options = self._options
+        if after < compacted:
+            if options.fail_on_compaction:
+                raise EntriesCompacted(after + 1, compacted)
+            return min(compacted, last)  # A batch of its own, of one row.
+        if isinstance(limit, ReadAllAvailable):
+            return last
+        if options.max_entries_per_trigger is not None:
+            last = min(last, after + options.max_entries_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            last = self._connected().end_of_bytes(after, last, options.max_bytes_per_trigger)
+        return last
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if not self._applied:
+            return None
+        return {"cluster": self._options.cluster, "index": self._applied, "lag": self._behind}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin = decode_offset(start, self._options.cluster)
+        last = self._checked(end).index
+        ranges = plan_ranges(begin.index, last, self._options.entries_per_partition)
+        return [LogPartition(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def _connected(self) -> LogView:
+        if self._view is None:
+            self._view = LogView(self._options)
+        return self._view
+
+    def _checked(self, value: Mapping[str, Any]) -> LogOffset:
+        """An offset of Spark's, which may come from a checkpoint. Raises WrongCheckpoint."""
+        offset = decode_offset(value, self._options.cluster)
+        if offset != self._known:
+            self._connected().check(offset)
+            self._known = offset
+        return offset
