@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two cores, whose Python workers see this checkout. Tasks have four tries."""
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
     from kelek.pipeline import session
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT / ".build")
-    made = session(app_name="tests", master="local[2,4]", config=SETTINGS)
+    with chdir(tmp_path_factory.mktemp("spark")):  # The JVM stays there, and writes there.
+        made = session(app_name="tests", master="local[2,4]", config=SETTINGS)
     yield made
     made.stop()
     if before is None:
