@@ -10,6 +10,7 @@ from kelek.bench import (
     everything,
     log,
     members,
+    pipeline,
     question,
     reads,
     segment,
@@ -28,11 +29,13 @@ QUESTIONS = [
     tables.QUESTION,
     tables_memory.QUESTION,
 ]
+# Asked by name alone: it needs what not everybody has.
+ALONE = [pipeline.QUESTION]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,
     "segment": segment.main,
-    **{one.name: partial(question.main, one) for one in QUESTIONS},
+    **{one.name: partial(question.main, one) for one in [*QUESTIONS, *ALONE]},
 }
 
 

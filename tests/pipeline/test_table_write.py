@@ -93,6 +93,34 @@ def test_a_stream_and_its_deletes(spark: Any, node: str, number: int, tmp_path: 
     assert found == expected
 
 
+def test_a_task_that_is_killed_is_run_again(
+    spark: Any, node: str, number: int, tmp_path: Path
+) -> None:
+    killed = str(tmp_path / "killed")
+
+    def once(batches: Any) -> Any:  # Pickled as it stands here: workers know no tests.
+        import os
+        import signal
+
+        for place, batch in enumerate(batches):
+            if place == 5 and not os.path.exists(killed):
+                open(killed, "x").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    rows = spark.range(0, 4000, 1, 2).selectExpr("id AS key", "string(id) AS value")
+    try:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+        rows.mapInArrow(once, rows.schema).write.format("kelek").mode("append").options(
+            **given(node, number, keyFormat="be64", valueFormat="utf8", batchBytes="1k")
+        ).save()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert Path(killed).exists()
+    found = [(int.from_bytes(key, "big"), value) for key, value in content(node, number)]
+    assert found == [(n, b"%d" % n) for n in range(4000)]
+
+
 def test_what_no_table_takes_is_said_in_the_driver(spark: Any, node: str, number: int) -> None:
     frame = spark.createDataFrame([("k", b"v", 1)], "key STRING, value BINARY, n INT")
     for columns, options, words in (

@@ -49,7 +49,7 @@ def test_limits() -> None:
         "key": f"{values.KEY_BYTES_MAX >> 10} KiB",
         "value": f"{values.VALUE_BYTES_MAX >> 20} MiB",
         "request": f"{values.REQUEST_BYTES_MAX >> 20} MiB, {values.REQUEST_FRAMES_MAX} frames",
-        "chunk of a range job": f"{values.CHUNK_PAIRS_MAX} pairs",
+        "answer to a scan, chunk of a range job": f"{values.CHUNK_PAIRS_MAX} pairs",
         "mapper": f"{values.MAPPER_BYTES_MAX >> 20} MiB, {values.THREADS_MAX} threads",
         "transaction": f"{values.COMPARES_MAX} compares, {values.COMPARES_MAX} operations",
         "parts of a split": f"{values.SPLIT_POINTS_MAX}",
