@@ -60,7 +60,8 @@ def find_entries(batch: Batch, owner: Owner) -> Found:
     """What a checked batch of the log holds for this worker.
 
     Entries that only put or delete may come as one: what they do to a table in a row is one
-    operation then, with the index of the last of them.
+    operation then, with the index of the last of them. That is right because a put or delete is
+    never refused and has nothing to tell, whatever the tables hold (operations.py).
     """
     found = Found([], {}, 0)
     if ENTRY_MAGIC not in batch.block:

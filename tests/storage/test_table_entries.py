@@ -1,0 +1,102 @@
+"""Every node cuts the log into other batches and merges entries by them: the tables must not show
+it."""
+
+from random import Random
+
+import pytest
+
+from kelek.protocols.raft.messages import KIND_STATE, Batch
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb import ops
+from kelek.storage.memory_tables import MemoryTables
+from kelek.storage.table_entries import Owner, find_entries
+from kelek.storage.tables import Outcome
+
+WORKERS = 2
+TABLES = (2, 4, 5)  # The last one is the other worker's.
+SESSION = 3  # Begun by the entry of this index.
+
+
+def change(dice: Random) -> ops.Op:
+    """What entries are merged by."""
+    table = dice.choice(TABLES)
+    keys = [b"%d" % dice.randrange(6) for _ in range(dice.randrange(4))]
+    if dice.random() < 0.3:
+        return ops.Delete(table, keys)
+    return ops.Put(table, keys, [b"%d" % dice.randrange(100) for _ in keys])
+
+
+def other(dice: Random) -> ops.Op:
+    """What stands between them, and what changes what they do: keys that vanish."""
+    table = dice.choice(TABLES)
+    keys = [b"%d" % dice.randrange(6)]
+    return dice.choice(
+        [
+            ops.Attach(table, SESSION, keys),
+            ops.Attach(table, 99, keys),
+            ops.Expiry(table, dice.randrange(2000), keys),
+            ops.Expire(0, dice.randrange(1000)),
+            ops.SessionKeep(0, SESSION, dice.randrange(1000)),
+            ops.SessionOpen(0, 500, dice.randrange(1000)),
+            ops.Truncate(table),
+            ops.DeleteLimited(table, b"", 2),
+            ops.DeleteRange(table, b"1", b"3"),
+            ops.Transaction(
+                table,
+                b"%012d" % dice.randrange(3),
+                [ops.Compare(table, keys[0], ops.PRESENT)],
+                [ops.Get(table, keys)],
+                [change(dice)],
+            ),
+        ]
+    )
+
+
+def history(dice: Random) -> list[bytes]:
+    """The entries of a log."""
+    entries = [ops.pack([ops.SessionOpen(0, 800, 0)])] * SESSION
+    for _ in range(120):
+        parts = [change(dice) for _ in range(dice.randint(1, 3))]
+        if dice.random() < 0.2:
+            parts.insert(dice.randrange(len(parts) + 1), other(dice))
+        entries.append(ops.pack(parts) if dice.random() < 0.95 else ops.pack(parts)[:-1])
+    return entries
+
+
+def contents(tables: MemoryTables) -> object:
+    return tables._data, tables._options, tables.applied
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
+    dice = Random(seed)
+    log = history(dice)
+    one_by_one = MemoryTables()
+    alone: list[Outcome] = []
+    for index, data in enumerate(log, 1):
+        batch = encode_block(index, 1, [Record(KIND_STATE, None, data)])
+        alone += told_of(one_by_one, batch)
+    for largest in (1, 7, 200):
+        tables = MemoryTables()
+        outcomes: list[Outcome] = []
+        first = 0
+        while first < len(log):
+            some = log[first : first + dice.randint(1, largest)]
+            records = [Record(KIND_STATE, None, data) for data in some]
+            outcomes += told_of(tables, encode_block(first + 1, 1, records))
+            first += len(some)
+        tables.applied = one_by_one.applied  # A last entry may be none of ours.
+        assert contents(tables) == contents(one_by_one)
+        # Nothing is told of what was merged: it can't fail, and has no result.
+        assert outcomes == alone
+        assert not any(isinstance(op, ops.Put | ops.Delete) for op in refused(log, alone))
+
+
+def told_of(tables: MemoryTables, batch: Batch) -> list[Outcome]:
+    """What a worker reports of a batch."""
+    found = find_entries(batch, Owner(0, WORKERS))
+    return [found.outcome(outcome) for outcome in tables.write(found.entries)]
+
+
+def refused(log: list[bytes], outcomes: list[Outcome]) -> list[ops.Op]:
+    return [ops.unpack(log[one.log_index - 1])[one.place] for one in outcomes if one.problem]
