@@ -168,7 +168,10 @@ class MapJobs:
                 self._fail(job, str(error))
                 return
             if output.puts or output.deletes:
-                self._write(job, output.entry, output.puts, output.deletes)
+                try:
+                    self._write(job, output.entry, output.puts, output.deletes)
+                except StorageError as error:  # There is no number for it: the disk is full.
+                    self._fail(job, str(error))
 
     # ---- from the mappers to the table ----
 

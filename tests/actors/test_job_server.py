@@ -33,6 +33,7 @@ from kelek.protocols.zerodb.handoff import (
 from kelek.protocols.zerodb.ops import DeleteRange, Put, unpack
 from kelek.protocols.zerodb.values import Extension
 from kelek.storage.disk import Disk
+from kelek.storage.errors import StorageFull
 from kelek.storage.job_store import StatisticsFile
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
@@ -379,6 +380,19 @@ def test_a_mapper_writes_into_its_own_input(rig: Rig, threads: int) -> None:
     assert gone.isdisjoint(key for key, _ in rig.pairs(9))
     assert len(rig.pairs(9)) == many - 5
     assert rig.leases == []
+
+
+def test_a_job_whose_output_gets_no_number_ends_alone(rig: Rig) -> None:
+    """The file that numbers are reserved in can't be written: the disk is full."""
+
+    def full() -> int:
+        raise StorageFull("jobs/apids")
+
+    maps = rig.actor._maps
+    maps._door = maps._door._replace(next_ticket=full)
+    found = rig.ended(rig.begin(requests.MapTable(7, 8, 1, [], mapper(PUTS))))
+    assert found["state"] == "failed"
+    assert "jobs/apids" in found["reason"]
 
 
 def test_a_mapper_that_fails_ends_its_job_alone(rig: Rig) -> None:
