@@ -73,9 +73,9 @@ class StatisticsFile:
         self._files = files
         self._path = f"{folder}/{STATISTICS}"
         self._kept_max = kept_max
-        self.loaded, torn = self._load()  # The oldest first.
-        if torn or len(self.loaded) >= 2 * kept_max:
-            self._rewrite()
+        self.loaded, self._torn = self._load()  # The oldest first.
+        if self._torn or len(self.loaded) >= 2 * kept_max:
+            self._rewrite(self.loaded)
 
     def _load(self) -> tuple[list[Any], bool]:
         """The sound records, and whether the file must be written anew: it is not there, or ends
@@ -97,23 +97,26 @@ class StatisticsFile:
             offset += _RECORD.size + size
         return found, offset < len(data)
 
-    def _rewrite(self) -> None:
-        self.loaded = self.loaded[-self._kept_max :]
-        replace(self._files, self._path, b"".join(map(_framed, self.loaded)))
+    def _rewrite(self, records: list[Any]) -> None:
+        kept = records[-self._kept_max :]
+        replace(self._files, self._path, b"".join(map(_framed, kept)))
+        self.loaded, self._torn = kept, False
 
     def add(self, records: Sequence[Any]) -> None:
-        """Makes records durable, in one sync."""
-        self.loaded += records
-        if len(self.loaded) >= 2 * self._kept_max:
-            self._rewrite()
+        """Makes records durable, in one sync. StorageError: they may be added again."""
+        loaded = [*self.loaded, *records]
+        if self._torn or len(loaded) >= 2 * self._kept_max:
+            self._rewrite(loaded)
             return
         file = self._files.open(self._path, "pwrite")
         assert file is not None, self._path
+        self._torn = True  # Should it fail half way: what comes behind that nobody would find.
         try:
             file.append([b"".join(map(_framed, records))])
             file.sync()
         finally:
             file.close()
+        self.loaded, self._torn = loaded, False
 
 
 def _framed(record: Any) -> bytes:

@@ -11,6 +11,7 @@ from .rocks import RocksTables, open_checkpoint
 from .rocks_families import Shared
 
 PREFIX = "lease."
+UNFINISHED = ".tmp"  # The engine's: a checkpoint that is being made.
 CACHE_BYTES = 8 << 20  # Of all of them together: a scan reads every block once.
 WRITE_BUFFER_BYTES = 1 << 20  # Nothing is written to them.
 
@@ -42,6 +43,10 @@ class LeaseFolder:
     def sweep(self, held: Collection[int]) -> None:
         """Removes what is not held: an earlier process's, or what came when nobody waited."""
         for name in os.listdir(self._folder):
-            number = name.removeprefix(PREFIX)
-            if name != number and number.isdecimal() and int(number) not in held:
+            number = name.removeprefix(PREFIX).removesuffix(UNFINISHED)
+            if not name.startswith(PREFIX) or not number.isdecimal() or int(number) in held:
+                continue
+            if name.endswith(UNFINISHED):  # Its worker was killed.
+                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+            else:
                 self.remove(int(number))

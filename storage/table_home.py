@@ -64,7 +64,8 @@ class TableHome:
         self.damaged = ""
         _make_folder(self._path)
         self._check_workers()
-        for name in (STATE, f"{REPLICATED}.new", f"{REPLICATED}.old"):
+        # The engine calls a checkpoint .tmp until it is whole.
+        for name in (STATE, f"{STATE}.tmp", f"{REPLICATED}.new", f"{REPLICATED}.old"):
             self._remove(name)
         self.replicated = self._open_replicated()
         self.local = open_tables(self._at(LOCAL), False) if with_local else None

@@ -9,6 +9,7 @@ from kelek.storage.disk import Disk
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.files import Files
 from kelek.storage.job_store import RESERVED, ApidCounter, StatisticsFile
+from kelek.storage.lease_folder import LeaseFolder
 from kelek.storage.memory import MemoryDisk
 
 
@@ -69,3 +70,30 @@ def test_a_torn_end_is_cut_off(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     StatisticsFile(Disk(tmp_path), "jobs", 10).add([[3, "done"]])
     assert StatisticsFile(Disk(tmp_path), "jobs", 10).loaded == [[1, "done"], [3, "done"]]
+
+
+def test_statistics_that_were_refused_half_way_are_added_again_once() -> None:
+    disk = MemoryDisk()
+    store = StatisticsFile(disk.process(), "jobs", 10)
+    store.add([[1, "done"]])
+    disk.fail_sync()
+    with pytest.raises(StorageError):
+        store.add([[2, "done"]])
+    store.add([[2, "done"]])
+    store.add([[3, "done"]])
+    expected = [[number, "done"] for number in (1, 2, 3)]
+    assert store.loaded == StatisticsFile(disk.process(), "jobs", 10).loaded == expected
+
+
+def test_leases_that_nobody_holds_are_swept_half_made_ones_too(tmp_path: Path) -> None:
+    """A worker that is killed as it makes a checkpoint leaves hard links to files of its tables:
+    what these take is never free again."""
+    folder = LeaseFolder(str(tmp_path))
+    held = {"lease.2", "lease.2.tmp", "lease.x", "lease.x.tmp", "other.tmp"}
+    names = [*held, "lease.1", "lease.3.tmp"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    folder.sweep({2})
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == held
