@@ -18,6 +18,7 @@ from kelek.tests.interop.conftest import Cluster, free_port, new_folder
 from kelek.tests.interop.zerodb_model import Ground
 from kelek.tests.interop.zerodb_plain import Client, Context
 
+NODES = ("n1", "n2", "n3")
 DOORS = ("url", "pull_url", "sub_url", "log_url", "jobs_url")
 LOCAL = range(1000, 1100)  # Tables that are not replicated.
 SETTINGS = f"workers: 2, local: {list(LOCAL)}, request_timeout_ms: 20000"  # A busy machine.
@@ -33,16 +34,24 @@ class Tables:
         self.cluster = Cluster(
             folder, dict.fromkeys(names, "kelek"), zerodb=settings, doors=self.doors
         )
+        self.asked = names[0]  # Whose doors are used where no node is named.
         self.context: Context = zmq.Context()
         self.clients: list[Client] = []
         self.replicated = itertools.count(1)
         self.local = itertools.cycle(LOCAL)
         self.disturbances: Counter[str] = Counter()
 
-    def client(self, kind: int = zmq.DEALER, node: str = "n1", door: str = "url") -> Client:
-        client = Client(self.context, self.doors[node][door], kind)
+    def client(self, kind: int = zmq.DEALER, node: str = "", door: str = "url") -> Client:
+        client = Client(self.context, self.doors[node or self.asked][door], kind)
         self.clients.append(client)
         return client
+
+    def ask(self, whom: str) -> None:
+        """From now on the `leader` is asked, or a `follower`: as they are now."""
+        with Log([*self.cluster.urls.values()], "interop") as log:
+            log.update(b"there is a leader")
+            leader = log.info().leader
+        self.asked = next(name for name in self.doors if (name == leader) == (whom == "leader"))
 
     def close_clients(self) -> None:
         while self.clients:
@@ -81,10 +90,13 @@ class Tables:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[Tables]:
-    """One node: what more of them add is looked at elsewhere."""
+    """One node; by KELEK_ASK=leader or follower that one of three."""
     folder = new_folder()
-    tables = Tables(folder, ("n1",))
+    whom = os.environ.get("KELEK_ASK", "")
+    tables = Tables(folder, NODES if whom else NODES[:1])
     try:
+        if whom:
+            tables.ask(whom)
         yield tables
     finally:
         tables.stop()

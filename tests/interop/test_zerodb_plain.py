@@ -1,4 +1,7 @@
-"""Every request and answer of ZeroDB, as a client sees them that was written from its text."""
+"""Every request and answer of ZeroDB, as a client sees them that was written from its text.
+
+One node is asked; with KELEK_ASK=leader, or follower, that one of three.
+"""
 
 import os
 import re
@@ -524,7 +527,7 @@ def one_way(tables: Tables, kind: int) -> zmq.Socket[bytes]:
     """A PUSH, or a publisher whose subscriber is there (XPUB tells)."""
     socket = tables.context.socket(kind)
     socket.linger = 0
-    socket.connect(tables.doors["n1"]["pull_url" if kind == zmq.PUSH else "sub_url"])
+    socket.connect(tables.doors[tables.asked]["pull_url" if kind == zmq.PUSH else "sub_url"])
     if kind == zmq.XPUB:
         assert socket.poll(int(plain.DEADLINE_S * 1000)), "nobody subscribes"
         assert socket.recv() == b"\1", "not to everything"
@@ -575,7 +578,7 @@ def test_the_log_of_what_was_dropped(tables: Tables, filled: int) -> None:
     with tables.context.socket(zmq.SUB) as log, one_way(tables, zmq.PUSH) as push:
         log.linger = 0
         log.subscribe(b"")
-        log.connect(tables.doors["n1"]["log_url"])
+        log.connect(tables.doors[tables.asked]["log_url"])
 
         heard: list[str] = []
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=.build python -m kelek.tests.interop.zerodb_campaign --cases 10000
 
-`--first SEED --cases 1 --disturb 1` plays one again.
+`--first SEED --cases 1 --disturb 1` plays one again; `--ask follower` has three nodes.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 
 from kelek.tests.interop.conftest import new_folder
-from kelek.tests.interop.tables import Tables
+from kelek.tests.interop.tables import NODES, Tables
 from kelek.tests.interop.zerodb_model import Case
 
 
@@ -21,12 +21,15 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=1, help="the first one's seed")
     parser.add_argument("--disturb", type=float, default=0.01, help="how often a case is disturbed")
+    parser.add_argument("--ask", choices=["leader", "follower"], help="of three nodes, not of one")
     arguments = parser.parse_args()
     folder = new_folder()
-    running = Tables(folder, ("n1",))
+    running = Tables(folder, NODES if arguments.ask else NODES[:1])
     did: Counter[str] = Counter()
     begun = time.monotonic()
     try:
+        if arguments.ask:
+            running.ask(arguments.ask)
         ground = running.ground(arguments.disturb)
         for seed in range(arguments.first, arguments.first + arguments.cases):
             case = Case(seed, ground)
