@@ -30,26 +30,25 @@ def other(dice: Random) -> ops.Op:
     """What stands between them, and what changes what they do: keys that vanish."""
     table = dice.choice(TABLES)
     keys = [b"%d" % dice.randrange(6)]
-    return dice.choice(
-        [
-            ops.Attach(table, SESSION, keys),
-            ops.Attach(table, 99, keys),
-            ops.Expiry(table, dice.randrange(2000), keys),
-            ops.Expire(0, dice.randrange(1000)),
-            ops.SessionKeep(0, SESSION, dice.randrange(1000)),
-            ops.SessionOpen(0, 500, dice.randrange(1000)),
-            ops.Truncate(table),
-            ops.DeleteLimited(table, b"", 2),
-            ops.DeleteRange(table, b"1", b"3"),
-            ops.Transaction(
-                table,
-                b"%012d" % dice.randrange(3),
-                [ops.Compare(table, keys[0], ops.PRESENT)],
-                [ops.Get(table, keys)],
-                [change(dice)],
-            ),
-        ]
-    )
+    found: list[ops.Op] = [
+        ops.Attach(table, SESSION, keys),
+        ops.Attach(table, 99, keys),
+        ops.Expiry(table, dice.randrange(2000), keys),
+        ops.Expire(0, dice.randrange(1000)),
+        ops.SessionKeep(0, SESSION, dice.randrange(1000)),
+        ops.SessionOpen(0, 500, dice.randrange(1000)),
+        ops.Truncate(table),
+        ops.DeleteLimited(table, b"", 2),
+        ops.DeleteRange(table, b"1", b"3"),
+        ops.Transaction(
+            table,
+            b"%012d" % dice.randrange(3),
+            [ops.Compare(table, keys[0], ops.PRESENT)],
+            [ops.Get(table, keys)],
+            [change(dice)],
+        ),
+    ]
+    return dice.choice(found)
 
 
 def history(dice: Random) -> list[bytes]:
