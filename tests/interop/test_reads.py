@@ -61,6 +61,22 @@ def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., Cluster]
             assert found >= index
             if number % 2 == 0:
                 assert [entry.index for entry in reader.entries(index - 1, 1)] == [index]
+        check_followers(cluster, writer, index)
+
+
+def check_followers(cluster: Cluster, log: kelek.Log, last_index: int) -> None:
+    """Each node serves all entries itself, whoever leads; of who is not there the leader does."""
+    expected = [entry.data for entry in log.entries()]
+    log.transfer()
+    for url in cluster.urls.values():
+        until = time.monotonic() + DEADLINE_S
+        while len(entries := list(log.entries(count=last_index, url=url))) < last_index:
+            assert time.monotonic() < until, "a follower that never applies what is committed"
+        assert [entry.data for entry in entries] == expected[:last_index]
+    assert "given_up" not in log.counters
+    found = log.entries(count=last_index, url="tcp://127.0.0.1:1")
+    assert [entry.data for entry in found] == expected[:last_index]
+    assert log.counters["given_up"] == 1
 
 
 def test_a_leader_that_was_stopped_never_answers_with_the_past(
