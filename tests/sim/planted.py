@@ -90,6 +90,7 @@ PLANTS = (
     Plant(
         "acknowledged before it is synced",
         (Patch(WRITER, "if self.log.sync_begin():", "if True:"),),
+        first=4,
     ),
     Plant(
         "volatile vote",
@@ -106,7 +107,7 @@ PLANTS = (
     Plant(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
-        first=16,
+        first=24,
     ),
     Plant(
         "tail recovered without a sync",
@@ -122,7 +123,7 @@ PLANTS = (
                 "self._active",
             ),
         ),
-        first=34,
+        first=12,
     ),
     Plant(
         "no pre-vote",

@@ -483,6 +483,8 @@ class Cluster:
     # Changes of the members.
 
     def _change_members(self) -> None:
+        if not self._all_vote():  # Two of three might be left that must not vote: docs/limits.md.
+            return
         names = choose(self.world.random, list(self.nodes))
         self.world.fault("other members", *names)
         self.operator.want(names)
@@ -490,7 +492,7 @@ class Cluster:
     def _cut_while_joint(self) -> None:
         """Old and new members are apart as soon as both are needed."""
         before = self._members()
-        if not before:
+        if not before or not self._all_vote():
             return
         names = choose(self.world.random, list(self.nodes))
         self.world.fault("cut while joint", *names)
