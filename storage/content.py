@@ -1,13 +1,13 @@
 """What is told of a table's content: where it splits into ranges of about equal size, its hash."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain, islice
 
 from .tables import Pair
 
-HASH_PAIRS = 1024  # That are hashed in one step; another number gives another hash.
+HASH_PAIRS = 64  # That are in memory at once: each may be large.
 
 Piece = tuple[bytes, int]  # Its first key, its size in bytes.
 
@@ -31,28 +31,19 @@ def split_points(pieces: Iterable[Piece], count: int) -> list[bytes]:
 
 
 class ContentHash:
-    """32 bytes that are equal for equal keys and values, added in their order."""
+    """32 bytes that are equal for equal keys and values, added in their order and by whatever
+    number at once: a hash over that of their sizes and that of their bytes."""
 
     def __init__(self) -> None:
-        self._digest = blake2b(digest_size=32)
-        self._rest: list[Pair] = []
+        self._sizes, self._bytes = blake2b(), blake2b()
 
-    def add(self, pairs: Iterable[Pair]) -> None:
-        self._rest += pairs
-        while len(self._rest) >= HASH_PAIRS:
-            self._hash(self._rest[:HASH_PAIRS])
-            del self._rest[:HASH_PAIRS]
-
-    def _hash(self, pairs: list[Pair]) -> None:
+    def add(self, pairs: Sequence[Pair]) -> None:
         sizes = [size for key, value in pairs for size in (len(key), len(value))]
-        self._digest.update(struct.pack(f"<{len(sizes)}I", *sizes))
-        self._digest.update(b"".join(chain.from_iterable(pairs)))
+        self._sizes.update(struct.pack(f"<{len(sizes)}I", *sizes))
+        self._bytes.update(b"".join(chain.from_iterable(pairs)))
 
     def digest(self) -> bytes:
-        """The end: nothing is added behind it."""
-        if self._rest:
-            self._hash(self._rest)
-        return self._digest.digest()
+        return blake2b(self._sizes.digest() + self._bytes.digest(), digest_size=32).digest()
 
 
 def content_hash(pairs: Iterable[Pair]) -> bytes:

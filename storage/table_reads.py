@@ -15,7 +15,9 @@ from .tables import Pair, Tables
 
 Slices = Iterator[list[bytes] | None]
 
-SCAN_ROWS = 2048  # In a slice.
+SCAN_ROWS = 2048  # In a slice, ...
+SCAN_BYTES = 1 << 20  # ... which ends with the rows that reach this.
+CHUNK_ROWS = 64  # That are read before it is known how large they are.
 ANSWER_ROWS_MAX = 1 << 20  # In one answer: the smallest of rows take some memory, too.
 COUNT_ROWS = 16_384
 COMPACT_BYTES = 32 << 20
@@ -39,6 +41,32 @@ def count(tables: Tables, request: requests.Count) -> Slices:
     yield answers.encode_count(request, found)
 
 
+class _Rows:
+    """Rows of a table by the slice, however large they are."""
+
+    def __init__(self, rows: Iterator[Pair]) -> None:
+        self._rows = rows
+        self._chunk = 4
+        self.sizes: list[int] = []  # Of the rows that take() has returned.
+
+    def take(self, most: int) -> list[Pair]:
+        """At most so many rows; none at the end."""
+        found: list[Pair] = []
+        self.sizes = []
+        room = SCAN_BYTES
+        while room > 0 and len(found) < most:
+            chunk = list(islice(self._rows, min(self._chunk, most - len(found))))
+            if not chunk:
+                break
+            sizes = [len(key) + len(value) for key, value in chunk]
+            found += chunk
+            self.sizes += sizes
+            taken = sum(sizes)
+            room -= taken
+            self._chunk = 1 if taken > SCAN_BYTES else min(2 * self._chunk, CHUNK_ROWS)
+        return found
+
+
 class _Page:
     """The rows of a scan's answer."""
 
@@ -47,9 +75,8 @@ class _Page:
         self.values: list[bytes] = []
         self._room = bytes_max
 
-    def take(self, rows: list[Pair]) -> int:
+    def take(self, rows: list[Pair], sizes: list[int]) -> int:
         """Adds as many as there is room for, but at least one to an empty page."""
-        sizes = [len(key) + len(value) for key, value in rows]
         taken = min(len(rows), ANSWER_ROWS_MAX - len(self.keys))
         if sum(sizes[:taken]) > self._room:
             taken, size = 0, 0
@@ -69,16 +96,16 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
     room = min(bytes_max, request.extension.bytes_max or bytes_max)
     reverse = bool(flags & REVERSE)
     range_ = request.table, request.start, request.end, reverse
-    rows = (
+    rows = _Rows(
         ((key, b"") for key in tables.keys(*range_)) if flags & KEYS_ONLY else tables.scan(*range_)
     )
     page, resume = _Page(room), b""
     left = request.limit
     while left is None or left > 0:
-        some = list(islice(rows, SCAN_ROWS if left is None else min(SCAN_ROWS, left)))
+        some = rows.take(SCAN_ROWS if left is None else min(SCAN_ROWS, left))
         if not some:
             break
-        taken = page.take(some)
+        taken = page.take(some, rows.sizes)
         if taken < len(some):
             if not flags & PACKED:
                 raise TooLarge(room, "set a limit, or ask for packed columns")
@@ -88,7 +115,7 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
         yield None
     else:
         if left == 0 and request.limit and flags & PACKED:
-            resume = next((key for key, _ in rows), b"")
+            resume = next((key for key, _ in rows.take(1)), b"")
     if reverse and resume:
         resume = page.keys[-1]  # The end is not included: it is the last one that was sent.
     yield answers.encode_scan(request, page.keys, page.values, resume)
@@ -133,8 +160,8 @@ def table_info(
             "applied_index": 0 if local else applied(),
         }
         if request.content:
-            digest, rows = ContentHash(), database.scan(number)
-            while some := list(islice(rows, SCAN_ROWS)):
+            digest, rows = ContentHash(), _Rows(database.scan(number))
+            while some := rows.take(SCAN_ROWS):
                 digest.add(some)
                 yield None
             found[number]["content"] = digest.digest().hex()

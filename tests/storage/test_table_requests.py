@@ -624,6 +624,41 @@ def test_large_values_do_not_pile_up_however_small_the_others_are() -> None:
     assert desk.tables.calls[-1] == "get 5 1", "one of many alike is read"
 
 
+@pytest.mark.parametrize("what", ["page", "hash", "text"])
+def test_no_more_large_rows_are_in_memory_than_are_wanted(what: str) -> None:
+    """A slice of 2048 rows would be 80 MB here, and 128 GiB of the largest."""
+    desk = Desk()
+    keys = [b"%05d" % number for number in range(2000)]
+    desk.tables.write([Entry(1, 1, [Put(6, keys, [bytes(40_000)] * 2000)])])
+    alive = most = 0
+
+    class Row(tuple[bytes, bytes]):
+        def __new__(cls, pair: tuple[bytes, bytes]) -> "Row":
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+            return super().__new__(cls, pair)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def scan(*range_: Any) -> Any:
+        return map(Row, MemoryTables.scan(desk.tables, *range_))
+
+    desk.tables.scan = scan  # type: ignore[assignment, method-assign]
+    packed = Extension(values.PACKED, reqid=b"r" * 12, bytes_max=100_000)
+    asked: dict[str, Request] = {
+        "page": requests.Scan(6, extension=packed),
+        "hash": requests.TableInfo(6, content=True),
+        "text": requests.Scan(6),
+    }
+    desk.ask(asked[what])
+    (frames,) = desk.run_all()
+    assert frames[1][3] == (0x10 if what == "text" else 0)
+    assert most < 140
+
+
 def test_an_answer_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reads, "ANSWER_ROWS_MAX", 3000)
     desk = Desk()
