@@ -13,8 +13,7 @@ from .java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MASTER = "local[*]"
-# Without it Spark refuses sources that take filters, as tables do.
+# Without the first Spark refuses sources that take filters, as tables can.
 DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
@@ -31,7 +30,7 @@ def session(
 
     app_name   as Spark's own pages show it
     master     where Spark runs: "local[4]", "spark://host:7077", ...; the default is what Spark is
-               set up for, else all cores of this machine
+               set up for (spark-submit, spark-defaults.conf), else all cores of this machine
     config     settings of Spark: {"spark.sql.shuffle.partitions": "8"}. Those of the driver's
                memory and options matter only for the first session
 
@@ -48,8 +47,8 @@ def session(
     from .source import KelekSource
 
     settings = {**DEFAULTS, **(config or {})}
-    if master is not None or "spark.master" not in settings:
-        settings["spark.master"] = master or os.environ.get("MASTER", MASTER)
+    if master is not None:
+        settings["spark.master"] = master
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
