@@ -4,9 +4,7 @@ not.
 The test plays the table_worker and the job_server.
 """
 
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import zmq
 
 from kelek.actors import actor
-from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.credit import TAKEN
 from kelek.actors.zerodb_server import ZerodbServer
 from kelek.protocols.zerodb import answers, finished, requests, values
@@ -31,8 +28,8 @@ from kelek.protocols.zerodb.handoff import (
     TROUBLE,
 )
 from kelek.protocols.zerodb.values import Extension
+from kelek.tests.actors.in_thread import Rig, Socket, Watched
 
-DEADLINE_S = 20
 EMPTY = b"\x80"  # No tables, in msgpack.
 EPOCH = 11  # Of the worker.
 DOOR = "inproc://door"
@@ -50,87 +47,39 @@ SETTINGS = {
 }
 LOCAL = (9).to_bytes(4, "little")
 
-Socket = zmq.Socket[bytes]
+
+class Server(Watched, ZerodbServer):
+    """A zerodb_server whose loop ends."""
 
 
-class Watched(ZerodbServer):
-    """Its loop ends when something is so."""
-
-    until: Callable[[], object] = staticmethod(lambda: True)
-
-    def on_wake(self, now_ms: int) -> None:
-        super().on_wake(now_ms)
-        if self.until():
-            self.stop()
-
-    def deadline_ms(self) -> int | None:
-        """Now and then it looks whether the test waits for nothing."""
-        return min(super().deadline_ms() or 1 << 60, self.now_ms + 1000)
-
-
-class Rig:
-    """A zerodb_server between clients, a worker and a job_server, all in one thread."""
+class ServerRig(Rig):
+    """A zerodb_server between clients, a worker and a job_server."""
 
     def __init__(self, folder: Path) -> None:
-        self.context: zmq.Context[Socket] = zmq.Context()
-        self.clients: list[Socket] = []
-        self.stop_in, self.stop_out = os.pipe()
-        self.control = self.bound(zmq.ROUTER, "inproc://control")
-        self.work = self.bound(zmq.PULL, "inproc://rig/n1/table_worker.work")
-        self.jobs = self.bound(zmq.PULL, "inproc://rig/n1/job_server.requests")
-        self.taken_bytes = self.bound(zmq.PULL, "inproc://rig/n1/table_worker.taken")
+        super().__init__()
+        self.work = self.bound("table_worker.work")
+        self.jobs = self.bound("job_server.requests")
+        self.taken_bytes = self.bound("table_worker.taken")
         options = {
             "zerodb": SETTINGS,
             "members": {"n1": {"url": "inproc://raft"}},
             "url": "inproc://raft",
             "entry_bytes_max": 1 << 20,
         }
-        setup = ActorSetup(
-            "n1", "zerodb_server", "zerodb_server", "c", "inproc://rig", str(folder),
-            "inproc://control", 7, False, options, {},
-        )  # fmt: skip
-        self.actor = Watched(setup, Host(self.stop_in, 2, self.context))
-        self.actor._open()
-        self.actor.on_start()
-        self.actor._starting = False
-        self.done = self.connected(zmq.PUSH, "inproc://rig/n1/zerodb_server.done")
-        self.reports = self.connected(zmq.PUSH, "inproc://rig/n1/zerodb_server.reports")
+        self.actor: Server = self.begin(Server, str(folder), 7, options)
+        self.done = self.connected("zerodb_server.done")
+        self.reports = self.connected("zerodb_server.reports")
         self.report(PROGRESS)
         self.report(TABLES, EMPTY, EMPTY)
         self.turn(lambda: self.actor.session.handoffs[0].heard >= {PROGRESS, TABLES})
 
-    def bound(self, kind: int, address: str) -> Socket:
-        socket = self.context.socket(kind)
-        socket.bind(address)
-        return socket
-
-    def connected(self, kind: int, address: str) -> Socket:
-        socket = self.context.socket(kind)
-        socket.connect(address)
-        return socket
-
-    def client(self, name: bytes = b"") -> Socket:
-        socket = self.context.socket(zmq.DEALER)
-        if name:
-            socket.setsockopt(zmq.ROUTING_ID, name)
+    def client(self) -> Socket:
+        socket = self.socket(zmq.DEALER)
         socket.connect(DOOR)
-        self.clients.append(socket)
         return socket
 
     def report(self, kind: int, *frames: bytes) -> None:
         self.reports.send_multipart([HEAD.pack(kind, 0, 0, 0, 0, EPOCH), *frames])
-
-    def turn(self, until: Callable[[], object]) -> None:
-        """Runs the server until something is so."""
-        late = time.monotonic() + DEADLINE_S
-
-        def ends() -> object:
-            assert time.monotonic() < late, "nothing more happens"
-            return until()
-
-        self.actor.until = ends
-        self.actor.running = not until()
-        self.actor.run_loop()
 
     def taken(self, pipe: Socket) -> list[bytes]:
         """The next request that a worker or the job_server is handed."""
@@ -140,30 +89,25 @@ class Rig:
             if message[0][0] != HELLO:
                 return message
 
-    def end(self) -> None:
-        self.actor.on_stop()
-        self.actor.close_sockets()
-        self.context.destroy(linger=0)
-        os.close(self.stop_in)
-        os.close(self.stop_out)
-
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerRig]:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
-    made = Rig(tmp_path)
+    made = ServerRig(tmp_path)
     yield made
     made.end()
 
 
-def job_request(rig: Rig, client: Socket) -> tuple[int, bytes]:
+def job_request(rig: ServerRig, client: Socket) -> tuple[int, bytes]:
     """Sends one; its ticket and routing id, as the job_server sees them."""
     client.send_multipart(encode_request(requests.JobStatus(5)))
     head, routing_id, *_ = rig.taken(rig.jobs)
     return HEAD.unpack(head)[5], routing_id
 
 
-def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(rig: Rig) -> None:
+def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
+    rig: ServerRig,
+) -> None:
     client = rig.client()
     first, routing_id = job_request(rig, client)
     second, _ = job_request(rig, client)
@@ -180,7 +124,9 @@ def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(rig
     assert not client.poll(0)
 
 
-def test_what_job_requests_may_take_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_job_requests_may_take_is_bounded(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kelek.actors.zerodb_server.JOBS_BYTES_MAX", 1000)
     client = rig.client()
     routing_id = b""
@@ -198,7 +144,7 @@ def test_what_job_requests_may_take_is_bounded(rig: Rig, monkeypatch: pytest.Mon
     job_request(rig, client)
 
 
-def read_answer(rig: Rig, client: Socket, size: int, **extension: Any) -> None:
+def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> None:
     """Lets a worker answer a read of this client with so many bytes."""
     request = requests.Read(9, [b"k"], Extension(**extension))
     client.send_multipart(encode_request(request))
@@ -209,7 +155,7 @@ def read_answer(rig: Rig, client: Socket, size: int, **extension: Any) -> None:
 
 
 def test_what_a_client_does_not_read_is_bounded_by_bytes(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told so, others are served, and when it has read it is served again."""
     monkeypatch.setattr(rig.actor._budget, "bytes_max", 1 << 20)
@@ -230,7 +176,7 @@ def test_what_a_client_does_not_read_is_bounded_by_bytes(
         assert not answers.decode_answer(slow.recv_multipart()).failed
 
 
-def test_a_worker_is_told_what_was_taken_of_its_answers(rig: Rig) -> None:
+def test_a_worker_is_told_what_was_taken_of_its_answers(rig: ServerRig) -> None:
     client = rig.client()
     rig.turn(lambda: rig.taken_bytes.poll(0))
     assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
@@ -243,14 +189,14 @@ def test_a_worker_is_told_what_was_taken_of_its_answers(rig: Rig) -> None:
     assert not rig.taken_bytes.poll(0)
 
 
-def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: Rig) -> None:
+def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: ServerRig) -> None:
     answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
     prefix, refusal = finished.refused([b"client", b"", *answer])
     assert prefix == [b"client", b""]
     assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
 
 
-def test_reports_that_are_none_end_nothing(rig: Rig) -> None:
+def test_reports_that_are_none_end_nothing(rig: ServerRig) -> None:
     junk: list[list[bytes]] = [[], [b""], [b"\xc1"], [b"\x91\x01"] * 2, [b"\x81\x01\x02", EMPTY]]
     for kind in (TABLES, STANDING, TROUBLE, 77):
         for frames in junk:
@@ -264,7 +210,7 @@ def test_reports_that_are_none_end_nothing(rig: Rig) -> None:
     assert rig.actor.session.handoffs[0].standing.tables == {}
 
 
-def test_surplus_frames_reach_the_job_server(rig: Rig) -> None:
+def test_surplus_frames_reach_the_job_server(rig: ServerRig) -> None:
     client = rig.client()
     client.send_multipart([*encode_request(requests.JobStatus(5)), *[b""] * 10_000])
     assert len(rig.taken(rig.jobs)) > 10_000
