@@ -138,7 +138,7 @@ PLANTS = (
             Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
         ),
         told=f"{LOST}|applies with a gap|has damaged its own log",
-        first=70,
+        first=102,
     ),
     Plant(
         "votes for a shorter log",
