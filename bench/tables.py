@@ -42,7 +42,7 @@ LOCAL, REPLICATED = 1, 2
 SCAN_ROWS = 10_000  # In one answer.
 ANSWER_MS = 500
 PUT = b"\x31\x01\x20\x01"
-MANY = 256  # Requests of one row that are outstanding.
+MANY, MORE = 256, 1024  # Requests of one row that are outstanding.
 
 
 class Tables(Kelek):
@@ -134,8 +134,7 @@ class Bench:
         waits = [*redis, "--wait", "1"]
         wide, alone = Load(2, 8, secs=self.secs), Load(1, 1, secs=self.secs)
         scans = Load(2, 1, secs=self.secs)
-        threads, single = Load(16, 1, secs=self.secs), Load(MANY, 1, secs=self.secs)
-        windows = Load(8, MANY // 8, secs=self.secs)
+        threads = Load(16, 1, secs=self.secs)
 
         def case(name: str, target: list[str], load: Load, op: str, batch: int) -> Case:
             return Case(name, partial(self.drive, target, load, op, batch))
@@ -154,8 +153,14 @@ class Bench:
             case("put, 100 a batch, replicated", ours, wide, "put", BATCH),
             case("put, 100 a batch, replicated, asked of a follower", follower, wide, "put", BATCH),
             case("put, 100 a batch, redis, WAIT 1", waits, threads, "put", BATCH),
-            case("put, one key, replicated, 256 outstanding", ours, windows, "put", 1),
-            case("put, one key, redis, WAIT 1, 256 outstanding", waits, single, "put", 1),
+            *(
+                case(f"put, one key, {form}", target, load, "put", 1)
+                for many in (MANY, MORE)
+                for form, target, load in (
+                    (f"replicated, {many} outstanding", ours, Load(8, many // 8, secs=self.secs)),
+                    (f"redis, WAIT 1, {many} outstanding", waits, Load(many, 1, secs=self.secs)),
+                )
+            ),
             case("put, one key, replicated, alone", ours, alone, "put", 1),
             case("put, one key, redis, WAIT 1, alone", waits, alone, "put", 1),
         ]
@@ -212,7 +217,7 @@ ONES = [
         f"put, one key, replicated, {form}",
         f"put, one key, redis, WAIT 1, {form}",
     )
-    for form in ("256 outstanding", "alone")
+    for form in (f"{MORE} outstanding", f"{MANY} outstanding", "alone")
 ]
 
 
