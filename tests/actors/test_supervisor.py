@@ -156,10 +156,14 @@ def test_a_broken_unit_says_why(start: Start) -> None:
 
 @pytest.mark.parametrize("fault", [None, "slow start", "hangs at the end", "never drained"])
 def test_children_end_when_the_supervisor_is_killed(
-    start: Start, wait_gone: WaitGone, fault: str | None
+    start: Start, wait_gone: WaitGone, tmp_path: Path, fault: str | None
 ) -> None:
     running = start(options={"fault": {"peer": fault}})
     running.wait_ready("writer", "machine")
+    log, until = tmp_path / "n1" / "logs" / "peer.log", time.monotonic() + 30
+    while not (log.exists() and {"starts-slowly", "serves"} & set(log.read_text().split())):
+        assert time.monotonic() < until, "its imports alone may take seconds on a busy machine"
+        time.sleep(0.01)
     running.process.kill()
     running.process.wait()
     assert wait_gone(running.pids(), 2.0) == []
