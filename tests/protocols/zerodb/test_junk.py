@@ -7,13 +7,14 @@ is proposed can be applied; nothing raises.
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kelek.native import Arena
 from kelek.protocols.zerodb import answers, ops, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.codec import peek
+from kelek.protocols.zerodb.gathering import PREFIX
 from kelek.protocols.zerodb.handoff import ENVELOPE, RESULT, SILENT
 from kelek.protocols.zerodb.proposals import Result
 from kelek.protocols.zerodb.values import Extension, decode_extension
@@ -22,7 +23,7 @@ from kelek.storage.table_entries import Owner
 from kelek.storage.table_requests import Asked, Databases, Limits, TableRequests
 from kelek.storage.tables import Entry
 from kelek.tests.protocols.zerodb import messages
-from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, Worker
+from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, Worker, head
 
 LOCAL = frozenset({1, 2})
 SMALL = 300  # Bytes of an entry: larger writes go in parts.
@@ -72,7 +73,11 @@ class Desk(Worker):
         self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
         while self.requests.busy:
             self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
-        self.world.answers += [message[1:] for message in self.requests.out.messages()]
+        for _, *answer in self.requests.out.messages():
+            if answer[0].startswith(PREFIX):
+                self.session.on_part(self.owner.number, answer)
+            else:
+                self.world.answers.append(answer)
         self.requests.out.clear()
         self.handoff.on_handled(self.requests.handled)
 
@@ -154,7 +159,11 @@ def seen(batch: list[Message]) -> list[Message]:
     return found
 
 
-@settings(max_examples=60, phases=[Phase.generate])  # To make one smaller takes minutes.
+INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
+
+
+@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])  # Shrinking takes minutes.
+@example([(False, [INFO_OF_ALL]), (True, [INFO_OF_ALL])])  # Each worker answers a part.
 @given(
     st.lists(
         st.tuples(st.booleans(), st.one_of(message(), messages.mutated(message()))), max_size=8
