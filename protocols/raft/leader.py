@@ -18,9 +18,7 @@ from .messages import (
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech, State
 from .quorum import reached
 
-WAITED_MS = (
-    1  # Where somebody waits for a commit, the entries behind it bring it so soon, or never.
-)
+WAITED_MS = 1  # Who waits for a commit is told by the entries behind it, if they come so soon.
 _COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
 _COUNTED_MS: Callable[[Follower], int] = attrgetter("counted_ms")
 _COUNTED_ROUND: Callable[[Follower], int] = attrgetter("counted_round")

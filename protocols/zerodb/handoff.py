@@ -23,9 +23,7 @@ _STAMP_OFFSET = 4
 # What stands before each answer on its way to the server: the worker's number, 0, its epoch, the
 # request's place among those of its ticket, the ticket.
 MARK = struct.Struct("<HHIIQ")
-JOB_SERVER = (
-    0xFFFF  # The number in the mark of an answer of the job_server: its ticket counts alone.
-)
+JOB_SERVER = 0xFFFF  # The number in the mark of the job_server's answers: only the ticket counts.
 
 ANSWER = 0  # A client's request, to be answered.
 SILENT = 1  # One that nobody waits for.
