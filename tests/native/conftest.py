@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
+from kelek import native
+
 
 @pytest.fixture
 def ipc_dir() -> Iterator[Path]:
@@ -22,3 +24,13 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     context = zmq.Context()
     yield context
     context.destroy(linger=0)
+
+
+@pytest.fixture(params=["c", "pyzmq"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which sockets are used: in C, or by pyzmq alone."""
+    monkeypatch.setattr(native, "_backend", None)
+    if request.param == "pyzmq":
+        monkeypatch.setenv("KELEK_SOCKETS", "pyzmq")
+    assert native.backend() == request.param
+    return str(request.param)

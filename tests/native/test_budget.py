@@ -13,15 +13,7 @@ from kelek.native.budget import COUNTED_BYTES_MIN, Budget
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 20
 BYTES_MAX = 4 * COUNTED_BYTES_MIN
-
-
-@pytest.fixture(params=["c", "pyzmq"], autouse=True)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(native, "_backend", None)
-    if request.param == "pyzmq":
-        monkeypatch.setenv("KELEK_SOCKETS", "pyzmq")
-    assert native.backend() == request.param
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture

@@ -7,31 +7,15 @@ import pytest
 from kelek import native
 from kelek.clients.arrow import ENTRY_SCHEMA, entries_of
 from kelek.native.columns import cut_columns
-from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.requests import Part
-
-
-def some_blocks(dice: Random) -> tuple[Batch, ...]:
-    blocks, index = [], dice.randint(1, 1000)
-    for term in range(1, dice.randint(2, 6)):
-        records = [
-            Record(
-                dice.choice([0, 0, 0, 1, 2]),
-                dice.choice([None, dice.randbytes(12)]),
-                dice.randbytes(dice.choice([1, 30, dice.randint(1, 5000)])),
-            )
-            for _ in range(dice.randint(1, 40))
-        ]
-        blocks.append(encode_block(index, term, records))
-        index += len(records)
-    return tuple(blocks)
+from kelek.tests.native.blocks import some_blocks
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_columns_are_their_twins(seed: int) -> None:
     """The columns, taken apart again, are the entries that plain Python makes of the blocks."""
-    batches = some_blocks(Random(seed))
+    batches = tuple(some_blocks(Random(seed)))
     part = Part(batches[0].first_index, (), batches)
     found = entries_of(part)
     found.validate(full=True)

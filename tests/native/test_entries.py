@@ -6,24 +6,8 @@ import pytest
 
 from kelek import native
 from kelek.native.entries import Room, add_entries, entries_fit
-from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, block_entries, encode_block
-
-
-def some_blocks(dice: Random) -> list[Batch]:
-    blocks, index = [], dice.randint(1, 1000)
-    for term in range(1, dice.randint(2, 6)):
-        records = [
-            Record(
-                dice.choice([0, 0, 0, 1, 2]),
-                dice.choice([None, dice.randbytes(12)]),
-                dice.randbytes(dice.choice([1, 30, dice.randint(1, 5000)])),
-            )
-            for _ in range(dice.randint(1, 40))
-        ]
-        blocks.append(encode_block(index, term, records))
-        index += len(records)
-    return blocks
+from kelek.tests.native.blocks import some_blocks
 
 
 @pytest.mark.parametrize("seed", range(30))

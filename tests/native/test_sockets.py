@@ -20,15 +20,7 @@ from kelek.native.relay import send_messages
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
 DEADLINE_MS = 20_000
-
-
-@pytest.fixture(params=["c", "pyzmq"], autouse=True)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(native, "_backend", None)
-    if request.param == "pyzmq":
-        monkeypatch.setenv("KELEK_SOCKETS", "pyzmq")
-    assert native.backend() == request.param
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture
