@@ -13,11 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
 settings.register_profile(
-    "suite", deadline=None, max_examples=int(os.environ.get("KELEK_EXAMPLES", "100"))
+    "suite",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # A clock, too.
+    max_examples=int(os.environ.get("KELEK_EXAMPLES", "100")),
+    derandomize=True,  # The same commit gets the same verdict each time ...
+)
+settings.register_profile(
+    "campaign",  # ... and here is where new examples are found: --hypothesis-profile=campaign.
+    settings.get_profile("suite"),
+    max_examples=int(os.environ.get("KELEK_EXAMPLES", "1000")),
+    derandomize=False,
+    print_blob=True,
 )
 settings.load_profile("suite")
 

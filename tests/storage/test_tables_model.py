@@ -284,9 +284,7 @@ class History(RuleBasedStateMachine):
 
 TestHistory = History.TestCase
 TestHistory.settings = settings(
-    max_examples=15,
+    max_examples=settings().max_examples * 3 // 20,
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
-    derandomize=True,
 )

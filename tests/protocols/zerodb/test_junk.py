@@ -27,6 +27,7 @@ from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, Worker, head
 
 LOCAL = frozenset({1, 2})
 SMALL = 300  # Bytes of an entry: larger writes go in parts.
+EXAMPLES = settings().max_examples  # Of the profile: each one is a whole server here.
 Message = tuple[bool, list[bytes]]  # With the empty frame of a REQ socket?
 
 
@@ -162,7 +163,8 @@ def seen(batch: list[Message]) -> list[Message]:
 INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
 
 
-@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])  # Shrinking takes minutes.
+# Shrinking takes minutes.
+@settings(max_examples=EXAMPLES * 3 // 5, phases=[Phase.explicit, Phase.generate])
 @example([(False, [INFO_OF_ALL]), (True, [INFO_OF_ALL])])  # Each worker answers a part.
 @given(
     st.lists(
@@ -180,7 +182,7 @@ def test_whatever_comes_is_answered_once(batch: list[Message]) -> None:
             check_answer(sent, list(answer))
 
 
-@settings(max_examples=30, phases=[Phase.generate])
+@settings(max_examples=EXAMPLES * 3 // 10, phases=[Phase.generate])
 @given(st.lists(st.one_of(message(), messages.mutated(message())).filter(bool), max_size=8))
 def test_nothing_is_answered_that_comes_over_pull_or_sub(batch: list[list[bytes]]) -> None:
     world = Whole()
