@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kelek.actors.sandbox import die_with_parent
 
-PORT_MIN, PORT_MAX = 20_000, 32_000  # Below the ephemeral range.
+PORT_MIN, PORT_MAX = 10_000, 20_000  # Below the ephemeral range, and below tests/ports.py.
 SYNC_COUNT = 50
 
 

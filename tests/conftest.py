@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from kelek.tests.ports import free_ports
 
 # Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
 settings.register_profile(
@@ -34,7 +35,6 @@ settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_S = 60
-PORTS = range(20_000, 32_768)  # Below what outgoing connections get: none is taken in between.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -108,27 +108,6 @@ class Shell:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; two test workers begin to look in different places."""
-    held: list[socket.socket] = []
-    start = os.getpid() * 97 % len(PORTS)
-    for offset in range(len(PORTS)):
-        if len(held) == count:
-            break
-        taken = socket.socket()
-        try:
-            taken.bind(("127.0.0.1", PORTS[(start + offset) % len(PORTS)]))
-        except OSError:
-            taken.close()
-            continue
-        held.append(taken)
-    ports = [taken.getsockname()[1] for taken in held]
-    for taken in held:
-        taken.close()
-    assert len(ports) == count, "no free ports"
-    return ports
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from kelek.actors import actor
 from kelek.actors.actor import Actor, ActorSetup, Host, SocketOptions
 from kelek.actors.errors import OperatorError
 from kelek.native import Arena
+from kelek.tests.ports import free_port
 
 Frames = list[list[bytes]]
 CONTROL = "inproc://control"
@@ -231,8 +232,8 @@ def test_an_address_that_cant_be_bound(
 ) -> None:
     monkeypatch.setattr(actor, "BIND_RETRY_MS", 0)
     other = plain(rig, zmq.ROUTER)
-    port = other.bind_to_random_port("tcp://127.0.0.1", 20_000, 32_767)
-    taken = f"tcp://127.0.0.1:{port}"
+    taken = f"tcp://127.0.0.1:{free_port()}"
+    other.bind(taken)
     with pytest.raises(OperatorError) as error:
         rig.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(taken=taken),)))
     assert str(error.value) == line.format(taken=taken)

@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,28 +15,10 @@ import pytest
 
 from kelek.tests.interop import node_package
 from kelek.tests.interop.plain import Client
+from kelek.tests.ports import free_port
 
 COMMAND = "from kelek.console.supervisor_cli import main; main()"
 STOP_S = 15.0
-PORTS = range(20_000, 32_000)
-PORT_RANGES = 16
-PORTS_EACH = len(PORTS) // PORT_RANGES
-_taken: set[int] = set()
-
-
-def free_port() -> int:
-    """A port below the ephemeral ones that nobody listens on now.
-
-    It is bound only when its process has started: each worker takes them from a range of its own.
-    """
-    start = PORTS.start + os.getpid() % PORT_RANGES * PORTS_EACH
-    while True:
-        port = random.randrange(start, start + PORTS_EACH)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if port not in _taken and probe.connect_ex(("127.0.0.1", port)):
-                _taken.add(port)
-                return port
 
 
 class Cluster:

@@ -14,9 +14,10 @@ import zmq
 
 from kelek.bench.kelek_cluster import actor_name, children_of
 from kelek.clients.log import Log
-from kelek.tests.interop.conftest import Cluster, free_port, new_folder
+from kelek.tests.interop.conftest import Cluster, new_folder
 from kelek.tests.interop.zerodb_model import Ground
 from kelek.tests.interop.zerodb_plain import Client, Context
+from kelek.tests.ports import free_port
 
 NODES = ("n1", "n2", "n3")
 DOORS = ("url", "pull_url", "sub_url", "log_url", "jobs_url")

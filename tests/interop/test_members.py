@@ -21,8 +21,9 @@ from kelek.protocols.zmqraft.config_codec import (
     decode_config_update_answer,
 )
 from kelek.protocols.zmqraft.values import encode_members
-from kelek.tests.interop.conftest import COMMAND, STOP_S, Cluster, free_port, new_folder
+from kelek.tests.interop.conftest import COMMAND, STOP_S, Cluster, new_folder
 from kelek.tests.interop.plain import DEADLINE_S, Dealer, reqid
+from kelek.tests.ports import free_port
 
 IDENT = b"interop"
 OURS = {"n1": "kelek", "n2": "kelek", "n3": "kelek"}

@@ -13,9 +13,10 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.interop.conftest import Cluster, free_port, new_folder
+from kelek.tests.interop.conftest import Cluster, new_folder
 from kelek.tests.interop.node_package import NodeClient, NodePeer
 from kelek.tests.interop.plain import Context, Dealer, json, number, reqid
+from kelek.tests.ports import free_port
 
 DEADLINE_S = 60.0
 UNCOMMITTED = 20

@@ -18,7 +18,8 @@ from kelek.protocols.zmqraft.client_codec import LogInfo, decode_log_info_answer
 from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO
 from kelek.storage.disk import Disk
 from kelek.storage.verify import Entry, entries, read_identity
-from kelek.tests.interop.conftest import COMMAND, STOP_S, free_port
+from kelek.tests.interop.conftest import COMMAND, STOP_S
+from kelek.tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "1e3e211231d8493e55949c61808f9ef94db05d09"  # Before snapshots, membership and reads.
