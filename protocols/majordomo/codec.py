@@ -1,0 +1,571 @@
+"""Commands of the broker's three framings, from frames and back.
+
+Pure functions over frames as they are on a DEALER: without a routing id. There are three dialogs:
+
+    client_request   a client's REQUEST                                    to the broker
+    reply            PARTIAL, FINAL (MDP/0.1: REPLY)                       to a client
+    worker_command   READY, PARTIAL, FINAL, PING, HEARTBEAT, DISCONNECT    of a worker
+    order            REQUEST, PONG, HEARTBEAT, DISCONNECT                  to a worker
+
+Each has encode_* and decode_*. A framing that lacks a command can't encode it: LocalProtocolError.
+Sources: the text ("Protocol Client", "Protocol/Worker"), RFC 7 (MDP/0.1), RFC 18 (MDP/0.2); ours
+are the frames behind READY's service and the body of an error (docs/protocols/majordomo.md).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgpack
+
+from ..errors import LocalProtocolError, RemoteProtocolError
+from . import values
+from .values import HEADERS, Framing, Headers, Side
+
+Frames = Sequence[bytes]
+
+
+class Request(NamedTuple):
+    """A client asks a service for something."""
+
+    service: bytes
+    request_id: bytes  # Empty in MDP's framings.
+    body: list[bytes]
+
+
+class Partial(NamedTuple):
+    """A part of the answer, more follow."""
+
+    service: bytes
+    request_id: bytes
+    body: list[bytes]
+
+
+class Final(NamedTuple):
+    """The last part of an answer, and the only one that must be."""
+
+    service: bytes
+    request_id: bytes
+    body: list[bytes]
+
+
+class Ready(NamedTuple):
+    """A worker offers a service."""
+
+    service: bytes
+    window: int = 1  # Requests that it takes at once.
+    deadlines: bool = False  # Whether it wants to hear how much time each has left.
+
+
+class WorkRequest(NamedTuple):
+    """The broker hands a client's request to a worker."""
+
+    client: bytes  # The client's address.
+    request_id: bytes  # Empty in MDP's framings.
+    body: list[bytes]
+    remaining_ms: int | None = None  # For a worker that asked for it.
+
+
+class WorkPartial(NamedTuple):
+    """A worker's part of an answer."""
+
+    client: bytes
+    request_id: bytes
+    body: list[bytes]
+
+
+class WorkFinal(NamedTuple):
+    """The last part of it: the worker is done with the request."""
+
+    client: bytes
+    request_id: bytes
+    body: list[bytes]
+
+
+class Ping(NamedTuple):
+    """A worker asks whether the broker is there."""
+
+
+class Pong(NamedTuple):
+    """It is."""
+
+
+class Heartbeat(NamedTuple):
+    """MDP's word of either side that it is there."""
+
+
+class Disconnect(NamedTuple):
+    """Nothing more will be said on this connection."""
+
+
+class Failure(NamedTuple):
+    """What the body of an error says."""
+
+    code: int  # One of values.BUSY, FAILED, EXPIRED, or somebody else's.
+    message: str
+
+
+Reply = Partial | Final
+WorkerCommand = Ready | WorkPartial | WorkFinal | Ping | Heartbeat | Disconnect
+Order = WorkRequest | Pong | Heartbeat | Disconnect
+
+
+# ---- what all commands share ----
+
+
+def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
+    """Tells by the header alone who speaks and how; None: nobody that we know.
+
+    frames   0 header    the text's, MDPC02 or MDPW02
+          or 0 empty
+             1 header    MDPC01 or MDPW01
+    """
+    first = frames[0] if frames else None
+    if first == headers.worker:
+        return Side.WORKER, Framing.TEXT
+    if first == headers.client:
+        return Side.CLIENT, Framing.TEXT
+    if first == values.MDPW02:
+        return Side.WORKER, Framing.MDP02
+    if first == values.MDPC02:
+        return Side.CLIENT, Framing.MDP02
+    if first == b"" and len(frames) > 1:
+        if frames[1] == values.MDPW01:
+            return Side.WORKER, Framing.MDP01
+        if frames[1] == values.MDPC01:
+            return Side.CLIENT, Framing.MDP01
+    return None
+
+
+def _framing(frames: Frames, side: Side, headers: Headers) -> Framing:
+    found = side_of(frames, headers)
+    if found is None or found[0] is not side:
+        head = b" ".join(frames[:2])[:16]
+        raise RemoteProtocolError(f"no header of a {side.name.lower()}: {head!r}")
+    return found[1]
+
+
+def _client_head(framing: Framing, headers: Headers) -> list[bytes]:
+    if framing is Framing.TEXT:
+        return [headers.client]
+    return [values.MDPC02] if framing is Framing.MDP02 else [b"", values.MDPC01]
+
+
+def _worker_head(framing: Framing, headers: Headers) -> list[bytes]:
+    if framing is Framing.TEXT:
+        return [headers.worker]
+    return [values.MDPW02] if framing is Framing.MDP02 else [b"", values.MDPW01]
+
+
+def _count(frames: Frames, least: int, what: str) -> None:
+    if len(frames) < least:
+        raise RemoteProtocolError(f"{what} has {least} frames or more, got {len(frames)}")
+
+
+def _exactly(frames: Frames, count: int, what: str) -> None:
+    if len(frames) != count:
+        raise RemoteProtocolError(f"{what} has {count} frames, got {len(frames)}")
+
+
+def _service(name: bytes) -> bytes:
+    if not values.is_service(name):
+        raise RemoteProtocolError(
+            f"a service has 1 to {values.SERVICE_BYTES_MAX} printable octets, got {len(name)}:"
+            f" {name[:16]!r}"
+        )
+    return name
+
+
+def _request_id(request_id: bytes) -> bytes:
+    if not 0 < len(request_id) <= values.REQUEST_ID_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a request id has 1 to {values.REQUEST_ID_BYTES_MAX} octets, got {len(request_id)}"
+        )
+    return request_id
+
+
+def _checked(message: Request | Reply | WorkRequest | WorkPartial | WorkFinal, text: bool) -> None:
+    """Our own names and ids; in MDP's framings an id has no place, and is left out."""
+    try:
+        if isinstance(message, Request | Partial | Final):
+            _service(message.service)
+        else:
+            _address(message.client)
+        if text:
+            _request_id(message.request_id)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(str(error)) from None
+
+
+def _body(body: list[bytes]) -> list[bytes]:
+    """All framings want one frame of body at least."""
+    return body or [b""]
+
+
+# ---- a client and the broker ----
+
+
+def encode_client_request(
+    request: Request, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+) -> list[bytes]:
+    """Encodes a client's REQUEST; the frames are under decode_client_request."""
+    text = framing is Framing.TEXT
+    _checked(request, text)
+    frames = _client_head(framing, headers)
+    if framing is not Framing.MDP01:
+        frames.append(values.CLIENT_REQUEST)
+    frames.append(request.service)
+    if text:
+        frames.append(request.request_id)
+    return frames + _body(request.body)
+
+
+def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Request]:
+    """Decodes a client's REQUEST.
+
+    text      0 header      KLKC01, or what the topology says
+              1 command     01
+              2 service     1 to 255 printable octets
+              3 request id  1 to 255 octets
+              4.. body      one frame or more
+    MDP/0.2   0 MDPC02, 1 command 01, 2 service, 3.. body
+    MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body
+
+    Returns (framing, request). Raises RemoteProtocolError.
+    """
+    framing = _framing(frames, Side.CLIENT, headers)
+    if framing is Framing.MDP01:
+        _count(frames, 4, "REQUEST")
+        return framing, Request(_service(frames[2]), b"", list(frames[3:]))
+    text = framing is Framing.TEXT
+    _count(frames, 5 if text else 4, "REQUEST")
+    if frames[1] != values.CLIENT_REQUEST:
+        raise RemoteProtocolError(f"a client's command is 01, got {frames[1][:8].hex()}")
+    if text:
+        service, request_id = _service(frames[2]), _request_id(frames[3])
+        return framing, Request(service, request_id, list(frames[4:]))
+    return framing, Request(_service(frames[2]), b"", list(frames[3:]))
+
+
+def encode_reply(
+    reply: Reply, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+) -> list[bytes]:
+    """Encodes PARTIAL or FINAL for a client; the frames are under decode_reply."""
+    text = framing is Framing.TEXT
+    _checked(reply, text)
+    frames = _client_head(framing, headers)
+    if framing is not Framing.MDP01:
+        final = isinstance(reply, Final)
+        frames.append(values.CLIENT_FINAL if final else values.CLIENT_PARTIAL)
+    elif isinstance(reply, Partial):
+        raise LocalProtocolError("MDP/0.1 has no PARTIAL")
+    frames.append(reply.service)
+    if text:
+        frames.append(reply.request_id)
+    return frames + _body(reply.body)
+
+
+def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Reply]:
+    """Decodes what the broker says to a client.
+
+    text      0 header      KLKC01, or what the topology says
+              1 command     02 PARTIAL, 03 FINAL
+              2 service
+              3 request id  the request's, octet for octet
+              4.. body      one frame or more
+    MDP/0.2   0 MDPC02, 1 command, 2 service, 3.. body
+    MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body: REPLY, here a Final
+
+    Returns (framing, reply). Raises RemoteProtocolError.
+    """
+    framing = _framing(frames, Side.CLIENT, headers)
+    if framing is Framing.MDP01:
+        _count(frames, 4, "REPLY")
+        return framing, Final(_service(frames[2]), b"", list(frames[3:]))
+    text = framing is Framing.TEXT
+    _count(frames, 5 if text else 4, "PARTIAL or FINAL")
+    kind = _REPLIES.get(frames[1])
+    if kind is None:
+        raise RemoteProtocolError(f"a reply's command is 02 or 03, got {frames[1][:8].hex()}")
+    if text:
+        service, request_id = _service(frames[2]), _request_id(frames[3])
+        return framing, kind(service, request_id, list(frames[4:]))
+    return framing, kind(_service(frames[2]), b"", list(frames[3:]))
+
+
+_REPLIES: dict[bytes, type[Partial] | type[Final]] = {
+    values.CLIENT_PARTIAL: Partial,
+    values.CLIENT_FINAL: Final,
+}
+
+
+# ---- a worker and the broker ----
+
+# Octets of the commands by framing; what is missing does not exist there.
+_FROM_WORKER: dict[Framing, dict[bytes, type[WorkerCommand]]] = {
+    Framing.TEXT: {
+        values.READY: Ready,
+        values.PARTIAL: WorkPartial,
+        values.FINAL: WorkFinal,
+        values.PING: Ping,
+        values.DISCONNECT: Disconnect,
+    },
+    Framing.MDP01: {
+        values.READY: Ready,
+        values.REPLY_01: WorkFinal,
+        values.HEARTBEAT_01: Heartbeat,
+        values.DISCONNECT_01: Disconnect,
+    },
+    Framing.MDP02: {
+        values.READY: Ready,
+        values.PARTIAL: WorkPartial,
+        values.FINAL: WorkFinal,
+        values.HEARTBEAT: Heartbeat,
+        values.DISCONNECT: Disconnect,
+    },
+}
+_TO_WORKER: dict[Framing, dict[bytes, type[Order]]] = {
+    Framing.TEXT: {
+        values.REQUEST: WorkRequest,
+        values.PONG: Pong,
+        values.DISCONNECT: Disconnect,
+    },
+    Framing.MDP01: {
+        values.REQUEST: WorkRequest,
+        values.HEARTBEAT_01: Heartbeat,
+        values.DISCONNECT_01: Disconnect,
+    },
+    Framing.MDP02: {
+        values.REQUEST: WorkRequest,
+        values.HEARTBEAT: Heartbeat,
+        values.DISCONNECT: Disconnect,
+    },
+}
+_WORKER_OCTETS = {
+    framing: {kind: octets for octets, kind in kinds.items()}
+    for framing, kinds in _FROM_WORKER.items()
+}
+_ORDER_OCTETS = {
+    framing: {kind: octets for octets, kind in kinds.items()}
+    for framing, kinds in _TO_WORKER.items()
+}
+
+
+def encode_worker_command(
+    command: WorkerCommand, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+) -> list[bytes]:
+    """Encodes any command of a worker; the frames are under decode_worker_command."""
+    octets = _WORKER_OCTETS[framing].get(type(command))
+    if octets is None:
+        raise LocalProtocolError(f"{framing.name} has no {type(command).__name__} of a worker")
+    frames = [*_worker_head(framing, headers), octets]
+    if isinstance(command, Ready):
+        return frames + _encode_ready(command, framing)
+    if isinstance(command, WorkPartial | WorkFinal):
+        return frames + _encode_work(command, framing)
+    return frames
+
+
+def decode_worker_command(
+    frames: Frames, headers: Headers = HEADERS
+) -> tuple[Framing, WorkerCommand]:
+    """Decodes any command of a worker.
+
+    text      0 header      KLKW01, or what the topology says
+              1 command     01 READY, 03 PARTIAL, 04 FINAL, 06 DISCONNECT, PING
+      READY   2 service     1 to 255 printable octets
+              3 window      ours, optional: 2 octets, big-endian, 1 to 65535
+              4 "D"         ours, optional: the worker wants deadlines
+      03, 04  2 client      its address, 1 to 255 octets
+              3 empty
+              4 request id  1 to 255 octets
+              5.. body      none is taken, too
+    MDP/0.2   0 MDPW02, 1 command: 01 READY, 03 PARTIAL, 04 FINAL, 05 HEARTBEAT, 06 DISCONNECT
+      READY   2 service
+      03, 04  2 client, 3 empty, 4.. body
+    MDP/0.1   0 empty, 1 MDPW01, 2 command: 01 READY, 03 REPLY, 04 HEARTBEAT, 05 DISCONNECT
+      READY   3 service
+      03      3 client, 4 empty, 5.. body: a WorkFinal
+
+    A DISCONNECT of the text's may have MDP/0.2's header, as the text prints it: it then comes out
+    as one of MDP/0.2. Returns (framing, command). Raises RemoteProtocolError.
+    """
+    framing = _framing(frames, Side.WORKER, headers)
+    kind, rest = _command(frames, framing, _FROM_WORKER[framing])
+    if kind is Ready:
+        return framing, _decode_ready(rest, framing)
+    if kind is WorkPartial or kind is WorkFinal:
+        client, request_id, body = _decode_work(rest, framing)
+        if kind is WorkPartial:
+            return framing, WorkPartial(client, request_id, body)
+        return framing, WorkFinal(client, request_id, body)
+    _exactly(rest, 0, f"{kind.__name__} behind its command")
+    return framing, _BARE_COMMANDS[kind]
+
+
+def encode_order(
+    order: Order, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+) -> list[bytes]:
+    """Encodes what the broker says to a worker; the frames are under decode_order."""
+    octets = _ORDER_OCTETS[framing].get(type(order))
+    if octets is None:
+        raise LocalProtocolError(f"{framing.name} has no {type(order).__name__} of a broker")
+    frames = [*_worker_head(framing, headers), octets]
+    if isinstance(order, WorkRequest):
+        return frames + _encode_work(order, framing)
+    return frames
+
+
+def decode_order(
+    frames: Frames, headers: Headers = HEADERS, deadlines: bool = False
+) -> tuple[Framing, Order]:
+    """Decodes what the broker says to a worker.
+
+    text      0 header      KLKW01, or what the topology says
+              1 command     02 REQUEST, 06 DISCONNECT, PONG
+      02      2 client      its address, 1 to 255 octets
+              3 empty
+              4 request id  1 to 255 octets
+              5 remaining   ours, if this worker's READY had a D: 8 octets, big-endian, ms
+              then body     none is taken, too
+    MDP/0.2   0 MDPW02, 1 command: 02 REQUEST, 05 HEARTBEAT, 06 DISCONNECT
+      02      2 client, 3 empty, 4.. body
+    MDP/0.1   0 empty, 1 MDPW01, 2 command: 02 REQUEST, 04 HEARTBEAT, 05 DISCONNECT
+      02      3 client, 4 empty, 5.. body
+
+    deadlines   whether this worker asked for them
+
+    A DISCONNECT of the text's may have MDP/0.2's header. Returns (framing, order).
+    Raises RemoteProtocolError.
+    """
+    framing = _framing(frames, Side.WORKER, headers)
+    kind, rest = _command(frames, framing, _TO_WORKER[framing])
+    if kind is WorkRequest:
+        client, request_id, body = _decode_work(rest, framing)
+        remaining_ms = None
+        if deadlines and framing is Framing.TEXT:
+            if not body or len(body[0]) != values.REMAINING_BYTES:
+                raise RemoteProtocolError("a REQUEST without the milliseconds that it has left")
+            remaining_ms = int.from_bytes(body[0], "big")
+            del body[0]
+        return framing, WorkRequest(client, request_id, body, remaining_ms)
+    _exactly(rest, 0, f"{kind.__name__} behind its command")
+    return framing, _BARE_ORDERS[kind]
+
+
+# Those that are a header and a command, and nothing else.
+_BARE_COMMANDS: dict[type, Ping | Heartbeat | Disconnect] = {
+    Ping: Ping(),
+    Heartbeat: Heartbeat(),
+    Disconnect: Disconnect(),
+}
+_BARE_ORDERS: dict[type, Pong | Heartbeat | Disconnect] = {
+    Pong: Pong(),
+    Heartbeat: Heartbeat(),
+    Disconnect: Disconnect(),
+}
+
+
+def _command(frames: Frames, framing: Framing, kinds: dict[bytes, type]) -> tuple[type, Frames]:
+    """The command of a worker's dialog and the frames behind it."""
+    place = 2 if framing is Framing.MDP01 else 1
+    _count(frames, place + 1, "a worker's dialog")
+    kind = kinds.get(frames[place])
+    if kind is None:
+        raise RemoteProtocolError(f"{framing.name} has no command {frames[place][:8].hex()} here")
+    return kind, frames[place + 1 :]
+
+
+def _encode_ready(ready: Ready, framing: Framing) -> list[bytes]:
+    if not values.is_service(ready.service) or not 1 <= ready.window <= values.WINDOW_MAX:
+        raise LocalProtocolError(f"no such READY: {ready}")
+    if ready.window == 1 and not ready.deadlines:
+        return [ready.service]
+    if framing is not Framing.TEXT:
+        raise LocalProtocolError(f"{framing.name} knows neither windows nor deadlines")
+    window = ready.window.to_bytes(values.WINDOW_BYTES, "big")
+    return [ready.service, window, *([values.DEADLINES] if ready.deadlines else [])]
+
+
+def _decode_ready(frames: Frames, framing: Framing) -> Ready:
+    if framing is not Framing.TEXT:
+        _exactly(frames, 1, "READY behind its command")
+        return Ready(_service(frames[0]))
+    if not 1 <= len(frames) <= 3:
+        raise RemoteProtocolError(f"READY has 3 to 5 frames, got {len(frames) + 2}")
+    window = 1
+    if len(frames) > 1:
+        if len(frames[1]) != values.WINDOW_BYTES:
+            raise RemoteProtocolError(f"a window has 2 octets, got {len(frames[1])}")
+        window = int.from_bytes(frames[1], "big")
+        if window == 0:
+            raise RemoteProtocolError("a window is 1 to 65535, got 0")
+    if len(frames) > 2 and frames[2] != values.DEADLINES:
+        raise RemoteProtocolError(f"READY's last frame is D, got {frames[2][:8]!r}")
+    return Ready(_service(frames[0]), window, len(frames) > 2)
+
+
+def _address(client: bytes) -> bytes:
+    if not 0 < len(client) <= values.ADDRESS_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a client's address has 1 to {values.ADDRESS_BYTES_MAX} octets, got {len(client)}"
+        )
+    return client
+
+
+def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) -> list[bytes]:
+    text = framing is Framing.TEXT
+    _checked(work, text)
+    frames = [work.client, b""]
+    if text:
+        frames.append(work.request_id)
+    if isinstance(work, WorkRequest) and work.remaining_ms is not None:
+        if not text or not 0 <= work.remaining_ms <= values.REMAINING_MS_MAX:
+            raise LocalProtocolError(f"{framing.name} can't say {work.remaining_ms} ms")
+        frames.append(work.remaining_ms.to_bytes(values.REMAINING_BYTES, "big"))
+    return frames + _body(work.body)
+
+
+def _decode_work(frames: Frames, framing: Framing) -> tuple[bytes, bytes, list[bytes]]:
+    """Client, request id and body, from the frames behind the command."""
+    text = framing is Framing.TEXT
+    _count(frames, 3, "REQUEST, PARTIAL or FINAL behind its command")
+    if frames[1]:
+        raise RemoteProtocolError(f"expected an empty frame behind the address, got {frames[1]!r}")
+    client = _address(frames[0])
+    if text:
+        return client, _request_id(frames[2]), list(frames[3:])
+    return client, b"", list(frames[2:])
+
+
+# ---- the body of an error ----
+
+
+def encode_failure(failure: Failure) -> list[bytes]:
+    """The body of a FINAL that says that a request failed; the frames are under decode_failure."""
+    text = failure.message.encode("utf-8", "replace")[: values.ERROR_TEXT_BYTES_MAX]
+    message = text.decode("utf-8", "ignore")
+    return [values.ERROR_MARK, msgpack.packb({"code": failure.code, "message": message})]
+
+
+def decode_failure(body: Frames) -> Failure | None:
+    """What a FINAL's body says, if it says that the request failed; None: it is an answer.
+
+    body   0 mark   KLK-ERROR
+           1 bytes  msgpack map: code int, message string; other keys are ignored
+
+    Raises RemoteProtocolError when the mark is followed by something else.
+    """
+    if len(body) != values.ERROR_FRAMES or body[0] != values.ERROR_MARK:
+        return None
+    if len(body[1]) > values.ERROR_BYTES_MAX:
+        raise RemoteProtocolError(f"an error of {len(body[1])} octets")
+    try:
+        # What the text is about to be unpacked to is bounded by its size.
+        unpacked = msgpack.unpackb(body[1])
+    except ValueError as error:  # All that msgpack raises for foreign bytes.
+        raise RemoteProtocolError(f"an error that is no msgpack: {error}") from None
+    code = unpacked.get("code") if isinstance(unpacked, dict) else None
+    message = unpacked.get("message") if isinstance(unpacked, dict) else None
+    if type(code) is not int or not isinstance(message, str):
+        raise RemoteProtocolError("an error without code and message")
+    return Failure(code, message)

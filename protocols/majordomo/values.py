@@ -1,0 +1,111 @@
+"""The numbers of the broker's three framings: headers, commands, limits, times, error codes. It
+knows no message (docs/protocols/majordomo.md)."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from ..errors import LocalProtocolError
+
+
+class Framing(IntEnum):
+    """How a client or a worker writes its commands."""
+
+    TEXT = 0  # The text's, with request ids.
+    MDP01 = 1  # RFC 7: an empty frame before the header.
+    MDP02 = 2  # RFC 18.
+
+
+class Side(IntEnum):
+    """Whose command it is."""
+
+    CLIENT = 0
+    WORKER = 1
+
+
+class Headers(NamedTuple):
+    """What the text's commands begin with; the text gives no value."""
+
+    client: bytes = b"KLKC01"
+    worker: bytes = b"KLKW01"
+
+
+HEADERS = Headers()
+MDPC01 = b"MDPC01"
+MDPW01 = b"MDPW01"
+MDPC02 = b"MDPC02"
+MDPW02 = b"MDPW02"
+MDP_HEADERS = frozenset((MDPC01, MDPW01, MDPC02, MDPW02))
+
+# Clients, in the text's framing and that of MDP/0.2; MDP/0.1 has no command frame.
+CLIENT_REQUEST = b"\x01"
+CLIENT_PARTIAL = b"\x02"
+CLIENT_FINAL = b"\x03"
+# Workers, in all three.
+READY = b"\x01"
+REQUEST = b"\x02"
+# The text's and MDP/0.2's.
+PARTIAL = b"\x03"
+FINAL = b"\x04"
+DISCONNECT = b"\x06"
+HEARTBEAT = b"\x05"  # MDP/0.2 alone: the text has PING.
+# MDP/0.1's.
+REPLY_01 = b"\x03"
+HEARTBEAT_01 = b"\x04"
+DISCONNECT_01 = b"\x05"
+# The text's.
+PING = b"PING"
+PONG = b"PONG"
+# The fourth frame of our READY: requests shall say how much of their time is left.
+DEADLINES = b"D"
+
+HEADER_BYTES_MAX = 255
+SERVICE_BYTES_MAX = 255
+REQUEST_ID_BYTES_MAX = 255
+ADDRESS_BYTES_MAX = 255  # Of a client, as a ROUTER names it.
+WINDOW_MAX = 65_535
+WINDOW_BYTES = 2  # Big-endian.
+REMAINING_BYTES = 8  # Milliseconds, big-endian.
+REMAINING_MS_MAX = (1 << 64) - 1
+PRINTABLE_MIN, PRINTABLE_MAX = 0x20, 0x7E  # Octets of a service's name.
+
+INTERVAL_MS = 2500  # Of PING and HEARTBEAT.
+LIVENESS = 4  # Silent for so many of them: disconnected.
+REQUEST_TTL_MS = 60_000
+
+# Services that the broker keeps for itself (RFC 8, RFC 9).
+MMI = b"mmi."
+MMI_SERVICE = b"mmi.service"
+TITANIC = b"titanic."
+MMI_FOUND = b"200"
+MMI_NOT_FOUND = b"404"
+MMI_NOT_IMPLEMENTED = b"501"
+
+# An answer of these two frames, and no more, says that the request failed.
+ERROR_MARK = b"KLK-ERROR"
+ERROR_FRAMES = 2
+ERROR_BYTES_MAX = 4096  # Of the second one.
+ERROR_TEXT_BYTES_MAX = 1024
+# Its codes.
+BUSY = 429  # This client has too many requests in work, or the service has too many queued.
+FAILED = 500  # The worker's program did: our workers say so.
+EXPIRED = 504  # No worker took it, or finished it, in time.
+
+
+def check_headers(headers: Headers) -> None:
+    """Raises LocalProtocolError when the framings could not be told apart."""
+    for header in headers:
+        if not 0 < len(header) <= HEADER_BYTES_MAX:
+            raise LocalProtocolError(
+                f"a header has 1 to {HEADER_BYTES_MAX} octets, got {len(header)}"
+            )
+        if header in MDP_HEADERS:
+            raise LocalProtocolError(f"the header {header.decode()} is MDP's own")
+    if headers.client == headers.worker:
+        raise LocalProtocolError(f"clients and workers have the same header {headers.client!r}")
+
+
+def is_service(name: bytes) -> bool:
+    """Whether this is a service's name: 1 to 255 printable octets of ASCII, blanks included."""
+    return 0 < len(name) <= SERVICE_BYTES_MAX and (
+        min(name) >= PRINTABLE_MIN and max(name) <= PRINTABLE_MAX
+    )

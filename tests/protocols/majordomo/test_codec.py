@@ -1,0 +1,350 @@
+"""Every command of the three framings: the frames that the texts list, there and back, and junk.
+
+The tables of frames are those of the text ("Protocol Client", "Protocol/Worker"), of RFC 7 and of
+RFC 18; what is ours is in docs/protocols/majordomo.md.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
+from kelek.protocols.majordomo import codec, values
+from kelek.protocols.majordomo.codec import (
+    Disconnect,
+    Failure,
+    Final,
+    Heartbeat,
+    Partial,
+    Ping,
+    Pong,
+    Ready,
+    Request,
+    WorkFinal,
+    WorkPartial,
+    WorkRequest,
+)
+from kelek.protocols.majordomo.values import Framing, Headers, Side
+
+TEXT, MDP01, MDP02 = Framing.TEXT, Framing.MDP01, Framing.MDP02
+ID = b"\0\xff"
+CLIENT = b"\0\x01\x02\x03\x04"
+BODY = [b"one", b""]
+
+CLIENT_REQUESTS = [
+    (TEXT, Request(b"echo", ID, BODY), [b"KLKC01", b"\x01", b"echo", ID, *BODY]),
+    (MDP02, Request(b"echo", b"", BODY), [b"MDPC02", b"\x01", b"echo", *BODY]),
+    (MDP01, Request(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
+]
+REPLIES = [
+    (TEXT, Partial(b"echo", ID, BODY), [b"KLKC01", b"\x02", b"echo", ID, *BODY]),
+    (TEXT, Final(b"echo", ID, BODY), [b"KLKC01", b"\x03", b"echo", ID, *BODY]),
+    (MDP02, Partial(b"echo", b"", BODY), [b"MDPC02", b"\x02", b"echo", *BODY]),
+    (MDP02, Final(b"echo", b"", BODY), [b"MDPC02", b"\x03", b"echo", *BODY]),
+    (MDP01, Final(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
+]
+WORKER_COMMANDS = [
+    (TEXT, Ready(b"echo"), [b"KLKW01", b"\x01", b"echo"]),
+    (TEXT, Ready(b"echo", 258), [b"KLKW01", b"\x01", b"echo", b"\x01\x02"]),
+    (TEXT, Ready(b"echo", 1, True), [b"KLKW01", b"\x01", b"echo", b"\0\x01", b"D"]),
+    (TEXT, WorkPartial(CLIENT, ID, BODY), [b"KLKW01", b"\x03", CLIENT, b"", ID, *BODY]),
+    (TEXT, WorkFinal(CLIENT, ID, BODY), [b"KLKW01", b"\x04", CLIENT, b"", ID, *BODY]),
+    (TEXT, Ping(), [b"KLKW01", b"PING"]),
+    (TEXT, Disconnect(), [b"KLKW01", b"\x06"]),
+    (MDP02, Ready(b"echo"), [b"MDPW02", b"\x01", b"echo"]),
+    (MDP02, WorkPartial(CLIENT, b"", BODY), [b"MDPW02", b"\x03", CLIENT, b"", *BODY]),
+    (MDP02, WorkFinal(CLIENT, b"", BODY), [b"MDPW02", b"\x04", CLIENT, b"", *BODY]),
+    (MDP02, Heartbeat(), [b"MDPW02", b"\x05"]),
+    (MDP02, Disconnect(), [b"MDPW02", b"\x06"]),  # The text prints this one as its own, too.
+    (MDP01, Ready(b"echo"), [b"", b"MDPW01", b"\x01", b"echo"]),
+    (MDP01, WorkFinal(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x03", CLIENT, b"", *BODY]),
+    (MDP01, Heartbeat(), [b"", b"MDPW01", b"\x04"]),
+    (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
+]
+ORDERS = [
+    (TEXT, WorkRequest(CLIENT, ID, BODY), [b"KLKW01", b"\x02", CLIENT, b"", ID, *BODY]),
+    (TEXT, Pong(), [b"KLKW01", b"PONG"]),
+    (TEXT, Disconnect(), [b"KLKW01", b"\x06"]),
+    (MDP02, WorkRequest(CLIENT, b"", BODY), [b"MDPW02", b"\x02", CLIENT, b"", *BODY]),
+    (MDP02, Heartbeat(), [b"MDPW02", b"\x05"]),
+    (MDP02, Disconnect(), [b"MDPW02", b"\x06"]),
+    (MDP01, WorkRequest(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x02", CLIENT, b"", *BODY]),
+    (MDP01, Heartbeat(), [b"", b"MDPW01", b"\x04"]),
+    (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
+]
+DIALOGS: list[tuple[list[Any], Callable[..., Any], Callable[..., Any]]] = [
+    (CLIENT_REQUESTS, codec.encode_client_request, codec.decode_client_request),
+    (REPLIES, codec.encode_reply, codec.decode_reply),
+    (WORKER_COMMANDS, codec.encode_worker_command, codec.decode_worker_command),
+    (ORDERS, codec.encode_order, codec.decode_order),
+]
+DECODERS = [decode for _, _, decode in DIALOGS]
+SOUND = [(frames, decode) for golden, _, decode in DIALOGS for _, _, frames in golden]
+
+
+@pytest.mark.parametrize(("golden", "encode", "decode"), DIALOGS)
+def test_the_frames_of_the_texts(
+    golden: list[Any], encode: Callable[..., Any], decode: Callable[..., Any]
+) -> None:
+    for framing, message, frames in golden:
+        assert encode(message, framing) == frames
+        assert decode(frames) == (framing, message)
+
+
+def test_headers_are_configurable() -> None:
+    headers = Headers(b"ABC", b"DEF")
+    values.check_headers(headers)
+    frames = codec.encode_client_request(Request(b"echo", ID, BODY), TEXT, headers)
+    assert frames[0] == b"ABC"
+    assert codec.side_of(frames, headers) == (Side.CLIENT, TEXT)
+    assert codec.side_of(frames) is None
+    with pytest.raises(RemoteProtocolError, match="no header of a client"):
+        codec.decode_client_request(frames)
+    frames = codec.encode_worker_command(Ping(), TEXT, headers)
+    assert codec.decode_worker_command(frames, headers) == (TEXT, Ping())
+    # MDP's own stay beside them.
+    assert codec.decode_order([b"MDPW02", b"\x05"], headers) == (MDP02, Heartbeat())
+
+
+@pytest.mark.parametrize(
+    "headers", [(b"", b"w"), (b"c" * 256, b"w"), (b"same", b"same"), (b"c", b"MDPW02")]
+)
+def test_headers_that_nobody_could_tell_apart(headers: tuple[bytes, bytes]) -> None:
+    with pytest.raises(LocalProtocolError):
+        values.check_headers(Headers(*headers))
+
+
+def test_sides() -> None:
+    for _, _, frames in CLIENT_REQUESTS + REPLIES:
+        assert codec.side_of(frames) in [(Side.CLIENT, framing) for framing in Framing]
+    for _, _, frames in WORKER_COMMANDS + ORDERS:
+        assert codec.side_of(frames) in [(Side.WORKER, framing) for framing in Framing]
+    for frames in ([], [b""], [b"", b""], [b"MDPC01"], [b"", b"MDPC02"], [b"\x01"]):
+        assert codec.side_of(frames) is None
+
+
+def test_an_empty_body_of_a_worker_is_taken() -> None:
+    frames = [b"KLKW01", b"\x04", CLIENT, b"", ID]
+    assert codec.decode_worker_command(frames) == (TEXT, WorkFinal(CLIENT, ID, []))
+    frames[1] = b"\x02"
+    assert codec.decode_order(frames) == (TEXT, WorkRequest(CLIENT, ID, []))
+    # None is ever sent: there is one frame of body at least.
+    assert codec.encode_worker_command(WorkFinal(CLIENT, ID, [])) == [
+        b"KLKW01",
+        b"\x04",
+        CLIENT,
+        b"",
+        ID,
+        b"",
+    ]
+
+
+def test_remaining_time_goes_to_those_who_asked_for_it() -> None:
+    order = WorkRequest(CLIENT, ID, BODY, 258)
+    frames = codec.encode_order(order)
+    assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, bytes(6) + b"\x01\x02", *BODY]
+    assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
+    for short in (frames[:5], [*frames[:5], b"1234567"], [*frames[:5], b"123456789"]):
+        with pytest.raises(RemoteProtocolError, match="milliseconds"):
+            codec.decode_order(short, deadlines=True)
+    # MDP's framings have no place for it.
+    with pytest.raises(LocalProtocolError):
+        codec.encode_order(order, MDP02)
+    frames = [b"MDPW02", b"\x02", CLIENT, b"", b"x"]
+    assert codec.decode_order(frames, deadlines=True)[1] == WorkRequest(CLIENT, b"", [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("decode", "frames", "why"),
+    [
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"echo", ID], "5 frames"),
+        (codec.decode_client_request, [b"KLKC01", b"\x02", b"echo", ID, b""], "command is 01"),
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"echo", b"", b""], "request id"),
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"echo", b"i" * 256, b""], "request id"),
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"", ID, b""], "service"),
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"a\x1f", ID, b""], "printable"),
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"a\x7f", ID, b""], "printable"),
+        (codec.decode_client_request, [b"KLKC01", b"\x01", b"s" * 256, ID, b""], "service"),
+        (codec.decode_client_request, [b"MDPC02", b"\x01", b"echo"], "4 frames"),
+        (codec.decode_client_request, [b"", b"MDPC01", b"echo"], "4 frames"),
+        (codec.decode_client_request, [b"KLKW01", b"\x01", b"echo", ID, b""], "header"),
+        (codec.decode_reply, [b"KLKC01", b"\x01", b"echo", ID, b""], "02 or 03"),
+        (codec.decode_worker_command, [b"KLKW01"], "frames"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x05"], "no command 05"),
+        (codec.decode_worker_command, [b"KLKW01", b"PONG"], "no command"),
+        (codec.decode_worker_command, [b"KLKW01", b"PING", b""], "0 frames"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x06", b""], "0 frames"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x02", CLIENT, b"", ID, b""], "no command"),
+        (codec.decode_worker_command, [b"MDPW02", b"PING"], "no command"),
+        (codec.decode_worker_command, [b"", b"MDPW01", b"\x06"], "no command"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x01"], "3 to 5 frames"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\0\0"], "got 0"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\x01"], "2 octets"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\0\1", b"X"], "is D"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\0\1", b"D", b""], "3 to 5"),
+        (codec.decode_worker_command, [b"MDPW02", b"\x01", b"e", b"\0\1"], "1 frames"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x04", CLIENT, b""], "3 frames"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x04", CLIENT, b"x", ID, b""], "empty frame"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x04", CLIENT, b"", b"", b""], "request id"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x04", b"", b"", ID, b""], "address"),
+        (codec.decode_worker_command, [b"MDPW02", b"\x04", CLIENT, b""], "3 frames"),
+        (codec.decode_order, [b"KLKW01", b"PING"], "no command"),
+        (codec.decode_order, [b"KLKW01", b"\x03", CLIENT, b"", ID, b""], "no command"),
+    ],
+)
+def test_what_is_refused(
+    decode: Callable[[Sequence[bytes]], Any], frames: list[bytes], why: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        decode(frames)
+
+
+@pytest.mark.parametrize(
+    ("encode", "message", "framing"),
+    [
+        (codec.encode_client_request, Request(b"", ID, BODY), TEXT),
+        (codec.encode_client_request, Request(b"echo", b"", BODY), TEXT),
+        (codec.encode_reply, Partial(b"echo", b"", BODY), MDP01),
+        (codec.encode_worker_command, Ready(b"echo", 2), MDP02),
+        (codec.encode_worker_command, Ready(b"echo", 65_536), TEXT),
+        (codec.encode_worker_command, Ready(b"echo", 0), TEXT),
+        (codec.encode_worker_command, Ping(), MDP02),
+        (codec.encode_worker_command, Heartbeat(), TEXT),
+        (codec.encode_worker_command, WorkPartial(CLIENT, b"", BODY), MDP01),
+        (codec.encode_worker_command, WorkFinal(b"", ID, BODY), TEXT),
+        (codec.encode_order, Pong(), MDP01),
+        (codec.encode_order, WorkRequest(CLIENT, ID, BODY, 1 << 64), TEXT),
+    ],
+)
+def test_what_we_never_send(encode: Callable[..., Any], message: Any, framing: Framing) -> None:
+    with pytest.raises(LocalProtocolError):
+        encode(message, framing)
+
+
+# ---- errors ----
+
+
+def test_the_body_of_an_error() -> None:
+    body = codec.encode_failure(Failure(values.EXPIRED, "no worker in time"))
+    assert body == [b"KLK-ERROR", msgpack.packb({"code": 504, "message": "no worker in time"})]
+    assert codec.decode_failure(body) == Failure(504, "no worker in time")
+    # Exactly these two frames: anything else is an answer.
+    for answer in (body[:1], [*body, b""], [b"x", body[1]], []):
+        assert codec.decode_failure(answer) is None
+
+
+def test_a_long_message_of_an_error_is_cut_between_characters() -> None:
+    (_, packed) = codec.encode_failure(Failure(500, "x" + "é" * 2000))
+    assert msgpack.unpackb(packed)["message"] == "x" + "é" * 511
+    assert codec.encode_failure(Failure(500, "\ud800"))  # No UTF-8: it is sent all the same.
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"\xc1",
+        b"\x80\x80",
+        msgpack.packb([504, "x"]),
+        msgpack.packb({"code": "504", "message": "x"}),
+        msgpack.packb({"code": True, "message": "x"}),
+        msgpack.packb({"code": 504}),
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91" * 4096,
+        b"\x82\xa4code\x01\xa7message\xa1\xff",
+        msgpack.packb({"code": 504, "message": "x" * 4096}),
+    ],
+)
+def test_an_error_that_is_none(packed: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_failure([values.ERROR_MARK, packed])
+
+
+# ---- any ----
+
+services = st.text(
+    st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255
+).map(str.encode)
+ids = st.binary(min_size=1, max_size=255)
+bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
+headers_of_any_kind = st.sampled_from([values.HEADERS, Headers(b"\0", b"worker")])
+
+
+@given(st.data(), headers_of_any_kind)
+def test_there_and_back(data: st.DataObject, headers: Headers) -> None:
+    framing = data.draw(st.sampled_from(Framing))
+    request_id = data.draw(ids) if framing is TEXT else b""
+    body = data.draw(bodies)
+    asked = Request(data.draw(services), request_id, body)
+    frames = codec.encode_client_request(asked, framing, headers)
+    assert codec.decode_client_request(frames, headers) == (framing, asked)
+    final = Final(*asked)
+    frames = codec.encode_reply(final, framing, headers)
+    assert codec.decode_reply(frames, headers) == (framing, final)
+    window = data.draw(st.integers(1, 65_535)) if framing is TEXT else 1
+    deadlines = framing is TEXT and data.draw(st.booleans())
+    ready = Ready(asked.service, window, deadlines)
+    frames = codec.encode_worker_command(ready, framing, headers)
+    assert codec.decode_worker_command(frames, headers) == (framing, ready)
+    remaining_ms = data.draw(st.integers(0, (1 << 64) - 1)) if deadlines else None
+    order = WorkRequest(data.draw(ids), request_id, body, remaining_ms)
+    frames = codec.encode_order(order, framing, headers)
+    assert codec.decode_order(frames, headers, deadlines) == (framing, order)
+    done = WorkFinal(order.client, request_id, body)
+    frames = codec.encode_worker_command(done, framing, headers)
+    assert codec.decode_worker_command(frames, headers) == (framing, done)
+
+
+@given(st.integers(), st.text(max_size=300))
+def test_errors_there_and_back(code: int, message: str) -> None:
+    code %= 1 << 63
+    failure = codec.decode_failure(codec.encode_failure(Failure(code, message)))
+    assert failure == Failure(code, message.encode("utf-8", "replace").decode())
+
+
+def _mutate(frames: list[bytes], data: st.DataObject) -> list[bytes]:
+    frames = list(frames)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, max(len(frames) - 1, 0)))
+        match data.draw(st.integers(0, 4)):
+            case 0 if frames:
+                del frames[place]
+            case 1:
+                frames.insert(place, data.draw(st.binary(max_size=12)))
+            case 2 if frames:
+                frames[place] = data.draw(st.binary(max_size=300))
+            case 3 if frames and frames[place]:
+                octet = data.draw(st.integers(0, len(frames[place]) - 1))
+                flipped = frames[place][octet] ^ (1 << data.draw(st.integers(0, 7)))
+                frames[place] = (
+                    frames[place][:octet] + bytes([flipped]) + frames[place][octet + 1 :]
+                )
+            case 4:
+                frames = frames[:place]
+    return frames
+
+
+@given(st.sampled_from(SOUND), st.data())
+def test_mutations_raise_nothing_but_the_protocol_error(
+    sound: tuple[list[bytes], Callable[..., Any]], data: st.DataObject
+) -> None:
+    frames = _mutate(sound[0], data)
+    found = codec.side_of(frames)
+    for decode in DECODERS:
+        with contextlib.suppress(RemoteProtocolError):
+            framing, _ = decode(frames)
+            assert found is not None
+            assert found[1] is framing
+    with contextlib.suppress(RemoteProtocolError):
+        codec.decode_order(frames, deadlines=True)
+
+
+@given(st.binary(max_size=60))
+def test_junk_in_an_error(packed: bytes) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        codec.decode_failure([values.ERROR_MARK, packed])
