@@ -23,7 +23,7 @@ from ..protocols.zmqraft.snapshot_codec import SnapshotMade
 from .async_links import AsyncLinks
 from .async_turning import AsyncTurning
 from .errors import LogError, LogTimeout, UpdateRefused
-from .log import timed_out
+from .log import reqids_of, timed_out
 from .members import members_of
 from .reqids import new_reqids
 from .steps import (
@@ -49,10 +49,11 @@ PACKS_AHEAD_MAX = 16  # That update_many() has made and that are not committed y
 class _Pack:
     """Updates of any tasks that travel together; the first one's task sends it."""
 
-    __slots__ = ("done", "size", "updates")
+    __slots__ = ("done", "reqids", "size", "updates")
 
     def __init__(self) -> None:
         self.updates: list[bytes] = []
+        self.reqids: list[bytes | None] = []  # None: one is made when it is sent.
         self.size = 0
         self.done: asyncio.Task[Pending] | None = None
 
@@ -120,13 +121,16 @@ class AsyncLog(AsyncTurning):
         self,
         updates: Iterable[Data] | AsyncIterable[Data],
         progress: Callable[[int], object] | None = None,
+        *,
+        reqids: Iterable[bytes] | None = None,
     ) -> int:
         """Appends updates in order, pipelined, and returns how many once all are committed.
 
-        progress is called with the number committed so far. Raises as update() does.
+        progress is called with the number committed so far. reqids: as Log.update_many() says.
+        Raises as update() does.
         """
         count = 0
-        async for indexes in self._committed(updates):
+        async for indexes in self._committed(updates, reqids):
             count += len(indexes)
             if progress is not None:
                 progress(count)
@@ -144,13 +148,17 @@ class AsyncLog(AsyncTurning):
                 yield index
 
     async def _committed(
-        self, updates: Iterable[Data] | AsyncIterable[Data]
+        self,
+        updates: Iterable[Data] | AsyncIterable[Data],
+        reqids: Iterable[bytes] | None = None,
     ) -> AsyncGenerator[list[int], None]:
         """The indexes of consecutive updates, as they are committed."""
+        ids = None if reqids is None else iter(reqids)
         places: deque[_Place] = deque()
         count = 0
         async for data in _each(updates):
-            place = self._join(checked(data))
+            reqid = None if ids is None else reqids_of(ids, 1)[0]
+            place = self._join(checked(data), reqid)
             if places and places[-1].pack is place.pack:
                 place = places.pop()
                 place = place._replace(count=place.count + 1)
@@ -164,7 +172,7 @@ class AsyncLog(AsyncTurning):
             count += len(indexes)
             yield indexes
 
-    def _join(self, data: bytes) -> _Place:
+    def _join(self, data: bytes, reqid: bytes | None = None) -> _Place:
         """Puts an update into the pack that is about to be sent."""
         self._check_open()
         pack = self._open
@@ -174,6 +182,7 @@ class AsyncLog(AsyncTurning):
             self._tasks.add(pack.done)
             pack.done.add_done_callback(self._on_done)
         pack.updates.append(data)
+        pack.reqids.append(reqid)
         pack.size += len(data)
         return _Place(pack, len(pack.updates) - 1, 1)
 
@@ -191,8 +200,10 @@ class AsyncLog(AsyncTurning):
             finally:
                 if self._open is pack:
                     self._open = None
-            pending = Pending(new_reqids(len(pack.updates)), pack.updates)
-            window.add(pending)
+            made = iter(new_reqids(pack.reqids.count(None)))
+            reqids = [next(made) if reqid is None else reqid for reqid in pack.reqids]
+            pending = Pending(reqids, pack.updates)
+            await self._run(self._steps.add(pending))
         await self._run(self._steps.settle(pending, 0))
         return pending
 

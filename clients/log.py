@@ -131,7 +131,8 @@ class Log(Turning):
         count = 0
         while pack is not None or mine:
             while pack is not None and (window.has_room or not mine):
-                pending = Pending(_reqids(ids, len(pack)), pack)
+                reqids = new_reqids(len(pack)) if ids is None else reqids_of(ids, len(pack))
+                pending = Pending(reqids, pack)
                 self._run(self._steps.add(pending))
                 mine.append(pending)
                 self._turn(0)
@@ -281,10 +282,8 @@ class Log(Turning):
         return dict(self._client.counters)
 
 
-def _reqids(source: Iterator[bytes] | None, number: int) -> list[bytes]:
-    """The next ones of the caller's, or new ones."""
-    if source is None:
-        return new_reqids(number)
+def reqids_of(source: Iterator[bytes], number: int) -> list[bytes]:
+    """The next ones of a caller's. Raises ValueError when they are too few, or of another size."""
     ids = list(islice(source, number))
     if len(ids) < number or any(len(one) != REQID_BYTES for one in ids):
         raise ValueError(f"reqids has {REQID_BYTES} bytes for each update")

@@ -138,7 +138,7 @@ class Steps:
     def add(self, pending: Pending) -> Generator[Step, None, None]:
         """Waits for room in the window, and sends updates."""
         window = self.client.window
-        yield Wait(lambda: window.has_room)
+        yield Wait(lambda: window.takes(pending.reqids))
         window.add(pending)
 
     def settle(self, pending: Pending, count: int) -> Generator[Step, None, None]:

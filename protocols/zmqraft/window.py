@@ -88,9 +88,19 @@ class Window:
             and self.size < self.limits.bytes
         )
 
+    def takes(self, reqids: Sequence[bytes]) -> bool:
+        """Whether there is room for a pack with these ids.
+
+        A caller who has given up may send the same again: that waits until the first has left.
+        """
+        if not self.has_room or reqids[0] in self._packs:
+            return False
+        return not self._singles or self._singles.keys().isdisjoint(reqids)
+
     def add(self, pending: Pending) -> None:
         """Queues updates behind all others."""
         assert pending.updates
+        assert pending.reqids[0] not in self._packs
         assert len(pending.reqids) == len(pending.updates)
         assert len(pending.updates) == 1 or pending.size <= PACK_BYTES_MAX
         self.items.append(pending)

@@ -9,6 +9,7 @@ import pytest
 
 import kelek
 from kelek.clients.errors import LogTimeout, NoLeader, NoPeer, UpdateExpired, UpdateTooLarge
+from kelek.clients.reqids import new_reqids
 from kelek.tests.clients.test_log import Cluster
 
 
@@ -59,6 +60,60 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
             assert log.counters["leaders"] == 1
 
     run(main())
+
+
+def test_ids_of_the_callers_own(cluster: Cluster) -> None:
+    """Beside updates of another task, which have none; what is known by its id is not repeated."""
+    updates = [b"%d" % number for number in range(3000)]
+    ids = new_reqids(3000)
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=5000) as log:
+            for _ in range(2):
+                counts = await asyncio.gather(
+                    log.update_many(updates, reqids=iter(ids)), log.update_many([b"a", b"b"])
+                )
+                assert counts == [3000, 2]
+            for wrong in (ids[:2], [b"short"] * 3):
+                with pytest.raises(ValueError, match="12 bytes for each"):
+                    await log.update_many(updates[:3], reqids=wrong)
+
+    run(main())
+    found = [data for _, data in cluster.world.log.records]
+    assert [data for data in found if data not in (b"a", b"b")] == updates
+    assert len(found) == 3004
+
+
+@pytest.mark.parametrize("form", ["auto", "node"])
+def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: str) -> None:
+    """Their caller gave up while nobody led."""
+    updates = [b"%d" % number for number in range(3000)]
+    ids = new_reqids(3000)
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=20_000) as log:
+            await log.update(b"first")
+            cluster.tell("kill n1")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await log.update_many(updates, reqids=ids)
+            again = asyncio.create_task(log.update_many(updates, reqids=ids))
+            await asyncio.sleep(0)
+            cluster.tell("n2")
+            assert await again == 3000
+            assert not log._client.window.items, "nothing is waited for any more"
+
+    run(main())
+    others = new_reqids(3000)
+    with kelek.Log(cluster.urls, form=form, timeout_ms=200) as log:
+        cluster.tell("kill n2")
+        with pytest.raises(LogTimeout):
+            log.update_many(updates, reqids=others)
+        cluster.tell("n3")
+        log.timeout_ms = 20_000
+        assert log.update_many(updates, reqids=others) == 3000
+        assert not log._client.window.items
+    assert [data for _, data in cluster.world.log.records] == [b"first", *updates, *updates]
 
 
 def test_whether_anybody_answers_is_known_without_a_leader(
