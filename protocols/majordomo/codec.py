@@ -30,6 +30,7 @@ class Request(NamedTuple):
     service: bytes
     request_id: bytes  # Empty in MDP's framings.
     body: list[bytes]
+    remaining_ms: int | None = None  # Ours: how much time it has; None: as the broker pleases.
 
 
 class Partial(NamedTuple):
@@ -62,7 +63,7 @@ class WorkRequest(NamedTuple):
     client: bytes  # The client's address.
     request_id: bytes  # Empty in MDP's framings.
     body: list[bytes]
-    remaining_ms: int | None = None  # For a worker that asked for it.
+    remaining_ms: int | None = None  # For a worker that asked for it: REMAINING_MS_UNKNOWN or less.
 
 
 class WorkPartial(NamedTuple):
@@ -115,14 +116,14 @@ Order = WorkRequest | Pong | Heartbeat | Disconnect
 def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
     """Tells by the header alone who speaks and how; None: nobody that we know.
 
-    frames   0 header    the text's, MDPC02 or MDPW02
+    frames   0 header    the text's, our KLKD01, MDPC02 or MDPW02
           or 0 empty
              1 header    MDPC01 or MDPW01
     """
     first = frames[0] if frames else None
     if first == headers.worker:
         return Side.WORKER, Framing.TEXT
-    if first == headers.client:
+    if first in (headers.client, headers.deadline):
         return Side.CLIENT, Framing.TEXT
     if first == values.MDPW02:
         return Side.WORKER, Framing.MDP02
@@ -196,6 +197,18 @@ def _checked(message: Request | Reply | WorkRequest | WorkPartial | WorkFinal, t
         raise LocalProtocolError(str(error)) from None
 
 
+def _encode_remaining(remaining_ms: int, framing: Framing) -> bytes:
+    if framing is not Framing.TEXT or not 0 <= remaining_ms <= values.REMAINING_MS_UNKNOWN:
+        raise LocalProtocolError(f"{framing.name} can't say {remaining_ms} ms")
+    return remaining_ms.to_bytes(values.REMAINING_BYTES, "big")
+
+
+def _decode_remaining(frame: bytes) -> int:
+    if len(frame) != values.REMAINING_BYTES:
+        raise RemoteProtocolError(f"milliseconds have 8 octets, got {len(frame)}")
+    return int.from_bytes(frame, "big")
+
+
 def _body(body: list[bytes]) -> list[bytes]:
     """All framings want one frame of body at least."""
     return body or [b""]
@@ -216,6 +229,9 @@ def encode_client_request(
     frames.append(request.service)
     if text:
         frames.append(request.request_id)
+    if request.remaining_ms is not None:
+        frames[0] = headers.deadline
+        frames.append(_encode_remaining(request.remaining_ms, framing))
     return frames + _body(request.body)
 
 
@@ -227,6 +243,9 @@ def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[F
               2 service     1 to 255 printable octets
               3 request id  1 to 255 octets
               4.. body      one frame or more
+    ours      0 header      KLKD01, or what the topology says; then as in the text's, but
+              4 remaining   8 octets, big-endian, ms
+              5.. body      one frame or more
     MDP/0.2   0 MDPC02, 1 command 01, 2 service, 3.. body
     MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body
 
@@ -240,10 +259,14 @@ def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[F
     _count(frames, 5 if text else 4, "REQUEST")
     if frames[1] != values.CLIENT_REQUEST:
         raise RemoteProtocolError(f"a client's command is 01, got {frames[1][:8].hex()}")
-    if text:
-        service, request_id = _service(frames[2]), _request_id(frames[3])
+    if not text:
+        return framing, Request(_service(frames[2]), b"", list(frames[3:]))
+    service, request_id = _service(frames[2]), _request_id(frames[3])
+    if frames[0] != headers.deadline:
         return framing, Request(service, request_id, list(frames[4:]))
-    return framing, Request(_service(frames[2]), b"", list(frames[3:]))
+    _count(frames, 6, "REQUEST with a deadline")
+    remaining_ms = _decode_remaining(frames[4])
+    return framing, Request(service, request_id, list(frames[5:]), remaining_ms)
 
 
 def encode_reply(
@@ -282,6 +305,8 @@ def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, R
         _count(frames, 4, "REPLY")
         return framing, Final(_service(frames[2]), b"", list(frames[3:]))
     text = framing is Framing.TEXT
+    if text and frames[0] == headers.deadline:
+        raise RemoteProtocolError("a reply has the header of requests with deadlines")
     _count(frames, 5 if text else 4, "PARTIAL or FINAL")
     kind = _REPLIES.get(frames[1])
     if kind is None:
@@ -425,7 +450,8 @@ def decode_order(
       02      2 client      its address, 1 to 255 octets
               3 empty
               4 request id  1 to 255 octets
-              5 remaining   ours, if this worker's READY had a D: 8 octets, big-endian, ms
+              5 remaining   ours, if this worker's READY had a D: 8 octets, big-endian, ms;
+                            all ones: unknown
               then body     none is taken, too
     MDP/0.2   0 MDPW02, 1 command: 02 REQUEST, 05 HEARTBEAT, 06 DISCONNECT
       02      2 client, 3 empty, 4.. body
@@ -443,10 +469,8 @@ def decode_order(
         client, request_id, body = _decode_work(rest, framing)
         remaining_ms = None
         if deadlines and framing is Framing.TEXT:
-            if not body or len(body[0]) != values.REMAINING_BYTES:
-                raise RemoteProtocolError("a REQUEST without the milliseconds that it has left")
-            remaining_ms = int.from_bytes(body[0], "big")
-            del body[0]
+            _count(body, 1, "the rest of a REQUEST")
+            remaining_ms = _decode_remaining(body.pop(0))
         return framing, WorkRequest(client, request_id, body, remaining_ms)
     _exactly(rest, 0, f"{kind.__name__} behind its command")
     return framing, _BARE_ORDERS[kind]
@@ -519,9 +543,7 @@ def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) 
     if text:
         frames.append(work.request_id)
     if isinstance(work, WorkRequest) and work.remaining_ms is not None:
-        if not text or not 0 <= work.remaining_ms <= values.REMAINING_MS_MAX:
-            raise LocalProtocolError(f"{framing.name} can't say {work.remaining_ms} ms")
-        frames.append(work.remaining_ms.to_bytes(values.REMAINING_BYTES, "big"))
+        frames.append(_encode_remaining(work.remaining_ms, framing))
     return frames + _body(work.body)
 
 

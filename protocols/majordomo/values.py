@@ -27,6 +27,7 @@ class Headers(NamedTuple):
 
     client: bytes = b"KLKC01"
     worker: bytes = b"KLKW01"
+    deadline: bytes = b"KLKD01"  # Ours: of a client's REQUEST that says how much time it has.
 
 
 HEADERS = Headers()
@@ -65,7 +66,7 @@ ADDRESS_BYTES_MAX = 255  # Of a client, as a ROUTER names it.
 WINDOW_MAX = 65_535
 WINDOW_BYTES = 2  # Big-endian.
 REMAINING_BYTES = 8  # Milliseconds, big-endian.
-REMAINING_MS_MAX = (1 << 64) - 1
+REMAINING_MS_UNKNOWN = (1 << 64) - 1  # For a worker that asked: nobody set a deadline.
 PRINTABLE_MIN, PRINTABLE_MAX = 0x20, 0x7E  # Octets of a service's name.
 
 INTERVAL_MS = 2500  # Of PING and HEARTBEAT.
@@ -100,8 +101,8 @@ def check_headers(headers: Headers) -> None:
             )
         if header in MDP_HEADERS:
             raise LocalProtocolError(f"the header {header.decode()} is MDP's own")
-    if headers.client == headers.worker:
-        raise LocalProtocolError(f"clients and workers have the same header {headers.client!r}")
+    if len(set(headers)) < len(headers):
+        raise LocalProtocolError(f"two headers are the same: {headers}")
 
 
 def is_service(name: bytes) -> bool:

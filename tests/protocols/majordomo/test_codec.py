@@ -38,6 +38,11 @@ BODY = [b"one", b""]
 
 CLIENT_REQUESTS = [
     (TEXT, Request(b"echo", ID, BODY), [b"KLKC01", b"\x01", b"echo", ID, *BODY]),
+    (
+        TEXT,
+        Request(b"echo", ID, BODY, 258),
+        [b"KLKD01", b"\x01", b"echo", ID, bytes(6) + b"\x01\x02", *BODY],
+    ),
     (MDP02, Request(b"echo", b"", BODY), [b"MDPC02", b"\x01", b"echo", *BODY]),
     (MDP01, Request(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
 ]
@@ -97,7 +102,7 @@ def test_the_frames_of_the_texts(
 
 
 def test_headers_are_configurable() -> None:
-    headers = Headers(b"ABC", b"DEF")
+    headers = Headers(b"ABC", b"DEF", b"GHI")
     values.check_headers(headers)
     frames = codec.encode_client_request(Request(b"echo", ID, BODY), TEXT, headers)
     assert frames[0] == b"ABC"
@@ -112,9 +117,16 @@ def test_headers_are_configurable() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [(b"", b"w"), (b"c" * 256, b"w"), (b"same", b"same"), (b"c", b"MDPW02")]
+    "headers",
+    [
+        (b"", b"w", b"d"),
+        (b"c" * 256, b"w", b"d"),
+        (b"same", b"same", b"d"),
+        (b"same", b"w", b"same"),
+        (b"c", b"MDPW02", b"d"),
+    ],
 )
-def test_headers_that_nobody_could_tell_apart(headers: tuple[bytes, bytes]) -> None:
+def test_headers_that_nobody_could_tell_apart(headers: tuple[bytes, bytes, bytes]) -> None:
     with pytest.raises(LocalProtocolError):
         values.check_headers(Headers(*headers))
 
@@ -150,7 +162,7 @@ def test_remaining_time_goes_to_those_who_asked_for_it() -> None:
     assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, bytes(6) + b"\x01\x02", *BODY]
     assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
     for short in (frames[:5], [*frames[:5], b"1234567"], [*frames[:5], b"123456789"]):
-        with pytest.raises(RemoteProtocolError, match="milliseconds"):
+        with pytest.raises(RemoteProtocolError, match=r"milliseconds|rest of a REQUEST"):
             codec.decode_order(short, deadlines=True)
     # MDP's framings have no place for it.
     with pytest.raises(LocalProtocolError):
@@ -170,6 +182,9 @@ def test_remaining_time_goes_to_those_who_asked_for_it() -> None:
         (codec.decode_client_request, [b"KLKC01", b"\x01", b"a\x1f", ID, b""], "printable"),
         (codec.decode_client_request, [b"KLKC01", b"\x01", b"a\x7f", ID, b""], "printable"),
         (codec.decode_client_request, [b"KLKC01", b"\x01", b"s" * 256, ID, b""], "service"),
+        (codec.decode_client_request, [b"KLKD01", b"\x01", b"echo", ID, bytes(8)], "6 frames"),
+        (codec.decode_client_request, [b"KLKD01", b"\x01", b"e", ID, bytes(7), b""], "8 octets"),
+        (codec.decode_reply, [b"KLKD01", b"\x03", b"echo", ID, b""], "deadlines"),
         (codec.decode_client_request, [b"MDPC02", b"\x01", b"echo"], "4 frames"),
         (codec.decode_client_request, [b"", b"MDPC01", b"echo"], "4 frames"),
         (codec.decode_client_request, [b"KLKW01", b"\x01", b"echo", ID, b""], "header"),
@@ -209,6 +224,8 @@ def test_what_is_refused(
     [
         (codec.encode_client_request, Request(b"", ID, BODY), TEXT),
         (codec.encode_client_request, Request(b"echo", b"", BODY), TEXT),
+        (codec.encode_client_request, Request(b"echo", b"", BODY, 1), MDP02),
+        (codec.encode_client_request, Request(b"echo", ID, BODY, -1), TEXT),
         (codec.encode_reply, Partial(b"echo", b"", BODY), MDP01),
         (codec.encode_worker_command, Ready(b"echo", 2), MDP02),
         (codec.encode_worker_command, Ready(b"echo", 65_536), TEXT),
@@ -272,7 +289,7 @@ services = st.text(
 ).map(str.encode)
 ids = st.binary(min_size=1, max_size=255)
 bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
-headers_of_any_kind = st.sampled_from([values.HEADERS, Headers(b"\0", b"worker")])
+headers_of_any_kind = st.sampled_from([values.HEADERS, Headers(b"\0", b"worker", b"d")])
 
 
 @given(st.data(), headers_of_any_kind)
@@ -280,10 +297,11 @@ def test_there_and_back(data: st.DataObject, headers: Headers) -> None:
     framing = data.draw(st.sampled_from(Framing))
     request_id = data.draw(ids) if framing is TEXT else b""
     body = data.draw(bodies)
-    asked = Request(data.draw(services), request_id, body)
+    limits_ms = st.none() | st.integers(0, (1 << 64) - 1) if framing is TEXT else st.none()
+    asked = Request(data.draw(services), request_id, body, data.draw(limits_ms))
     frames = codec.encode_client_request(asked, framing, headers)
     assert codec.decode_client_request(frames, headers) == (framing, asked)
-    final = Final(*asked)
+    final = Final(asked.service, request_id, body)
     frames = codec.encode_reply(final, framing, headers)
     assert codec.decode_reply(frames, headers) == (framing, final)
     window = data.draw(st.integers(1, 65_535)) if framing is TEXT else 1

@@ -1,0 +1,389 @@
+"""The client's side of a broker without IO: many requests in flight, each with one FINAL.
+
+Connections are named by their url. The owner tells what happens to them and what arrives, then does
+what ready() returns, and finds in news() whose answer has grown or come to its end.
+
+It connects to all brokers that it knows and uses one. When that one is lost, or silent for too
+long, it goes to the next one and sends there all that is unanswered, in the order in which it was
+begun and under the same ids (docs/protocols/majordomo.md, "Clients"). The owner gives each
+connection the same routing id, so that a broker knows a request that comes again.
+"""
+
+import heapq
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..connections import Connect, Disconnect, Send
+from ..errors import RemoteProtocolError
+from .codec import (
+    Failure,
+    Final,
+    Request,
+    decode_failure,
+    decode_reply,
+    encode_client_request,
+)
+from .values import (
+    BUSY,
+    HEADERS,
+    LIVENESS,
+    MMI_NOT_FOUND,
+    MMI_SERVICE,
+    REMAINING_BYTES,
+    REMAINING_MS_UNKNOWN,
+    Framing,
+    Headers,
+)
+
+PROBE_ID = b"KLK-PROBE"
+BYTES_A_MS = 4096  # What is on its way needs so much time; a broker that takes it in isn't silent.
+AGAIN_MS = 50  # Before a request is sent again that nobody had room for.
+AGAIN_MS_MAX = 1000
+DONE_MAX = 1000  # Calls whose deadlines are kept though they are done, beside as many as are not.
+
+
+class ClientSetup(NamedTuple):
+    """The brokers, how much may be on its way, and when one of them is given up."""
+
+    urls: tuple[str, ...]
+    headers: Headers = HEADERS
+    deadlines: bool = True  # Whether to tell the broker how much time a request has.
+    requests_max: int = 1000  # Sent and not answered; fewer for a broker that has said 429.
+    outstanding_max: int = 1 << 16  # These, and those that wait to be sent.
+    bytes_max: int = 32 << 20  # Of these; a larger request goes alone.
+    partial_bytes_max: int = 64 << 20  # Of parts that arrived and were not taken.
+    silence_ms: int = 1000  # Then a broker is asked whether it is there, and again each so long.
+    liveness: int = LIVENESS  # So many silences in a row, and it is given up.
+
+
+class Call:
+    """A request and what has come of it.
+
+    request_id   of this client's making, never used before
+    deadline_ms  then nobody waits for it any more
+    partials     whether parts are wanted; else they are dropped as they arrive
+    """
+
+    __slots__ = (
+        "again_ms",
+        "deadline_ms",
+        "due_ms",
+        "failure",
+        "final",
+        "frames",
+        "listed",
+        "number",
+        "owner",
+        "partials",
+        "parts",
+        "refusal",
+        "request",
+        "resent",
+        "size",
+        "timed_out",
+    )
+
+    def __init__(self, request: Request, deadline_ms: int, partials: bool = False) -> None:
+        self.request = request
+        self.deadline_ms = deadline_ms
+        self.partials = partials
+        self.parts: deque[list[bytes]] = deque()  # Bodies of PARTIALs that nobody took yet.
+        self.final: list[bytes] | None = None  # The FINAL's body.
+        self.failure: Failure | None = None  # What it says, or said before, if that is an error.
+        # Times that it was sent over another connection. A broker that has it in work already goes
+        # on, so that parts which were lost with the old one are missing; any other begins anew.
+        self.resent = 0
+        self.timed_out = False
+        self.refusal = ""  # Why we gave it up ourselves.
+        self.owner: object = None  # The owner's own.
+        self.frames: list[bytes] = []
+        self.size = 0  # Octets of these.
+        self.number = 0  # Its place in the order.
+        self.due_ms = 0  # Not to be sent before.
+        self.again_ms = 0  # Between the last two times.
+        self.listed = False  # Whether it is among the news.
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come."""
+        return self.final is not None or self.timed_out or bool(self.refusal)
+
+
+class _Peer:
+    """A connection to one broker."""
+
+    __slots__ = ("up", "url")
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.up = False
+
+
+class Client:
+    """The machine. Every method that takes now_ms may be followed by ready()."""
+
+    def __init__(self, setup: ClientSetup) -> None:
+        self.setup = setup
+        self.broker = ""  # The url of the one that is used; empty: none is to be had.
+        self.counters: Counter[str] = Counter()
+        self.unserved = b""  # A service for which the broker has no worker, as it said last.
+        self._peers = {url: _Peer(url) for url in setup.urls}
+        self._actions: list[Connect | Disconnect | Send] = [Connect(url) for url in self._peers]
+        self._added = 0  # Calls, ever.
+        self._waiting: OrderedDict[bytes, Call] = OrderedDict()  # Not sent, in order.
+        self._sent: dict[bytes, Call] = {}  # And not answered.
+        self._sent_bytes = 0
+        self._partial_bytes = 0
+        self._room = setup.requests_max  # How many may be in flight.
+        self._deadlines: list[tuple[int, int, Call]] = []  # A heap; calls that are done stay.
+        self._news: list[Call] = []
+        self._quiet_ms = 0  # Since when the broker has said nothing, nor been asked.
+        self._probes = 0  # How often it was asked in vain whether it is there.
+        self._probed = b""  # For which service.
+
+    # ---- what the owner wants ----
+
+    def add(self, call: Call) -> Call:
+        """Puts a request behind those that are on their way. LocalProtocolError: a name or an id
+        that the wire does not know."""
+        request = call.request._replace(remaining_ms=0 if self.setup.deadlines else None)
+        call.frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
+        call.size = sum(map(len, call.frames))
+        self._added += 1
+        call.number = self._added
+        self._waiting[call.request.request_id] = call
+        heapq.heappush(self._deadlines, (call.deadline_ms, call.number, call))
+        return call
+
+    def drop(self, call: Call) -> None:
+        """Forgets a request: what still comes of it is thrown away."""
+        self._waiting.pop(call.request.request_id, None)
+        self._forget(call)
+        while call.parts:
+            self.take_part(call)
+        if not call.done:
+            call.refusal = "it was cancelled"
+
+    def take_part(self, call: Call) -> list[bytes] | None:
+        """The next PARTIAL's body, in the order in which they came; None: there is none now."""
+        if not call.parts:
+            return None
+        body = call.parts.popleft()
+        self._partial_bytes -= sum(map(len, body))
+        return body
+
+    def news(self) -> list[Call]:
+        """The calls to which something happened since this was asked last."""
+        news, self._news = self._news, []
+        for call in news:
+            call.listed = False
+        return news
+
+    @property
+    def outstanding(self) -> int:
+        """Calls that have not come to their end."""
+        return len(self._waiting) + len(self._sent)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more should be added."""
+        return self.outstanding < self.setup.outstanding_max
+
+    # ---- what happens ----
+
+    def on_connected(self, url: str, now_ms: int) -> None:
+        """The connection is made, or made again: it can be sent to."""
+        peer = self._peers.get(url)
+        if peer is not None:
+            peer.up = True
+            if not self.broker:
+                self._use(url, now_ms)
+
+    def on_disconnected(self, url: str, now_ms: int) -> None:
+        """The connection is lost. Of the broker's: its requests go elsewhere at once."""
+        peer = self._peers.get(url)
+        if peer is None or not peer.up:
+            return
+        peer.up = False
+        if url == self.broker:
+            self.counters["lost"] += 1
+            self._leave(now_ms)
+
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
+        """A message arrived; junk is dropped and counted."""
+        if url != self.broker:
+            return  # A late word of one that was left; its connection is being closed.
+        try:
+            framing, reply = decode_reply(frames, self.setup.headers)
+            if framing is not Framing.TEXT:
+                raise RemoteProtocolError(f"a reply in {framing.name} to a request in the text's")
+            self._quiet_ms, self._probes = now_ms, 0
+            call = self._sent.get(reply.request_id)
+            if call is None:
+                self._on_stray(reply.request_id, reply.body)
+            elif isinstance(reply, Final):
+                self._on_final(call, reply.body, now_ms)
+            else:
+                self._on_partial(call, reply.body)
+        except RemoteProtocolError:
+            self.counters["junk"] += 1
+
+    def _on_stray(self, request_id: bytes, body: list[bytes]) -> None:
+        if request_id == PROBE_ID:
+            self.unserved = self._probed if body == [MMI_NOT_FOUND] else b""
+        else:
+            self.counters["strays"] += 1  # Given up meanwhile, or answered twice.
+
+    # The text, "Protocol Client": be prepared for zero or more PARTIALs.
+    def _on_partial(self, call: Call, body: list[bytes]) -> None:
+        if not call.partials:
+            return
+        self._partial_bytes += sum(map(len, body))
+        call.parts.append(body)
+        self._tell(call)
+        if self._partial_bytes > self.setup.partial_bytes_max:
+            self.counters["overrun"] += 1
+            self._forget(call)
+            call.refusal = "its partial answers come faster than they are read"
+
+    # The text, "Protocol Client": keep track of REQUESTs and receive a FINAL for each.
+    def _on_final(self, call: Call, body: list[bytes], now_ms: int) -> None:
+        failure = decode_failure(body)
+        call.failure = failure
+        self._forget(call)
+        if failure is not None and failure.code == BUSY:
+            # Nobody had room for it: less is sent at once from now on, and this once more.
+            self.counters["busy"] += 1
+            self._room = max(1, len(self._sent))
+            call.again_ms = min(max(AGAIN_MS, 2 * call.again_ms), AGAIN_MS_MAX)
+            call.due_ms = now_ms + call.again_ms
+            if call.due_ms < call.deadline_ms:
+                self._wait_again([call])
+                return
+        elif self._room < self.setup.requests_max:
+            self._room += 1
+        call.final = body
+        self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        if not call.listed:
+            call.listed = True
+            self._news.append(call)
+
+    def _forget(self, call: Call) -> None:
+        if self._sent.pop(call.request.request_id, None) is not None:
+            self._sent_bytes -= call.size
+
+    # ---- the broker ----
+
+    def _use(self, url: str, now_ms: int) -> None:
+        self.broker = url
+        self.counters["brokers"] += 1
+        self._quiet_ms, self._probes = now_ms, 0
+
+    def _leave(self, now_ms: int) -> None:
+        """Gives the broker up: what it owes is sent to the next one.
+
+        RFC 18, "MDP/Client", recommends the new socket: what waits in the old one must not be sent
+        later. RFC 10 has several brokers, each as good as the others.
+        """
+        left = self.broker
+        self._peers[left].up = False
+        self._actions += (Disconnect(left), Connect(left))
+        self.broker, self.unserved = "", b""
+        self._room = self.setup.requests_max
+        for call in self._sent.values():
+            call.due_ms = 0
+            call.resent += 1
+        again = list(self._sent.values())
+        self._sent.clear()
+        self._sent_bytes = 0
+        self._wait_again(again)
+        urls = self.setup.urls
+        place = urls.index(left) + 1
+        for url in (*urls[place:], *urls[:place]):
+            if self._peers[url].up:
+                self._use(url, now_ms)
+                return
+
+    def _wait_again(self, calls: Iterable[Call]) -> None:
+        """Each gets its old place in the order."""
+        everyone = sorted((*calls, *self._waiting.values()), key=lambda it: it.number)
+        self._waiting = OrderedDict((it.request.request_id, it) for it in everyone)
+
+    # ---- what is to be done ----
+
+    def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
+        """Everything to be done now, in order."""
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][2].done or deadlines[0][0] <= now_ms):
+            self._expire(heapq.heappop(deadlines)[2])
+        if len(deadlines) > 2 * self.outstanding + DONE_MAX:
+            self._deadlines = [one for one in deadlines if not one[2].done]
+            heapq.heapify(self._deadlines)
+        if self.broker and self._sent and self._silent_ms <= now_ms:
+            self._on_silence(now_ms)
+        if self.broker:
+            self._send_waiting(now_ms)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _expire(self, call: Call) -> None:
+        if call.done:
+            return
+        self.counters["timeouts"] += 1
+        call.timed_out = True
+        self._waiting.pop(call.request.request_id, None)
+        self._forget(call)
+        self._tell(call)
+
+    def _on_silence(self, now_ms: int) -> None:
+        """The text gives clients no PING: the service that every broker must have is asked."""
+        if self._probes >= self.setup.liveness - 1:
+            self.counters["silent"] += 1
+            self._leave(now_ms)
+            return
+        self._quiet_ms, self._probes = now_ms, self._probes + 1
+        self._probed = next(iter(self._sent.values())).request.service
+        probe = Request(MMI_SERVICE, PROBE_ID, [self._probed])
+        frames = encode_client_request(probe, Framing.TEXT, self.setup.headers)
+        self._actions.append(Send(self.broker, frames))
+
+    def _send_waiting(self, now_ms: int) -> None:
+        while self._waiting and self._fits:
+            call = next(iter(self._waiting.values()))
+            if call.due_ms > now_ms:
+                return
+            del self._waiting[call.request.request_id]
+            if not self._sent:
+                self._quiet_ms, self._probes = now_ms, 0
+            self._sent[call.request.request_id] = call
+            self._sent_bytes += call.size
+            frames = call.frames
+            if self.setup.deadlines:
+                left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
+                frames = [*frames[:4], left_ms.to_bytes(REMAINING_BYTES, "big"), *frames[5:]]
+            self._actions.append(Send(self.broker, frames))
+
+    @property
+    def _fits(self) -> bool:
+        return len(self._sent) < self._room and self._sent_bytes < self.setup.bytes_max
+
+    @property
+    def _silent_ms(self) -> int:
+        """When the broker has been silent for so long that something is to be done about it. It is
+        given up after questions, not by the clock alone: whoever slept himself can't blame it."""
+        return self._quiet_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called at the latest, whatever happens."""
+        times = [self._deadlines[0][0]] if self._deadlines else []
+        if self.broker:
+            if self._sent:
+                times.append(self._silent_ms)
+            first = next(iter(self._waiting.values()), None)
+            if first is not None and self._fits:
+                times.append(first.due_ms)
+        return min(times, default=None)

@@ -1,0 +1,235 @@
+"""The worker's machine alone: registration, heartbeat, requests, the way home."""
+
+import pytest
+
+from kelek.protocols.connections import Connect, Disconnect, Send
+from kelek.protocols.majordomo import codec
+from kelek.protocols.majordomo.codec import (
+    Failure,
+    Order,
+    Ping,
+    Pong,
+    Ready,
+    WorkerCommand,
+    WorkFinal,
+    WorkPartial,
+    WorkRequest,
+)
+from kelek.protocols.majordomo.values import REMAINING_MS_UNKNOWN
+from kelek.protocols.majordomo.worker import Job, Worker, Workers, WorkerSetup
+
+SETUP = WorkerSetup(b"echo", window=2, interval_ms=100, liveness=3)
+CLIENT = b"client"
+
+
+def worker_of(setup: WorkerSetup = SETUP) -> Worker:
+    worker = Worker("a", setup)
+    assert worker.ready(0) == [Connect("a")]
+    worker.on_connected(0)
+    assert said(worker, 0) == [Ready(setup.service, setup.window, setup.deadlines)]
+    return worker
+
+
+def said(worker: Worker, now_ms: int) -> list[WorkerCommand]:
+    return [
+        codec.decode_worker_command(it.frames)[1]
+        for it in worker.ready(now_ms)
+        if isinstance(it, Send)
+    ]
+
+
+def hear(worker: Worker, order: Order, now_ms: int = 0) -> None:
+    worker.on_frames(codec.encode_order(order), now_ms)
+
+
+def ask(worker: Worker, number: int, left_ms: int = 1000, now_ms: int = 0) -> list[Job]:
+    hear(worker, WorkRequest(CLIENT, str(number).encode(), [b"body"], left_ms), now_ms)
+    return worker.take_jobs()
+
+
+def test_a_request_is_answered_once() -> None:
+    worker = worker_of()
+    (job,) = ask(worker, 1, now_ms=500)
+    assert (job.client, job.request_id, job.body) == (CLIENT, b"1", [b"body"])
+    assert job.deadline_ms == 1500
+    assert worker.partial(job, [b"part"])
+    assert worker.final(job, [b"done"])
+    assert not worker.final(job, [b"again"])
+    assert not worker.partial(job, [b"again"])
+    assert said(worker, 500) == [
+        WorkPartial(CLIENT, b"1", [b"part"]),
+        WorkFinal(CLIENT, b"1", [b"done"]),
+    ]
+    assert worker.counters["late"] == 2
+
+
+def test_a_request_that_fails() -> None:
+    worker = worker_of()
+    (job,) = ask(worker, 1, REMAINING_MS_UNKNOWN)
+    assert job.deadline_ms is None
+    assert worker.fail(job, Failure(500, "why"))
+    (final,) = said(worker, 0)
+    assert isinstance(final, WorkFinal)
+    assert codec.decode_failure(final.body) == Failure(500, "why")
+
+
+def test_without_deadlines_the_body_begins_behind_the_id() -> None:
+    worker = worker_of(SETUP._replace(deadlines=False))
+    hear(worker, WorkRequest(CLIENT, b"1", [b"12345678"]))
+    (job,) = worker.take_jobs()
+    assert (job.body, job.deadline_ms) == ([b"12345678"], None)
+
+
+def test_a_ping_in_each_interval_in_which_nothing_was_heard() -> None:
+    worker = worker_of()
+    (job,) = ask(worker, 1, now_ms=50)
+    assert worker.deadline_ms == 150
+    # Its own words are no reason to be silent: it hears nothing.
+    for now_ms in (100, 149):
+        worker.partial(job, [b"part"])
+        assert [type(it) for it in said(worker, now_ms)] == [WorkPartial]
+    assert said(worker, 150) == [Ping()]
+    assert said(worker, 249) == []
+    hear(worker, Pong(), 240)
+    assert said(worker, 339) == []
+    assert said(worker, 340) == [Ping()]
+
+
+def test_a_silent_broker_is_left_for_a_new_conversation() -> None:
+    worker = worker_of()
+    (job,) = ask(worker, 1)
+    assert said(worker, 100) == [Ping()]
+    assert said(worker, 200) == [Ping()]
+    assert worker.ready(300) == [Disconnect("a")]
+    assert not job.wanted
+    assert not worker.final(job, [b"late"])
+    assert worker.ready(300) == [Connect("a")]
+    worker.on_connected(350)
+    assert said(worker, 350) == [Ready(b"echo", 2, True)]
+    # Whoever slept himself asks first.
+    assert said(worker, 99_000) == [Ping()]
+    assert said(worker, 99_001) == []
+
+
+def test_a_lost_connection_is_made_on_a_new_socket() -> None:
+    worker = worker_of()
+    ask(worker, 1)
+    worker.on_disconnected(5)
+    assert worker.ready(5) == [Disconnect("a"), Connect("a")]
+    worker.on_disconnected(6)
+    assert worker.ready(6) == [], "it is known already"
+    worker.on_connected(7)
+    assert said(worker, 7) == [Ready(b"echo", 2, True)]
+    assert ask(worker, 1), "another registration: the same request may come again"
+
+
+@pytest.mark.parametrize("header", [b"KLKW01", b"MDPW02"])
+def test_behind_disconnect_nothing_is_said_on_that_socket(header: bytes) -> None:
+    worker = worker_of()
+    (job,) = ask(worker, 1)
+    worker.final(job, [b"not sent yet"])
+    worker.ready(1)
+    (job,) = ask(worker, 2)
+    worker.on_frames([header, b"\x06"], 1)
+    assert not worker.final(job, [b"late"])
+    assert worker.ready(1) == [Disconnect("a")]
+    assert worker.deadline_ms == 101
+    assert worker.ready(100) == []
+    assert worker.ready(101) == [Connect("a")]
+    # A broker that does not want it is asked less and less often, until it says something else.
+    worker.on_connected(110)
+    hear(worker, codec.Disconnect(), 120)
+    assert worker.deadline_ms == 320
+    worker.ready(320)
+    worker.on_connected(330)
+    hear(worker, Pong(), 340)
+    hear(worker, codec.Disconnect(), 350)
+    assert worker.deadline_ms == 450
+
+
+def test_the_window_is_not_exceeded() -> None:
+    worker = worker_of()
+    assert len(ask(worker, 1) + ask(worker, 2)) == 2
+    assert ask(worker, 3) == []
+    assert worker.counters["overrun"] == 1
+    worker.ready(0)
+    worker = worker_of()
+    assert len(ask(worker, 1)) == 1
+    assert ask(worker, 1) == [], "nor is one handed out twice"
+
+
+def test_it_goes_home_when_it_has_finished_what_it_has() -> None:
+    worker = worker_of()
+    (job,) = ask(worker, 1)
+    worker.drain()
+    assert said(worker, 1) == []
+    assert ask(worker, 2) == [], "somebody else's"
+    assert worker.counters["declined"] == 1
+    assert said(worker, 101) == [Ping()], "it is still there"
+    worker.final(job, [b"done"])
+    assert said(worker, 102) == [WorkFinal(CLIENT, b"1", [b"done"]), codec.Disconnect()]
+    assert worker.ended
+    assert worker.deadline_ms is None
+    assert worker.ready(99_000) == []
+    worker.on_connected(99_001)
+    assert worker.ready(99_001) == []
+
+
+def test_with_nothing_to_do_it_goes_at_once() -> None:
+    worker = worker_of()
+    worker.drain()
+    assert said(worker, 1) == [codec.Disconnect()]
+    assert worker.ended
+    # Nor does it wait for a broker that is not there.
+    lost = worker_of()
+    ask(lost, 1)
+    lost.drain()
+    lost.on_disconnected(5)
+    assert lost.ready(5) == [Disconnect("a")]
+    assert lost.ended
+    unborn = Worker("a", SETUP)
+    unborn.drain()
+    assert unborn.ready(0) == []
+    assert unborn.ended
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b"KLKW01"],
+        [b"KLKW01", b"PING"],
+        [b"KLKW01", b"\x02", CLIENT, b"", b"1", b"short"],
+        [b"MDPW02", b"\x05"],
+        [b"", b"MDPW01", b"\x04"],
+        [b"KLKC01", b"\x01", b"echo", b"1", b""],
+    ],
+)
+def test_junk_is_counted_and_no_sign_of_life(frames: list[bytes]) -> None:
+    worker = worker_of()
+    worker.on_frames(frames, 50)
+    assert worker.counters["junk"] == 1
+    assert worker.take_jobs() == []
+    assert worker.deadline_ms == 100
+
+
+def test_one_registration_at_each_broker() -> None:
+    workers = Workers(["a", "b"], SETUP)
+    assert workers.ready(0) == [Connect("a"), Connect("b")]
+    workers.on_connected("a", 0)
+    workers.on_connected("b", 30)
+    assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == ["a", "b"]
+    assert workers.deadline_ms == 100
+    request = codec.encode_order(WorkRequest(CLIENT, b"1", [b""], 5))
+    for url in "ab":
+        workers.on_frames(url, request, 40)
+    first, second = workers.take_jobs()
+    assert first.worker.final(first, [b"x"])
+    assert second.wanted, "the same id at another broker is another job"
+    workers.drain()
+    workers.ready(50)
+    assert [workers.workers[url].ended for url in "ab"] == [True, False]
+    second.worker.final(second, [b"x"])
+    workers.ready(60)
+    assert workers.ended
+    assert workers.counters == {"connected": 2, "answered": 2}
