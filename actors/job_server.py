@@ -256,8 +256,9 @@ class JobServer(Actor):
 
     def _on_client_data(self, asker: Asker, request: requests.ClientData) -> int:
         apid, extension = request.apid or 0, request.extension
+        form = job.ChunkForm(extension.bytes_max, bool(extension.flags & values.PACKED))
         try:
-            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
+            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), form)
         except (JobFailed, StorageError) as error:
             if isinstance(error, StorageError):
                 self._table.fail(apid, str(error), unix_ms())
@@ -266,13 +267,8 @@ class JobServer(Actor):
             )
             self._answer(asker, answers.encode_refusal(refusal))
             return 0
-        if extension.flags & values.PACKED:
-            keys, found = chunk.frames[::2], chunk.frames[1::2]
-            frames = answers.encode_chunk(request, keys, found, chunk.flags)
-        else:
-            head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
-            frames = [head, *chunk.frames]
-        self._answer(asker, frames)
+        head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
+        self._answer(asker, [head, *chunk.frames])
         return sum(map(len, chunk.frames))
 
     def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:

@@ -1,7 +1,7 @@
 """Columns: many keys or values as two frames, offsets and joined bytes, as Arrow has them."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import overload
@@ -41,10 +41,14 @@ def join(items: Sequence[bytes]) -> list[bytes]:
     first is 0. Raises ValueError when all items have 4 GiB or more."""
     if isinstance(items, Column):
         return [items.offsets, items.data]
-    data = b"".join(items)
+    return joined(map(len, items), b"".join(items))
+
+
+def joined(sizes: Iterable[int], data: bytes) -> list[bytes]:
+    """The same of items whose sizes are known and whose bytes are joined already."""
     if len(data) > COLUMN_BYTES_MAX:
         raise ValueError(f"a column of {len(data)} bytes")
-    offsets = list(accumulate(map(len, items), initial=0))
+    offsets = list(accumulate(sizes, initial=0))
     return [struct.pack(f"<{len(offsets)}I", *offsets), data]
 
 

@@ -4,11 +4,11 @@ A lease is a snapshot that jobs read; a job is one scan of it, given out in chun
 each chunk once. Numbers of both come from one counter and are never used again (APIDs).
 """
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
+from .pieces import Packed, Pairs, Pieces, Taken
 from .values import CHUNK_PAIRS_MAX, COPY_TABLE, MAP_TABLE, NO_MORE_DATA, PARTIAL_DATA
 
 RUNNING = "running"
@@ -18,8 +18,6 @@ EXPIRED = "expired"  # Nobody asked for its chunks any more.
 CANCELLED = "cancelled"  # Somebody has ended it.
 
 UNKNOWN = "there is no data job {apid}; it ended long ago, or with its server"
-
-Pairs = Iterator[tuple[bytes, bytes]]
 
 
 class JobLimits(NamedTuple):
@@ -55,11 +53,21 @@ class Scan(NamedTuple):
     target: int | None = None  # The table that is written.
 
 
+class ChunkForm(NamedTuple):
+    """How a client wants its chunks."""
+
+    bytes_max: int = 0  # Of keys and values; one pair always goes. 0: our own limit.
+    packed: bool = False
+
+
+TEXT_FORM = ChunkForm()
+
+
 class Chunk(NamedTuple):
-    """The answer to a client data request: flags, then key, value, key, value ..."""
+    """The answer to a client data request."""
 
     flags: int
-    frames: list[bytes]
+    frames: list[bytes]  # Key, value, key, value ...; packed: as of answers.encode_chunk().
 
 
 class Statistics(NamedTuple):
@@ -100,7 +108,7 @@ class JobFailed(Exception):
 class _Job:
     def __init__(self, scan: Scan, pairs: Pairs, statistics: Statistics) -> None:
         self.scan = scan
-        self.pairs = pairs
+        self.pieces = Pieces(pairs)
         self.statistics = statistics
         self.idle_ms = 0  # When it ends for want of requests.
 
@@ -187,10 +195,8 @@ class JobTable:
         self._renew(self._jobs[apid], now_ms)
         return apid
 
-    def chunk(self, apid: int, now_ms: int, unix_ms: int, bytes_max: int = 0) -> Chunk:
+    def chunk(self, apid: int, now_ms: int, unix_ms: int, form: ChunkForm = TEXT_FORM) -> Chunk:
         """The next chunk; an empty one with NO_MORE_DATA behind the last, and for what is no job.
-
-        bytes_max   of keys and values, if the client says so; one pair always goes
 
         Raises JobFailed for a job that has failed or was ended by a request, as an end without
         error would hide that pairs are missing; and whatever reading raises: the caller then fails
@@ -210,42 +216,37 @@ class JobTable:
         room = min(wanted, self.limits.chunk_pairs_max)
         if job.left is not None:
             room = min(room, job.left)
-        most = min(bytes_max or self.limits.chunk_bytes_max, self.limits.chunk_bytes_max)
-        frames, whole = self._take(job, room, most)
+        most = min(form.bytes_max or self.limits.chunk_bytes_max, self.limits.chunk_bytes_max)
+        frames: list[bytes] = []
+        columns = Packed()
+        taken = self._take(job, room, most, columns.add if form.packed else frames.extend)
         self._renew(job, now_ms)
-        if not frames:
+        if not taken.pairs:
             self._end(apid, DONE, unix_ms)
             return Chunk(NO_MORE_DATA, [])
         # A chunk that only our own limits have cut is no last one.
-        last = whole or job.left == 0
-        if last and len(frames) < 2 * wanted:
+        last = (taken.ended or job.left == 0) and taken.pairs < wanted
+        if last:
             self._end(apid, DONE, unix_ms)
-            return Chunk(PARTIAL_DATA, frames)
-        return Chunk(0, frames)
+        return Chunk(PARTIAL_DATA if last else 0, columns.frames() if form.packed else frames)
 
     def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
         """For a mapper: the next pairs as key, value, key, value ...; none at the end."""
-        return self._take(self._jobs[apid], pairs_max, bytes_max)[0]
-
-    def _take(self, job: _Job, room: int, bytes_max: int) -> tuple[list[bytes], bool]:
-        """At most `room` pairs, ending with the one that reaches bytes_max; and whether the
-        scan's end was met on the way."""
         frames: list[bytes] = []
-        size = 0
-        full = False
-        for pair in islice(job.pairs, room):
-            frames += pair
-            size += len(pair[0]) + len(pair[1])
-            if size >= bytes_max:
-                full = True
-                break
-        ended = not full and len(frames) < 2 * room
+        self._take(self._jobs[apid], pairs_max, bytes_max, frames.extend)
+        return frames
+
+    def _take(
+        self, job: _Job, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
+    ) -> Taken:
+        """The next pairs of a job, which are counted."""
+        taken = job.pieces.take(pairs_max, bytes_max, add)
         was = job.statistics
-        if frames:
+        if taken.pairs:
             job.statistics = was._replace(
-                rows=was.rows + len(frames) // 2, size=was.size + size, chunks=was.chunks + 1
+                rows=was.rows + taken.pairs, size=was.size + taken.size, chunks=was.chunks + 1
             )
-        return frames, ended
+        return taken
 
     def wrote(self, apid: int, puts: int, deletes: int) -> None:
         """A mapper's output was written."""
