@@ -400,7 +400,8 @@ class JobServer(Actor):
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
-            shown = answers.SnapshotLease(lease.number, lease.path, lease.log_index, lease.term)
+            place = lease.number, lease.path, lease.log_index, lease.term
+            shown = answers.SnapshotLease(*place, self._folder.nonce(lease.number))
         self._answer(wish.asker, answers.encode_apid(request, apid, shown))
 
     def _start_map(self, wish: Wish, lease: Lease, spec: MapSpec) -> None:

@@ -373,6 +373,10 @@ class Table(Turning):
             for chunk in chunks:
                 yield from chunk
 
+    def renew(self, lease: int) -> None:
+        """Keeps a snapshot that nobody reads over the wire."""
+        self._run(self._steps.renew(lease))
+
     def release(self, lease: int) -> None:
         """Gives a snapshot back; without it that happens when no job has used it for a while."""
         self._run(self._steps.release(lease))

@@ -110,6 +110,7 @@ class RangeJob(NamedTuple):
     lease: int = 0  # The snapshot's, for other jobs; 0: it is this job's alone.
     path: str = ""  # Where it lies, for readers on the server's machine.
     index: int = 0  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
+    nonce: bytes = b""  # What its file NONCE holds: so that it can be told from others' equal path.
 
 
 class Change(NamedTuple):
@@ -449,7 +450,8 @@ class TableSteps:
         apid, snapshot = _decoded(answers.decode_apid, answer)
         if snapshot is None:
             return RangeJob(apid, exchange.url)
-        return RangeJob(apid, exchange.url, snapshot.lease, snapshot.path, snapshot.index)
+        place = snapshot.lease, snapshot.path, snapshot.index, snapshot.nonce
+        return RangeJob(apid, exchange.url, *place)
 
     def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a job, each given out once: so none is asked for again."""
@@ -499,6 +501,11 @@ class TableSteps:
             state = "unknown"
         if state not in JOB_GOES_WELL:
             raise JobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
+
+    def renew(self, lease: int) -> Generator[Step, None, None]:
+        """Keeps a snapshot."""
+        asked = requests.Lease(checked_number("a lease", lease), requests.LEASE_RENEW)
+        yield from self._ask(asked)
 
     def release(self, lease: int) -> Generator[Step, None, None]:
         """Gives a snapshot back."""

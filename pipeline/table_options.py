@@ -11,6 +11,7 @@ from .formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
 from .options import Option, flag, one_of, parse_options, size, text, texts, urls, whole
 
 PER_QUERY, PER_TASK = "query", "task"
+LOCAL_AUTO, LOCAL_OFF = "auto", "off"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ROWS_MAX = 2**62
 TIMEOUT_MS = 30_000
@@ -41,6 +42,7 @@ READ = (
     Option("partitions", whole(1, 65_536)),
     Option("batchRows", whole(1, 1 << 20), 16_384),
     Option("snapshot", one_of(PER_QUERY, PER_TASK), PER_QUERY),
+    Option("local", one_of(LOCAL_AUTO, LOCAL_OFF), LOCAL_AUTO),
     Option("pushdown", flag, False),
     Option("stale", flag, False),
 )
@@ -76,6 +78,7 @@ class ReadOptions(NamedTuple):
     partitions: int | None
     batch_rows: int
     snapshot: str
+    local: str
     pushdown: bool
     stale: bool
 

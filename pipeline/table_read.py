@@ -5,6 +5,7 @@ plain values, and ZeroMQ is used in partitions() and read() alone.
 """
 
 import os
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from pyspark.sql.types import StructType
 from .errors import PipelineError, SchemaError
 from .formats import Column, Decoded, decode
 from .table_filters import Wanted, narrowed
-from .table_options import DROP, FAIL, PER_TASK, ReadOptions, WriteOptions
+from .table_options import DROP, FAIL, LOCAL_AUTO, PER_TASK, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -27,6 +28,7 @@ KEYS_MAX = 4096  # Of a list, in one partition.
 SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
 LARGE_BYTES = 128 << 20  # Of one partition, where the options name no number.
 PARTS_MAX = 65_536
+RENEW_S = 0.3  # A snapshot that is read where it lies; the shortest job_idle_s is 1 s.
 SHOWN_BYTES = 32  # Of what could not be read, in an error.
 
 
@@ -39,6 +41,8 @@ class TablePartition(InputPartition):
         self.keys = keys  # Not empty: these, and no range.
         self.url = ""  # Of the server that holds the snapshot; empty: no one does.
         self.lease = 0  # Of the snapshot.
+        self.path = ""  # Of the snapshot, on that server's machine.
+        self.nonce = b""  # What shows that it is this one.
         self.empty = False  # Nothing is to be read.
 
 
@@ -95,7 +99,7 @@ class TableReader(DataSourceReader):
         for _ in table.chunks(job):
             pass
         for one in ranges:
-            one.url, one.lease = job.url, job.lease
+            one.url, one.lease, one.path, one.nonce = job.url, job.lease, job.path, job.nonce
         return list(ranges)
 
     def _count(self, size: int) -> int:
@@ -125,36 +129,76 @@ class TableReader(DataSourceReader):
 
     def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         """What lies in the table, as it lies there."""
+        if partition.empty:
+            return
+        with open_table(self.options, partition.url) as table:
+            if partition.keys:
+                yield from _listed(table, partition.keys)
+                return
+            start, ended = partition.start, False
+            if self.options.local == LOCAL_AUTO and partition.path:
+                start, ended = yield from self._local(table, partition)
+            if not ended:
+                yield from self._wire(table, partition, start)
+
+    def _local(
+        self, table: "Table", partition: TablePartition
+    ) -> Generator[pa.RecordBatch, None, tuple[bytes, bool]]:
+        """Where it lies, if that is here; the key to go on from, and whether that was all."""
+        from ..clients.arguments import Range
+        from ..clients.errors import TableError
+        from .local_read import EndedEarly, LocalRead, Place, batches, open_place
+
+        start, options = partition.start, self.options
+        found = open_place(Place(partition.path, partition.nonce))
+        if found is None:
+            return start, False
+        bounds = Range(start, partition.end)
+        asked = LocalRead(options.table, bounds, options.with_values, options.batch_rows)
+        renewed = time.monotonic()
+        try:
+            for batch in batches(found, asked):
+                yield batch
+                start = batch.column(0)[-1].as_py() + b"\0"
+                if time.monotonic() - renewed > RENEW_S:
+                    table.renew(partition.lease)
+                    renewed = time.monotonic()
+        except (EndedEarly, TableError):
+            return start, False  # The wire has the rest, or says what is wrong.
+        finally:
+            found.close()
+        return start, True
+
+    def _wire(
+        self, table: "Table", partition: TablePartition, start: bytes
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """From its server, from a key on."""
         from ..clients.errors import JobLost, TableRefused
         from ..protocols.zerodb.values import FEATURE_LEASES
 
         options = self.options
-        if partition.empty:
+        if start and start == partition.end:
             return
-        with open_table(options, partition.url) as table:
-            if partition.keys:
-                yield from _listed(table, partition.keys)
-                return
-            if not table.server().features & FEATURE_LEASES:
-                yield from table.to_arrow(start=partition.start, end=partition.end)
-                return
-            try:
-                job = table.range_job(
-                    start=partition.start,
-                    end=partition.end,
-                    lease=partition.lease or None,
-                    chunk_pairs=options.batch_rows,
-                    keys_only=not options.with_values,
-                )
-                yield from table.chunks_arrow(job)
-            except (JobLost, TableRefused) as error:
-                if not partition.lease:
-                    raise
-                raise PipelineError(
-                    f"the snapshot of table {options.table} at {partition.url} is gone, as its "
-                    f"server ended or nobody read it for longer than the topology's job_idle_s: "
-                    f"{error}; load the table again"
-                ) from error
+        if not table.server().features & FEATURE_LEASES:
+            yield from table.to_arrow(start=start, end=partition.end)
+            return
+        try:
+            job = table.range_job(
+                start=start,
+                end=partition.end,
+                lease=partition.lease or None,
+                chunk_pairs=options.batch_rows,
+                keys_only=not options.with_values,
+            )
+            yield from table.chunks_arrow(job)
+        except (JobLost, TableRefused) as error:
+            if not partition.lease:
+                raise
+            raise PipelineError(
+                f"the snapshot of table {options.table} at {partition.url} is gone, as its "
+                f"server ended or nobody read it for longer than the topology's job_idle_s: "
+                f"{error}; load the table again"
+            ) from error
 
 
 class PushingReader(TableReader):

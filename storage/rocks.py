@@ -121,6 +121,9 @@ class RocksTables:
         if not there:
             _make_folder(self.path)
         parsed = {name: parse_family(name)[1] for name in names if "." in name}
+        if self._read_only:  # A reader's memory is bounded, whatever its tables' caches may take.
+            cache_bytes = TableOptions().cache_bytes
+            parsed = {name: one._replace(cache_bytes=cache_bytes) for name, one in parsed.items()}
         made = {
             name: family_options(options, self._shared, self._replicated)
             for name, options in {"system": TableOptions(), **parsed}.items()

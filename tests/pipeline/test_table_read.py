@@ -143,6 +143,26 @@ def test_a_snapshot_that_is_gone_is_an_error(spark: Any, node: str, filled: int)
         list(reader.read(one))
 
 
+def test_a_task_here_opens_the_snapshot_itself(spark: Any, node: str, filled: int) -> None:
+    from kelek.pipeline.table_kind import KIND
+
+    schema = loaded(spark, node, filled).schema
+    begun = []
+    for local in ("auto", "off"):
+        given = {"urls": node, "table": str(filled), "local": local, "partitions": "3"}
+        reader: Any = KIND.reader(given, schema)
+        parts = reader.partitions()
+        with kelek.Table(node, filled) as table:
+            before = len(table.jobs())
+            for part in parts:
+                list(reader.read(part))  # An attempt that is made again reads all of its part.
+            attempts = [batch for part in parts for batch in reader.read(part)]
+            begun.append(len(table.jobs()) - before)
+        rows = [tuple(row.values()) for batch in attempts for row in batch.to_pylist()]
+        assert rows == ROWS, local
+    assert begun == [0, 2 * len(parts)], "over the wire each attempt has an APID of its own"
+
+
 def test_servers_of_another_kind_are_read_in_the_texts_form(tmp_path: Any, spark: Any) -> None:
     from kelek.tests.clients.table_world import Cluster
 

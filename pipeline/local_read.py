@@ -1,0 +1,69 @@
+"""Reads a leased snapshot where it lies: a task on its server's machine skips the wire.
+
+The only module of the pipeline that knows storage/ (docs/architecture.md): what a server reads from
+a snapshot and what is read here are the same walk. It writes nothing, and knows no server.
+"""
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ..clients.arguments import Range
+from ..clients.arrow import COLUMNS, column_of
+from ..protocols.zerodb.pieces import Packed, Pieces
+from ..storage.errors import StorageError
+from ..storage.lease_folder import open_leased
+from ..storage.rocks import RocksTables
+
+BATCH_BYTES = 8 << 20  # A batch ends with the row that reaches it.
+
+
+class Place(NamedTuple):
+    """Where a snapshot lies, as its server says."""
+
+    path: str
+    nonce: bytes  # What tells it from another machine's at the same path; empty: unknown.
+
+
+class LocalRead(NamedTuple):
+    """What is to be read."""
+
+    table: int
+    range: Range
+    with_values: bool
+    batch_rows: int
+
+
+class EndedEarly(Exception):
+    """The snapshot could not be read to its end."""
+
+
+def open_place(place: Place) -> RocksTables | None:
+    """The snapshot; None: it is not on this machine, not for this user, or damaged. The wire has
+    it, or says what is wrong."""
+    try:
+        return open_leased(place.path, place.nonce)
+    except StorageError:
+        return None
+
+
+def batches(tables: RocksTables, read: LocalRead) -> Generator[pa.RecordBatch, None, None]:
+    """Record batches with the columns key and value, as they come over the wire. EndedEarly: what
+    came so far is right, and more would come."""
+    bounds = read.table, *read.range
+    pairs = tables.scan(*bounds)
+    if not read.with_values:
+        pairs = ((key, b"") for key in tables.keys(*bounds))
+    pieces, ended = Pieces(pairs), False
+    while not ended:
+        packed = Packed()
+        try:
+            taken = pieces.take(read.batch_rows, BATCH_BYTES, packed.add)
+        except StorageError as error:
+            raise EndedEarly(str(error)) from error
+        ended = taken.ended
+        if taken.pairs:
+            frames = packed.frames()
+            columns = [column_of(*frames[at : at + 2]) for at in (0, 2)]
+            yield pa.RecordBatch.from_arrays(columns, COLUMNS)
