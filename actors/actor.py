@@ -186,6 +186,7 @@ class Loop:
         self._writers: dict[Socket | int, Callable[[], None]] = {}
         self._paused: set[Socket | int] = set()
         self._drained: set[Socket | int] = set()  # What listen() reads until nothing is left.
+        self._unread: set[Socket | int] = set()  # A drain has more, which no poll tells of.
         self._said_ms: dict[str, int] = {}
         self._unsaid: Counter[str] = Counter()
         self._stop_ms = 0
@@ -275,8 +276,10 @@ class Loop:
             if drain.dropped != dropped:
                 count = drain.dropped - dropped
                 self.log_rarely("oversize-dropped", count=count, socket=_address(options))
+            self._unread.discard(socket)
             if drain.more:
                 self._poller.check(socket)
+                self._unread.add(socket)
             if arena.count:
                 on_arena(arena)
 
@@ -321,6 +324,7 @@ class Loop:
     def unwatch(self, source: Socket | int) -> None:
         self._readers.pop(source, None)
         self._paused.discard(source)
+        self._unread.discard(source)
         self._register(source)
 
     def want_out(self, source: Socket | int, on_writable: Callable[[], None] | None) -> None:
@@ -400,8 +404,12 @@ class Loop:
     def run_loop(self) -> None:
         """Everything that has arrived is taken in, then on_wake() acts once."""
         while self.running:
-            ready = self._poller.poll(self._timeout_ms())
+            unread = self._unread - self._paused if self._unread else ()
+            ready = self._poller.poll(0 if unread else self._timeout_ms())
             self.now_ms = monotonic_ms()
+            for source in unread:
+                if source in self._readers:
+                    self._readers[source]()
             for source, events in ready:
                 if events & _NOT_OUT and source in self._readers:
                     self._readers[source]()

@@ -125,6 +125,24 @@ def test_a_paused_source_waits(rig: Rig) -> None:
     assert probe.got == [[[b"1"]]]
 
 
+def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: Rig) -> None:
+    """It has left its socket, which has nothing to tell any more."""
+    probe = rig.probe
+    inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
+    probe.listen(inbox, probe.on_arena, arena_bytes=1 << 16)
+    sender = plain(rig, zmq.PUSH, "inproc://x")
+    large = bytes(40_000)
+    for _ in range(2):
+        sender.send(large)
+    probe.turn()
+    probe.pause(inbox)
+    probe.turn()
+    assert probe.got == [[[large]]]
+    probe.resume(inbox)
+    probe.turn()
+    assert probe.got == [[[large]], [[large]]]
+
+
 def test_a_pipe_keeps_what_does_not_fit(rig: Rig) -> None:
     """Nobody is there, then a slow reader: nothing is lost or reordered, nothing blocks."""
     probe = rig.probe
