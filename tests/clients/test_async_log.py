@@ -57,7 +57,7 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
             assert (await log.info(cluster.urls[2])).leading is False
             assert (await log.config()).leader == "n1"
             assert await log.broadcast_url() == "tcp://pub"
-            assert log.counters["leaders"] == 1
+            assert log.counters["leaders"] >= 1  # More when an answer is late.
 
     run(main())
 
@@ -73,7 +73,7 @@ def test_ids_of_the_callers_own(cluster: Cluster) -> None:
                 counts = await asyncio.gather(
                     log.update_many(updates, reqids=iter(ids)), log.update_many([b"a", b"b"])
                 )
-                assert counts == [3000, 2]
+                assert [*counts] == [3000, 2]
             for wrong in (ids[:2], [b"short"] * 3):
                 with pytest.raises(ValueError, match="12 bytes for each"):
                     await log.update_many(updates[:3], reqids=wrong)
@@ -98,8 +98,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: 
                 async with asyncio.timeout(0.2):
                     await log.update_many(updates, reqids=ids)
             again = asyncio.create_task(log.update_many(updates, reqids=ids))
-            await asyncio.sleep(0)
-            cluster.tell("n2")
+            asyncio.get_running_loop().call_soon(cluster.tell, "n2")  # Once it has begun.
             assert await again == 3000
             assert not log._client.window.items, "nothing is waited for any more"
 

@@ -61,7 +61,7 @@ def test_reads_and_writes(cluster: Cluster) -> None:
             assert await table.tables() == {1: {"keys": 8}}
             assert await table.split_points(2) == [PAIRS[6][0]]
             assert (await table.server()).url in cluster.urls
-            assert table.counters["servers"] == 1
+            assert table.counters["servers"] >= 1  # More when an answer is late.
             await table.compact()
             await table.unload()
             await table.truncate()

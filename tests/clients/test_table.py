@@ -436,7 +436,7 @@ def test_a_failover_in_the_middle_of_a_load(cluster: Cluster) -> None:
 
     with kelek.Table(cluster.urls, timeout_ms=10_000) as table:
         assert table.put_many(source()) == 30_000
-        assert table.counters["servers"] == 2
+        assert table.counters["servers"] >= 2  # More when an answer is late.
     written = [key for it in cluster.world.writes for key in getattr(it, "keys", [])]
     assert written == [key for key, _ in pairs], "each once, in order"
 
