@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -90,6 +91,19 @@ def tree_files() -> list[str]:
 FILES = tree_files()
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """A module's tree, which several rules look at."""
+    return ast.parse(text)
+
+
+@cache
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """All of a module's tree."""
+    return tuple(ast.walk(parsed(text)))
+
+
+@cache
 def text_of(name: str) -> str | None:
     """The text of a file, or None when it is binary."""
     data = (ROOT / name).read_bytes()
@@ -108,7 +122,7 @@ def module_of(path: str) -> str:
 
 def imports(path: str, text: str) -> Iterator[tuple[ast.stmt, int, str, list[str]]]:
     """All imports, wherever they stand: (node, level, module, names)."""
-    for node in ast.walk(ast.parse(text, path)):
+    for node in nodes(text):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node, 0, alias.name, []
@@ -184,7 +198,7 @@ def rule_sizes(path: str, text: str) -> list[str]:
 
 
 def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, node.end_lineno or node.lineno
 
@@ -208,7 +222,7 @@ def rule_names(path: str, text: str) -> list[str]:
     if not path.endswith(".py"):
         return []
     found = []
-    for node in ast.walk(ast.parse(text, path)):
+    for node in nodes(text):
         if isinstance(node, ast.ExceptHandler):
             found += [f"{path}:{node.lineno}: {word}" for word in broad_handler(path, node)]
         elif isinstance(node, ast.Call):
@@ -243,7 +257,7 @@ def rule_docstring(path: str, text: str) -> list[str]:
     """A module starts with a sentence that says what it is for."""
     if not path.endswith(".py") or not text.strip():
         return []
-    if ast.get_docstring(ast.parse(text, path)) is None:
+    if ast.get_docstring(parsed(text)) is None:
         return [f"{path}:1: say in a docstring what this module is for"]
     return []
 
