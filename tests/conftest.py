@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -110,23 +111,31 @@ class Shell:
         )
 
 
-@pytest.fixture
-def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+@contextmanager
+def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
     """A folder with the demo's topology on free ports; whatever was started there is stopped.
 
-    Its tables, nine processes more, are left out unless the test is marked `tables`.
+    Its tables, nine processes more, are left out unless they are asked for.
     """
     text = (ROOT / "topology.yaml").read_text(encoding="utf-8")
-    if not request.node.get_closest_marker("tables"):
+    if not tables:
         text = re.sub(r"(?m)^    zerodb:\n(?:      .*\n)+", "", text)
         assert "zerodb" not in text
     known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}
     run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
-    made = Shell(tmp_path, run_dir, addresses)
-    (tmp_path / "topology.yaml").write_text(made.translate(text), encoding="utf-8")
+    made = Shell(place, run_dir, addresses)
+    (place / "topology.yaml").write_text(made.translate(text), encoding="utf-8")
     yield made
-    for topology in sorted(tmp_path.glob("*.yaml")):
-        made.run(f"supervisor stop {topology.name}")
+    if any(run_dir.iterdir()):  # Else nothing was ever started.
+        for topology in sorted(place.glob("*.yaml")):
+            made.run(f"supervisor stop {topology.name}")
     shutil.rmtree(run_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """A demo_shell, with tables for a test that is marked so."""
+    with demo_shell(tmp_path, request.node.get_closest_marker("tables") is not None) as made:
+        yield made

@@ -1,21 +1,33 @@
 """`kelek log dump` and `verify` on the data of nodes that have run, whole and damaged."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kelek.tests.conftest import demo_shell
+
 COUNT = 50
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where a cluster has run and was stopped; its log holds 50 updates, `0` to `49`."""
+    with demo_shell(tmp_path_factory.mktemp("ran")) as shell:
+        shell.ok("supervisor start --detach")
+        lines = b"".join(b"%d\n" % number for number in range(COUNT))
+        shell.ok("kelek log load -", lines)
+        shell.ok("supervisor stop")
+        yield shell.place
+
+
 @pytest.fixture
-def stopped(shell: Any) -> Any:
-    """A cluster that has run and was stopped; its log holds 50 updates, `0` to `49`."""
-    shell.ok("supervisor start --detach")
-    lines = b"".join(b"%d\n" % number for number in range(COUNT))
-    shell.ok("kelek log load -", lines)
-    shell.ok("supervisor stop")
+def stopped(shell: Any, ran: Path) -> Any:
+    """A copy of what ran."""
+    shutil.copytree(ran / "var", shell.place / "var")
     return shell
 
 
