@@ -15,12 +15,17 @@ import pyarrow.compute as pc
 from ..clients.errors import LogTimeout, UpdateExpired
 from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
-from .errors import PipelineError, SchemaError
+from .errors import SchemaError
 from .log_errors import LogUnreachable, ReplayExpired
 from .log_options import WriteOptions
 from .log_reqids import Origin, row_reqids
+from .log_rows import Rows
 
 MICROSECONDS = 1_000_000
+SAME_TIME = (
+    "time is null or differs between rows: let it be current_timestamp(), which is the same for "
+    "all rows of a batch, also when the batch is repeated"
+)
 
 
 def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.RecordBatch]) -> int:
@@ -28,37 +33,38 @@ def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.Reco
 
     Raises PipelineError.
     """
-    rows = _gathered(options, batches)
-    if not rows.num_rows:
-        return 0
-    data = rows["data"].cast(pyarrow.large_binary()).combine_chunks()
+    with Rows(options.memory_bytes) as rows:
+        time_us = 0
+        for batch in batches:
+            time_us = _add(rows, batch, time_us)
+        if not rows.count:
+            return 0
+        reqids = row_reqids(time_us // MICROSECONDS, origin, rows.ranks())
+        with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
+            try:
+                log.reach(options.timeout_ms)
+                return log.update_many(rows.data(), reqids=reqids)
+            except LogTimeout as error:
+                raise LogUnreachable(options.urls, options.cluster, error) from error
+            except UpdateExpired as error:
+                time = datetime.fromtimestamp(time_us // MICROSECONDS, UTC).isoformat()
+                raise ReplayExpired(time, error.reason) from error
+
+
+def _add(rows: Rows, batch: pyarrow.RecordBatch, time_us: int) -> int:
+    """Looks at rows and keeps them; returns the time of all, which is time_us unless that is 0.
+
+    Raises PipelineError.
+    """
+    if not batch.num_rows:
+        return time_us
+    data = batch["data"].cast(pyarrow.large_binary())
     _check_sizes(data)
-    seconds = _seconds(rows["time"])
-    reqids = row_reqids(seconds, origin, _ranks(data))
-    with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
-        try:
-            log.reach(options.timeout_ms)
-            return log.update_many((value.as_py() for value in data), reqids=reqids)
-        except LogTimeout as error:
-            raise LogUnreachable(options.urls, options.cluster, error) from error
-        except UpdateExpired as error:
-            time = datetime.fromtimestamp(seconds, UTC).isoformat()
-            raise ReplayExpired(time, error.reason) from error
-
-
-def _gathered(options: WriteOptions, batches: Iterator[pyarrow.RecordBatch]) -> pyarrow.Table:
-    """All rows: a rank is known when all are."""
-    held: list[pyarrow.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size > options.partition_bytes:
-            raise PipelineError(
-                f"a partition has more than {options.partition_bytes} bytes, and all of it is held "
-                "in memory: repartition() the rows, or set the option partitionBytes higher"
-            )
-    return pyarrow.Table.from_batches(held) if held else pyarrow.table({"data": []})
+    found = _time_us(batch["time"])
+    if time_us and found != time_us:
+        raise SchemaError(SAME_TIME)
+    rows.add(data)
+    return found
 
 
 def _check_sizes(data: pyarrow.Array) -> None:
@@ -72,19 +78,10 @@ def _check_sizes(data: pyarrow.Array) -> None:
         )
 
 
-def _seconds(times: pyarrow.ChunkedArray) -> int:
-    """The time of the batch. Raises SchemaError when rows have different ones."""
+def _time_us(times: pyarrow.Array) -> int:
+    """The time of rows. Raises SchemaError when they have different ones."""
     found = pc.min_max(times.cast(pyarrow.timestamp("us", "UTC")).cast(pyarrow.int64())).as_py()
-    seconds = (found["min"] or 0) // MICROSECONDS
-    if times.null_count or found["min"] != found["max"] or not 0 < seconds < 1 << 32:
-        raise SchemaError(
-            "time is null or differs between rows: let it be current_timestamp(), which is the "
-            "same for all rows of a batch, also when the batch is repeated"
-        )
-    return int(seconds)
-
-
-def _ranks(data: pyarrow.Array) -> Iterator[int]:
-    """The place of each row among all of them in order."""
-    order = pc.array_sort_indices(data)
-    return iter(pc.array_sort_indices(order).to_pylist())  # Of a permutation: its inverse.
+    least = found["min"] or 0
+    if times.null_count or least != found["max"] or not 0 < least // MICROSECONDS < 1 << 32:
+        raise SchemaError(SAME_TIME)
+    return int(least)

@@ -12,7 +12,7 @@ COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
 ENTRIES_PER_PARTITION = 250_000
-PARTITION_BYTES = 256 << 20
+MEMORY_BYTES = 64 << 20
 
 Place = str | int | datetime
 
@@ -65,7 +65,7 @@ STREAM = (
     Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)),
     Option("maxBytesPerTrigger", size),
 )
-WRITE = (*BOTH, Option("partitionBytes", size, PARTITION_BYTES))
+WRITE = (*BOTH, Option("memoryBytes", size, MEMORY_BYTES))
 
 
 class ReadOptions(NamedTuple):
@@ -89,7 +89,7 @@ class WriteOptions(NamedTuple):
     urls: tuple[str, ...]
     cluster: str
     timeout_ms: int
-    partition_bytes: int
+    memory_bytes: int
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:

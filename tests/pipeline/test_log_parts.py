@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pyarrow
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kelek
-from kelek.pipeline import log_errors
+from kelek.pipeline import log_errors, log_rows
 from kelek.pipeline.errors import OptionError, PipelineError, SchemaError
 from kelek.pipeline.log_append import append
 from kelek.pipeline.log_offset import (
@@ -24,6 +25,7 @@ from kelek.pipeline.log_offset import (
 from kelek.pipeline.log_options import batch_options, stream_options, write_options
 from kelek.pipeline.log_read import LogView
 from kelek.pipeline.log_reqids import Origin, row_reqids
+from kelek.pipeline.log_rows import Rows
 from kelek.tests.clients.test_log import Cluster
 
 URL = "tcp://127.0.0.1:7201"
@@ -124,8 +126,9 @@ def options_of(cluster: Cluster, **others: str) -> dict[str, str]:
 
 
 def test_rows_that_are_written_again_are_appended_once(cluster: Cluster) -> None:
-    """In another order, among which equal ones; another partition's are others."""
-    options = write_options(options_of(cluster))
+    """In another order, among which equal ones, also from a file; another partition's are
+    others."""
+    options = write_options(options_of(cluster, memoryBytes="1k"))
     data: list[bytes | None] = [b"%d" % (number % 700) for number in range(1000)]
     assert append(options, Origin("q", 1, 0), rows(data)) == 1000
     assert append(options, Origin("q", 1, 0), rows(data[::-1])) == 1000
@@ -135,6 +138,41 @@ def test_rows_that_are_written_again_are_appended_once(cluster: Cluster) -> None
     assert len(cluster.world.log.records) == 2000
 
 
+@given(
+    st.lists(st.integers(0, 40).map(lambda number: b"%d" % number), min_size=1, max_size=300),
+    st.randoms(use_true_random=False),
+    st.sampled_from([1, 1 << 20]),
+)
+def test_ranks_do_not_depend_on_the_order(data: list[bytes], dice: Random, memory: int) -> None:
+    """Nor on how many buckets and chunks they are ordered by; each is there once."""
+
+    def ranked() -> list[tuple[int, bytes]]:
+        with Rows(memory) as held:
+            for first in range(0, len(data), 70):
+                held.add(pyarrow.array(data[first : first + 70], pyarrow.large_binary()))
+            assert list(held.data()) == data
+            return sorted(zip(held.ranks(), held.data(), strict=True))
+
+    before = ranked()
+    assert [rank for rank, _ in before] == list(range(len(data)))
+    dice.shuffle(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_rows, "BUCKET_BITS", 5)
+        patch.setattr(log_rows, "BUCKET_ROWS", 32)
+        patch.setattr(log_rows, "CHUNK_ROWS", 40)
+        assert ranked() == before
+
+
+def test_no_room_for_rows_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/none,{folder}")
+    with Rows(1000) as held:
+        folder.rmdir()
+        with pytest.raises(PipelineError, match=rf"kept in {folder}: No such .*spark\.local\.dir"):
+            held.add(pyarrow.array([bytes(2000)], pyarrow.large_binary()))
+
+
 @pytest.mark.parametrize(
     ("data", "times", "error", "words"),
     [
@@ -142,7 +180,7 @@ def test_rows_that_are_written_again_are_appended_once(cluster: Cluster) -> None
         ([b"a", b""], (), SchemaError, "0 to 1 bytes: an entry of the log has 1 to"),
         ([b"a", b"b"], (NOW, NOW + 1), SchemaError, r"let it be current_timestamp\(\)"),
         ([b"a", b"b"], (0, 0), SchemaError, r"let it be current_timestamp\(\)"),
-        ([bytes(5000)], (), PipelineError, r"repartition\(\) the rows, or set .* partitionBytes"),
+        ([b"a"] * 4, (NOW, NOW, NOW, NOW + 1), SchemaError, "differs between rows"),
     ],
 )
 def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
@@ -152,7 +190,7 @@ def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
     error: type[Exception],
     words: str,
 ) -> None:
-    options = write_options(options_of(cluster, partitionBytes="4k"))
+    options = write_options(options_of(cluster))
     with pytest.raises(error, match=words):
         append(options, Origin("q", 1, 0), rows(data, *times))
     assert not cluster.world.log.records
