@@ -244,11 +244,11 @@ class ZerodbServer(Actor):
         """Who does not read holds up nobody and fills no memory."""
         if self._clients is None:
             return
-        dropped, over = self._budget.send(self._clients, messages, skip)
+        unsent = self._budget.send(self._clients, messages, skip)
         self.check(self._clients)
-        self.counters["answers_dropped"] += dropped
-        self.counters["answers_refused"] += len(over)
-        for position in over:
+        self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
+        self.counters["answers_refused"] += len(unsent.over)
+        for position in unsent.over:
             self.session.refuse_answer(messages.message(position)[skip:])
 
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:

@@ -19,16 +19,24 @@ void klk_budget_close(struct klk_budget *budget);
 /* Bytes of messages to this client that libzmq holds. */
 uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routing_id, size_t size);
 
+/* Why a message was not sent. */
+enum klk_unsent {
+    KLK_UNSENT_OVER, /* it would bring what its client leaves unread above bytes_max */
+    KLK_UNSENT_FULL, /* the socket has no room for its client */
+    KLK_UNSENT_GONE, /* its client is not there; it has nothing behind skip */
+    KLK_UNSENT_REASONS
+};
+
 /* As klk_send with KLK_DROP, of messages whose first frame behind skip is a routing id. One that
  * would bring what its client leaves unread above bytes_max, where there is something already, is
  * not sent.
  *
- *   over       room for the number of each message: those that were not sent for that
- *   overs      out: how many they are
+ *   unsent     room for 2 numbers of each message: positions of those that were not sent, and why
+ *   unsents    out: how many they are
  *
  * Returns as klk_send. */
 int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
-                    uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *dropped,
-                    uint32_t *over, uint32_t *overs);
+                    uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *unsent,
+                    uint32_t *unsents);
 
 #endif

@@ -264,12 +264,13 @@ static int budget_send(struct klk_budget *budget, void *socket, const struct klk
 }
 
 int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
-                    uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *dropped,
-                    uint32_t *over, uint32_t *overs) {
-    *overs = 0;
+                    uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *unsent,
+                    uint32_t *unsents) {
+    *unsents = 0;
     for (; *position < out->messages; ++*position) {
         uint32_t first = out->firsts[*position] + skip, last = out->firsts[*position + 1] - 1;
         uint64_t bytes = first <= last ? out->offsets[last + 1] - out->offsets[first] : 0;
+        uint32_t reason = KLK_UNSENT_FULL;
         int error;
         if (bytes < KLK_BUDGET_BYTES_MIN || first == last) {
             error = send_message(socket, out, *position, skip);
@@ -278,16 +279,19 @@ int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_me
             uint32_t slot = budget_slot(budget, out->bytes + out->offsets[first], id_size);
             uint64_t queued = atomic_load(&budget->queued[slot]);
             if (queued && queued + bytes > bytes_max) {
-                over[(*overs)++] = *position;
-                continue;
+                error = EAGAIN;
+                reason = KLK_UNSENT_OVER;
+            } else {
+                error = budget_send(budget, socket, out, first, last, bytes, slot);
             }
-            error = budget_send(budget, socket, out, first, last, bytes, slot);
         }
         if (error && error != EAGAIN && error != EHOSTUNREACH && error != ENOMEM) {
             errno = error;
             return KLK_EOS;
         }
-        *dropped += error != 0;
+        if (!error) continue;
+        unsent[2 * *unsents] = *position;
+        unsent[2 * (*unsents)++ + 1] = error == EHOSTUNREACH ? KLK_UNSENT_GONE : reason;
     }
     return KLK_OK;
 }

@@ -10,8 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._native import ffi, lib
-from . import Arena, _os_error, backend, opened
-from .relay import send_messages
+from . import Arena, _os_error, _uncleared, backend, opened
 
 if TYPE_CHECKING:
     import zmq
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
 COUNTED_BYTES_MIN: int = lib.KLK_BUDGET_BYTES_MIN
 
 
-class Sent(NamedTuple):
-    """What became of messages."""
+class Unsent(NamedTuple):
+    """Positions of the messages that were not sent."""
 
-    dropped: int  # For want of room in the socket, or of a client.
-    over: list[int]  # Positions of those that were too much for their client: not sent.
+    over: list[int]  # Too much for what their client leaves unread.
+    full: list[int]  # The socket has no room for them.
+    gone: list[int]  # Their client is not there.
 
 
 class Budget:
@@ -45,17 +45,15 @@ class Budget:
             return self._tracked(routing_id)
         return int(lib.klk_budget_queued(self._budget, routing_id, len(routing_id)))
 
-    def send(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int = 0) -> Sent:
+    def send(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int = 0) -> Unsent:
         """Sends all that a client's budget and the socket have room for; it never blocks.
 
         skip   frames at the start of each message that stay here; a routing id follows
         """
-        if messages.size < COUNTED_BYTES_MIN:
-            return Sent(send_messages(socket, messages, 0, "drop", skip)[1], [])
         if backend() == "pyzmq":
             return self._send_pyzmq(socket, messages, skip)
-        position, dropped = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        over, overs = ffi.new("uint32_t[]", messages.count), ffi.new("uint32_t *")
+        position, unsents = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        unsent = _uncleared("uint32_t[]", 2 * messages.count)
         code = lib.klk_budget_send(
             self._budget,
             opened(socket),
@@ -63,13 +61,16 @@ class Budget:
             skip,
             self.bytes_max,
             position,
-            dropped,
-            over,
-            overs,
+            unsent,
+            unsents,
         )
         if code < 0:
             raise _os_error("zmq_msg_send")
-        return Sent(dropped[0], list(over[0 : overs[0]]))
+        found = Unsent([], [], [])
+        numbers = ffi.unpack(unsent, 2 * unsents[0]) if unsents[0] else ()
+        for place, reason in zip(numbers[::2], numbers[1::2], strict=True):
+            found[reason].append(place)
+        return found
 
     # ---- without libzmq's symbols ----
 
@@ -79,25 +80,25 @@ class Budget:
             self._trackers[routing_id] = left
         return sum(size for _, size in left)
 
-    def _send_pyzmq(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int) -> Sent:
+    def _send_pyzmq(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int) -> Unsent:
         from zmq import DONTWAIT, ZMQError
 
         socket.copy_threshold = 0  # What is copied is not tracked.
-        dropped, over = 0, []
+        found = Unsent([], [], [])
         for position in range(messages.count):
             frames = messages.message(position)[skip:]
             size = sum(map(len, frames))
             queued = self._tracked(frames[0]) if size >= COUNTED_BYTES_MIN else 0
             if queued and queued + size > self.bytes_max:
-                over.append(position)
+                found.over.append(position)
                 continue
             try:
                 tracker = socket.send_multipart(frames, DONTWAIT, copy=False, track=True)
             except ZMQError as error:
                 if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
                     raise OSError(error.errno, str(error)) from error
-                dropped += 1
+                (found.full if error.errno == errno.EAGAIN else found.gone).append(position)
             else:
                 if size >= COUNTED_BYTES_MIN:
                     self._trackers.setdefault(frames[0], []).append((tracker, size))
-        return Sent(dropped, over)
+        return found

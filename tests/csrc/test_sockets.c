@@ -278,7 +278,7 @@ static void test_budget(void) {
     enum { SIZE = 20000, MESSAGES = 4 };
     struct klk_messages out = messages_new(MESSAGES * SIZE, 2 * MESSAGES);
     struct klk_budget *budget = klk_budget_open(7);
-    uint32_t position = 0, dropped = 0, overs = 0, over[MESSAGES];
+    uint32_t position = 0, unsents = 0, unsent[2 * MESSAGES];
     memset(out.bytes, 'a', MESSAGES * SIZE);
     for (uint32_t m = 0; m < MESSAGES; m++) {
         out.offsets[2 * m + 1] = m * SIZE + 1;
@@ -292,25 +292,28 @@ static void test_budget(void) {
     steps[3].error = EHOSTUNREACH;
     steps[5].error = EAGAIN;
     step_next = 0, step_count = 6;
-    CHECK(klk_budget_send(budget, steps, &out, 0, 2 * SIZE, &position, &dropped, over, &overs) ==
+    CHECK(klk_budget_send(budget, steps, &out, 0, 2 * SIZE, &position, unsent, &unsents) ==
           KLK_OK);
-    CHECK(position == MESSAGES && dropped == 2 && overs == 0 && held_count == 2);
+    CHECK(position == MESSAGES && unsents == 2 && held_count == 2);
+    CHECK(unsent[0] == 1 && unsent[1] == KLK_UNSENT_GONE);
+    CHECK(unsent[2] == 2 && unsent[3] == KLK_UNSENT_FULL);
     CHECK(klk_budget_queued(budget, (const uint8_t *)"a", 1) == 2 * SIZE);
-    position = dropped = 0;
-    CHECK(klk_budget_send(budget, steps, &out, 0, 2 * SIZE, &position, &dropped, over, &overs) ==
+    position = 0;
+    CHECK(klk_budget_send(budget, steps, &out, 0, 2 * SIZE, &position, unsent, &unsents) ==
           KLK_OK);
-    CHECK(dropped == 0 && overs == MESSAGES && over[3] == 3 && held_count == 2);
+    CHECK(unsents == MESSAGES && held_count == 2);
+    CHECK(unsent[6] == 3 && unsent[7] == KLK_UNSENT_OVER);
     klk_budget_close(budget); /* It must live until the last of them is done with. */
     while (held_count) zmq_msg_close(&held[--held_count]);
     budget = klk_budget_open(7);
     position = 3;
-    CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, &dropped, over, &overs) == KLK_OK);
-    CHECK(overs == 0 && held_count == 1);
+    CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, unsent, &unsents) == KLK_OK);
+    CHECK(unsents == 0 && held_count == 1);
     zmq_msg_close(&held[--held_count]);
     CHECK(klk_budget_queued(budget, (const uint8_t *)"a", 1) == 0);
     position = 3, step_count = 1, step_next = 0;
     steps[0].error = ENOTSOCK;
-    CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, &dropped, over, &overs) == KLK_EOS);
+    CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, unsent, &unsents) == KLK_EOS);
     klk_budget_close(budget);
     messages_free(&out);
 }
