@@ -1,0 +1,596 @@
+/* Requests, workers and clients of a broker: who waits for whom. exchange_wire.c moves messages. */
+#include "exchange_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLE_MIN = 64, REQUEST_OVERHEAD = sizeof(struct request) + 64 };
+
+/* ---- tables ---- */
+
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, const uint8_t *name,
+                           uint32_t size) {
+    uint64_t word, hash = mix(exchange->setup.seed ^ seed, size);
+    for (; size >= sizeof word; size -= (uint32_t)sizeof word, name += sizeof word) {
+        memcpy(&word, name, sizeof word);
+        hash = mix(hash, word);
+    }
+    word = 0;
+    memcpy(&word, name, size);
+    hash = mix(hash, word) * 0xff51afd7ed558ccdu;
+    return hash ^ hash >> 32;
+}
+
+static int table_open(struct table *table) {
+    table->buckets = calloc(TABLE_MIN, sizeof *table->buckets);
+    table->size = TABLE_MIN;
+    return table->buckets != NULL;
+}
+
+/* Twice the buckets; without memory the chains get longer. */
+static void table_grow(struct table *table) {
+    uint32_t size = 2 * table->size;
+    struct node **buckets = calloc(size, sizeof *buckets);
+    if (!buckets) return;
+    for (uint32_t i = 0; i < table->size; i++) {
+        for (struct node *node = table->buckets[i], *next; node; node = next) {
+            next = node->next;
+            node->next = buckets[node->hash & (size - 1)];
+            buckets[node->hash & (size - 1)] = node;
+        }
+    }
+    free(table->buckets);
+    table->buckets = buckets;
+    table->size = size;
+}
+
+static void table_add(struct table *table, struct node *node) {
+    if (table->count >= table->size && table->size < 1u << 30) table_grow(table);
+    struct node **bucket = &table->buckets[node->hash & (table->size - 1)];
+    node->next = *bucket;
+    *bucket = node;
+    table->count++;
+}
+
+static void table_remove(struct table *table, struct node *node) {
+    struct node **at = &table->buckets[node->hash & (table->size - 1)];
+    while (*at != node) at = &(*at)->next;
+    *at = node->next;
+    table->count--;
+}
+
+static struct node *table_first(const struct table *table, uint64_t hash) {
+    return table->buckets[hash & (table->size - 1)];
+}
+
+static void name_set(struct name *name, const uint8_t *bytes, uint32_t size) {
+    name->size = (uint8_t)size;
+    memcpy(name->bytes, bytes, size);
+}
+
+static int name_is(const struct name *name, const uint8_t *bytes, uint32_t size) {
+    return name->size == size && memcmp(name->bytes, bytes, size) == 0;
+}
+
+/* ---- services ---- */
+
+struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
+                                 uint32_t size) {
+    uint64_t hash = klk_exchange_hash(exchange, 1, name, size);
+    for (struct node *node = table_first(&exchange->services, hash); node; node = node->next) {
+        struct service *service = KLK_OF(node, struct service, node);
+        if (node->hash == hash && name_is(&service->name, name, size)) return service;
+    }
+    return NULL;
+}
+
+struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size) {
+    struct service *service = klk_service_find(exchange, name, size);
+    if (service || exchange->services.count >= exchange->setup.services_max) return service;
+    service = calloc(1, sizeof *service);
+    if (!service) return NULL;
+    name_set(&service->name, name, size);
+    klk_link_alone(&service->dirty);
+    klk_link_alone(&service->ready);
+    klk_link_alone(&service->lines);
+    klk_link_alone(&service->again);
+    service->node.hash = klk_exchange_hash(exchange, 1, name, size);
+    table_add(&exchange->services, &service->node);
+    return service;
+}
+
+void klk_service_settle(struct klk_exchange *exchange, struct service *service) {
+    if (service->workers || service->waiting || service->working) return;
+    klk_link_cut(&service->dirty);
+    table_remove(&exchange->services, &service->node);
+    free(service);
+}
+
+/* There may be something to dispatch now. */
+static void service_wake(struct klk_exchange *exchange, struct service *service) {
+    if (klk_link_is_alone(&service->dirty)) klk_link_before(&service->dirty, &exchange->dirty);
+}
+
+/* ---- clients ---- */
+
+struct client *klk_client_find(const struct klk_exchange *exchange, const uint8_t *id,
+                               uint32_t size) {
+    uint64_t hash = klk_exchange_hash(exchange, 2, id, size);
+    for (struct node *node = table_first(&exchange->clients, hash); node; node = node->next) {
+        struct client *client = KLK_OF(node, struct client, node);
+        if (node->hash == hash && name_is(&client->id, id, size)) return client;
+    }
+    return NULL;
+}
+
+struct client *klk_client_get(struct klk_exchange *exchange, const uint8_t *id, uint32_t size) {
+    struct client *client = klk_client_find(exchange, id, size);
+    if (client) return client;
+    client = calloc(1, sizeof *client);
+    if (!client) return NULL;
+    name_set(&client->id, id, size);
+    klk_link_alone(&client->lines);
+    client->node.hash = klk_exchange_hash(exchange, 2, id, size);
+    table_add(&exchange->clients, &client->node);
+    return client;
+}
+
+void klk_client_settle(struct klk_exchange *exchange, struct client *client) {
+    if (client->inflight) return;
+    table_remove(&exchange->clients, &client->node);
+    free(client);
+}
+
+/* The line of a client for a service, found or made. */
+static struct line *line_get(struct client *client, struct service *service) {
+    for (struct link *at = client->lines.next; at != &client->lines; at = at->next) {
+        struct line *line = KLK_OF(at, struct line, of_client);
+        if (line->service == service) return line;
+    }
+    struct line *line = malloc(sizeof *line);
+    if (!line) return NULL;
+    line->service = service;
+    line->client = client;
+    klk_link_alone(&line->requests);
+    klk_link_before(&line->of_service, &service->lines);
+    klk_link_before(&line->of_client, &client->lines);
+    return line;
+}
+
+static void line_settle(struct line *line) {
+    if (!klk_link_is_alone(&line->requests)) return;
+    klk_link_cut(&line->of_service);
+    klk_link_cut(&line->of_client);
+    free(line);
+}
+
+/* ---- requests ---- */
+
+static uint64_t request_hash(const struct klk_exchange *exchange, const struct client *client,
+                             const uint8_t *id, uint32_t size) {
+    return klk_exchange_hash(exchange, client->node.hash, id, size);
+}
+
+struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
+                                 const uint8_t *id, uint32_t size) {
+    uint64_t hash = request_hash(exchange, client, id, size);
+    for (struct node *node = table_first(&exchange->requests, hash); node; node = node->next) {
+        struct request *request = KLK_OF(node, struct request, node);
+        if (node->hash != hash || request->client != client || request->id_size != size) continue;
+        if (memcmp(klk_request_id(request), id, size) == 0) return request;
+    }
+    return NULL;
+}
+
+uint64_t klk_asked_bytes(const struct klk_asked *asked) {
+    uint64_t body = asked->offsets[asked->frames] - asked->offsets[0];
+    return REQUEST_OVERHEAD + body + asked->id_size + 4ull * asked->frames;
+}
+
+/* It begins to wait; who waits longest expires first. */
+static void request_wait(struct klk_exchange *exchange, struct request *request) {
+    struct service *service = request->service;
+    klk_link_before(&request->waiting, &exchange->waiting);
+    service->waiting++;
+    service->bytes += request->bytes;
+    service_wake(exchange, service);
+}
+
+static void request_wait_no_more(struct request *request) {
+    klk_link_cut(&request->waiting);
+    request->service->waiting--;
+    request->service->bytes -= request->bytes;
+    klk_link_cut(&request->place);
+    if (request->line) line_settle(request->line);
+    request->line = NULL;
+}
+
+struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_asked *asked) {
+    uint32_t body_size = asked->offsets[asked->frames] - asked->offsets[0];
+    struct line *line = line_get(asked->client, asked->service);
+    if (!line) return NULL;
+    struct request *request =
+        malloc(sizeof *request + 4 * (size_t)asked->frames + body_size + asked->id_size);
+    if (!request) {
+        line_settle(line);
+        return NULL;
+    }
+    *request = (struct request){.client = asked->client,
+                                .service = asked->service,
+                                .line = line,
+                                .number = ++exchange->number,
+                                .bytes = klk_asked_bytes(asked),
+                                .expires_ms = asked->expires_ms,
+                                .deadline_ms = asked->deadline_ms,
+                                .body_size = body_size,
+                                .frames = asked->frames,
+                                .framing = asked->framing,
+                                .id_size = (uint8_t)asked->id_size};
+    for (uint32_t i = 0; i < asked->frames; i++)
+        request->sizes[i] = asked->offsets[i + 1] - asked->offsets[i];
+    if (body_size) memcpy(klk_request_body(request), asked->body, body_size);
+    memcpy(klk_request_id(request), asked->id, asked->id_size);
+    request->node.hash = request_hash(exchange, asked->client, asked->id, asked->id_size);
+    table_add(&exchange->requests, &request->node);
+    klk_link_alone(&request->waiting);
+    klk_link_before(&request->place, &line->requests);
+    exchange->bytes += request->bytes;
+    asked->client->inflight++;
+    request_wait(exchange, request);
+    return request;
+}
+
+void klk_request_assign(struct klk_exchange *exchange, struct request *request,
+                        struct worker *worker) {
+    (void)exchange;
+    struct line *line = request->line;
+    if (line) klk_link_last(&line->of_service, &request->service->lines); /* The next one's turn. */
+    request_wait_no_more(request);
+    request->worker = worker;
+    klk_link_before(&request->place, &worker->requests);
+    request->service->working++;
+    worker->load++;
+    if (worker->load < worker->window)
+        klk_link_last(&worker->ready, &worker->service->ready);
+    else
+        klk_link_cut(&worker->ready);
+}
+
+/* Its worker is not busy with it any more. */
+static void request_leave_worker(struct klk_exchange *exchange, struct request *request) {
+    struct worker *worker = request->worker;
+    klk_link_cut(&request->place);
+    request->worker = NULL;
+    request->service->working--;
+    if (worker->load-- == worker->window) {
+        klk_link_before(&worker->ready, &worker->service->ready);
+        service_wake(exchange, worker->service);
+    }
+}
+
+static void collected_free(struct klk_exchange *exchange, struct request *request) {
+    struct collected *collected = request->collected;
+    if (!collected) return;
+    exchange->bytes -= collected->bytes_max;
+    free(collected->bytes);
+    free(collected->sizes);
+    free(collected);
+    request->collected = NULL;
+}
+
+void klk_request_end(struct klk_exchange *exchange, struct request *request) {
+    struct client *client = request->client;
+    struct service *service = request->service;
+    if (request->worker)
+        request_leave_worker(exchange, request);
+    else
+        request_wait_no_more(request);
+    collected_free(exchange, request);
+    table_remove(&exchange->requests, &request->node);
+    exchange->bytes -= request->bytes;
+    free(request);
+    client->inflight--;
+    klk_client_settle(exchange, client);
+    klk_service_settle(exchange, service);
+}
+
+/* Back among those that wait: behind older ones, in front of all that no worker has had. */
+static void request_return(struct klk_exchange *exchange, struct request *request, int64_t now_ms) {
+    struct link *at = &request->service->again;
+    collected_free(exchange, request);
+    request_leave_worker(exchange, request);
+    request->expires_ms = now_ms + exchange->setup.request_ttl_ms;
+    while (at->prev != &request->service->again &&
+           KLK_OF(at->prev, struct request, place)->number > request->number)
+        at = at->prev;
+    klk_link_before(&request->place, at);
+    request_wait(exchange, request);
+}
+
+/* ---- PARTIALs of clients that want one answer ---- */
+
+static int collected_fit(struct klk_exchange *exchange, struct collected *collected, uint64_t size,
+                         uint32_t frames) {
+    /* Each frame counts with its size's four bytes, so that empty ones are bounded, too. */
+    uint64_t need = collected->used + size + 4ull * ((uint64_t)collected->frames + frames);
+    uint64_t room = exchange->setup.bytes_max - exchange->bytes + collected->bytes_max;
+    if (need > exchange->setup.collected_bytes_max || need > room) return 0;
+    if (need > collected->bytes_max) {
+        uint64_t bytes_max = 2 * need < room ? 2 * need : need;
+        uint8_t *bytes = realloc(collected->bytes, bytes_max);
+        if (!bytes) return 0;
+        exchange->bytes += bytes_max - collected->bytes_max;
+        collected->bytes = bytes;
+        collected->bytes_max = bytes_max;
+    }
+    if (collected->frames + frames > collected->frames_max) {
+        uint32_t frames_max = 2 * (collected->frames + frames);
+        uint32_t *sizes = realloc(collected->sizes, 4 * (size_t)frames_max);
+        if (!sizes) return 0;
+        collected->sizes = sizes;
+        collected->frames_max = frames_max;
+    }
+    return 1;
+}
+
+void klk_request_collect(struct klk_exchange *exchange, struct request *request,
+                         const uint8_t *bytes, const uint32_t *offsets, uint32_t frames) {
+    struct collected *collected = request->collected;
+    uint64_t size = offsets[frames] - offsets[0];
+    if (!collected) collected = request->collected = calloc(1, sizeof *collected);
+    if (!collected || collected->is_over) return;
+    if (!collected_fit(exchange, collected, size, frames)) {
+        collected->is_over = 1;
+        return;
+    }
+    if (size) memcpy(collected->bytes + collected->used, bytes, size);
+    for (uint32_t i = 0; i < frames; i++)
+        collected->sizes[collected->frames++] = offsets[i + 1] - offsets[i];
+    collected->used += size;
+}
+
+/* ---- workers ---- */
+
+struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_t *id,
+                               uint32_t size) {
+    uint64_t hash = klk_exchange_hash(exchange, 3, id, size);
+    for (struct node *node = table_first(&exchange->workers, hash); node; node = node->next) {
+        struct worker *worker = KLK_OF(node, struct worker, node);
+        if (node->hash == hash && name_is(&worker->id, id, size)) return worker;
+    }
+    return NULL;
+}
+
+void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms) {
+    worker->heard_ms = now_ms;
+    klk_link_last(&worker->heard, &exchange->heard);
+}
+
+int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
+                            const uint8_t *service_name, uint32_t service_size, uint32_t framing,
+                            uint32_t window, int wants_deadline, int64_t now_ms) {
+    if (!id_size || id_size > KLK_EXCHANGE_NAME_MAX || !service_size) return KLK_EINVAL;
+    if (service_size > KLK_EXCHANGE_NAME_MAX || framing > KLK_FRAMING_MDP2) return KLK_EINVAL;
+    if (!window || window > KLK_EXCHANGE_WINDOW_MAX) return KLK_EINVAL;
+    if (klk_worker_find(exchange, id, id_size)) return KLK_EINVAL;
+    struct service *service = klk_service_get(exchange, service_name, service_size);
+    if (!service) return KLK_ESPACE;
+    struct worker *worker = calloc(1, sizeof *worker);
+    if (!worker) {
+        klk_service_settle(exchange, service);
+        return KLK_ESPACE;
+    }
+    name_set(&worker->id, id, id_size);
+    worker->service = service;
+    worker->framing = (uint8_t)framing;
+    worker->window = framing == KLK_FRAMING_TEXT ? window : 1;
+    worker->wants_deadline = wants_deadline != 0;
+    worker->heard_ms = worker->sent_ms = now_ms;
+    worker->node.hash = klk_exchange_hash(exchange, 3, id, id_size);
+    table_add(&exchange->workers, &worker->node);
+    klk_link_alone(&worker->requests);
+    klk_link_before(&worker->heard, &exchange->heard);
+    klk_link_before(&worker->ready, &service->ready);
+    service->workers++;
+    service_wake(exchange, service);
+    return KLK_OK;
+}
+
+int64_t klk_exchange_worker_end(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
+                                int64_t now_ms) {
+    struct worker *worker = klk_worker_find(exchange, id, id_size);
+    if (!worker) return KLK_EINVAL;
+    struct service *service = worker->service;
+    int64_t count = 0;
+    while (!klk_link_is_alone(&worker->requests)) {
+        struct request *request = KLK_OF(worker->requests.next, struct request, place);
+        if (request->client->is_gone) {
+            klk_request_end(exchange, request);
+            exchange->counters[KLK_EXCHANGE_CANCELLED]++;
+            continue;
+        }
+        request_return(exchange, request, now_ms);
+        exchange->counters[KLK_EXCHANGE_RESENT]++;
+        count++;
+    }
+    klk_link_cut(&worker->ready);
+    klk_link_cut(&worker->heard);
+    table_remove(&exchange->workers, &worker->node);
+    free(worker);
+    service->workers--;
+    klk_service_settle(exchange, service);
+    return count;
+}
+
+uint32_t klk_exchange_silent(const struct klk_exchange *exchange, int64_t before_ms, uint8_t *id) {
+    if (klk_link_is_alone(&exchange->heard)) return 0;
+    const struct worker *worker = KLK_OF(exchange->heard.next, struct worker, heard);
+    if (worker->heard_ms >= before_ms) return 0;
+    memcpy(id, worker->id.bytes, worker->id.size);
+    return worker->id.size;
+}
+
+int64_t klk_exchange_heard_ms(const struct klk_exchange *exchange) {
+    if (klk_link_is_alone(&exchange->heard)) return -1;
+    return KLK_OF(exchange->heard.next, struct worker, heard)->heard_ms;
+}
+
+int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
+    if (klk_link_is_alone(&exchange->waiting)) return -1;
+    return KLK_OF(exchange->waiting.next, struct request, waiting)->expires_ms;
+}
+
+uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
+                                 uint32_t id_size) {
+    struct client *client = klk_client_find(exchange, id, id_size);
+    uint32_t count = 0;
+    if (!client) return 0;
+    client->is_gone = 1;
+    client->inflight++; /* Kept until all is done. */
+    while (!klk_link_is_alone(&client->lines)) {
+        struct line *line = KLK_OF(client->lines.next, struct line, of_client);
+        klk_request_end(exchange, KLK_OF(line->requests.next, struct request, place));
+        exchange->counters[KLK_EXCHANGE_CANCELLED]++;
+        count++;
+    }
+    client->inflight--;
+    klk_client_settle(exchange, client);
+    return count;
+}
+
+/* ---- the whole ---- */
+
+struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
+    if (!setup->inflight_max || !setup->services_max || !setup->request_ttl_ms) return NULL;
+    if (!setup->client_header_size || setup->client_header_size > KLK_EXCHANGE_NAME_MAX ||
+        !setup->worker_header_size || setup->worker_header_size > KLK_EXCHANGE_NAME_MAX ||
+        !setup->deadline_header_size || setup->deadline_header_size > KLK_EXCHANGE_NAME_MAX)
+        return NULL;
+    struct klk_exchange *exchange = calloc(1, sizeof *exchange);
+    if (!exchange) return NULL;
+    exchange->setup = *setup;
+    klk_link_alone(&exchange->dirty);
+    klk_link_alone(&exchange->waiting);
+    klk_link_alone(&exchange->heard);
+    if (!table_open(&exchange->services) || !table_open(&exchange->clients) ||
+        !table_open(&exchange->requests) || !table_open(&exchange->workers)) {
+        klk_exchange_close(exchange);
+        return NULL;
+    }
+    return exchange;
+}
+
+static void nodes_free(struct table *table) {
+    for (uint32_t i = 0; table->buckets && i < table->size; i++) {
+        for (struct node *node = table->buckets[i], *next; node; node = next) {
+            next = node->next;
+            free(node); /* The first member of what it is in. */
+        }
+    }
+    free(table->buckets);
+}
+
+void klk_exchange_close(struct klk_exchange *exchange) {
+    if (!exchange) return;
+    for (uint32_t i = 0; exchange->requests.buckets && i < exchange->requests.size; i++) {
+        for (struct node *node = exchange->requests.buckets[i]; node; node = node->next) {
+            struct request *request = KLK_OF(node, struct request, node);
+            if (request->line) {
+                klk_link_cut(&request->place);
+                line_settle(request->line);
+            }
+            collected_free(exchange, request);
+        }
+    }
+    nodes_free(&exchange->requests);
+    nodes_free(&exchange->workers);
+    nodes_free(&exchange->clients);
+    nodes_free(&exchange->services);
+    free(exchange);
+}
+
+int klk_exchange_refusal(struct klk_exchange *exchange, int refusal, const uint8_t *data,
+                         uint32_t size) {
+    if (refusal < 0 || refusal >= KLK_REFUSALS) return KLK_EINVAL;
+    if (size > sizeof exchange->refusals[0]) return KLK_EINVAL;
+    memcpy(exchange->refusals[refusal], data, size);
+    exchange->refusal_sizes[refusal] = size;
+    return KLK_OK;
+}
+
+const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange) {
+    return exchange->counters;
+}
+
+uint64_t klk_exchange_held(const struct klk_exchange *exchange, uint64_t *bytes) {
+    *bytes = exchange->bytes;
+    return exchange->requests.count;
+}
+
+/* Since when the first request of a list waits. */
+static int64_t first_ms(const struct link *requests, int64_t ttl_ms) {
+    return KLK_OF(requests->next, struct request, place)->expires_ms - ttl_ms;
+}
+
+static void service_tell(const struct klk_exchange *exchange, const struct service *service,
+                         struct klk_service_info *info) {
+    int64_t ttl_ms = exchange->setup.request_ttl_ms;
+    *info = (struct klk_service_info){.bytes = service->bytes,
+                                      .done = service->done,
+                                      .oldest_ms = -1,
+                                      .workers = service->workers,
+                                      .waiting = service->waiting,
+                                      .working = service->working,
+                                      .name_size = service->name.size};
+    memcpy(info->name, service->name.bytes, service->name.size);
+    if (!klk_link_is_alone(&service->again))
+        info->oldest_ms = first_ms(&service->again, ttl_ms);
+    for (const struct link *at = service->lines.next; at != &service->lines; at = at->next) {
+        int64_t since_ms = first_ms(&KLK_OF(at, struct line, of_service)->requests, ttl_ms);
+        if (info->oldest_ms < 0 || since_ms < info->oldest_ms) info->oldest_ms = since_ms;
+    }
+}
+
+int klk_exchange_service(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size,
+                         struct klk_service_info *info) {
+    if (!size || size > KLK_EXCHANGE_NAME_MAX) return KLK_EINVAL;
+    const struct service *service = klk_service_find(exchange, name, size);
+    if (!service) return KLK_EINVAL;
+    service_tell(exchange, service, info);
+    return KLK_OK;
+}
+
+uint32_t klk_exchange_services(const struct klk_exchange *exchange, struct klk_service_info *infos,
+                               uint32_t room) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < exchange->services.size; i++)
+        for (struct node *node = exchange->services.buckets[i]; node && count < room;
+             node = node->next)
+            service_tell(exchange, KLK_OF(node, struct service, node), &infos[count++]);
+    return exchange->services.count;
+}
+
+uint32_t klk_exchange_workers(const struct klk_exchange *exchange, struct klk_worker_info *infos,
+                              uint32_t room) {
+    uint32_t count = 0;
+    for (const struct link *at = exchange->heard.next; at != &exchange->heard && count < room;
+         at = at->next) {
+        const struct worker *worker = KLK_OF(at, struct worker, heard);
+        struct klk_worker_info *info = &infos[count++];
+        *info = (struct klk_worker_info){.done = worker->done,
+                                         .heard_ms = worker->heard_ms,
+                                         .window = worker->window,
+                                         .load = worker->load,
+                                         .framing = worker->framing,
+                                         .id_size = worker->id.size,
+                                         .service_size = worker->service->name.size};
+        memcpy(info->id, worker->id.bytes, worker->id.size);
+        memcpy(info->service, worker->service->name.bytes, worker->service->name.size);
+    }
+    return exchange->workers.count;
+}

@@ -1,0 +1,211 @@
+/* What an exchange holds: for the C files, not for cffi.
+ *
+ * A request waits in a line (of one client for one service), or among those taken back from a
+ * worker that is gone (again), or is in work at a worker: it is in exactly one of these lists. */
+#ifndef KLK_EXCHANGE_STATE_H
+#define KLK_EXCHANGE_STATE_H
+#include "exchange.h"
+
+/* A place in a list whose head is a link, too; alone it points to itself. */
+struct link {
+    struct link *next;
+    struct link *prev;
+};
+
+/* What a table finds by hash and name. */
+struct node {
+    struct node *next;
+    uint64_t hash;
+};
+
+struct table {
+    struct node **buckets; /* a power of two of them */
+    uint32_t size;
+    uint32_t count;
+};
+
+struct name {
+    uint8_t size;
+    uint8_t bytes[KLK_EXCHANGE_NAME_MAX];
+};
+
+struct service {
+    struct node node;
+    struct link dirty; /* of all that may have something to dispatch */
+    struct link ready; /* workers with room, the one that has had it the longest first */
+    struct link lines; /* with requests, the one whose turn it is first */
+    struct link again; /* requests taken back, the oldest first */
+    uint64_t bytes;
+    uint64_t done;
+    uint32_t workers;
+    uint32_t waiting;
+    uint32_t working;
+    struct name name;
+};
+
+struct client {
+    struct node node;
+    struct link lines;
+    uint32_t inflight;
+    uint32_t is_gone;
+    struct name id;
+};
+
+struct line {
+    struct link of_service;
+    struct link of_client;
+    struct link requests;
+    struct service *service;
+    struct client *client;
+};
+
+struct worker {
+    struct node node;
+    struct link ready; /* alone while it has no room */
+    struct link heard; /* of all, by when they were heard */
+    struct link requests;
+    struct service *service;
+    uint64_t done;
+    int64_t heard_ms;
+    int64_t sent_ms;
+    uint32_t window;
+    uint32_t load;
+    uint8_t framing;
+    uint8_t wants_deadline;
+    struct name id;
+};
+
+/* PARTIALs that a client of RFC 7 gets in front of the last answer. */
+struct collected {
+    uint8_t *bytes;
+    uint32_t *sizes;
+    uint32_t frames;
+    uint32_t frames_max;
+    uint64_t used;
+    uint64_t bytes_max;
+    int is_over;
+};
+
+struct request {
+    struct node node;
+    struct link place;   /* in a line, in `again`, or of its worker */
+    struct link waiting; /* of all that wait, by when they expire; alone in work */
+    struct client *client;
+    struct service *service;
+    struct worker *worker; /* NULL while it waits */
+    struct line *line;     /* NULL in `again` and in work */
+    struct collected *collected;
+    uint64_t number;  /* their order */
+    uint64_t bytes;   /* that it costs */
+    int64_t expires_ms;
+    int64_t deadline_ms; /* of its client; INT64_MAX: none */
+    uint32_t body_size;
+    uint32_t frames;
+    uint8_t framing; /* of its client */
+    uint8_t id_size;
+    /* u32 sizes of the frames, their bytes, the id */
+    uint32_t sizes[];
+};
+
+struct klk_exchange {
+    struct klk_exchange_setup setup;
+    struct table services;
+    struct table clients;
+    struct table requests;
+    struct table workers;
+    struct link dirty;
+    struct link waiting;
+    struct link heard;
+    uint64_t number;
+    uint64_t bytes;
+    uint64_t counters[KLK_EXCHANGE_COUNTERS];
+    uint32_t refusal_sizes[KLK_REFUSALS];
+    uint8_t refusals[KLK_REFUSALS][512];
+};
+
+#define KLK_OF(link, type, member) ((type *)(void *)((char *)(link) - offsetof(type, member)))
+
+static inline void klk_link_alone(struct link *link) { link->next = link->prev = link; }
+
+static inline int klk_link_is_alone(const struct link *link) { return link->next == link; }
+
+static inline void klk_link_cut(struct link *link) {
+    link->prev->next = link->next;
+    link->next->prev = link->prev;
+    klk_link_alone(link);
+}
+
+/* In front of another one; of a list's head: at its end. */
+static inline void klk_link_before(struct link *link, struct link *other) {
+    link->next = other;
+    link->prev = other->prev;
+    other->prev->next = link;
+    other->prev = link;
+}
+
+static inline void klk_link_last(struct link *link, struct link *head) {
+    klk_link_cut(link);
+    klk_link_before(link, head);
+}
+
+static inline uint8_t *klk_request_body(struct request *request) {
+    return (uint8_t *)(request->sizes + request->frames);
+}
+
+static inline uint8_t *klk_request_id(struct request *request) {
+    return klk_request_body(request) + request->body_size;
+}
+
+uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, const uint8_t *name,
+                           uint32_t size);
+
+struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
+                                 uint32_t size);
+/* Finds or makes it; NULL: no memory, or too many. */
+struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
+/* A service without workers and requests is nothing that need be kept. */
+void klk_service_settle(struct klk_exchange *exchange, struct service *service);
+
+struct client *klk_client_find(const struct klk_exchange *exchange, const uint8_t *id,
+                               uint32_t size);
+struct client *klk_client_get(struct klk_exchange *exchange, const uint8_t *id, uint32_t size);
+/* A client without requests is nothing that need be kept. */
+void klk_client_settle(struct klk_exchange *exchange, struct client *client);
+
+struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_t *id,
+                               uint32_t size);
+/* It was heard. */
+void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms);
+
+struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
+                                 const uint8_t *id, uint32_t size);
+
+/* What a new request is made of. */
+struct klk_asked {
+    struct client *client;
+    struct service *service;
+    const uint8_t *id;
+    uint32_t id_size;
+    const uint8_t *body;
+    const uint32_t *offsets; /* of its frames, and where the last one ends */
+    uint32_t frames;
+    uint8_t framing;
+    int64_t deadline_ms;
+    int64_t expires_ms;
+};
+
+/* Bytes that such a request costs. */
+uint64_t klk_asked_bytes(const struct klk_asked *asked);
+/* Puts it in line; NULL: no memory. */
+struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_asked *asked);
+/* Gives it to a worker that has room. */
+void klk_request_assign(struct klk_exchange *exchange, struct request *request,
+                        struct worker *worker);
+/* It is answered, or never will be: its worker has room again. Its client and service may go. */
+void klk_request_end(struct klk_exchange *exchange, struct request *request);
+
+/* Frames of a PARTIAL are kept for the client of RFC 7. */
+void klk_request_collect(struct klk_exchange *exchange, struct request *request,
+                         const uint8_t *bytes, const uint32_t *offsets, uint32_t frames);
+
+#endif

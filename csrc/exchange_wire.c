@@ -1,0 +1,544 @@
+/* The messages of a broker: parsed, forwarded and answered without an object for each.
+ *
+ * Frames, behind the routing id (docs/protocols/majordomo.md):
+ *
+ *   the text    client: header, command, service, id, body ..
+ *               worker: header, command, address, empty, id, [deadline], body ..
+ *   RFC 7       client: empty, header, service, body ..
+ *               worker: empty, header, command, address, empty, body ..
+ *   RFC 18      client: header, command, service, body ..
+ *               worker: header, command, address, empty, body .. */
+#include "exchange_state.h"
+
+#include <string.h>
+
+#include "messages.h"
+
+enum { PING_BYTES = 4, DEADLINE_BYTES = 8 };
+enum client_command { CLIENT_REQUEST = 1, CLIENT_PARTIAL = 2, CLIENT_FINAL = 3 };
+
+/* What a worker's message is, whatever it is called in its framing. */
+enum action {
+    ACT_NONE,
+    ACT_READY,
+    ACT_PARTIAL,
+    ACT_FINAL,
+    ACT_HEARTBEAT,
+    ACT_PING,
+    ACT_DISCONNECT
+};
+
+static const uint8_t REQUEST_COMMAND = 2; /* To a worker, in all framings. */
+static const uint8_t HEARTBEATS[] = {0, 4, 5};
+static const uint8_t ACTIONS[][7] = {
+    {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_NONE, ACT_DISCONNECT},
+    {ACT_NONE, ACT_READY, ACT_NONE, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT, ACT_NONE},
+    {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT},
+};
+static const char *const MDP_CLIENTS[] = {NULL, "MDPC01", "MDPC02"};
+static const char *const MDP_WORKERS[] = {NULL, "MDPW01", "MDPW02"};
+static const uint8_t ERROR_FRAME[] = {'K', 'L', 'K', '-', 'E', 'R', 'R', 'O', 'R'};
+
+/* ---- reading ---- */
+
+struct frame {
+    const uint8_t *data;
+    uint32_t size;
+};
+
+/* A message, and how far it was read. */
+struct reader {
+    const struct klk_messages *in;
+    uint32_t first;
+    uint32_t end;
+};
+
+static uint32_t frames_left(const struct reader *reader) { return reader->end - reader->first; }
+
+static struct frame frame_next(struct reader *reader) {
+    const struct klk_messages *in = reader->in;
+    uint32_t f = reader->first++;
+    return (struct frame){in->bytes + in->offsets[f], in->offsets[f + 1] - in->offsets[f]};
+}
+
+static int frame_is(struct frame frame, const void *data, uint32_t size) {
+    return frame.size == size && memcmp(frame.data, data, size) == 0;
+}
+
+static int is_name(struct frame frame) {
+    return frame.size && frame.size <= KLK_EXCHANGE_NAME_MAX;
+}
+
+static int is_printable(struct frame frame) {
+    for (uint32_t i = 0; i < frame.size; i++)
+        if (frame.data[i] < 0x20 || frame.data[i] > 0x7e) return 0;
+    return is_name(frame);
+}
+
+static int begins(struct frame frame, const char *prefix) {
+    size_t size = strlen(prefix);
+    return frame.size >= size && memcmp(frame.data, prefix, size) == 0;
+}
+
+static uint64_t get_u64_big(const uint8_t *data) {
+    uint64_t value = 0;
+    for (int i = 0; i < 8; i++) value = value << 8 | data[i];
+    return value;
+}
+
+/* Reads the header. Returns the framing, or -1; own is the text's header. */
+static int framing_read(struct reader *reader, const uint8_t *own, uint32_t own_size,
+                        const char *const *mdp) {
+    if (!frames_left(reader)) return -1;
+    struct frame frame = frame_next(reader);
+    if (frame_is(frame, own, own_size)) return KLK_FRAMING_TEXT;
+    if (frame_is(frame, mdp[KLK_FRAMING_MDP2], 6)) return KLK_FRAMING_MDP2;
+    if (frame.size || !frames_left(reader)) return -1;
+    return frame_is(frame_next(reader), mdp[KLK_FRAMING_MDP1], 6) ? KLK_FRAMING_MDP1 : -1;
+}
+
+/* ---- writing ---- */
+
+/* What is sent so that a message's size is known before anything is written. */
+struct frames {
+    struct frame items[8];
+    uint32_t count;
+    uint64_t bytes;
+};
+
+static void frames_add(struct frames *frames, const void *data, uint32_t size) {
+    frames->items[frames->count++] = (struct frame){data, size};
+    frames->bytes += size;
+}
+
+static void frames_write(struct klk_messages *out, const struct frames *frames) {
+    for (uint32_t i = 0; i < frames->count; i++)
+        klk_messages_frame(out, frames->items[i].data, frames->items[i].size);
+}
+
+static void frames_client(const struct klk_exchange *exchange, const struct request *request,
+                          const uint8_t *command, struct frames *frames) {
+    const struct name *client = &request->client->id, *service = &request->service->name;
+    frames_add(frames, client->bytes, client->size);
+    if (request->framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
+    if (request->framing == KLK_FRAMING_TEXT)
+        frames_add(frames, exchange->setup.client_header, exchange->setup.client_header_size);
+    else
+        frames_add(frames, MDP_CLIENTS[request->framing], 6);
+    if (request->framing != KLK_FRAMING_MDP1) frames_add(frames, command, 1);
+    frames_add(frames, service->bytes, service->size);
+}
+
+static void frames_worker(const struct klk_exchange *exchange, const struct worker *worker,
+                          const void *command, uint32_t size, struct frames *frames) {
+    frames_add(frames, worker->id.bytes, worker->id.size);
+    if (worker->framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
+    if (worker->framing == KLK_FRAMING_TEXT)
+        frames_add(frames, exchange->setup.worker_header, exchange->setup.worker_header_size);
+    else
+        frames_add(frames, MDP_WORKERS[worker->framing], 6);
+    frames_add(frames, command, size);
+}
+
+/* Tells a request's client that it won't be answered, and ends it. MDP knows no such message. */
+static int refuse(struct klk_exchange *exchange, struct request *request, int refusal,
+                  struct klk_messages *clients) {
+    static const uint8_t command = CLIENT_FINAL;
+    if (request->framing == KLK_FRAMING_TEXT && !request->client->is_gone) {
+        struct frames frames = {0};
+        frames_client(exchange, request, &command, &frames);
+        frames_add(&frames, klk_request_id(request), request->id_size);
+        frames_add(&frames, ERROR_FRAME, sizeof ERROR_FRAME);
+        frames_add(&frames, exchange->refusals[refusal], exchange->refusal_sizes[refusal]);
+        if (!klk_messages_fit(clients, frames.bytes, frames.count)) return KLK_EFULL;
+        frames_write(clients, &frames);
+        klk_messages_end(clients);
+    }
+    klk_request_end(exchange, request);
+    return KLK_OK;
+}
+
+/* ---- requests ---- */
+
+struct asking {
+    struct frame client;
+    struct frame service;
+    struct frame id;
+    int64_t deadline_ms;
+    int framing;
+};
+
+/* Returns KLK_OK, or a stop. */
+static int request_read(const struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
+                        struct asking *asking) {
+    const struct klk_exchange_setup *setup = &exchange->setup;
+    asking->deadline_ms = INT64_MAX;
+    asking->client = frame_next(reader);
+    if (!is_name(asking->client)) return KLK_STOP_INVALID;
+    uint32_t first = reader->first;
+    asking->framing =
+        framing_read(reader, setup->client_header, setup->client_header_size, MDP_CLIENTS);
+    int has_deadline = 0;
+    if (asking->framing < 0) {
+        reader->first = first;
+        has_deadline = frames_left(reader) && frame_is(frame_next(reader), setup->deadline_header,
+                                                       setup->deadline_header_size);
+        if (!has_deadline) return KLK_STOP_INVALID;
+        asking->framing = KLK_FRAMING_TEXT;
+    }
+    if (asking->framing != KLK_FRAMING_MDP1) {
+        static const uint8_t command = CLIENT_REQUEST;
+        if (!frames_left(reader) || !frame_is(frame_next(reader), &command, 1))
+            return KLK_STOP_INVALID;
+    }
+    if (!frames_left(reader)) return KLK_STOP_INVALID;
+    asking->service = frame_next(reader);
+    if (!is_printable(asking->service)) return KLK_STOP_INVALID;
+    if (asking->framing == KLK_FRAMING_TEXT) {
+        if (!frames_left(reader)) return KLK_STOP_INVALID;
+        asking->id = frame_next(reader);
+        if (!is_name(asking->id)) return KLK_STOP_INVALID;
+    }
+    if (has_deadline) {
+        if (!frames_left(reader)) return KLK_STOP_INVALID;
+        struct frame left = frame_next(reader);
+        if (left.size != DEADLINE_BYTES) return KLK_STOP_INVALID;
+        uint64_t left_ms = get_u64_big(left.data);
+        if (left_ms < (uint64_t)(INT64_MAX - now_ms))
+            asking->deadline_ms = now_ms + (int64_t)left_ms;
+    }
+    if (!frames_left(reader)) return KLK_STOP_INVALID;
+    if (begins(asking->service, "mmi.") || begins(asking->service, "titanic."))
+        return KLK_STOP_INTERNAL;
+    return KLK_OK;
+}
+
+/* Whether a client or a service has too much, and which. -1: it has not. */
+static int over(const struct klk_exchange *exchange, const struct klk_asked *asked) {
+    uint64_t bytes = klk_asked_bytes(asked);
+    if (asked->client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
+    if (!asked->service || exchange->bytes + bytes > exchange->setup.bytes_max ||
+        asked->service->bytes + bytes > exchange->setup.service_bytes_max)
+        return KLK_REFUSAL_QUEUE;
+    return -1;
+}
+
+/* As refuse(), of what has become no request. */
+static int refuse_asking(struct klk_exchange *exchange, const struct asking *asking, int refusal,
+                         struct klk_messages *clients) {
+    static const uint8_t command = CLIENT_FINAL;
+    if (asking->framing == KLK_FRAMING_TEXT) {
+        struct frames frames = {0};
+        frames_add(&frames, asking->client.data, asking->client.size);
+        frames_add(&frames, exchange->setup.client_header, exchange->setup.client_header_size);
+        frames_add(&frames, &command, 1);
+        frames_add(&frames, asking->service.data, asking->service.size);
+        frames_add(&frames, asking->id.data, asking->id.size);
+        frames_add(&frames, ERROR_FRAME, sizeof ERROR_FRAME);
+        frames_add(&frames, exchange->refusals[refusal], exchange->refusal_sizes[refusal]);
+        if (!klk_messages_fit(clients, frames.bytes, frames.count)) return KLK_EFULL;
+        frames_write(clients, &frames);
+        klk_messages_end(clients);
+    }
+    exchange->counters[KLK_EXCHANGE_REFUSED]++;
+    return KLK_OK;
+}
+
+static int request_take(struct klk_exchange *exchange, struct reader *reader,
+                        struct asking *asking, int64_t now_ms, struct klk_messages *clients) {
+    struct frame id = asking->id, name = asking->service;
+    uint8_t made[8];
+    struct client *client = klk_client_get(exchange, asking->client.data, asking->client.size);
+    if (!client) return refuse_asking(exchange, asking, KLK_REFUSAL_QUEUE, clients);
+    client->is_gone = 0;
+    if (asking->framing != KLK_FRAMING_TEXT) {
+        id = (struct frame){made, sizeof made};
+        do { /* The next request's number, unless its client has taken that for an id itself. */
+            for (int i = 0; i < 8; i++) made[i] = (uint8_t)((exchange->number + 1) >> (56 - 8 * i));
+        } while (klk_request_find(exchange, client, made, sizeof made) && ++exchange->number);
+    } else if (klk_request_find(exchange, client, id.data, id.size)) {
+        exchange->counters[KLK_EXCHANGE_REPEATED]++;
+        return KLK_OK;
+    }
+    struct klk_asked asked = {.client = client,
+                              .service = klk_service_get(exchange, name.data, name.size),
+                              .id = id.data,
+                              .id_size = id.size,
+                              .body = reader->in->bytes + reader->in->offsets[reader->first],
+                              .offsets = reader->in->offsets + reader->first,
+                              .frames = frames_left(reader),
+                              .framing = (uint8_t)asking->framing,
+                              .deadline_ms = asking->deadline_ms,
+                              .expires_ms = now_ms + exchange->setup.request_ttl_ms};
+    int refusal = over(exchange, &asked);
+    if (refusal < 0 && !klk_request_add(exchange, &asked)) refusal = KLK_REFUSAL_QUEUE;
+    if (refusal >= 0) {
+        int result = refuse_asking(exchange, asking, refusal, clients);
+        if (asked.service) klk_service_settle(exchange, asked.service);
+        klk_client_settle(exchange, client);
+        return result;
+    }
+    exchange->counters[KLK_EXCHANGE_REQUESTS]++;
+    return KLK_OK;
+}
+
+int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_messages *in,
+                               uint32_t *position, int64_t now_ms, struct klk_messages *clients,
+                               int32_t *stop) {
+    for (; *position < in->messages; ++*position) {
+        struct reader reader = {in, in->firsts[*position], in->firsts[*position + 1]};
+        struct asking asking = {0};
+        *stop = request_read(exchange, &reader, now_ms, &asking);
+        if (*stop != KLK_OK) return KLK_MORE;
+        int result = request_take(exchange, &reader, &asking, now_ms, clients);
+        if (result != KLK_OK) return result;
+    }
+    return KLK_OK;
+}
+
+/* ---- answers ---- */
+
+/* The request that a worker's PARTIAL or FINAL is for; NULL: it was not asked that. */
+static struct request *answered(const struct klk_exchange *exchange, const struct worker *worker,
+                                struct frame address, struct frame id) {
+    const struct client *client = klk_client_find(exchange, address.data, address.size);
+    if (!client) return NULL;
+    struct request *request;
+    if (worker->framing == KLK_FRAMING_TEXT) {
+        request = klk_request_find(exchange, client, id.data, id.size);
+    } else { /* It has one at most. */
+        if (klk_link_is_alone(&worker->requests)) return NULL;
+        request = KLK_OF(worker->requests.next, struct request, place);
+        if (request->client != client) return NULL;
+    }
+    return request && request->worker == worker ? request : NULL;
+}
+
+/* Writes an answer to its client. Returns KLK_OK or KLK_EFULL. */
+static int answer_write(struct klk_exchange *exchange, struct request *request, int is_final,
+                        const struct reader *reader, struct klk_messages *clients) {
+    static const uint8_t commands[] = {CLIENT_PARTIAL, CLIENT_FINAL};
+    const struct collected *collected = request->collected;
+    const struct klk_messages *in = reader->in;
+    struct frames frames = {0};
+    frames_client(exchange, request, &commands[is_final], &frames);
+    if (request->framing == KLK_FRAMING_TEXT)
+        frames_add(&frames, klk_request_id(request), request->id_size);
+    uint64_t bytes = frames.bytes + in->offsets[reader->end] - in->offsets[reader->first];
+    int is_bare = !frames_left(reader); /* A client's has one frame of body at least. */
+    uint64_t count = (uint64_t)frames.count + frames_left(reader) + (uint64_t)is_bare;
+    if (collected) bytes += collected->used, count += collected->frames;
+    if (!klk_messages_fit(clients, bytes, count)) return KLK_EFULL;
+    frames_write(clients, &frames);
+    const uint8_t *at = collected ? collected->bytes : NULL;
+    for (uint32_t i = 0; collected && i < collected->frames; at += collected->sizes[i++])
+        klk_messages_frame(clients, at, collected->sizes[i]);
+    for (uint32_t f = reader->first; f < reader->end; f++)
+        klk_messages_frame(clients, in->bytes + in->offsets[f],
+                           in->offsets[f + 1] - in->offsets[f]);
+    if (is_bare) klk_messages_frame(clients, NULL, 0);
+    klk_messages_end(clients);
+    return KLK_OK;
+}
+
+static int answer_take(struct klk_exchange *exchange, struct request *request, int is_final,
+                       const struct reader *reader, struct klk_messages *clients) {
+    const struct klk_messages *in = reader->in;
+    int is_kept = !is_final && request->framing == KLK_FRAMING_MDP1;
+    int is_lost = request->collected && request->collected->is_over;
+    if (request->client->is_gone || (is_final && is_lost)) {
+        exchange->counters[KLK_EXCHANGE_DISCARDED]++;
+    } else if (is_kept) {
+        klk_request_collect(exchange, request, in->bytes + in->offsets[reader->first],
+                            in->offsets + reader->first, frames_left(reader));
+    } else if (answer_write(exchange, request, is_final, reader, clients) != KLK_OK) {
+        return KLK_EFULL;
+    }
+    exchange->counters[is_final ? KLK_EXCHANGE_FINALS : KLK_EXCHANGE_PARTIALS]++;
+    if (is_final) {
+        request->worker->done++;
+        request->service->done++;
+        klk_request_end(exchange, request);
+    }
+    return KLK_OK;
+}
+
+static int action_of(int framing, struct frame command) {
+    if (framing == KLK_FRAMING_TEXT && frame_is(command, "PING", PING_BYTES)) return ACT_PING;
+    if (command.size != 1 || command.data[0] >= sizeof ACTIONS[0]) return ACT_NONE;
+    return ACTIONS[framing][command.data[0]];
+}
+
+static int pong(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms,
+                struct klk_messages *workers) {
+    struct frames frames = {0};
+    frames_worker(exchange, worker, "PONG", PING_BYTES, &frames);
+    if (!klk_messages_fit(workers, frames.bytes, frames.count)) return KLK_EFULL;
+    frames_write(workers, &frames);
+    klk_messages_end(workers);
+    worker->sent_ms = now_ms;
+    return KLK_OK;
+}
+
+/* Address, empty frame and id stand before the body. Returns 0: they do not. */
+static int answer_read(struct reader *reader, int framing, struct frame *address,
+                       struct frame *id) {
+    uint32_t before = framing == KLK_FRAMING_TEXT ? 3 : 2;
+    if (frames_left(reader) < before) return 0;
+    *address = frame_next(reader);
+    if (!is_name(*address) || frame_next(reader).size) return 0;
+    if (framing != KLK_FRAMING_TEXT) return frames_left(reader) != 0;
+    *id = frame_next(reader);
+    return is_name(*id);
+}
+
+/* One message of a worker. Returns KLK_OK, KLK_EFULL, or KLK_MORE with a stop. */
+static int worker_take(struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
+                       struct klk_messages *clients, struct klk_messages *workers, int32_t *stop) {
+    const struct klk_exchange_setup *setup = &exchange->setup;
+    struct frame sender = frame_next(reader), address = {NULL, 0}, id = {NULL, 0};
+    int framing =
+        framing_read(reader, setup->worker_header, setup->worker_header_size, MDP_WORKERS);
+    int action =
+        framing < 0 || !frames_left(reader) ? ACT_NONE : action_of(framing, frame_next(reader));
+    struct worker *worker = klk_worker_find(exchange, sender.data, sender.size);
+    int is_answer = action == ACT_PARTIAL || action == ACT_FINAL;
+    *stop = KLK_OK;
+    if (action == ACT_NONE || (worker && worker->framing != framing && action != ACT_DISCONNECT))
+        *stop = KLK_STOP_INVALID;
+    else if (is_answer ? !answer_read(reader, framing, &address, &id)
+                       : action > ACT_FINAL && frames_left(reader))
+        *stop = KLK_STOP_INVALID;
+    else if (action == ACT_READY || action == ACT_DISCONNECT)
+        *stop = KLK_STOP_COMMAND;
+    else if (!worker)
+        *stop = KLK_STOP_STRANGER;
+    if (*stop != KLK_OK) return KLK_MORE;
+    if (is_answer) {
+        struct request *request = answered(exchange, worker, address, id);
+        if (!request) {
+            *stop = KLK_STOP_UNEXPECTED;
+            return KLK_MORE;
+        }
+        int result = answer_take(exchange, request, action == ACT_FINAL, reader, clients);
+        if (result != KLK_OK) return result;
+    } else if (action == ACT_PING && pong(exchange, worker, now_ms, workers) != KLK_OK) {
+        return KLK_EFULL;
+    }
+    klk_worker_touch(exchange, worker, now_ms);
+    return KLK_OK;
+}
+
+int klk_exchange_take_answers(struct klk_exchange *exchange, const struct klk_messages *in,
+                              uint32_t *position, int64_t now_ms, struct klk_messages *clients,
+                              struct klk_messages *workers, int32_t *stop) {
+    for (; *position < in->messages; ++*position) {
+        struct reader reader = {in, in->firsts[*position], in->firsts[*position + 1]};
+        int result = worker_take(exchange, &reader, now_ms, clients, workers, stop);
+        if (result != KLK_OK) return result;
+    }
+    return KLK_OK;
+}
+
+/* ---- sending requests ---- */
+
+/* Writes a request to its worker. Returns KLK_OK or KLK_EFULL. */
+static int request_write(struct klk_exchange *exchange, struct request *request,
+                         struct worker *worker, int64_t now_ms, struct klk_messages *workers) {
+    const struct name *client = &request->client->id;
+    struct frames frames = {0};
+    uint8_t left[DEADLINE_BYTES];
+    frames_worker(exchange, worker, &REQUEST_COMMAND, 1, &frames);
+    frames_add(&frames, client->bytes, client->size);
+    frames_add(&frames, "", 0);
+    if (worker->framing == KLK_FRAMING_TEXT) {
+        frames_add(&frames, klk_request_id(request), request->id_size);
+        if (worker->wants_deadline) {
+            uint64_t left_ms = request->deadline_ms == INT64_MAX
+                                   ? UINT64_MAX
+                                   : (uint64_t)(request->deadline_ms - now_ms);
+            for (int i = 0; i < DEADLINE_BYTES; i++) left[i] = (uint8_t)(left_ms >> (56 - 8 * i));
+            frames_add(&frames, left, sizeof left);
+        }
+    }
+    if (!klk_messages_fit(workers, frames.bytes + request->body_size,
+                          (uint64_t)frames.count + request->frames))
+        return KLK_EFULL;
+    frames_write(workers, &frames);
+    const uint8_t *at = klk_request_body(request);
+    for (uint32_t i = 0; i < request->frames; at += request->sizes[i++])
+        klk_messages_frame(workers, at, request->sizes[i]);
+    klk_messages_end(workers);
+    return KLK_OK;
+}
+
+/* The one whose turn it is; NULL: none waits. */
+static struct request *request_next(const struct service *service) {
+    const struct link *requests = &service->again;
+    if (klk_link_is_alone(requests)) {
+        if (klk_link_is_alone(&service->lines)) return NULL;
+        requests = &KLK_OF(service->lines.next, struct line, of_service)->requests;
+    }
+    return KLK_OF(requests->next, struct request, place);
+}
+
+static int service_dispatch(struct klk_exchange *exchange, struct service *service, int64_t now_ms,
+                            struct klk_messages *clients, struct klk_messages *workers) {
+    struct request *request;
+    while (!klk_link_is_alone(&service->ready) && (request = request_next(service)) != NULL) {
+        if (request->client->is_gone) {
+            exchange->counters[KLK_EXCHANGE_CANCELLED]++;
+            klk_request_end(exchange, request);
+        } else if (request->deadline_ms <= now_ms) {
+            int result = refuse(exchange, request, KLK_REFUSAL_EXPIRED, clients);
+            if (result != KLK_OK) return result;
+            exchange->counters[KLK_EXCHANGE_EXPIRED]++;
+        } else {
+            struct worker *worker = KLK_OF(service->ready.next, struct worker, ready);
+            int result = request_write(exchange, request, worker, now_ms, workers);
+            if (result != KLK_OK) return result;
+            klk_request_assign(exchange, request, worker);
+            worker->sent_ms = now_ms;
+            exchange->counters[KLK_EXCHANGE_DISPATCHED]++;
+        }
+    }
+    return KLK_OK;
+}
+
+int klk_exchange_dispatch(struct klk_exchange *exchange, int64_t now_ms,
+                          struct klk_messages *clients, struct klk_messages *workers) {
+    while (!klk_link_is_alone(&exchange->dirty)) {
+        struct service *service = KLK_OF(exchange->dirty.next, struct service, dirty);
+        int result = service_dispatch(exchange, service, now_ms, clients, workers);
+        if (result != KLK_OK) return result;
+        klk_link_cut(&service->dirty);
+    }
+    return KLK_OK;
+}
+
+int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
+                        struct klk_messages *clients) {
+    while (!klk_link_is_alone(&exchange->waiting)) {
+        struct request *request = KLK_OF(exchange->waiting.next, struct request, waiting);
+        if (request->expires_ms > now_ms) break;
+        int result = refuse(exchange, request, KLK_REFUSAL_EXPIRED, clients);
+        if (result != KLK_OK) return result;
+        exchange->counters[KLK_EXCHANGE_EXPIRED]++;
+    }
+    return KLK_OK;
+}
+
+int klk_exchange_beat(struct klk_exchange *exchange, int64_t before_ms, int64_t now_ms,
+                      struct klk_messages *workers) {
+    for (struct link *at = exchange->heard.next; at != &exchange->heard; at = at->next) {
+        struct worker *worker = KLK_OF(at, struct worker, heard);
+        if (worker->framing == KLK_FRAMING_TEXT || worker->sent_ms >= before_ms) continue;
+        struct frames frames = {0};
+        frames_worker(exchange, worker, &HEARTBEATS[worker->framing], 1, &frames);
+        if (!klk_messages_fit(workers, frames.bytes, frames.count)) return KLK_EFULL;
+        frames_write(workers, &frames);
+        klk_messages_end(workers);
+        worker->sent_ms = now_ms;
+    }
+    return KLK_OK;
+}
