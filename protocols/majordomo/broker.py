@@ -1,0 +1,271 @@
+"""The broker, without sockets: who its workers are, who is held dead, what it answers itself.
+
+Requests and answers are matched in C (native/exchange.py), which stops at each message that is none
+of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 that stand beside it.
+"""
+
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+from ...native import Arena, Frames
+from ...native.exchange import Exchange, ExchangeSetup, NewWorker, Stop
+from ..errors import RemoteProtocolError
+from . import values
+from .codec import (
+    Disconnect,
+    Failure,
+    Final,
+    Ready,
+    decode_client_request,
+    decode_worker_command,
+    encode_failure,
+    encode_order,
+    encode_reply,
+)
+from .values import Framing, Headers
+
+SILENCED_MAX = 65_536  # Routing ids that are not heard any more; the oldest are forgotten.
+
+
+class BrokerSetup(NamedTuple):
+    """What a broker is told at its start."""
+
+    headers: Headers = values.HEADERS
+    interval_ms: int = values.INTERVAL_MS  # Of a worker's PINGs and of MDP's HEARTBEATs.
+    liveness: int = values.LIVENESS  # Silent for so many intervals: held dead.
+    request_ttl_ms: int = values.REQUEST_TTL_MS  # So long a request waits for a worker.
+    inflight_max: int = 4096  # Requests of one client.
+    service_bytes_max: int = 256 << 20  # Of requests that wait for one service.
+    bytes_max: int = 1 << 30  # Of all requests.
+    workers_max: int = 65_536
+    services_max: int = 65_536
+
+
+class Broker:
+    """Takes messages in by the batch, then acts once in ready().
+
+    What is to be sent is in `clients` and `workers`: messages with the routing id first, which the
+    caller sends, clears, and tells the fate of (on_clients_gone, on_workers_gone). Times are
+    monotonic milliseconds.
+    """
+
+    def __init__(self, setup: BrokerSetup, now_ms: int) -> None:
+        self.setup = setup
+        self.counters: Counter[str] = Counter()
+        self._exchange = Exchange(
+            ExchangeSetup(
+                setup.headers.client,
+                setup.headers.worker,
+                setup.headers.deadline,
+                (
+                    _refusal(values.BUSY, "this client has too many requests in work"),
+                    _refusal(values.BUSY, "too many requests wait for this service"),
+                    _refusal(values.EXPIRED, "no worker took the request in time"),
+                ),
+                setup.inflight_max,
+                setup.services_max,
+                setup.request_ttl_ms,
+                setup.bytes_max,
+                setup.service_bytes_max,
+            )
+        )
+        self._workers = 0
+        self._mdp_workers: set[bytes] = set()  # To them we send HEARTBEATs.
+        self._silenced: OrderedDict[bytes, None] = OrderedDict()
+        self._beat_ms = now_ms + setup.interval_ms
+
+    @property
+    def clients(self) -> Frames:
+        """Messages for clients."""
+        return self._exchange.clients
+
+    @property
+    def workers(self) -> Frames:
+        """Messages for workers."""
+        return self._exchange.workers
+
+    # ---- what arrives ----
+
+    def on_requests(self, arena: Arena, now_ms: int) -> None:
+        """Messages of clients: [routing id][frames ..]."""
+        position = 0
+        while position < arena.count:
+            position, stop = self._exchange.take_requests(arena, position, now_ms)
+            if stop is not None:
+                self._on_own_request(arena.message(position), stop)
+                position += 1
+
+    def on_answers(self, arena: Arena, now_ms: int) -> None:
+        """Messages of workers: [routing id][frames ..]."""
+        position = 0
+        while position < arena.count:
+            position, stop = self._exchange.take_answers(arena, position, now_ms)
+            if stop is not None:
+                self._on_command(arena.message(position), stop, now_ms)
+                position += 1
+
+    def on_messages(self, arena: Arena, now_ms: int) -> None:
+        """Messages of clients and workers at one endpoint: their headers tell them apart."""
+        position = 0
+        while position < arena.count:
+            position, stop = self._exchange.take_requests(arena, position, now_ms)
+            if stop is Stop.INVALID:
+                first = position
+                position, stop = self._exchange.take_answers(arena, position, now_ms)
+                if stop is None or (stop is Stop.INVALID and position > first):
+                    continue  # The end, or perhaps a client's again.
+                self._on_command(arena.message(position), stop, now_ms)
+                position += 1
+            elif stop is not None:
+                self._on_own_request(arena.message(position), stop)
+                position += 1
+
+    def on_clients_gone(self, routing_ids: list[bytes]) -> None:
+        """Answers could not be sent: nobody is there. What they have queued nobody will do."""
+        for routing_id in routing_ids:
+            self._exchange.end_client(routing_id)
+
+    def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
+        """Requests could not be sent: others get them, after the next ready()."""
+        for routing_id in routing_ids:
+            if self._end(routing_id, now_ms):
+                self.counters["workers_gone"] += 1
+
+    # ---- what a client's message means that is for no worker ----
+
+    def _on_own_request(self, message: list[bytes], stop: Stop) -> None:
+        routing_id, *frames = message
+        try:
+            if stop is not Stop.INTERNAL:
+                raise RemoteProtocolError("no request of any framing")
+            framing, request = decode_client_request(frames, self.setup.headers)
+        except RemoteProtocolError:
+            self.counters["invalid_requests"] += 1
+            return
+        answer = self._own_answer(request.service, request.body)
+        final = Final(request.service, request.request_id, [answer])
+        self.clients.add([routing_id, *encode_reply(final, framing, self.setup.headers)])
+        self.counters["own_requests"] += 1
+
+    def _own_answer(self, service: bytes, body: list[bytes]) -> bytes:
+        """RFC 8: mmi.service says whether a service has a worker; there is no other one."""
+        if service != values.MMI_SERVICE:
+            return values.MMI_NOT_IMPLEMENTED
+        found = self._exchange.service(body[0])
+        return values.MMI_FOUND if found and found.workers else values.MMI_NOT_FOUND
+
+    # ---- what a worker's message means that is no answer ----
+
+    def _on_command(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
+        routing_id, *frames = message
+        if routing_id in self._silenced:
+            self.counters["silenced"] += 1  # Until it comes back on a new socket (decisions).
+            return
+        try:
+            framing, command = decode_worker_command(frames, self.setup.headers)
+        except RemoteProtocolError:
+            stop = Stop.INVALID
+        if stop is Stop.INVALID:
+            # The text: the broker drops invalid messages, and treats that peer as invalid.
+            self.counters["invalid_commands"] += 1
+            if self._end(routing_id, now_ms):
+                self.counters["workers_invalid"] += 1
+        elif isinstance(command, Disconnect):
+            # The text: no further commands to that worker, whether it had said READY or not.
+            self._end(routing_id, now_ms)
+            self._silence(routing_id)
+        elif isinstance(command, Ready) and self._add(routing_id, command, framing, now_ms):
+            self.counters["workers_ready"] += 1
+        else:
+            # The text: DISCONNECT for any valid but unexpected command, then silence.
+            self._disconnect(routing_id, framing, now_ms)
+
+    def _add(self, routing_id: bytes, ready: Ready, framing: Framing, now_ms: int) -> bool:
+        """False: it may not be a worker."""
+        if ready.service.startswith((values.MMI, values.TITANIC)):
+            return False
+        if self._workers >= self.setup.workers_max:
+            self.counters["workers_over"] += 1
+            return False
+        worker = NewWorker(routing_id, ready.service, framing, ready.window, ready.deadlines)
+        if not self._exchange.add_worker(worker, now_ms):  # It is one already, or no room.
+            return False
+        self._workers += 1
+        if framing is not Framing.TEXT:
+            self._mdp_workers.add(routing_id)
+        return True
+
+    def _end(self, routing_id: bytes, now_ms: int) -> bool:
+        """Takes a worker out; its requests go to others, oldest first. False: it is none."""
+        if self._exchange.end_worker(routing_id, now_ms) is None:
+            return False
+        self._workers -= 1
+        self._mdp_workers.discard(routing_id)
+        return True
+
+    def _disconnect(self, routing_id: bytes, framing: Framing, now_ms: int) -> None:
+        self._end(routing_id, now_ms)
+        order = encode_order(Disconnect(), framing, self.setup.headers)
+        self.workers.add([routing_id, *order])
+        self._silence(routing_id)
+        self.counters["workers_disconnected"] += 1
+
+    def _silence(self, routing_id: bytes) -> None:
+        self._silenced[routing_id] = None
+        self._silenced.move_to_end(routing_id)
+        while len(self._silenced) > SILENCED_MAX:
+            self._silenced.popitem(last=False)
+
+    # ---- once a wake ----
+
+    def ready(self, now_ms: int) -> None:
+        """Acts, behind all that has arrived."""
+        dead_ms = now_ms - self._expiry_ms
+        while (routing_id := self._exchange.silent(dead_ms)) is not None:
+            self._end(routing_id, now_ms)
+            self.counters["workers_expired"] += 1
+        self._exchange.expire(now_ms)
+        self._exchange.dispatch(now_ms)
+        if now_ms >= self._beat_ms:
+            self._beat_ms = now_ms + self.setup.interval_ms
+            if self._mdp_workers:
+                self._exchange.beat(now_ms - self.setup.interval_ms, now_ms)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called at the latest; None: when something arrives."""
+        times = []
+        if self._exchange.heard_ms is not None:
+            times.append(self._exchange.heard_ms + self._expiry_ms + 1)
+        if self._exchange.expires_ms is not None:
+            times.append(self._exchange.expires_ms)
+        if self._mdp_workers:
+            times.append(self._beat_ms)
+        return min(times, default=None)
+
+    @property
+    def _expiry_ms(self) -> int:
+        return self.setup.interval_ms * self.setup.liveness
+
+    # ---- what is known ----
+
+    def disconnect_all(self, now_ms: int) -> None:
+        """The broker ends: its workers shall look for another one at once."""
+        for info in self._exchange.worker_infos():
+            self._disconnect(info.routing_id, Framing(info.framing), now_ms)
+
+    def status(self) -> dict[str, int]:
+        """Numbers for `supervisor status`."""
+        requests, size = self._exchange.held
+        return {
+            "workers": self._workers,
+            "held": requests,
+            "held_bytes": size,
+            **self._exchange.counters,
+            **self.counters,
+        }
+
+
+def _refusal(code: int, message: str) -> bytes:
+    """The second frame of what a client is told (docs/protocols/majordomo.md, "Errors")."""
+    return encode_failure(Failure(code, message))[1]

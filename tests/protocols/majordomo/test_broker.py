@@ -1,0 +1,506 @@
+"""The broker machine: its rules one by one, and random schedules of clients and workers."""
+
+from random import Random
+
+import pytest
+
+from kelek.native import Arena, Frames
+from kelek.protocols.majordomo import broker as machine
+from kelek.protocols.majordomo.broker import Broker, BrokerSetup
+from kelek.protocols.majordomo.codec import decode_failure
+
+Message = list[bytes]
+SETUP = BrokerSetup(interval_ms=100, liveness=3, request_ttl_ms=2000, inflight_max=3)
+EXPIRY_MS = 300
+C, W = b"KLKC01", b"KLKW01"
+REQUEST = [C, b"\1", b"echo"]
+READY = [W, b"\1", b"echo"]
+
+
+def taken(frames: Frames) -> list[Message]:
+    messages = frames.messages()
+    frames.clear()
+    return messages
+
+
+class Table:
+    """A broker, and what was sent to whom since it was asked last."""
+
+    def __init__(self, setup: BrokerSetup = SETUP) -> None:
+        self.now_ms = 0
+        self.broker = Broker(setup, 0)
+
+    def client(self, *messages: Message) -> None:
+        self.broker.on_requests(Arena.from_messages(messages), self.now_ms)
+        self.broker.ready(self.now_ms)
+
+    def worker(self, *messages: Message) -> None:
+        self.broker.on_answers(Arena.from_messages(messages), self.now_ms)
+        self.broker.ready(self.now_ms)
+
+    def later(self, ms: int) -> None:
+        self.now_ms += ms
+        self.broker.ready(self.now_ms)
+
+    @property
+    def to_clients(self) -> list[Message]:
+        return taken(self.broker.clients)
+
+    @property
+    def to_workers(self) -> list[Message]:
+        return taken(self.broker.workers)
+
+    def count(self, counter: str) -> int:
+        return self.broker.status().get(counter, 0)
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+# ---- the text's rules ----
+
+
+def test_any_number_of_partials_and_one_final(table: Table) -> None:
+    table.worker([b"w", *READY])
+    table.client([b"c", *REQUEST, b"id", b"one", b"two"])
+    work = [b"c", b"", b"id"]
+    assert table.to_workers == [[b"w", W, b"\2", *work, b"one", b"two"]]
+    table.worker(
+        [b"w", W, b"\3", *work, b"1"],
+        [b"w", W, b"\3", *work, b"2"],
+        [b"w", W, b"\4", *work, b"end"],
+    )
+    answers = [(b"\2", b"1"), (b"\2", b"2"), (b"\3", b"end")]
+    assert table.to_clients == [[b"c", C, kind, b"echo", b"id", body] for kind, body in answers]
+    assert not table.to_workers
+
+
+def test_one_request_a_worker_unless_it_asks_for_more(table: Table) -> None:
+    table.worker([b"w", *READY], [b"v", *READY, b"\0\2"])
+    table.client(*([b"%d" % i, *REQUEST, b"id", b"x"] for i in range(4)))
+    assert [message[0] for message in table.to_workers] == [b"w", b"v", b"v"]
+    table.worker([b"w", W, b"\3", b"0", b"", b"id", b"part"])
+    assert not table.to_workers, "a PARTIAL does not free it"
+    table.worker([b"w", W, b"\4", b"0", b"", b"id", b"all"])
+    assert [message[0] for message in table.to_workers] == [b"w"]
+
+
+def test_a_ping_is_answered_in_the_middle_of_work(table: Table) -> None:
+    table.worker([b"w", *READY])
+    table.client([b"c", *REQUEST, b"id", b"x"])
+    assert len(table.to_workers) == 1
+    table.worker([b"w", W, b"PING"])
+    assert table.to_workers == [[b"w", W, b"PONG"]]
+
+
+UNEXPECTED = {
+    "PING before READY": [[W, b"PING"]],
+    "FINAL before READY": [[W, b"\4", b"c", b"", b"id", b"x"]],
+    "a second READY": [READY, READY],
+    "FINAL without a REQUEST": [READY, [W, b"\4", b"c", b"", b"id", b"x"]],
+    "PARTIAL for another's request": [READY, [W, b"\3", b"other", b"", b"id", b"x"]],
+    "READY for the broker's own": [[W, b"\1", b"mmi.service"]],
+}
+
+
+@pytest.mark.parametrize("case", UNEXPECTED)
+def test_what_is_valid_but_unexpected_is_disconnected(table: Table, case: str) -> None:
+    table.worker(*([b"w", *frames] for frames in UNEXPECTED[case]))
+    assert table.to_workers == [[b"w", W, b"\6"]]
+    table.worker([b"w", *READY], [b"w", W, b"PING"])
+    assert not table.to_workers, "it is silenced until it comes on a new socket"
+    assert table.count("silenced") == 2
+    assert table.count("workers") == 0
+
+
+def test_a_worker_that_answers_twice_loses_what_it_has(table: Table) -> None:
+    table.worker([b"w", *READY, b"\0\2"], [b"v", *READY])
+    table.client([b"c", *REQUEST, b"1", b"x"], [b"c", *REQUEST, b"2", b"x"])
+    assert [message[0] for message in table.to_workers] == [b"w", b"v"]
+    table.client([b"d", *REQUEST, b"3", b"x"])
+    assert [message[0] for message in table.to_workers] == [b"w"]
+    final = [b"w", W, b"\4", b"c", b"", b"1", b"x"]
+    table.worker(final, final)
+    table.worker([b"v", W, b"\4", b"c", b"", b"2", b"x"])
+    assert table.to_workers == [[b"w", W, b"\6"], [b"v", W, b"\2", b"d", b"", b"3", b"x"]]
+    assert [message[4] for message in table.to_clients] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[W], [W, b"\2"], [W, b"\5"], [b"junk"], [W, b"\4", b"c", b"x", b"id"], [W, b"PING", b"more"]],
+)
+def test_who_sends_what_is_invalid_is_no_worker_any_more(table: Table, frames: Message) -> None:
+    table.worker([b"w", *READY], [b"v", *READY])
+    table.client([b"c", *REQUEST, b"id", b"x"])
+    assert [message[0] for message in table.to_workers] == [b"w"]
+    table.worker([b"w", *frames], [b"nobody", *frames])
+    assert [message[0] for message in table.to_workers] == [b"v"]
+    assert (table.count("invalid_commands"), table.count("workers_invalid")) == (2, 1)
+    table.worker([b"w", W, b"PING"])
+    assert table.to_workers == [[b"w", W, b"\6"]]
+
+
+def test_a_silent_worker_is_held_dead_and_its_late_final_dropped(table: Table) -> None:
+    table.worker([b"w", *READY], [b"v", *READY])
+    table.client([b"c", *REQUEST, b"id", b"x"])
+    assert [message[0] for message in table.to_workers] == [b"w"]
+    for _ in range(EXPIRY_MS // 100):
+        table.later(100)
+        table.worker([b"v", W, b"PING"])
+    assert [message for message in table.to_workers if message[2] != b"PONG"] == []
+    table.later(1)
+    assert table.to_workers == [[b"v", W, b"\2", b"c", b"", b"id", b"x"]]
+    table.worker([b"w", W, b"\4", b"c", b"", b"id", b"late"])
+    assert (table.to_workers, table.to_clients) == ([[b"w", W, b"\6"]], [])
+    table.worker([b"v", W, b"\4", b"c", b"", b"id", b"right"])
+    assert table.to_clients == [[b"c", C, b"\3", b"echo", b"id", b"right"]]
+
+
+def test_a_worker_that_disconnects_gets_nothing_more(table: Table) -> None:
+    table.worker([b"w", *READY])
+    table.client([b"c", *REQUEST, b"id", b"x"])
+    assert len(table.to_workers) == 1
+    table.worker([b"w", b"MDPW02", b"\6"])  # As the text prints it.
+    table.worker([b"w", *READY], [b"v", *READY])
+    assert [message[0] for message in table.to_workers] == [b"v"]
+
+
+def test_silenced_routing_ids_are_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SILENCED_MAX", 2)
+    table.worker(*([b"%d" % i, W, b"PING"] for i in range(3)))
+    assert len(table.to_workers) == 3
+    table.worker([b"0", *READY], [b"2", *READY])
+    assert table.count("workers") == 1, "the oldest one was forgotten"
+
+
+# ---- clients ----
+
+
+def test_the_same_id_again_is_a_resend_until_its_final(table: Table) -> None:
+    table.worker([b"w", *READY])
+    ask = [b"c", *REQUEST, b"id", b"x"]
+    table.client(ask, ask)
+    table.client(ask)
+    assert len(table.to_workers) == 1
+    assert table.count("repeated") == 2
+    table.worker([b"w", W, b"\4", b"c", b"", b"id", b"y"])
+    table.client(ask)
+    assert len(table.to_workers) == 1, "after the FINAL the id is free"
+
+
+def failure(message: Message) -> tuple[int, str]:
+    found = decode_failure(message[5:])
+    assert found
+    return found.code, found.message
+
+
+def test_a_client_has_so_many_requests_and_no_more(table: Table) -> None:
+    table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(4)))
+    table.client([b"d", *REQUEST, b"0", b"x"], [b"c", b"MDPC02", b"\1", b"echo", b"x"])
+    answers = table.to_clients
+    assert [message[:5] for message in answers] == [[b"c", C, b"\3", b"echo", b"3"]]
+    assert failure(answers[0])[0] == 429
+    assert table.count("refused") == 2, "a client of MDP is told nothing"
+
+
+def test_a_queue_has_so_many_bytes_and_no_more() -> None:
+    table = Table(SETUP._replace(service_bytes_max=5000))
+    table.client([b"c", *REQUEST, b"1", bytes(3000)], [b"d", *REQUEST, b"1", bytes(3000)])
+    table.client([b"e", C, b"\1", b"other", b"1", bytes(3000)])
+    answers = table.to_clients
+    assert [message[0] for message in answers] == [b"d"]
+    assert failure(answers[0]) == (429, "too many requests wait for this service")
+    table = Table(SETUP._replace(bytes_max=5000))
+    table.client(*([b"%d" % i, C, b"\1", b"echo", b"1", bytes(3000)] for i in range(2)))
+    assert len(table.to_clients) == 1
+
+
+def test_services_are_bounded_and_forgotten() -> None:
+    table = Table(SETUP._replace(services_max=2))
+    table.client(*([b"%d" % i, C, b"\1", b"%d" % i, b"1", b"x"] for i in range(3)))
+    assert len(table.to_clients) == 1
+    table.later(SETUP.request_ttl_ms)
+    assert len(table.to_clients) == 2
+    table.client([b"c", C, b"\1", b"new", b"1", b"x"])
+    assert not table.to_clients
+
+
+def test_a_request_for_nobody_waits_and_expires(table: Table) -> None:
+    table.client([b"c", *REQUEST, b"1", b"x"], [b"c", b"MDPC02", b"\1", b"echo", b"x"])
+    assert table.broker.deadline_ms == SETUP.request_ttl_ms
+    table.later(SETUP.request_ttl_ms - 1)
+    table.client([b"c", *REQUEST, b"2", b"x"])
+    assert not table.to_clients
+    table.later(1)
+    answers = table.to_clients
+    assert [message[4] for message in answers] == [b"1"]
+    assert failure(answers[0]) == (504, "no worker took the request in time")
+    table.worker([b"w", *READY])
+    assert [message[5] for message in table.to_workers] == [b"2"]
+
+
+def test_one_client_with_many_requests_holds_up_no_other(table: Table) -> None:
+    table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(3)))
+    table.client([b"d", *REQUEST, b"d", b"x"])
+    table.worker([b"w", *READY, b"\0\4"])
+    assert [message[3] for message in table.to_workers] == [b"c", b"d", b"c", b"c"]
+
+
+def test_what_a_client_that_is_gone_has_queued_is_dropped(table: Table) -> None:
+    table.worker([b"w", *READY])
+    table.client([b"c", *REQUEST, b"1", b"x"], [b"c", *REQUEST, b"2", b"x"])
+    assert len(table.to_workers) == 1
+    table.broker.on_clients_gone([b"c", b"nobody"])
+    table.worker([b"w", W, b"\4", b"c", b"", b"1", b"y"])
+    assert (table.to_clients, table.to_workers) == ([], [])
+    assert (table.count("cancelled"), table.count("discarded"), table.count("held")) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [C],
+        [C, b"\1"],
+        [C, b"\1", b"echo"],
+        [C, b"\1", b"echo", b"id"],
+        [C, b"\1", b"echo", b"", b"x"],
+        [C, b"\1", b"echo", b"i" * 256, b"x"],
+        [C, b"\1", b"", b"id", b"x"],
+        [C, b"\1", b"a\nb", b"id", b"x"],
+        [C, b"\2", b"echo", b"id", b"x"],
+        [b"KLKD01", b"\1", b"echo", b"id", b"short", b"x"],
+        [b"MDPC02", b"\1", b"echo"],
+        [b"", b"MDPC01", b"echo"],
+        [b"", b"\0" * 9],
+    ],
+)
+def test_invalid_requests_are_dropped_and_counted(table: Table, frames: Message) -> None:
+    table.client([b"c", *frames], [b"c", *REQUEST, b"i" * 255, b"x"])
+    assert table.count("invalid_requests") == 1
+    assert table.count("requests") == 1
+    assert not table.to_clients
+
+
+# ---- crossing framings ----
+
+
+def test_requests_of_mdp_clients_get_ids(table: Table) -> None:
+    table.worker([b"w", *READY, b"\0\5"])
+    table.client([b"c", b"MDPC02", b"\1", b"echo", b"x"], [b"d", b"", b"MDPC01", b"echo", b"y"])
+    one, two = table.to_workers
+    assert one[5] != two[5]
+    assert len(one[5]) == 8
+    for kind in (b"\3", b"\3", b"\4"):
+        table.worker(*([b"w", W, kind, *work[3:6], kind] for work in (one, two)))
+    assert table.to_clients == [
+        [b"c", b"MDPC02", b"\2", b"echo", b"\3"],
+        [b"c", b"MDPC02", b"\2", b"echo", b"\3"],
+        [b"c", b"MDPC02", b"\3", b"echo", b"\4"],
+        [b"d", b"", b"MDPC01", b"echo", b"\3", b"\3", b"\4"],  # PARTIALs in front of the REPLY.
+    ]
+
+
+def test_mdp_workers_have_one_request_at_a_time_and_keep_no_id(table: Table) -> None:
+    table.worker([b"1", b"", b"MDPW01", b"\1", b"echo"], [b"2", b"MDPW02", b"\1", b"echo"])
+    table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(3)))
+    assert table.to_workers == [
+        [b"1", b"", b"MDPW01", b"\2", b"c", b"", b"x"],
+        [b"2", b"MDPW02", b"\2", b"c", b"", b"x"],
+    ]
+    table.worker(
+        [b"2", b"MDPW02", b"\3", b"c", b"", b"p"], [b"2", b"MDPW02", b"\4", b"c", b"", b"f"]
+    )
+    table.worker([b"1", b"", b"MDPW01", b"\3", b"c", b"", b"r"])
+    assert [message[2:] for message in table.to_clients] == [
+        [b"\2", b"echo", b"1", b"p"],
+        [b"\3", b"echo", b"1", b"f"],
+        [b"\3", b"echo", b"0", b"r"],
+    ]
+    assert table.to_workers == [[b"2", b"MDPW02", b"\2", b"c", b"", b"x"]]
+
+
+def test_mdp_workers_get_heartbeats_and_send_them(table: Table) -> None:
+    table.worker([b"1", b"", b"MDPW01", b"\1", b"echo"], [b"2", b"MDPW02", b"\1", b"echo"])
+    assert table.broker.deadline_ms == 100
+    beats = []
+    for _ in range(8):
+        table.later(60)
+        table.worker([b"1", b"", b"MDPW01", b"\4"])
+        beats += table.to_workers
+    assert beats.count([b"1", b"", b"MDPW01", b"\4"]) >= 3
+    assert beats.count([b"2", b"MDPW02", b"\5"]) >= 2, "until it was held dead"
+    assert table.count("workers") == 1
+
+
+def test_partials_that_are_collected_are_bounded(table: Table) -> None:
+    table.worker([b"w", *READY])
+    table.client([b"d", b"", b"MDPC01", b"echo", b"y"])
+    work = table.to_workers[0][3:6]
+    for _ in range(17):
+        table.worker([b"w", W, b"\3", *work, bytes(1 << 20)])
+    table.worker([b"w", W, b"\4", *work, b"end"])
+    assert (table.to_clients, table.count("discarded"), table.count("held_bytes")) == ([], 1, 0)
+
+
+def test_deadlines_go_to_workers_that_ask_for_them(table: Table) -> None:
+    table.worker([b"w", *READY, b"\0\5", b"D"])
+    table.client([b"c", b"KLKD01", *REQUEST[1:], b"1", (70).to_bytes(8, "big"), b"x"])
+    table.client([b"c", *REQUEST, b"2", b"x"])
+    assert [message[6] for message in table.to_workers] == [(70).to_bytes(8, "big"), b"\xff" * 8]
+    table.client([b"c", b"KLKD01", *REQUEST[1:], b"3", bytes(8), b"x"])
+    answers = table.to_clients
+    assert [failure(message)[0] for message in answers] == [504]
+    assert not table.to_workers
+
+
+# ---- its own services, both endpoints in one ----
+
+
+def test_mmi_says_who_has_a_worker(table: Table) -> None:
+    table.worker([b"w", *READY])
+    ask = [C, b"\1", b"mmi.service", b"id"]
+    table.client([b"c", *ask, b"echo"], [b"c", *ask, b"other"])
+    table.client([b"c", b"", b"MDPC01", b"mmi.service", b"echo"])
+    table.client([b"c", C, b"\1", b"mmi.else", b"id", b"x"])
+    assert [message[-1] for message in table.to_clients] == [b"200", b"404", b"200", b"501"]
+
+
+def test_clients_and_workers_at_one_endpoint(table: Table) -> None:
+    messages = [
+        [b"w", *READY],
+        [b"c", *REQUEST, b"1", b"x"],
+        [b"c", b"junk"],
+        [b"c", C, b"\1", b"mmi.service", b"id", b"echo"],
+        [b"w", W, b"PING"],
+        [b"v", b"", b"MDPW01", b"\1", b"echo"],
+        [b"d", b"", b"MDPC01", b"echo", b"y"],
+        [b"v", b"more junk"],
+    ]
+    table.broker.on_messages(Arena.from_messages(messages), 0)
+    table.broker.ready(0)
+    assert [message[0] for message in table.to_clients] == [b"c"]
+    assert table.to_workers == [[b"w", W, b"PONG"], [b"w", W, b"\2", b"c", b"", b"1", b"x"]]
+    assert (table.count("invalid_commands"), table.count("held")) == (2, 2)
+
+
+def test_at_its_end_workers_are_told_to_go(table: Table) -> None:
+    table.worker([b"w", *READY], [b"v", b"MDPW02", b"\1", b"echo"])
+    table.broker.disconnect_all(0)
+    assert sorted(table.to_workers) == [[b"v", b"MDPW02", b"\6"], [b"w", W, b"\6"]]
+
+
+# ---- random schedules ----
+
+
+class Schedule:
+    """Clients and workers of all framings; workers die at any point.
+
+    A worker's answers say which attempt they belong to and their place in it, so that the clients
+    see whether anything is lost, repeated or out of order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.table = Table(SETUP._replace(inflight_max=100))
+        self.names = iter(range(1000))
+        self.attempts = iter(range(1000))
+        self.workers: dict[bytes, list[list[bytes]]] = {}  # What each has to do: [address, id].
+        self.doing: dict[tuple[bytes, bytes, bytes], list[int]] = {}  # [attempt, PARTIALs sent]
+        self.answers: dict[tuple[bytes, bytes], list[tuple[bool, int, int]]] = {}
+
+    def act(self) -> None:
+        match self.dice.randrange(10):
+            case 0 | 1 | 2:
+                self.ask()
+            case 3 | 4 | 5 | 6 if self.workers:
+                self.work(self.dice.choice(list(self.workers)))
+            case 7:
+                name = b"w%d" % next(self.names)
+                self.workers[name] = []
+                self.table.worker([name, *READY, self.dice.randint(1, 4).to_bytes(2, "big")])
+            case 8 if self.workers and self.dice.random() < 0.5:
+                self.kill(self.dice.choice(list(self.workers)))
+            case _:
+                self.table.later(self.dice.randint(0, 50))
+                for name in self.workers:
+                    self.table.worker([name, W, b"PING"])
+        self.deliver()
+
+    def ask(self) -> None:
+        key = (b"c%d" % self.dice.randint(1, 3), b"%d" % next(self.names))
+        self.answers[key] = []
+        ask = [key[0], *REQUEST, key[1], b"x"]
+        self.table.client(*[ask] * self.dice.choice((1, 1, 2)))
+
+    def work(self, name: bytes) -> None:
+        if not self.workers[name]:
+            return
+        client, request_id = one = self.dice.choice(self.workers[name])
+        state = self.doing.setdefault((name, client, request_id), [next(self.attempts), 0])
+        is_final = self.dice.random() < 0.5
+        command = b"\4" if is_final else b"\3"
+        body = b"%d %d" % (state[0], state[1])
+        state[1] += 1
+        if is_final:
+            self.workers[name].remove(one)
+        self.table.worker([name, W, command, client, b"", request_id, body])
+
+    def kill(self, name: bytes) -> None:
+        """It leaves, says nonsense, or is not heard any more."""
+        del self.workers[name]
+        match self.dice.randrange(3):
+            case 0:
+                self.table.worker([name, W, b"\6"])
+            case 1:
+                self.table.worker([name, W, b"nonsense"])
+            case 2:
+                self.table.broker.on_workers_gone([name], self.table.now_ms)
+                self.table.later(0)
+
+    def deliver(self) -> None:
+        for name, _, command, *rest in self.table.to_workers:
+            if command == b"\2" and name in self.workers:
+                self.workers[name].append([rest[0], rest[2]])
+        for client, _, command, _, request_id, body in self.table.to_clients:
+            attempt, place = map(int, body.split())
+            self.answers[client, request_id].append((command == b"\3", attempt, place))
+
+    def finish(self) -> None:
+        """A worker that lives does all that is left."""
+        name = b"last"
+        self.workers[name] = []
+        self.table.worker([name, *READY, b"\xff\xff"])
+        for other in list(self.workers)[:-1]:
+            self.kill(other)
+        self.deliver()
+        while self.workers[name]:
+            self.work(name)
+            self.deliver()
+
+    def check(self) -> None:
+        for key, seen in self.answers.items():
+            finals = [is_final for is_final, _, _ in seen]
+            assert finals == [False] * (len(seen) - 1) + [True], f"{key}: one FINAL, at the end"
+            attempts = [attempt for _, attempt, _ in seen]
+            assert attempts == sorted(attempts), f"{key}: no answer of a worker held dead"
+            for attempt in set(attempts):
+                places = [place for _, of, place in seen if of == attempt]
+                assert places == list(range(len(places))), f"{key}: PARTIALs in order, none lost"
+        assert self.table.count("held") == 0
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_one_final_and_partials_in_order_whoever_dies(block: int) -> None:
+    resent = 0
+    for seed in range(1000 * block, 1000 * block + 1000):
+        schedule = Schedule(seed)
+        for _ in range(schedule.dice.randint(5, 40)):
+            schedule.act()
+        schedule.finish()
+        schedule.check()
+        resent += schedule.table.count("resent")
+    assert resent > 1000, "workers must die with requests"
