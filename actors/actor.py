@@ -104,11 +104,12 @@ class SocketOptions(NamedTuple):
     connect: tuple[str, ...] = ()
     place: str = ""  # The place in the topology of what is bound, for the operator's error.
     hwm: int = HWM
-    send_hwm: int = 0  # 0: as hwm.
+    send_hwm: int | None = None  # None: as hwm; 0: unbounded.
     message_bytes_max: int = MESSAGE_BYTES_MAX  # All frames together.
     message_frames_max: int = MESSAGE_FRAMES_MAX
     linger_ms: int = 0
     router_mandatory: bool = False
+    router_handover: bool = False  # A new connection takes over the routing id of an old one.
     immediate: bool = False  # Queue only on a finished connection: peer DEALERs, pipes.
     reconnect_ms: tuple[int, int] = RECONNECT_PIPE_MS
     routing_id: bytes = b""
@@ -224,7 +225,8 @@ class Loop:
         self._sockets[socket] = options
         socket.setsockopt(zmq.LINGER, options.linger_ms)
         socket.setsockopt(zmq.RCVHWM, options.hwm)
-        socket.setsockopt(zmq.SNDHWM, options.send_hwm or options.hwm)
+        send_hwm = options.hwm if options.send_hwm is None else options.send_hwm
+        socket.setsockopt(zmq.SNDHWM, send_hwm)
         socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.RECONNECT_IVL, options.reconnect_ms[0])
@@ -235,6 +237,8 @@ class Loop:
             socket.setsockopt(zmq.IMMEDIATE, 1)
         if kind == zmq.ROUTER and options.router_mandatory:
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if kind == zmq.ROUTER and options.router_handover:
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if kind == zmq.XPUB:
             socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # Each new subscriber is heard of.
         if options.routing_id:

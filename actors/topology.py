@@ -42,6 +42,7 @@ class NodeTopology(NamedTuple):
     peer_url: str
     dialect: str
     zerodb: dict[str, str]  # The urls of its doors to the tables; empty: it has none.
+    broker: dict[str, str]  # The urls of its broker; empty: it has none.
 
 
 class Topology(NamedTuple):
@@ -56,6 +57,7 @@ class Topology(NamedTuple):
     log: dict[str, Any]
     clients: dict[str, Any]
     zerodb: dict[str, Any]
+    broker: dict[str, Any]
     nodes: dict[str, NodeTopology]
     places: dict[str, str]  # key.path -> FILE:LINE:COL
 
@@ -87,6 +89,7 @@ class Topology(NamedTuple):
             "members": members,
             "state_machine": self.state_machine,
             **({"zerodb": {**self.zerodb, **own.zerodb}} if own.zerodb else {}),
+            **({"broker": {**self.broker, **own.broker}} if own.broker else {}),
             **self.raft,
             **self.log,
         }
@@ -99,6 +102,8 @@ class Topology(NamedTuple):
             **{key: f"log.{key}" for key in LOG_KEYS},
             **{f"zerodb.{key}": f"zerodb.{key}" for key in ZERODB_KEYS},
             **{f"zerodb.{key}": f"nodes.{node}.zerodb.{key}" for key in NODE_ZERODB_KEYS},
+            **{f"broker.{key}": f"broker.{key}" for key in BROKER_KEYS},
+            **{f"broker.{key}": f"nodes.{node}.broker.{key}" for key in NODE_BROKER_KEYS},
             "data_dir": "data",
             "state_machine": "state_machine",
         }
@@ -113,12 +118,18 @@ NODE_ZERODB_KEYS = {
     "jobs_url": url_key(""),
 }
 
+NODE_BROKER_KEYS = {
+    "clients_url": url_key(),
+    "workers_url": url_key(),
+}
+
 NODE_KEYS = {
     "url": url_key(),
     "broadcast_url": url_key(""),
     "peer_url": url_key(""),
     "dialect": choice_key("kelek", "text", "node", default="kelek"),
     "zerodb": section_key(NODE_ZERODB_KEYS, default={}),
+    "broker": section_key(NODE_BROKER_KEYS, default={}),
 }
 
 # docs/topology.md has the same table in words; a test holds them together.
@@ -169,6 +180,19 @@ ZERODB_KEYS = {
     "allow_native": boolean_key(False),
 }
 
+BROKER_KEYS = {
+    "interval_ms": duration_ms_key(10, 600_000, 2500),
+    "liveness": count_key(2, 100, 4),
+    "request_ttl_ms": duration_ms_key(10, 86_400_000, 60_000),
+    "inflight_max": count_key(1, 1_000_000, 4096),
+    "message_bytes_max": size_key(KIB, 512 * MIB, 64 * MIB),
+    "service_bytes_max": size_key(MIB, 1024 * GIB, 256 * MIB),
+    "bytes_max": size_key(MIB, 1024 * GIB, GIB),
+    "client_header": name_key("KLKC01"),
+    "worker_header": name_key("KLKW01"),
+    "deadline_header": name_key("KLKD01"),
+}
+
 
 def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]:
     mapping = reader.mapping(node, key, "nodes")
@@ -188,6 +212,7 @@ def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]
                 value.mark, path, "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
             )
         _check_zerodb(reader, path, value, settings)
+        _check_broker(reader, path, value, settings)
         _check_taken(reader, path, value, taken)
         nodes[node_name.text] = NodeTopology(node_name.text, **settings)
     return nodes
@@ -207,16 +232,25 @@ def _check_zerodb(reader: Reader, path: str, node: Node, settings: dict[str, Any
         reader.fail(mark, path, "there is no door", f"add one of {', '.join(doors)}")
 
 
+def _check_broker(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
+    """A node with a broker is one that we run."""
+    if settings["broker"] and settings["dialect"] != "kelek":
+        assert isinstance(node, Mapping)
+        mark = next(value.mark for word, value in node.entries if word.text == "broker")
+        way_out = "remove `broker:` or `dialect:`"
+        reader.fail(mark, f"{path}.broker", "this node is not ours", way_out)
+
+
 def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -> None:
     """No address is bound twice."""
     assert isinstance(node, Mapping)
     for name_, value in node.entries:
-        if name_.text == "zerodb":
-            _check_taken(reader, f"{path}.zerodb", value, taken)
+        if name_.text in ("zerodb", "broker"):
+            _check_taken(reader, f"{path}.{name_.text}", value, taken)
         if not name_.text.endswith("url") or not isinstance(value, Scalar):
             continue
         other = taken.get(value.text)
-        if other:
+        if other and other != f"{path}.clients_url":  # A broker's workers may come there, too.
             line = reader.places[other].split(":")[-2]
             reader.fail(
                 value.mark,
@@ -236,6 +270,7 @@ TOP_KEYS = {
     "log": section_key(LOG_KEYS),
     "clients": section_key(CLIENT_KEYS),
     "zerodb": section_key(ZERODB_KEYS),
+    "broker": section_key(BROKER_KEYS),
 }
 
 
@@ -256,6 +291,7 @@ def load(path: str) -> Topology:
         found["log"],
         found["clients"],
         found["zerodb"],
+        found["broker"],
         found["nodes"],
         reader.places,
     )
@@ -280,5 +316,10 @@ def _check_together(topology: Topology) -> None:
                 f"{topology.raft[key]} ms is not below the smallest election timeout, {low} ms",
                 "make it a third of that",
             )
+    headers = [topology.broker[key] for key in BROKER_KEYS if key.endswith("_header")]
+    for key in ("worker_header", "deadline_header"):
+        if headers.count(topology.broker[key]) > 1 or topology.broker[key].startswith("MDP"):
+            problem = f"{topology.broker[key]} is a header of others, too"
+            raise OperatorError(topology.place(f"broker.{key}"), problem, "choose another one")
     if not topology.own_nodes:
         raise OperatorError(topology.place("nodes"), "no node is ours", "remove a `dialect:`")

@@ -31,12 +31,14 @@ zerodb:
   local: [7, 100-102]
   stale: allowed
   cache_bytes: 1 GiB
+broker: {request_ttl_ms: 2 min}
 nodes:
   a:
     url: tcp://10.0.0.1:7201
     broadcast_url: tcp://10.0.0.1:7211
     peer_url: tcp://10.0.0.1:7221
     zerodb: {url: 'tcp://10.0.0.1:7100', sub_url: 'epgm://eth0;239.1.1.1:5555'}
+    broker: {clients_url: 'tcp://10.0.0.1:7300', workers_url: 'tcp://10.0.0.1:7300'}
   b:
     url: tcp://[fe80::1]:7201
     peer_url: ipc:///tmp/b.peers
@@ -79,7 +81,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert found.zerodb["local"] == [7, 100, 101, 102]
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
-    assert found.place("nodes.b.url").endswith("t.yaml:26:10: nodes.b.url")
+    assert found.place("nodes.b.url").endswith("t.yaml:28:10: nodes.b.url")
     assert found.place("raft.rpc_timeout_ms").endswith("t.yaml: raft.rpc_timeout_ms")
     options = found.options("a")
     assert options["members"]["b"]["peer_url"] == "ipc:///tmp/b.peers"
@@ -90,9 +92,13 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert options["zerodb"]["workers"] == 2
     assert options["zerodb"]["request_timeout_ms"] == 5000, "a default"
     places = found.option_places("a")
-    assert places["zerodb.url"].endswith("t.yaml:24:19: nodes.a.zerodb.url")
+    assert places["zerodb.url"].endswith("t.yaml:25:19: nodes.a.zerodb.url")
     assert places["zerodb.stale"].endswith("t.yaml:17:10: zerodb.stale")
-    assert "zerodb" not in found.options("b")
+    assert options["broker"]["workers_url"] == options["broker"]["clients_url"]
+    assert options["broker"]["request_ttl_ms"] == 120_000
+    assert options["broker"]["client_header"] == "KLKC01", "a default"
+    assert places["broker.workers_url"].endswith("t.yaml:26:63: nodes.a.broker.workers_url")
+    assert not {"zerodb", "broker"} & set(found.options("b"))
 
 
 def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
@@ -132,11 +138,12 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
         ["table_worker"],
         ["zerodb_server"],
         ["job_server"],
+        ["broker"],
     ]
     assert [unit.name for unit in units[3:5]] == ["table_worker", "table_worker.2"]
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     (unit,) = plan.node_plan(found, "a", one_process=True).units
-    assert len(unit.actors) == 8
+    assert len(unit.actors) == 9
     for own in ("thread", "inline"):
         found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
         assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
@@ -175,7 +182,7 @@ MISTAKES = [
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
      "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, "
-     "state_machine, nodes, raft, log, clients, zerodb"),
+     "state_machine, nodes, raft, log, clients, zerodb, broker"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),
@@ -290,6 +297,17 @@ MISTAKES = [
     ("a door taken already", node("zerodb: {url: 'tcp://h:2'}"),
      "t.yaml:6:19: nodes.a.zerodb.url: tcp://h:2 is taken already by nodes.a.peer_url in "
      "line 5; give each its own address"),
+    ("a broker without a door", node("broker: {clients_url: 'tcp://h:3'}"),
+     "t.yaml:6:13: nodes.a.broker: key 'workers_url' is missing; add `workers_url:`"),
+    ("a broker's door taken already",
+     node("broker: {clients_url: 'tcp://h:2', workers_url: 'tcp://h:3'}"),
+     "t.yaml:6:27: nodes.a.broker.clients_url: tcp://h:2 is taken already by nodes.a.peer_url in "
+     "line 5; give each its own address"),
+    ("a broker of a foreign node",
+     node("dialect: text\n    broker: {clients_url: 'tcp://h:3', workers_url: 'tcp://h:4'}"),
+     "t.yaml:7:13: nodes.a.broker: this node is not ours; remove `broker:` or `dialect:`"),
+    ("one header for two", HEAD + "broker: {worker_header: KLKC01}\n",
+     "t.yaml:3:25: broker.worker_header: KLKC01 is a header of others, too; choose another one"),
     ("tables of a foreign node", node("dialect: text\n    zerodb: {url: 'tcp://h:3'}"),
      "t.yaml:7:13: nodes.a.zerodb: this node is not ours; remove `zerodb:` or `dialect:`"),
     ("relative ipc", node("broadcast_url: ipc://x"),
@@ -310,8 +328,8 @@ def test_a_mistake_has_place_problem_and_way_out(tmp_path: Path, text: str, line
 def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
     line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
     assert line == (
-        "t.yaml:26:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
-        "line 23; give each its own address"
+        "t.yaml:28:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
+        "line 24; give each its own address"
     )
 
 

@@ -1,0 +1,126 @@
+"""The broker of services: clients' requests go to workers, their answers back.
+
+What is decided is in protocols/majordomo/broker.py and csrc/exchange.c; bodies never become objects
+here.
+"""
+
+import zmq
+
+from ..native import Arena, Frames
+from ..native.budget import Budget
+from ..protocols.majordomo.broker import Broker as Machine
+from ..protocols.majordomo.broker import BrokerSetup
+from ..protocols.majordomo.values import Headers
+from .actor import Actor, Socket, SocketOptions, main
+
+REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
+ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
+ANSWERS_BYTES_MAX = 128 << 20  # That it may leave lying.
+FRAMES_MAX = 4096  # Of one message.
+
+
+class Broker(Actor):
+    """Speaks the broker's protocol and MDP (docs/protocols/majordomo.md).
+
+    clients    ROUTER  requests in, answers out    at `clients_url`
+    workers    ROUTER  answers in, requests out    at `workers_url`; the same socket when it is the
+                                                   same address
+    """
+
+    role = "broker"
+
+    def on_start(self) -> None:
+        settings = self.options["broker"]
+        self._machine = Machine(
+            BrokerSetup(
+                Headers(
+                    settings["client_header"].encode(),
+                    settings["worker_header"].encode(),
+                    settings["deadline_header"].encode(),
+                ),
+                settings["interval_ms"],
+                settings["liveness"],
+                settings["request_ttl_ms"],
+                settings["inflight_max"],
+                settings["service_bytes_max"],
+                settings["bytes_max"],
+            ),
+            self.now_ms,
+        )
+        self._message_bytes_max = settings["message_bytes_max"]
+        self._budget = Budget(ANSWERS_BYTES_MAX)
+        # Requests for a worker are bounded by its window, and all of them by bytes_max.
+        self._unbounded = Budget((1 << 64) - 1)
+        self._clients = self._door("clients_url", ANSWERS_HWM)
+        if settings["workers_url"] == settings["clients_url"]:
+            self._workers = self._clients
+            self.listen(self._clients, self._on_messages)
+        else:
+            self._workers = self._door("workers_url", 0)
+            # Answers first: they make room for requests.
+            self.listen(self._workers, self._on_answers)
+            self.listen(self._clients, self._on_requests)
+        self.ready()
+
+    def _door(self, key: str, send_hwm: int) -> Socket:
+        options = SocketOptions(
+            bind=(self.options["broker"][key],),
+            place=self.setup.places[f"broker.{key}"],
+            hwm=REQUESTS_HWM,
+            send_hwm=send_hwm,
+            message_bytes_max=self._message_bytes_max,
+            message_frames_max=FRAMES_MAX,
+            router_mandatory=True,
+            router_handover=True,
+        )
+        return self.socket(zmq.ROUTER, options)
+
+    # ---- the loop ----
+
+    def _on_requests(self, arena: Arena) -> None:
+        self._machine.on_requests(arena, self.now_ms)
+
+    def _on_answers(self, arena: Arena) -> None:
+        self._machine.on_answers(arena, self.now_ms)
+
+    def _on_messages(self, arena: Arena) -> None:
+        self._machine.on_messages(arena, self.now_ms)
+
+    def on_wake(self, now_ms: int) -> None:
+        self._machine.ready(now_ms)
+        self._send_clients()
+        while len(self._machine.workers):
+            gone = self._send(self._workers, self._machine.workers, self._unbounded)
+            if gone:
+                self._machine.on_workers_gone(gone, now_ms)
+                self._machine.ready(now_ms)
+        self._send_clients()
+
+    def _send_clients(self) -> None:
+        """A client that does not read loses answers, visibly; one that is gone its requests."""
+        if len(self._machine.clients):
+            gone = self._send(self._clients, self._machine.clients, self._budget)
+            self._machine.on_clients_gone(gone)
+
+    def _send(self, socket: Socket, messages: Frames, budget: Budget) -> list[bytes]:
+        """Sends all of it; returns the routing ids of those that are not there."""
+        unsent = budget.send(socket, messages)
+        self.check(socket)
+        self.counters["answers_dropped"] += len(unsent.full) + len(unsent.over)
+        gone = [messages.message(position)[0] for position in unsent.gone]
+        messages.clear()
+        return gone
+
+    def deadline_ms(self) -> int | None:
+        return self._machine.deadline_ms
+
+    def on_stop_asked(self) -> None:
+        """Workers go to another broker at once; clients ask one when they hear nothing."""
+        self._machine.disconnect_all(self.now_ms)
+
+    def status(self) -> dict[str, object]:
+        return dict(self._machine.status())
+
+
+if __name__ == "__main__":
+    main(Broker)

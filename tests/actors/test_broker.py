@@ -1,0 +1,229 @@
+"""The broker as a process: workers are killed, peers come and go, nothing stops it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from kelek.actors.actor import ActorSetup
+from kelek.actors.topology import BROKER_KEYS
+from kelek.tests.ports import free_ports
+
+Socket = zmq.Socket[bytes]
+DEADLINE_MS = 60_000
+PING_MS = 100
+LOOK_MS = 200
+WORKER = Path(__file__).with_name("broker_worker.py")
+C = b"KLKC01"
+
+
+class Process:
+    """A broker alone, as its supervisor would start it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        ports = free_ports(2)
+        self.clients_url, self.workers_url = (f"tcp://127.0.0.1:{port}" for port in ports)
+        self.context: zmq.Context[Socket] = zmq.Context()
+        self.sockets: list[Socket] = []
+        self.control = self.socket(zmq.ROUTER)
+        self.control.bind(f"ipc://{folder}/control")
+        options = {
+            **{key: value.default for key, value in BROKER_KEYS.items()},
+            "clients_url": self.clients_url,
+            "workers_url": self.workers_url,
+            **settings,
+        }
+        places = {f"broker.{key}": f"t.yaml: broker.{key}" for key in options}
+        setup = ActorSetup(
+            "n1", "broker", "broker", "c", str(folder), str(folder),
+            f"ipc://{folder}/control", 1, False, {"broker": options}, places,
+        )  # fmt: skip
+        (folder / "setup.json").write_text(setup.to_json(), encoding="utf-8")
+        self.log = (folder / "log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "kelek.actors.broker", "--setup", f"{folder}/setup.json"],
+            stdin=subprocess.PIPE,
+            stderr=self.log,
+        )
+
+    def wait_for(self, kind: str) -> dict[str, Any]:
+        """The next word of it to its supervisor; {} for `ready`. AssertionError: it has ended."""
+        until = time.monotonic() + DEADLINE_MS / 1000
+        while self.process.poll() is None:
+            assert time.monotonic() < until, f"it never says {kind}"
+            if self.control.poll(LOOK_MS):
+                _, said, *rest = self.control.recv_multipart()
+                if said == kind.encode():
+                    return dict(msgpack.unpackb(rest[0])) if rest else {}
+        raise AssertionError(f"it has ended with {self.process.returncode}")
+
+    def socket(self, kind: int, url: str = "") -> Socket:
+        made = self.context.socket(kind)
+        self.sockets.append(made)
+        if url:
+            made.connect(url)
+        return made
+
+    def client(self) -> Socket:
+        return self.socket(zmq.DEALER, self.clients_url)
+
+    def worker(self) -> Socket:
+        return self.socket(zmq.DEALER, self.workers_url)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(20)
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.log.close()
+        for each in self.sockets:
+            each.close(0)
+        self.context.term()
+        return code
+
+
+@pytest.fixture
+def broker(ipc_dir: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
+    process = Process(ipc_dir, **getattr(request, "param", {}))
+    process.wait_for("ready")
+    yield process
+    assert process.stop() == 0
+
+
+def received(peer: Socket) -> list[bytes]:
+    assert peer.poll(DEADLINE_MS), "nothing comes"
+    return peer.recv_multipart()
+
+
+def start_worker(broker: Process) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, str(WORKER), broker.workers_url, "echo", str(PING_MS)]
+    return subprocess.Popen(command)
+
+
+@pytest.mark.parametrize("broker", [{"interval_ms": PING_MS}], indirect=True)
+def test_each_request_is_answered_once_while_workers_are_killed(broker: Process) -> None:
+    dice, client = Random(1), broker.client()
+    workers = [start_worker(broker) for _ in range(3)]
+    seen: dict[bytes, list[tuple[int, int]]] = {}
+    asked = done = 0
+    try:
+        while done < 900:
+            while asked < 900 and asked - done < 60:
+                client.send_multipart([C, b"\1", b"echo", b"%d" % asked, b"x"])
+                asked += 1
+            _, kind, _, request_id, body = received(client)
+            pid, place, _ = body.split()
+            seen.setdefault(request_id, []).append((int(pid), int(place)))
+            done += kind == b"\3"
+            if kind == b"\3" and done % 150 == 0:
+                victim = workers.pop(dice.randrange(3))
+                victim.kill()
+                victim.wait()
+                workers.append(start_worker(broker))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert len(seen) == 900
+    for request_id, answers in seen.items():
+        assert answers[-1][1] == 2, f"{request_id!r}: it ends with its FINAL"
+        assert [place for _, place in answers].count(2) == 1, f"{request_id!r}: one FINAL"
+        assert [place for _, place in answers[-3:]] == [0, 1, 2], f"{request_id!r}: in order"
+    assert not client.poll(0), "nothing comes behind the last FINAL"
+    while (finals := broker.wait_for("status")["finals"]) < 900:
+        pass
+    assert finals == 900
+
+
+def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: Process) -> None:
+    gone, worker, ask = broker.client(), broker.worker(), [C, b"\1", b"echo"]
+    worker.send_multipart([b"KLKW01", b"\1", b"echo"])
+    for i in range(3):
+        gone.send_multipart([*ask, b"%d" % i, b"x"])
+    while broker.wait_for("status")["requests"] < 3:
+        worker.send_multipart([b"KLKW01", b"PING"])
+    gone.close(0)
+    # The first answer that can't be sent says so; whether that is the first one is chance.
+    done = 0
+    while broker.wait_for("status")["held"]:
+        worker.send_multipart([b"KLKW01", b"PING"])
+        while worker.poll(0):
+            _, command, *work = worker.recv_multipart()
+            if command == b"\2":
+                worker.send_multipart([b"KLKW01", b"\4", *work])
+                done += 1
+    assert broker.wait_for("status")["cancelled"] == 3 - done
+
+
+def test_junk_stops_nothing(broker: Process) -> None:
+    dice = Random(2)
+    client, worker = broker.client(), broker.worker()
+    for peer in (client, worker):
+        for _ in range(500):
+            count = dice.choice((1, 2, 5, 300))
+            heads = [C, b"KLKW01", b"MDPC02", b"", b"\1", b"\3", b"PING"]
+            frames = [
+                dice.choice([*heads, dice.randbytes(dice.choice((0, 1, 300)))])
+                for _ in range(count)
+            ]
+            peer.send_multipart(frames)
+    client.send_multipart([b"x"] * 5000)  # More frames than a message may have.
+    fresh, other = broker.worker(), broker.client()
+    fresh.send_multipart([b"KLKW01", b"\1", b"sum"])
+    other.send_multipart([C, b"\1", b"sum", b"id", b"1", b"2"])
+    while (work := received(fresh))[1] != b"\2":
+        pass
+    assert work[5:] == [b"1", b"2"]
+    fresh.send_multipart([b"KLKW01", b"\4", *work[2:5], b"3"])
+    assert received(other) == [C, b"\3", b"sum", b"id", b"3"]
+
+
+def test_a_client_that_comes_back_under_its_name_is_heard(broker: Process) -> None:
+    """Before its old connection is known to be dead."""
+    old, new = (broker.socket(zmq.DEALER) for _ in range(2))
+    worker = broker.worker()
+    worker.send_multipart([b"KLKW01", b"\1", b"echo"])
+    for peer, request_id in ((old, b"1"), (new, b"2")):
+        peer.setsockopt(zmq.ROUTING_ID, b"the same")
+        peer.connect(broker.clients_url)
+        peer.send_multipart([C, b"\1", b"echo", request_id, b"x"])
+        work = received(worker)
+        assert work[2:5] == [b"the same", b"", request_id]
+        worker.send_multipart([b"KLKW01", b"\4", *work[2:]])
+        assert received(peer)[3] == request_id
+
+
+def test_workers_are_told_to_go_when_it_ends(ipc_dir: Path) -> None:
+    broker = Process(ipc_dir)
+    broker.wait_for("ready")
+    worker = broker.worker()
+    worker.send_multipart([b"KLKW01", b"\1", b"echo"])
+    worker.send_multipart([b"KLKW01", b"PING"])
+    assert received(worker) == [b"KLKW01", b"PONG"]
+    os.kill(broker.process.pid, signal.SIGTERM)
+    assert received(worker) == [b"KLKW01", b"\6"]
+    assert broker.stop() == 0
+
+
+def test_an_address_that_is_taken_is_said(ipc_dir: Path) -> None:
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
+        broker = Process(ipc_dir, clients_url=f"tcp://127.0.0.1:{port}")
+        with pytest.raises(AssertionError, match="it has ended with 2"):
+            broker.wait_for("ready")
+    assert broker.stop() == 2
+    said = (ipc_dir / "log").read_text(encoding="utf-8")
+    assert "broker.clients_url" in said
+    assert "is in use" in said
+    assert json.loads((ipc_dir / "setup.json").read_text(encoding="utf-8"))["role"] == "broker"
