@@ -4,12 +4,13 @@ pyarrow is imported with this module, which is imported when somebody asks for A
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow
 import pyarrow.compute
 
-from ..native.columns import cut_columns
+from ..native import NativeError
+from ..native.columns import Message, cut_columns
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import block_from_entries
 from ..protocols.zerodb import requests
@@ -18,7 +19,7 @@ from ..protocols.zerodb.columns import OFFSET_BYTES, Column
 from ..protocols.zerodb.values import NO_MORE_DATA, PACKED
 from ..protocols.zmqraft.requests import Part
 from .arguments import check_key_size, check_value_size
-from .table_steps import Page, pairs_of
+from .table_steps import Page
 
 COLUMNS = ("key", "value")
 ENTRY_SCHEMA = pyarrow.schema(
@@ -38,11 +39,8 @@ def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
     RemoteProtocolError."""
     resume = b""
     if not request.extension.flags & PACKED:
-        page = pairs_of(answer, request)
-        arrays = [
-            pyarrow.array([pair[i] for pair in page.content], pyarrow.binary()) for i in (0, 1)
-        ]
-        resume = page.resume
+        arrays = _arrays_of(answer.frames)
+        resume = resume_of(arrays[0], request)
     elif answer.code == NO_MORE_DATA and not answer.frames:
         return Page([], 0, b"")
     else:
@@ -54,6 +52,28 @@ def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
     if len(arrays[0]) != len(arrays[1]):
         raise RemoteProtocolError(f"{len(arrays[0])} keys and {len(arrays[1])} values")
     return Page([pyarrow.RecordBatch.from_arrays(arrays, COLUMNS)], len(arrays[0]), resume)
+
+
+def _arrays_of(frames: Sequence[bytes]) -> list[pyarrow.Array]:
+    """Keys and values of frames in turns. Raises RemoteProtocolError."""
+    if not isinstance(frames, Message):
+        return [pyarrow.array(frames[place::2], pyarrow.binary()) for place in (0, 1)]
+    try:
+        held = [pyarrow.py_buffer(one) for one in frames.columns()]
+    except NativeError:
+        raise RemoteProtocolError(f"{len(frames)} frames of pairs") from None
+    pairs = len(frames) // 2
+    return [
+        pyarrow.Array.from_buffers(pyarrow.binary(), pairs, [None, *held[place : place + 2]])
+        for place in (0, 2)
+    ]
+
+
+def resume_of(keys: pyarrow.Array, request: requests.Scan | requests.ClientData) -> bytes:
+    """The key to go on from behind a page in the text's form; empty: nothing is left."""
+    if isinstance(request, requests.Scan) and len(keys) == request.limit != 0:
+        return bytes(keys[-1].as_py()) + b"\0"
+    return b""
 
 
 def column_of(offsets: bytes, data: bytes) -> pyarrow.Array:

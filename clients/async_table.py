@@ -356,16 +356,24 @@ class AsyncTable(AsyncTurning):
         """Chunks of a job, until none is left: each is given out once, also to several tasks."""
         return self._lists(self._steps.chunks(job))
 
-    async def chunks_arrow(self, job: RangeJob) -> AsyncGenerator["pyarrow.RecordBatch", None]:
+    async def chunks_arrow(
+        self, job: RangeJob, *, packed: bool = True
+    ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """As chunks(), each as an Arrow record batch with the columns key and value.
 
         A few are asked for before they are needed: the job is to be read by nobody else. Raises
         TableError when pyarrow is not installed.
+
+        packed   False: in the text's framing, as servers of another kind send them
         """
-        async with aclosing(self._lists(self._steps.chunk_columns(job))) as chunks:
+        async with aclosing(self._lists(self._steps.chunk_columns(job, packed))) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
+
+    async def renew(self, lease: int) -> None:
+        """Keeps a snapshot that nobody reads over the wire."""
+        await self._run(self._steps.renew(lease))
 
     async def release(self, lease: int) -> None:
         """Gives a snapshot back; without it that happens when no job has used it for a while."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import zmq
 
 from .. import native
+from ..native.columns import Message
 from ..protocols.connections import Connect, Disconnect, Listen, Send, Unlisten
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
@@ -51,6 +52,7 @@ class MessageLimits(NamedTuple):
 
     size: int = 32 << 20  # Bytes, all frames together.
     frames: int = 1 << 13
+    whole: int = 1 << 30  # Messages of more frames are handed over uncut (native.columns.Message).
 
 
 LIMITS = MessageLimits()
@@ -211,7 +213,12 @@ class Links:
         arena = link.drain.take()
         now_ms = monotonic_ms()
         for position in range(arena.count):
-            self.client.on_frames(link.url, arena.message(position), now_ms)
+            frames: Sequence[bytes]
+            if arena.frame_count(position) > self._limits.whole:
+                frames = Message(*arena.raw(position))
+            else:
+                frames = arena.message(position)
+            self.client.on_frames(link.url, frames, now_ms)
 
     def _drain_feed(self, subscription: Any, feed: _Feed) -> None:
         assert isinstance(self.client, Listener)

@@ -363,13 +363,17 @@ class Table(Turning):
         or in another process. Raises JobLost, after which nobody gets the rest."""
         return self._lists(self._steps.chunks(job))
 
-    def chunks_arrow(self, job: RangeJob) -> Generator["pyarrow.RecordBatch", None, None]:
+    def chunks_arrow(
+        self, job: RangeJob, *, packed: bool = True
+    ) -> Generator["pyarrow.RecordBatch", None, None]:
         """As chunks(), each as an Arrow record batch with the columns key and value.
 
         A few are asked for before they are needed: the job is to be read by nobody else. Raises
         TableError when pyarrow is not installed.
+
+        packed   False: in the text's framing, as servers of another kind send them
         """
-        with closing(self._lists(self._steps.chunk_columns(job))) as chunks:
+        with closing(self._lists(self._steps.chunk_columns(job, packed))) as chunks:
             for chunk in chunks:
                 yield from chunk
 

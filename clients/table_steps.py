@@ -74,7 +74,7 @@ KEYS_MAX = 4096  # In one request to read.
 CHUNKS_AHEAD = 3  # Of a job that is read alone: fewer than a server keeps for a slow reader.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
 # The largest answer that a topology can allow, and any number of small values.
-TABLE_LIMITS = MessageLimits(1 << 30, 1 << 18)
+TABLE_LIMITS = MessageLimits(1 << 30, 1 << 18, whole=1 << 8)
 
 
 class TableTuning(NamedTuple):
@@ -100,6 +100,13 @@ class Page(NamedTuple):
     content: list[Any]  # Pairs, or a record batch.
     size: int  # Pairs in it.
     resume: bytes  # The next start key, of a reverse scan end key; empty: nothing is left.
+
+
+class Ahead(NamedTuple):
+    """How chunks are asked for."""
+
+    chunks: int  # Before the first of them is read.
+    flags: int  # PACKED, or 0: the text's framing.
 
 
 class RangeJob(NamedTuple):
@@ -455,26 +462,27 @@ class TableSteps:
 
     def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a job, each given out once: so none is asked for again."""
-        return self._chunks(job, pairs_of, 1)
+        return self._chunks(job, pairs_of, Ahead(1, PACKED))
 
     def chunk_columns(
-        self, job: RangeJob
+        self, job: RangeJob, packed: bool
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """Record batches, one a chunk; for whoever reads a job alone."""
-        return self._chunks(job, arrow().batch_of, CHUNKS_AHEAD)
+        asked = Ahead(CHUNKS_AHEAD, PACKED if packed else 0)
+        return self._chunks(job, arrow().batch_of, asked)
 
     def _chunks(
         self,
         job: RangeJob,
         decode: Callable[[Answer, requests.ClientData], Page],
-        ahead: int,
+        ahead: Ahead,
     ) -> Generator[Step | list[Any], None, None]:
         """What is in each chunk; some are asked for before the first is read."""
-        request = requests.ClientData(job.apid, Extension(PACKED))
+        request = requests.ClientData(job.apid, Extension(ahead.flags))
         asked: deque[Exchange] = deque()
         try:
             while True:
-                while len(asked) < ahead:
+                while len(asked) < ahead.chunks:
                     asked.append(self._begin(request, job.url))
                 exchange = asked.popleft()
                 answer = yield from self.finish(exchange)

@@ -50,3 +50,20 @@ int klk_columns_add(struct klk_columns *columns, const uint8_t *block, size_t si
     columns->count = row;
     return KLK_OK;
 }
+
+int klk_columns_part(const uint32_t *offsets, uint32_t count, const uint8_t *data,
+                     struct klk_column *columns) {
+    if (count % 2) return KLK_EINVAL;
+    for (uint32_t i = 0; i < count; i++)
+        if (offsets[i + 1] < offsets[i] || offsets[i + 1] - offsets[0] > INT32_MAX)
+            return KLK_EINVAL;
+    columns[0].offsets[0] = columns[1].offsets[0] = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct klk_column *column = &columns[i % 2];
+        uint32_t size = offsets[i + 1] - offsets[i];
+        int32_t end = column->offsets[i / 2];
+        if (size) memcpy(column->data + end, data + (offsets[i] - offsets[0]), size);
+        column->offsets[i / 2 + 1] = (int32_t)((uint32_t)end + size);
+    }
+    return KLK_OK;
+}

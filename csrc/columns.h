@@ -24,4 +24,21 @@ struct klk_columns {
  * KLK_ESPACE when the columns are too short, KLK_ECORRUPT: then count is as it was. */
 int klk_columns_add(struct klk_columns *columns, const uint8_t *block, size_t size);
 
+/* A column of items: how many offsets and bytes there is room for is the caller's to see to. */
+struct klk_column {
+    int32_t *offsets;
+    uint8_t *data;
+};
+
+/* Parts frames that lie one behind the other, each from one offset to the next, into two columns,
+ * in turns: of a message of pairs, keys and values.
+ *
+ *   offsets   count + 1, none below the one before; the last at most INT32_MAX above the first
+ *   data      what lies from the first offset on
+ *   columns   two: out, each with room for count / 2 + 1 offsets and for all bytes
+ *
+ * Returns KLK_OK, or KLK_EINVAL: count is odd, or the offsets are not so; nothing was written. */
+int klk_columns_part(const uint32_t *offsets, uint32_t count, const uint8_t *data,
+                     struct klk_column *columns);
+
 #endif

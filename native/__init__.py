@@ -198,6 +198,24 @@ def _doubled(size: int, need: int, size_max: int) -> int:
     return size if need <= size else max(need, min(2 * size, size_max))
 
 
+def cut_frames(offsets: Any, count: int, data: Any, base: int) -> list[bytes]:
+    """Copies of frames. Python's struct module makes them three times faster than slices do, when C
+    writes its format; by pieces, so that formats stay in the cache.
+
+    offsets   uint32_t *, count + 1 of them
+    data      uint8_t *, what lies at offset base
+    """
+    frames: list[bytes] = []
+    out = _uncleared("char[]", 1 + min(count, _FRAMES_PIECE) * lib.KLK_FORMAT_FRAME_MAX)
+    for at in range(0, count, _FRAMES_PIECE):
+        many = min(count - at, _FRAMES_PIECE)
+        used = lib.klk_frames_format(offsets + at, many, out)
+        start, stop = offsets[at], offsets[at + many]
+        found = ffi.buffer(data + (start - base), stop - start)
+        frames += struct.Struct(ffi.unpack(out, used)).unpack(found)
+    return frames
+
+
 class Arena:
     """Whole messages in one buffer. On a ROUTER the first frame of each is the routing id.
 
@@ -307,6 +325,18 @@ class Arena:
         first, end = self._firsts[i], self._firsts[i + 1]
         return self._cut(first, end)
 
+    def frame_count(self, i: int) -> int:
+        """How many frames message i has."""
+        return int(self._firsts[i + 1] - self._firsts[i])
+
+    def raw(self, i: int) -> tuple[bytes, bytes]:
+        """Message i, copied: where its frames begin and where the last one ends (u32 of this
+        machine, counted from anywhere), and its bytes."""
+        first, end = self._firsts[i], self._firsts[i + 1]
+        start, stop = self._offsets[first], self._offsets[end]
+        offsets = ffi.buffer(self._offsets + first, 4 * (end - first + 1))
+        return bytes(offsets), bytes(ffi.buffer(self._bytes + start, stop - start))
+
     def messages(self) -> list[list[bytes]]:
         """The frames of every message, copied."""
         firsts = ffi.unpack(self._firsts, self.count + 1)
@@ -314,17 +344,8 @@ class Arena:
         return [frames[first:end] for first, end in pairwise(firsts)]
 
     def _cut(self, first: int, end: int) -> list[bytes]:
-        """Copies of some frames. Python's struct module makes them three times faster than slices
-        do, when C writes its format; by pieces, so that formats stay in the cache."""
-        frames: list[bytes] = []
-        out = _uncleared("char[]", 1 + min(end - first, _FRAMES_PIECE) * lib.KLK_FORMAT_FRAME_MAX)
-        for at in range(first, end, _FRAMES_PIECE):
-            count = min(end - at, _FRAMES_PIECE)
-            used = lib.klk_frames_format(self._offsets + at, count, out)
-            start, stop = self._offsets[at], self._offsets[at + count]
-            data = ffi.buffer(self._bytes + start, stop - start)
-            frames += struct.Struct(ffi.unpack(out, used)).unpack(data)
-        return frames
+        """Copies of some frames."""
+        return cut_frames(self._offsets + first, end - first, self._bytes, 0)
 
     @classmethod
     def from_messages(cls, messages: Sequence[Sequence[bytes]]) -> "Arena":

@@ -12,6 +12,7 @@ from .options import Option, flag, one_of, parse_options, size, text, texts, url
 
 PER_QUERY, PER_TASK = "query", "task"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
+FRAMING_AUTO, FRAMING_TEXT = "auto", "text"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ROWS_MAX = 2**62
 TIMEOUT_MS = 30_000
@@ -43,6 +44,7 @@ READ = (
     Option("batchRows", whole(1, 1 << 20), 16_384),
     Option("snapshot", one_of(PER_QUERY, PER_TASK), PER_QUERY),
     Option("local", one_of(LOCAL_AUTO, LOCAL_OFF), LOCAL_AUTO),
+    Option("framing", one_of(FRAMING_AUTO, FRAMING_TEXT), FRAMING_AUTO),
     Option("pushdown", flag, False),
     Option("stale", flag, False),
 )
@@ -79,6 +81,7 @@ class ReadOptions(NamedTuple):
     batch_rows: int
     snapshot: str
     local: str
+    framing: str
     pushdown: bool
     stale: bool
 

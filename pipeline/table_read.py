@@ -19,7 +19,15 @@ from pyspark.sql.types import StructType
 from .errors import PipelineError, SchemaError
 from .formats import Column, Decoded, decode
 from .table_filters import Wanted, narrowed
-from .table_options import DROP, FAIL, LOCAL_AUTO, PER_TASK, ReadOptions, WriteOptions
+from .table_options import (
+    DROP,
+    FAIL,
+    FRAMING_TEXT,
+    LOCAL_AUTO,
+    PER_TASK,
+    ReadOptions,
+    WriteOptions,
+)
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -190,7 +198,7 @@ class TableReader(DataSourceReader):
                 chunk_pairs=options.batch_rows,
                 keys_only=not options.with_values,
             )
-            yield from table.chunks_arrow(job)
+            yield from table.chunks_arrow(job, packed=options.framing != FRAMING_TEXT)
         except (JobLost, TableRefused) as error:
             if not partition.lease:
                 raise

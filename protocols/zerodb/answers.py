@@ -311,7 +311,9 @@ class Answer(NamedTuple):
     code: int  # Of a chunk: its flags. Of a server info: 0.
     reqid: bytes  # Empty: without our extension.
     retry: bool  # An error that a later try, or one elsewhere, may not meet.
-    frames: list[bytes]  # Without the header; of a server info with the 8 bytes of features first.
+    frames: Sequence[
+        bytes
+    ]  # Without the header; of a server info with the 8 bytes of features first.
 
     @property
     def failed(self) -> bool:
@@ -337,9 +339,9 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
     if len(header) < offset:
         raise RemoteProtocolError(f"an answer {request_type:#04x} of {len(header)} header bytes")
     code = header[3] if offset == 4 else OK
-    body = list(frames[1:])
+    body = frames[1:]
     if request_type == values.SERVER_INFO:
-        body.insert(0, header[3:11])
+        body = [header[3:11], *body]
     echo = header[offset : offset + _ECHO_BYTES + 1]
     if len(echo) < _ECHO_BYTES or not echo.startswith(EXTENSION_MAGIC):
         return Answer(request_type, code, b"", False, body)
@@ -419,7 +421,8 @@ def decode_pairs(answer: Answer, request: requests.Scan | requests.ClientData) -
         keys, found = _column(answer, 0), _column(answer, 2)
         resume = _body_frame(answer, 4) if isinstance(request, requests.Scan) else b""
     else:
-        keys, found, resume = answer.frames[::2], answer.frames[1::2], b""
+        frames = list(answer.frames)
+        keys, found, resume = frames[::2], frames[1::2], b""
     _expect(len(keys) == len(found), answer)
     return Pairs(keys, found, resume)
 
@@ -454,7 +457,7 @@ def decode_jobs(answer: Answer) -> list[dict[str, str]]:
 
 
 def decode_split_points(answer: Answer) -> list[bytes]:
-    return answer.frames
+    return list(answer.frames)
 
 
 def decode_table_info(answer: Answer) -> dict[int, dict[str, Any]]:

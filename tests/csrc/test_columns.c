@@ -117,7 +117,38 @@ static void test_damage(void) {
     free(block);
 }
 
+static void test_parts(void) {
+    uint32_t ends[] = {7, 8, 8, 11, 12};
+    const uint8_t bytes[] = {'k', 'v', 'v', 'v', 'l'};
+    for (uint32_t count = 0; count <= 4; count++) {
+        uint32_t size = ends[count] - ends[0], half = count / 2;
+        uint32_t *offsets = exact((count + 1) * sizeof *ends);
+        memcpy(offsets, ends, (count + 1) * sizeof *ends);
+        uint8_t *data = exact_copy(bytes, size);
+        struct klk_column columns[2];
+        for (int i = 0; i < 2; i++)
+            columns[i] = (struct klk_column){exact((half + 1) * sizeof(int32_t)), exact(size)};
+        int result = klk_columns_part(offsets, count, data, columns);
+        REQUIRE(result == (count % 2 ? KLK_EINVAL : KLK_OK));
+        if (result == KLK_OK)
+            REQUIRE((uint32_t)(columns[0].offsets[half] + columns[1].offsets[half]) == size);
+        if (count) {
+            offsets[count] = 6; /* It goes back. */
+            REQUIRE(klk_columns_part(offsets, count, data, columns) == KLK_EINVAL);
+            offsets[count] = 7u + INT32_MAX + 1u;
+            REQUIRE(klk_columns_part(offsets, count, data, columns) == KLK_EINVAL);
+        }
+        for (int i = 0; i < 2; i++) {
+            free(columns[i].offsets);
+            free(columns[i].data);
+        }
+        free(offsets);
+        free(data);
+    }
+}
+
 int main(void) {
+    test_parts();
     test_two_blocks();
     test_room();
     test_damage();

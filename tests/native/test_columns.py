@@ -1,12 +1,14 @@
 """Blocks cut into columns, against the plain Python of the same."""
 
+from array import array
+from itertools import accumulate
 from random import Random
 
 import pytest
 
 from kelek import native
 from kelek.clients.arrow import ENTRY_SCHEMA, entries_of
-from kelek.native.columns import cut_columns
+from kelek.native.columns import Message, cut_columns
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.requests import Part
 from kelek.tests.native.blocks import some_blocks
@@ -39,3 +41,33 @@ def test_blocks_that_are_not_so_many_entries_are_refused() -> None:
             cut_columns([block], count)
     with pytest.raises(native.NativeError):
         cut_columns([block[:40]], 3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 300, 301])
+def test_parted_frames_are_their_twins(count: int) -> None:
+    """A message of pairs as columns is what plain Python makes of its frames, wherever it lies."""
+    dice = Random(count)
+    frames = [dice.randbytes(dice.randrange(9)) for _ in range(2 * count)]
+    arena = native.Arena.from_messages([[b"one"], [b"head", *frames], [b"another"]])
+    assert [arena.frame_count(at) for at in range(3)] == [1, 2 * count + 1, 1]
+    message = Message(*arena.raw(1))
+    assert list(message) == [b"head", *frames] == [message[at] for at in range(len(message))]
+    assert message[-1] == [b"head", *frames][-1]
+    assert message[::2] == [b"head", *frames][::2]
+    with pytest.raises(IndexError):
+        message[len(message)]
+    body = message[1:]
+    assert isinstance(body, Message)
+    assert list(body) == frames
+    found = [bytes(column) for column in body.columns()]
+    assert found == [
+        part
+        for items in (frames[::2], frames[1::2])
+        for part in (offsets_of(items), b"".join(items))
+    ]
+    with pytest.raises(native.NativeError):
+        message.columns()  # A frame without its other one.
+
+
+def offsets_of(items: list[bytes]) -> bytes:
+    return array("i", accumulate(map(len, items), initial=0)).tobytes()
