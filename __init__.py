@@ -4,9 +4,15 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .clients.async_broker import AsyncBroker as AsyncBroker
     from .clients.async_log import AsyncLog as AsyncLog
     from .clients.async_table import AsyncTable as AsyncTable
     from .clients.batch import Batch as Batch
+    from .clients.body import Body as Body
+    from .clients.broker import Broker as Broker
+    from .clients.broker_steps import BrokerTuning as BrokerTuning
+    from .clients.errors import BrokerError as BrokerError
+    from .clients.errors import BrokerTimeout as BrokerTimeout
     from .clients.errors import ChangesGone as ChangesGone
     from .clients.errors import JobLost as JobLost
     from .clients.errors import LogCompacted as LogCompacted
@@ -14,9 +20,11 @@ if TYPE_CHECKING:
     from .clients.errors import LogTimeout as LogTimeout
     from .clients.errors import MembersBusy as MembersBusy
     from .clients.errors import MembersRefused as MembersRefused
+    from .clients.errors import NoBroker as NoBroker
     from .clients.errors import NoLeader as NoLeader
     from .clients.errors import NoPeer as NoPeer
     from .clients.errors import NoServer as NoServer
+    from .clients.errors import ServiceFailed as ServiceFailed
     from .clients.errors import SnapshotNotMade as SnapshotNotMade
     from .clients.errors import TableError as TableError
     from .clients.errors import TableRefused as TableRefused
@@ -28,24 +36,42 @@ if TYPE_CHECKING:
     from .clients.errors import UpdateRefused as UpdateRefused
     from .clients.errors import UpdateTooLarge as UpdateTooLarge
     from .clients.log import Log as Log
+    from .clients.serving import Service as Service
+    from .clients.serving import Worker as Worker
+    from .clients.serving import WorkerTuning as WorkerTuning
+    from .clients.serving import service as service
     from .clients.table import Table as Table
     from .clients.table import TableOptions as TableOptions
 
 # Loaded when first asked for: `import kelek` alone loads neither ZeroMQ nor the C core.
 # What is not named here is one of the errors.
 _LAZY = {
+    "AsyncBroker": ".clients.async_broker",
     "AsyncLog": ".clients.async_log",
     "AsyncTable": ".clients.async_table",
     "Batch": ".clients.batch",
+    "Body": ".clients.body",
+    "Broker": ".clients.broker",
+    "BrokerTuning": ".clients.broker_steps",
     "Log": ".clients.log",
+    "Service": ".clients.serving",
     "Table": ".clients.table",
     "TableOptions": ".clients.table",
+    "Worker": ".clients.serving",
+    "WorkerTuning": ".clients.serving",
+    "service": ".clients.serving",
 }
 
 __all__ = [
+    "AsyncBroker",
     "AsyncLog",
     "AsyncTable",
     "Batch",
+    "Body",
+    "Broker",
+    "BrokerError",
+    "BrokerTimeout",
+    "BrokerTuning",
     "ChangesGone",
     "JobLost",
     "Log",
@@ -54,9 +80,12 @@ __all__ = [
     "LogTimeout",
     "MembersBusy",
     "MembersRefused",
+    "NoBroker",
     "NoLeader",
     "NoPeer",
     "NoServer",
+    "Service",
+    "ServiceFailed",
     "SnapshotNotMade",
     "Table",
     "TableError",
@@ -69,6 +98,9 @@ __all__ = [
     "UpdateExpired",
     "UpdateRefused",
     "UpdateTooLarge",
+    "Worker",
+    "WorkerTuning",
+    "service",
 ]
 
 

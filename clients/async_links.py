@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import zmq
 
-from .links import LIMITS, Links, Machine, MessageLimits, monotonic_ms
+from .links import LIMITS, PLAIN, Links, Machine, Manner, MessageLimits, monotonic_ms
 
 ROUNDS_MAX = 16  # Taken in and sent in one go; then the loop's other tasks have their turn.
 
@@ -27,13 +27,15 @@ class _Waiter:
 class AsyncLinks(Links):
     """As Links, for any number of tasks of one loop: that in which it was made."""
 
-    def __init__(self, client: Machine, limits: MessageLimits = LIMITS) -> None:
+    def __init__(
+        self, client: Machine, limits: MessageLimits = LIMITS, manner: Manner = PLAIN
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: list[_Waiter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._closed = False
-        super().__init__(client, limits)
+        super().__init__(client, limits, manner)
 
     def wake(self) -> None:
         """Has everything done that is due, behind what the loop's tasks are about to ask for."""
@@ -58,7 +60,7 @@ class AsyncLinks(Links):
             if not self._act(monotonic_ms()):
                 continue
             ready: set[object] = {socket for socket, _ in self._poller.poll(0)}
-            if not ready and not self._unfinished:
+            if not ready and not self._unfinished and not self._sent_more():
                 break
             self._take(ready)
         else:
@@ -67,6 +69,14 @@ class AsyncLinks(Links):
         for waiter in self._waiters:
             if not waiter.future.done() and waiter.is_done():
                 waiter.future.set_result(None)
+
+    def _sent_more(self) -> bool:
+        """Sends what there was no room for, if there is some now: asking a socket for what arrived
+        takes the notice of that off its descriptor, too, and no other comes."""
+        left = self.backlog
+        if left:
+            self._send(monotonic_ms())
+        return self.backlog < left
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -126,3 +126,29 @@ class ChangesGone(TableError):
             f"from index {index}"
         )
         self.index = index
+
+
+class BrokerError(Exception):
+    """Something about a service could not be done."""
+
+
+class BrokerTimeout(BrokerError, TimeoutError):
+    """No answer in the time given. The service may have been asked, and may still do its work."""
+
+
+class NoBroker(BrokerTimeout):
+    """In the time given no broker was to be had."""
+
+
+class ServiceFailed(BrokerError):
+    """The service, or the broker in its stead, has answered that it can't be done.
+
+    A function that serves may raise it: whoever has called it gets the same.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} (code {code})")
+        self.code = (
+            code  # 429: nobody has room for it; 500: its program failed; any other: its own.
+        )
+        self.text = text

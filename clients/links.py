@@ -16,6 +16,7 @@ from ..protocols.connections import Connect, Disconnect, Listen, Send, Unlisten
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
 BROADCASTS_MAX = 256  # That wait for their reader; what is beyond is asked for.
+TAKES_MAX = 16  # In one go, however much goes on arriving.
 ARENA_BYTES = 1 << 18
 ARENA_FRAMES = 1 << 12
 RECONNECT_MS = 50
@@ -58,14 +59,33 @@ class MessageLimits(NamedTuple):
 LIMITS = MessageLimits()
 
 
+class Manner(NamedTuple):
+    """How connections are treated."""
+
+    routing_id: bytes = b""  # Of each socket, so that a peer knows it again; empty: libzmq's own.
+    patient: bool = False  # AsyncLinks: what a peer has no room for waits; else it counts as lost.
+    send_messages_max: int = SEND_MESSAGES_MAX  # Queued for a peer.
+    linger_ms: int = 0  # close() waits so long for what is queued to leave.
+
+
+PLAIN = Manner()
+
+
 class _Link:
     __slots__ = ("drain", "frames", "monitor", "socket", "url")
 
     def __init__(
-        self, url: str, context: zmq.Context[zmq.Socket[bytes]], limits: MessageLimits
+        self,
+        url: str,
+        context: zmq.Context[zmq.Socket[bytes]],
+        limits: MessageLimits,
+        manner: Manner,
     ) -> None:
         self.url = url
-        self.socket = _socket(context, zmq.DEALER, (SEND_MESSAGES_MAX, RECEIVE_MESSAGES_MAX))
+        marks = manner.send_messages_max, RECEIVE_MESSAGES_MAX
+        self.socket = _socket(context, zmq.DEALER, marks)
+        if manner.routing_id:
+            self.socket.setsockopt(zmq.ROUTING_ID, manner.routing_id)
         self.socket.setsockopt(zmq.MAXMSGSIZE, limits.size)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
         self.frames = native.Frames()
@@ -137,9 +157,12 @@ class Links:
     feeds      SUB     StateBroadcast                             of a leader's state machine each
     """
 
-    def __init__(self, client: Machine, limits: MessageLimits = LIMITS) -> None:
+    def __init__(
+        self, client: Machine, limits: MessageLimits = LIMITS, manner: Manner = PLAIN
+    ) -> None:
         self.client = client
         self._limits = limits
+        self._manner = manner
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[str, _Link] = {}
         self._feeds: dict[Any, _Feed] = {}
@@ -159,6 +182,15 @@ class Links:
         wait_ms = 0 if self._unfinished else max(0, until_ms - now_ms)
         ready = {socket for socket, _ in self._poller.poll(wait_ms)}
         if ready or self._unfinished:
+            self._take(ready)
+
+    def take_in(self) -> None:
+        """Takes in what lies there, before anything is held to be late: for owners that were away
+        for a while."""
+        for _ in range(TAKES_MAX):
+            ready = {socket for socket, _ in self._poller.poll(0)}
+            if not ready and not self._unfinished:
+                break
             self._take(ready)
 
     @property
@@ -189,12 +221,17 @@ class Links:
         lost = False
         for link in self._links.values():
             native.send_batch(link.socket, link.frames, "keep")
-            if len(link.frames):
+            if len(link.frames) and not self._manner.patient:
                 # It has stopped reading: as good as lost, for nothing may be left out.
                 link.frames.clear()
                 self.client.on_disconnected(link.url, now_ms)
                 lost = True
         return not lost
+
+    @property
+    def backlog(self) -> int:
+        """Messages for which their peers have no room yet."""
+        return sum(len(link.frames) for link in self._links.values())
 
     def _take(self, ready: set[object]) -> None:
         links = list(self._links.values())
@@ -238,7 +275,7 @@ class Links:
 
     def _connect(self, url: str) -> None:
         try:
-            link = _Link(url, self._context, self._limits)
+            link = _Link(url, self._context, self._limits, self._manner)
         except zmq.ZMQError:
             return  # Learned from a peer, and no address here: it stays a peer that never answers.
         self._links[url] = link
@@ -274,7 +311,9 @@ class Links:
         self._poller.unregister(socket)
 
     def close(self) -> None:
-        """Ends all connections; what was queued for them is dropped."""
+        """Ends all connections; what was queued for them is dropped, unless it may linger."""
+        for link in self._links.values():
+            link.socket.setsockopt(zmq.LINGER, self._manner.linger_ms)
         for url in list(self._links):
             self._disconnect(url)
         for subscription in list(self._feeds):

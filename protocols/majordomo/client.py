@@ -163,7 +163,14 @@ class Client:
         while call.parts:
             self.take_part(call)
         if not call.done:
-            call.refusal = "it was cancelled"
+            call.refusal = "it was given up: cancelled, or its client closed"
+
+    def drop_all(self) -> list[Call]:
+        """Forgets all that have not come to their end, and returns them."""
+        calls = [*self._sent.values(), *self._waiting.values()]
+        for call in calls:
+            self.drop(call)
+        return calls
 
     def take_part(self, call: Call) -> list[bytes] | None:
         """The next PARTIAL's body, in the order in which they came; None: there is none now."""

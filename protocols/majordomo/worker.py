@@ -231,6 +231,7 @@ class Workers:
 
     def __init__(self, urls: Sequence[str], setup: WorkerSetup) -> None:
         self.workers = {url: Worker(url, setup) for url in urls}
+        self.draining = False
 
     def take_jobs(self) -> list[Job]:
         """The requests that arrived since this was asked last."""
@@ -238,6 +239,7 @@ class Workers:
 
     def drain(self) -> None:
         """Finishes what they have, then ends their registrations."""
+        self.draining = True
         for worker in self.workers.values():
             worker.drain()
 

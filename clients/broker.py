@@ -1,0 +1,182 @@
+"""kelek.Broker: services by name, without a thread of its own.
+
+All work is done inside the calls. One Broker belongs to one thread at a time; make one for each.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Self
+
+from ..protocols.majordomo.client import Call
+from .body import Body, Content
+from .broker_steps import (
+    AWAY_MS,
+    BROKER_LIMITS,
+    TIMEOUT_MS,
+    BrokerSteps,
+    BrokerTuning,
+    make_client,
+    make_manner,
+)
+from .errors import BrokerError, BrokerTimeout
+from .links import Links, monotonic_ms
+from .turning import Turning
+
+
+class Broker(Turning):
+    """Calls services that workers offer at a broker.
+
+        with kelek.Broker("tcp://127.0.0.1:7300") as broker:
+            answer = broker.call("flights.delay", b"LH400")
+            futures = [broker.submit("flights.delay", it) for it in flights]
+            delays = [future.result() for future in futures]
+            for part in broker.stream("flights.all", b"FRA"): ...
+
+    urls         the brokers' front ends, in a list or joined by commas: one is used; when it is
+                 lost or silent the next one is sent what is unanswered
+    timeout_ms   of a call that gives none of its own
+
+    A service may be asked twice when a worker or a broker is lost; the answer comes once. A body is
+    bytes, a str (as UTF-8) or a list of bytes, its frames. Raises BrokerError, or one of its kinds.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        tuning: BrokerTuning | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self._client = make_client(urls, tuning)
+        self._steps = BrokerSteps(self._client)
+        self._turned_ms = monotonic_ms()
+        self._links = Links(self._client, BROKER_LIMITS, make_manner())
+
+    def call(
+        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+    ) -> Body:
+        """Asks a service, and waits for its answer: the FINAL; parts before it are left out.
+
+        Raises BrokerTimeout, NoBroker, ServiceFailed.
+        """
+        return self.submit(service, body, timeout_ms=timeout_ms).result()
+
+    def submit(
+        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+    ) -> "Future":
+        """Sends a request, and does not wait. It waits only while 65,536 are unanswered."""
+        return Future(self, self._begin(service, body, timeout_ms, partials=False))
+
+    def stream(
+        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+    ) -> "Stream":
+        """Asks a service for an answer in parts: an iterator of them, see Stream.
+
+        They may be read slowly: up to 64 MiB of parts wait, of all streams together.
+        """
+        return Stream(self, self._begin(service, body, timeout_ms, partials=True))
+
+    def _begin(
+        self, service: str | bytes, body: Content, timeout_ms: int | None, partials: bool
+    ) -> Call:
+        if self._links is None:
+            raise self._closed_error()
+        if not self._client.has_room:
+            self._run(self._steps.room())
+        call = self._steps.begin(service, body, timeout_ms or self.timeout_ms, partials)
+        self._turn(0, _sent)
+        return call
+
+    def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        if self._links is not None and monotonic_ms() - self._turned_ms > AWAY_MS:
+            self._links.take_in()  # No answer is late only because nobody looked.
+        super()._turn(until_ms, is_done)
+        self._turned_ms = monotonic_ms()
+        self._client.news()  # Whoever waits looks at the call itself.
+
+    # ---- the end ----
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened: brokers, lost, silent, busy, timeouts, strays, junk, overrun."""
+        return dict(self._client.counters)
+
+    def close(self) -> None:
+        """Ends it; what is unanswered never will be."""
+        self._client.drop_all()
+        super().close()
+
+    def _closed_error(self) -> BrokerError:
+        return BrokerError("this Broker is closed")
+
+    def _timeout_error(self) -> BrokerTimeout:
+        return BrokerTimeout(
+            f"{self._client.outstanding} calls are unanswered: no room for another"
+        )
+
+
+def _sent() -> bool:
+    """What is due has been sent: nothing more is waited for."""
+    return True
+
+
+class Future:
+    """An answer that is to come. It comes while any method of its Broker waits, or this one."""
+
+    def __init__(self, broker: Broker, call: Call) -> None:
+        self._broker = broker
+        self._call = call
+
+    def done(self) -> bool:
+        """Whether result() would return, or raise, at once."""
+        if not self._call.done and self._broker._links is not None:
+            self._broker._turn(0)
+        return self._call.done
+
+    def result(self) -> Body:
+        """Waits for the answer. Raises BrokerTimeout, NoBroker, ServiceFailed."""
+        return self._broker._run(self._broker._steps.result(self._call))
+
+    def cancel(self) -> None:
+        """Forgets it: the service may still be asked, nobody hears its answer."""
+        self._broker._client.drop(self._call)
+
+
+class Stream(Iterator[Body]):
+    """The parts of an answer, in the order in which the service gave them.
+
+    When the service's worker dies the next one begins anew: parts may come twice.
+    """
+
+    def __init__(self, broker: Broker, call: Call) -> None:
+        self._broker = broker
+        self._call = call
+        self._parts = self._items()
+
+    def _items(self) -> Generator[Body, None, None]:
+        for parts in self._broker._lists(self._broker._steps.parts(self._call)):
+            yield from parts
+        self._broker._steps.answer(self._call)
+
+    def __next__(self) -> Body:
+        return next(self._parts)
+
+    def __iter__(self) -> Self:
+        return self
+
+    @property
+    def resent(self) -> int:
+        """How often the request went over another connection, as ours to the broker was lost: then
+        parts may be missing, or come twice."""
+        return self._call.resent
+
+    def result(self) -> Body:
+        """The FINAL, behind all parts; those that were not read are left out."""
+        for _ in self:
+            pass
+        return self._broker._steps.answer(self._call)
+
+    def close(self) -> None:
+        """Forgets the rest."""
+        self._parts.close()
+        self._broker._client.drop(self._call)

@@ -1,0 +1,135 @@
+"""What a Broker does, once for both of its faces: calls, and what becomes of them.
+
+A step is driven to its end by whoever has the connections: kelek.Broker turns them (broker.py),
+kelek.AsyncBroker leaves them to asyncio (async_broker.py). Nothing here reads, sends or sleeps.
+"""
+
+import os
+from collections.abc import Generator, Iterable
+from typing import NamedTuple
+
+from ..protocols.majordomo.client import Call, Client, ClientSetup
+from ..protocols.majordomo.codec import Request
+from ..protocols.majordomo.values import (
+    EXPIRED,
+    HEADERS,
+    SERVICE_BYTES_MAX,
+    Headers,
+    check_headers,
+    is_service,
+)
+from .body import Body, Content, frames_of
+from .errors import BrokerError, BrokerTimeout, NoBroker, ServiceFailed
+from .links import Manner, MessageLimits, monotonic_ms
+from .reqids import new_reqid
+from .turning import Step, Wait
+from .urls import check_url
+
+TIMEOUT_MS = 30_000
+TIMEOUT_MS_MAX = 86_400_000
+AWAY_MS = 100  # Whoever did something else so long first looks what lies there.
+BROKER_LIMITS = MessageLimits(128 << 20, 1 << 14)
+
+
+class BrokerTuning(NamedTuple):
+    """How much may be on its way, when a broker is given up, and its headers (ClientSetup)."""
+
+    requests_max: int = 1000
+    bytes_max: int = 32 << 20
+    partial_bytes_max: int = 64 << 20
+    silence_ms: int = 1000
+    headers: Headers = HEADERS
+    deadlines: bool = True  # Whether to tell the broker how much time a call has; ours only.
+
+
+def checked_urls(urls: str | Iterable[str]) -> tuple[str, ...]:
+    """From a list, or joined by commas; each once. Raises ValueError, TypeError."""
+    known = tuple(dict.fromkeys(urls.split(",") if isinstance(urls, str) else urls))
+    if not known:
+        raise ValueError("give the url of a broker")
+    for url in known:
+        check_url(url)
+    return known
+
+
+def checked_service(name: str | bytes) -> bytes:
+    """Raises ValueError, TypeError."""
+    if not isinstance(name, str | bytes):
+        raise TypeError(f"a service is str, not {type(name).__name__}")
+    service = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
+    if not is_service(service):
+        raise ValueError(
+            f"{name!r} is no service: it has 1 to {SERVICE_BYTES_MAX} printable characters of ASCII"
+        )
+    return service
+
+
+def make_client(urls: str | Iterable[str], tuning: BrokerTuning | None) -> Client:
+    """The machine for a Broker with these arguments. Raises ValueError, TypeError."""
+    tuning = tuning or BrokerTuning()
+    check_headers(tuning.headers)
+    return Client(ClientSetup(checked_urls(urls))._replace(**tuning._asdict()))
+
+
+def make_manner() -> Manner:
+    """Each client has one routing id for all its sockets: a broker knows it again on a new one.
+    A first octet of 0 would be one of libzmq's own."""
+    return Manner(routing_id=b"k" + os.urandom(15))
+
+
+class BrokerSteps:
+    """The steps of one Broker over its machine."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def room(self) -> Generator[Step, None, None]:
+        """Waits until one more call may be begun."""
+        yield Wait(lambda: self.client.has_room)
+
+    def begin(self, service: str | bytes, body: Content, timeout_ms: int, partials: bool) -> Call:
+        """Puts a call on its way."""
+        if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+            raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
+        request = Request(checked_service(service), new_reqid(), frames_of(body))
+        return self.client.add(Call(request, monotonic_ms() + timeout_ms, partials))
+
+    def result(self, call: Call) -> Generator[Step, None, Body]:
+        """Waits for the FINAL."""
+        yield Wait(lambda: call.done, limited=False)
+        return self.answer(call)
+
+    def parts(self, call: Call) -> Generator[Step | list[Body], None, None]:
+        """Lists of PARTIALs, until the FINAL is there."""
+        while True:
+            yield Wait(lambda: bool(call.parts) or call.done, limited=False)
+            parts = []
+            while (part := self.client.take_part(call)) is not None:
+                parts.append(Body.of(part))
+            if parts:
+                yield parts
+            elif call.done:
+                return
+
+    def answer(self, call: Call) -> Body:
+        """What the FINAL of a call that is done says. Raises BrokerError or one of its kinds."""
+        if call.refusal:
+            raise BrokerError(call.refusal)
+        failure = call.failure
+        if call.final is None:
+            service = call.request.service.decode()
+            raise self._timed_out(service, "" if failure is None else failure.message)
+        if failure is None:
+            return Body.of(call.final)
+        if failure.code == EXPIRED:
+            raise BrokerTimeout(failure.message)
+        raise ServiceFailed(failure.code, failure.message)
+
+    def _timed_out(self, service: str, reason: str) -> BrokerTimeout:
+        client = self.client
+        if not client.broker:
+            return NoBroker(f"no broker to be had at {', '.join(client.setup.urls)}")
+        if not reason and client.unserved == service.encode():
+            reason = "it has no worker for it"
+        why = f": {reason}" if reason else ""
+        return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")
