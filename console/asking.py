@@ -14,7 +14,7 @@ import click
 EXIT_WRONG = 1
 EXIT_SETUP = 2
 EXIT_NOTHING = 3
-ASK_S = 1.0
+ASK_S = 5.0  # On a busy machine a supervisor may be held up for a second or two.
 BEAT_MS = 200
 
 

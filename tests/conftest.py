@@ -35,7 +35,7 @@ settings.register_profile(
 settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMAND_S = 60
+COMMAND_S = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

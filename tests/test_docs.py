@@ -66,7 +66,6 @@ def needs_tables(page: str) -> bool:
     return any(re.search(r"kelek table|kelek\.(Async)?Table", block.text) for block in blocks(page))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.tables] * needs_tables(page)) for page in STORIES],

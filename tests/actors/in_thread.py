@@ -9,7 +9,7 @@ import zmq
 
 from kelek.actors.actor import Actor, ActorSetup, Host
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 LOOK_MS = 200
 
 Socket = zmq.Socket[bytes]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 STATUS = "supervisor status topology.yaml -o json"
 LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
 Rows = dict[str, dict[str, Any]]  # By node.

@@ -20,7 +20,7 @@ from kelek.native.mapper import output_ops, pack_records
 from kelek.protocols.zerodb.ops import Delete, Op, Put, unpack
 
 wasmtime = pytest.importorskip("wasmtime")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SECOND_MS = 1000  # By then a mapper that does harm is gone, and its job has failed.
 # A mapper whose output is what stands at 65536: its input, unless the body writes something else.
 WAT = """(module

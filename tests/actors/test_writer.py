@@ -40,7 +40,6 @@ def tracing(pid: int, inject: str) -> Iterator[None]:
         tracer.communicate(timeout=DEADLINE_S)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_killed_and_recovered(shell: Any, io: str) -> None:
     cluster = Cluster(shell, f"writer: thread, segment_io: {io}, segment_bytes: 64 KiB")
@@ -63,7 +62,6 @@ def test_killed_and_recovered(shell: Any, io: str) -> None:
     assert all((cluster.data / node / "raft/log/clean").exists() for node in ("n1", "n2", "n3"))
 
 
-@pytest.mark.timeout(180)
 def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
     cluster = Cluster(shell, "writer: thread")
     cluster.put(1)
@@ -78,7 +76,6 @@ def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
     cluster.check()
 
 
-@pytest.mark.timeout(180)
 def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
     """The others make the majority; its heartbeats go out while its thread waits."""
     cluster = Cluster(shell, "writer: thread")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-DEADLINE_MS = 30_000
+DEADLINE_MS = 60_000
 TABLE = (4).to_bytes(4, "little")
 OTHER = (5).to_bytes(4, "little")  # Of the second worker.
 PUT = b"\x31\x01\x20"

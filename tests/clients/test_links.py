@@ -8,7 +8,7 @@ import zmq
 from kelek.clients.links import ARENA_BYTES, Links, monotonic_ms
 from kelek.protocols.zmqraft.client import Action, Client, ClientSetup, Connect
 
-DEADLINE_MS = 5000
+DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.
 
 

@@ -237,12 +237,12 @@ def test_no_leader(cluster: Cluster) -> None:
 
 
 def test_a_leader_that_never_commits(cluster: Cluster) -> None:
-    cluster.world.peers[0].commits = False
-    with (
-        kelek.Log(cluster.urls, timeout_ms=100) as log,
-        pytest.raises(LogTimeout, match="no progress"),
-    ):
-        log.update(b"a")
+    with kelek.Log(cluster.urls) as log:
+        log.update(b"a")  # Now it is known.
+        cluster.world.peers[0].commits = False
+        log.timeout_ms = 200
+        with pytest.raises(LogTimeout, match="no progress"):
+            log.update(b"b")
 
 
 def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:

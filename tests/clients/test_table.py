@@ -493,11 +493,13 @@ def test_nobody_answers(tmp_path: Path, cluster: Cluster) -> None:
 
 def test_why_it_could_not_be_done_is_said(cluster: Cluster) -> None:
     """Whoever was asked, and however often; and no longer once they can."""
-    with kelek.Table(cluster.urls, timeout_ms=500) as table:
+    with kelek.Table(cluster.urls, timeout_ms=1500) as table:
         table.server()
         for server in cluster.servers:
             server.cannot = 1 << 30
-        with pytest.raises(kelek.TableTimeout, match=r"^not done in 500 ms: an election$") as error:
+        with pytest.raises(
+            kelek.TableTimeout, match=r"^not done in 1500 ms: an election$"
+        ) as error:
             table.put(b"k", b"v")
         assert error.value.reason == "an election"
         for server in cluster.servers:
@@ -514,7 +516,7 @@ def test_why_it_could_not_be_done_is_said(cluster: Cluster) -> None:
         for request in server.requests
         if isinstance(request, requests.Put)
     ]
-    assert max(deadlines) <= 450, "the server says why before its client gives up"
+    assert max(deadlines) <= 1350, "the server says why before its client gives up"
 
 
 @pytest.mark.parametrize("key", [b"", bytes((64 << 10) + 1)])

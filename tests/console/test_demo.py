@@ -200,7 +200,6 @@ def test_waits_for_the_last_node() -> None:
 
 
 @pytest.mark.tables
-@pytest.mark.timeout(300)
 def test_demo_on_a_cluster(shell: Any) -> None:
     write_flights(shell.place / "f.zip")
     command = "python -m kelek.console.demo --data f.zip"

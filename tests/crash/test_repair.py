@@ -49,7 +49,6 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 4]))
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("damage", "writer"),
     [("middle", "thread"), ("header", "process"), ("missing", "inline"), ("end", "thread")],
@@ -95,7 +94,6 @@ def test_a_damaged_log_is_made_good_by_the_others(shell: Any, writer: str, damag
     assert cluster.peer_log(node).count(" repairing ") == 1, "what was made good is so for ever"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("damage", "writer"), [("header", "thread"), ("state", "process")])
 def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) -> None:
     log = f"writer: {writer}, segment_bytes: 64 KiB, snapshot_entries: 200, snapshot_behind: 10"

@@ -176,7 +176,6 @@ def test_killed_at_any_moment_nothing_is_lost_or_done_twice(
     running.check_equal(TABLE)
 
 
-@pytest.mark.timeout(300)
 def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
     running = cluster(("n1",), options="--one-process")
     with running.table(LOCAL) as local, running.table(TABLE) as table:
@@ -201,7 +200,6 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
         assert table.count() == 3010
 
 
-@pytest.mark.timeout(300)
 def test_tables_whose_files_are_damaged_are_made_anew(cluster: Callable[..., Cluster]) -> None:
     running = cluster(("n1",), zerodb="workers: 1")
     folder = Path(running.shell.place, "var", "n1", "tables", "table_worker")
@@ -232,7 +230,6 @@ def own_disk(folder: Path) -> str:
     return shlex.join(prefix)
 
 
-@pytest.mark.timeout(300)
 def test_a_full_disk_makes_tables_read_only_until_there_is_room(
     shell: Any, cluster: Callable[..., Cluster]
 ) -> None:

@@ -18,7 +18,7 @@ from kelek.tests.interop.plain import Client
 from kelek.tests.ports import free_port
 
 COMMAND = "from kelek.console.supervisor_cli import main; main()"
-STOP_S = 15.0
+STOP_S = 60.0
 
 
 class Cluster:

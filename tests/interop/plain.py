@@ -13,7 +13,7 @@ import msgpack
 import zmq
 
 RESPONSE_TTL_S = 0.5  # SERVER_RESPONSE_TTL
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 _counter = count(int.from_bytes(os.urandom(3), "big"))
 

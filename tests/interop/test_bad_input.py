@@ -22,7 +22,7 @@ from kelek.tests.interop.plain import Client, Dealer, reqid, uint
 from kelek.tests.interop.test_peer_from_text import Follower
 
 TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?", b"k<")
-LOGGED_S_MAX = 20.0
+LOGGED_S_MAX = 60.0
 HIGH = uint(1 << 40)  # A term that would unseat everybody.
 
 

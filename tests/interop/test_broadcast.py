@@ -21,7 +21,7 @@ from kelek.tests.interop.plain import Client, Entry, entry, number, reqid, uint
 
 IDENT = "interop"
 HEARTBEAT_S = 0.5
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
 Socket = zmq.Socket[bytes]
 
 
@@ -163,7 +163,6 @@ class Writer(threading.Thread):
         self.join()
 
 
-@pytest.mark.timeout(180)
 def test_subscribers_through_leader_kills(own: Cluster) -> None:
     """Three leaders are killed with -9, one of them with its state machine; none of the updates
     that were committed meanwhile is lost, doubled or out of order."""

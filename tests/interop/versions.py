@@ -24,7 +24,7 @@ from kelek.tests.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "1e3e211231d8493e55949c61808f9ef94db05d09"  # Before snapshots, membership and reads.
 CLUSTER = "mixed"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ASK_MS = 200
 ERRORS_MAX = 1500  # Characters of each log.
 QUICK, SLOW = (300, 450), (900, 1400)  # Milliseconds: who is quick leads when a leader is lost.

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import zmq
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 INFO, OPEN, CLOSE, COMPACT, TRUNCATE = range(0x05)
 READ, COUNT, EXISTS, SCAN = range(0x10, 0x14)

@@ -11,7 +11,7 @@ from kelek import native
 from kelek.native.budget import COUNTED_BYTES_MIN, Budget
 
 Socket = zmq.Socket[bytes]
-DEADLINE_S = 20
+DEADLINE_S = 60
 BYTES_MAX = 4 * COUNTED_BYTES_MIN
 pytestmark = pytest.mark.usefixtures("backend")
 

@@ -19,7 +19,7 @@ from kelek.native.relay import send_messages
 
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
 pytestmark = pytest.mark.usefixtures("backend")
 
 
