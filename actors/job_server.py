@@ -9,6 +9,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import zmq
@@ -16,7 +17,7 @@ import zmq
 from .. import __version__
 from ..native import Arena, Frames
 from ..native.mapper import pack_records
-from ..protocols.zerodb import answers, job, requests, values
+from ..protocols.zerodb import answers, job, ops, requests, values
 from ..protocols.zerodb.codec import decode_request
 from ..protocols.zerodb.handoff import (
     AGAIN,
@@ -26,6 +27,7 @@ from ..protocols.zerodb.handoff import (
     FAILED,
     HEAD,
     JOB_SERVER,
+    LEASE,
     MARK,
     WRITE,
 )
@@ -34,13 +36,14 @@ from ..protocols.zerodb.session import features_of
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
 from ..storage.job_store import ApidCounter, StatisticsFile
-from ..storage.lease_folder import LeaseFolder
+from ..storage.lease_folder import FOLDER, LeaseFolder
 from .actor import Actor, Socket, SocketOptions, main
 from .map_jobs import THREADS_MAX, Door, MapJobs, MapSpec
 from .mapper_process import engine_of
+from .shared_leases import Door as LeaseDoor
+from .shared_leases import SharedLeases
 
 PLACE = struct.Struct("<QQ")  # Of a checkpoint: its applied index and the term there.
-FOLDER = "jobs"  # In the node's data directory.
 CLIENTS_HWM = 32  # Chunks that a client may leave unread.
 ASKS_HWM = 1024
 ANSWER_BYTES_MAX = 32 << 20  # Of one wake: further requests wait for the next.
@@ -81,9 +84,13 @@ class JobServer(Actor):
                PULL    [HEAD][path][applied index and term]        from a table_worker: a snapshot
                PULL    [HEAD] or [HEAD][reason]                    what was asked for is written,
                                                                    or can't be had
+               PULL    [HEAD]                                      from a table_worker: an entry
+                                                                   about a lease is applied
     done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays
     asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
                PUSH    [HEAD][table][packed operations]            to it: write
+               PUSH    [HEAD][table][packed operations][reqid]     to it: let the log say this of
+                                                                   a lease; reqid: or empty
     """
 
     role = "job_server"
@@ -106,6 +113,9 @@ class JobServer(Actor):
         known = len(job.Statistics._fields)  # A later version may have kept more.
         self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self._folder = LeaseFolder(disk.place(FOLDER))
+        self._local = frozenset(options["local"])
+        door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
+        self._shared = SharedLeases(self._table, self._folder, door)
         self._wishes: dict[int, Wish] = {}
         self._requests: deque[tuple[Asker, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
@@ -163,14 +173,17 @@ class JobServer(Actor):
             self._take_in(Asker(None, routing_id, frames[:1] == [b""]), frames)
 
     def _on_incoming(self, arena: Arena) -> None:
-        for (kind, flags, _, _, _, ticket), frames in self.unpacked(arena, HEAD, "requests"):
+        for head, frames in self.unpacked(arena, HEAD, "requests"):
+            kind, flags, _, code, log_index, ticket = head
             if kind == ANSWER and frames:
                 envelope = bool(flags & ENVELOPE)
                 self._take_in(Asker(ticket, frames[0], envelope), frames[1:])
             elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == PLACE.size:
                 self._on_snapshot(ticket, frames[1])
             elif kind == WRITE:
-                self._maps.on_written(ticket)
+                self._on_written(ticket, log_index)
+            elif kind == LEASE:
+                self._on_lease_applied(code, ticket)
             elif kind == FAILED and frames:
                 again = bool(flags & AGAIN)
                 self._on_failed(ticket, frames[0].decode("utf-8", "replace"), again)
@@ -241,9 +254,11 @@ class JobServer(Actor):
         try:
             step()
         except JobRefused as error:
-            self._refuse(asker, request, Refusal(str(error)))
+            self._refuse(asker, request, Refusal(str(error), again=error.again))
         except StorageError as error:
-            self._refuse(asker, request, Refusal(str(error), database=True))
+            # Another node may have the same snapshot.
+            again = values.is_shared(request.extension.lease)
+            self._refuse(asker, request, Refusal(str(error), database=True, again=again))
 
     def _refuse(self, asker: Asker, request: requests.Request, refusal: Refusal) -> None:
         match request:
@@ -283,11 +298,66 @@ class JobServer(Actor):
         self._answer(asker, answers.encode_ok(request))
 
     def _on_lease(self, asker: Asker, request: requests.Lease) -> None:
-        if request.action == requests.LEASE_RENEW:
+        shared = values.is_shared(request.lease)
+        if request.action == requests.LEASE_OPEN:
+            if request.table in self._local:
+                raise JobRefused(f"table {request.table} is local, each node's own")
+            self._table.check_room(shared=True)
+            ticket = self._begin_wish(asker, request, request.table)
+            opened = ops.LeaseOpen(request.table, unix_ms())
+            self._shared.ask(ticket, opened, request.extension.reqid)
+        elif request.action == requests.LEASE_RENEW:
+            self._lease(request.lease)
             self._table.renew(request.lease, self.now_ms)
+            self._answer(asker, answers.encode_ok(request))
+        elif shared:
+            ticket = self._begin_wish(asker, request, 0)
+            self._shared.ask(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
         else:
             self._table.release(request.lease)
-        self._answer(asker, answers.encode_ok(request))
+            self._answer(asker, answers.encode_ok(request))
+
+    def _lease(self, number: int) -> Lease:
+        """Raises JobRefused: there is none; StorageError."""
+        if values.is_shared(number):
+            self._shared.adopt(number, self.now_ms)
+        return self._table.lease(number)
+
+    def _on_lease_applied(self, what: int, number: int) -> None:
+        try:
+            self._shared.on_applied(what, number, self.now_ms)
+        except StorageError as error:
+            self.log_rarely("lease-not-read", reason=str(error))
+
+    def _on_written(self, ticket: int, log_index: int) -> None:
+        """An entry that was asked for is in the log, and applied here."""
+        wish = self._wishes.pop(ticket, None)
+        if wish is None:
+            if not self._shared.on_written(ticket):
+                self._maps.on_written(ticket)
+        elif isinstance(wish.request, requests.Lease):
+            self._refusable(
+                wish.asker, wish.request, partial(self._answer_lease, wish, wish.request, log_index)
+            )
+
+    def _answer_lease(self, wish: Wish, request: requests.Lease, log_index: int) -> None:
+        """It is released everywhere, or taken here, before this was told."""
+        if request.action == requests.LEASE_RELEASE:
+            self._table.on_ended(request.lease)
+            self._answer(wish.asker, answers.encode_ok(request))
+            return
+        lease = self._shared.adopt(values.shared_lease(log_index), self.now_ms)
+        if lease is None:
+            # Nothing that is asked for again by itself: each time would cost all nodes a snapshot.
+            raise JobRefused(
+                f"entry {log_index} opens a lease, but this node has no snapshot of it"
+            )
+        self._answer(wish.asker, answers.encode_lease(request, self._shown(lease)))
+
+    def _shown(self, lease: Lease) -> answers.SnapshotLease:
+        """What a client is told of it. Raises StorageError."""
+        place = lease.number, lease.path, lease.log_index, lease.term
+        return answers.SnapshotLease(*place, self._folder.nonce(lease.number))
 
     # ---- jobs begin ----
 
@@ -296,7 +366,7 @@ class JobServer(Actor):
     ) -> None:
         extension = request.extension
         if extension.flags & values.WITH_LEASE and extension.lease:
-            lease = self._table.lease(extension.lease)
+            lease = self._lease(extension.lease)
             if (
                 request.table != lease.table
                 and request.table not in self._folder.tables(lease.number).tables()
@@ -329,15 +399,20 @@ class JobServer(Actor):
     def _wish(self, asker: Asker, request: requests.Request, table: int) -> None:
         """Asks for a snapshot of the table as it is behind this request."""
         self._table.check_room()
+        ticket = self._begin_wish(asker, request, table)
+        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
+
+    def _begin_wish(self, asker: Asker, request: requests.Request, table: int) -> int:
+        """Notes who waits; returns the ticket of what is asked for."""
         if len(self._wishes) >= self._table.limits.leases_max or self._asks.full:
             raise JobRefused(f"{len(self._wishes)} snapshots are being made already; wait for them")
         ticket = self._apids.next()
         self._wishes[ticket] = Wish(asker, request, table, self.now_ms + 2 * self._request_ms)
-        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
+        return ticket
 
-    def _ask(self, kind: int, ticket: int, table: int, data: bytes) -> None:
+    def _ask(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
         head = HEAD.pack(kind, 0, 0, 0, 0, ticket)
-        self._asks.send([head, table.to_bytes(4, "little"), data])
+        self._asks.send([head, table.to_bytes(4, "little"), *data])
 
     def _ask_write(self, ticket: int, table: int, entry: bytes) -> None:
         self._ask(WRITE, ticket, table, entry)
@@ -345,15 +420,20 @@ class JobServer(Actor):
     def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
         wish = self._wishes.pop(ticket, None)
         if wish is None:
-            self._maps.on_refused(ticket, reason, again, self.now_ms)
-        else:
-            text = f"no snapshot of table {wish.table} can be taken: {reason}"
-            self._refuse(wish.asker, wish.request, Refusal(text, database=True, again=again))
+            if not self._shared.on_failed(ticket, self.now_ms):
+                self._maps.on_refused(ticket, reason, again, self.now_ms)
+            return
+        text = f"no snapshot of table {wish.table} can be taken: {reason}"
+        match wish.request:
+            case requests.Lease(lease=number, action=requests.LEASE_RELEASE):
+                text = f"lease {number} is not released on all nodes: {reason}"
+        self._refuse(wish.asker, wish.request, Refusal(text, database=True, again=again))
 
     def _on_asks_lost(self) -> None:
         """What zerodb_server was asked for may never come."""
         for ticket in list(self._wishes):
             self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
+        self._shared.on_asks_lost(self.now_ms)
         self._maps.repeat()
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
@@ -400,8 +480,7 @@ class JobServer(Actor):
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
-            place = lease.number, lease.path, lease.log_index, lease.term
-            shown = answers.SnapshotLease(*place, self._folder.nonce(lease.number))
+            shown = self._shown(lease)
         self._answer(wish.asker, answers.encode_apid(request, apid, shown))
 
     def _start_map(self, wish: Wish, lease: Lease, spec: MapSpec) -> None:
@@ -431,6 +510,7 @@ class JobServer(Actor):
         self._table.tick(now_ms, unix_ms())
         for ticket in [it for it, wish in self._wishes.items() if now_ms >= wish.due_ms]:
             self._on_failed(ticket, "nobody has made it in time", again=True)
+        self._tick_shared(now_ms)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
         for lease in self._table.take_freed():
@@ -446,8 +526,20 @@ class JobServer(Actor):
             else:
                 self.resume(socket)
 
+    def _tick_shared(self, now_ms: int) -> None:
+        if self._asks.full:
+            return
+        try:
+            self._shared.tick(now_ms)
+        except StorageError as error:
+            self.log_rarely("disk-not-read", reason=str(error))
+
     def _sweep(self) -> None:
         self._sweep_due_ms = self.now_ms + SWEEP_MS
+        try:
+            self._shared.adopt_all(self.now_ms)
+        except StorageError as error:
+            self.log_rarely("lease-not-read", reason=str(error))
         self._folder.sweep({*self._wishes, *(lease.number for lease in self._table.leases)})
 
     def _store(self, now_ms: int) -> None:
@@ -474,17 +566,22 @@ class JobServer(Actor):
         due += [
             ms for ms in (self._table.deadline_ms(), self._maps.deadline_ms()) if ms is not None
         ]
+        shared_due_ms = self._shared.deadline_ms()
+        if shared_due_ms is not None and not self._asks.full:
+            due.append(shared_due_ms)
         return min(due)
 
     def on_stop(self) -> None:
         self._maps.close()
         for lease in self._table.leases:
-            self._folder.remove(lease.number)
+            if not values.is_shared(lease.number):  # These a successor goes on with.
+                self._folder.remove(lease.number)
 
     def status(self) -> dict[str, object]:
         return {
             "jobs": len(self._table.jobs),
             "leases": len(self._table.leases),
+            "shared_leases": len(self._table.shared),
             "mappers": self._maps.processes,
             "rows": sum(one.rows for one in self._table.jobs.values()),
         }

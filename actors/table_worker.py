@@ -18,26 +18,37 @@ from ..protocols.zerodb import ops
 from ..protocols.zerodb.handoff import (
     ANSWER,
     CHECKPOINT,
+    ENDED,
     ENVELOPE,
     EPOCH_MASK,
     FAILED,
     HEAD,
     HELLO,
+    KEPT,
+    LEASE,
     MARK,
+    OPENED,
     RESULT,
     SILENT,
     WAITS,
     WRITE,
 )
-from ..protocols.zerodb.values import DATABASE_ERROR, REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
+from ..protocols.zerodb.values import (
+    DATABASE_ERROR,
+    REQUEST_BYTES_MAX,
+    REQUEST_FRAMES_MAX,
+    shared_lease,
+)
 from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError, StorageFull
+from ..storage.lease_folder import FOLDER, LeaseFolder
 from ..storage.reader import LogReader
 from ..storage.rocks import open_tables
 from ..storage.rocks_families import Shared
 from ..storage.segment import Identity
-from ..storage.table_entries import Owner, find_entries
+from ..storage.shared_lease import SharedLeases
+from ..storage.table_entries import Owner, Stage, find_entries, placed, stages
 from ..storage.table_home import Place, TableHome, settle
 from ..storage.table_requests import Asked, Databases, Limits, TableRequests
 from ..storage.tables import Entry, Outcome, Tables
@@ -104,6 +115,8 @@ class TableWorker(Actor):
                       HANDLED                        index: all of this ticket and before is done
     results    PUSH   [HEAD][path][index, term]                to job_server: CHECKPOINT
                       [HEAD] or [HEAD][text]                   WRITE, FAILED
+                      [HEAD]                                   LEASE: an entry about the lease
+                                                               that is its ticket is applied
     """
 
     role = TABLE_WORKER
@@ -117,6 +130,8 @@ class TableWorker(Actor):
         self._reader = LogReader(self._disk, self._identity)
         self._owner = Owner(self._number, len(names), frozenset(options["local"]))
         self._home = self._open_home(options)
+        leases = LeaseFolder(os.path.join(os.path.dirname(self.setup.data_dir), FOLDER))
+        self._leases = SharedLeases(self._home, leases, 1000 * options["job_idle_s"])
         tables = self._home.replicated
         self._applied, self._applied_term = tables.applied
         self._checked = not self._applied
@@ -140,7 +155,7 @@ class TableWorker(Actor):
         self._credit = Credit()
         self._counted = 0  # Bytes of the answers that wait, as far as they are on the credit.
         self._told: dict[int, object] = {}  # The last report of each kind, to tell what is new.
-        self._wakes = dict.fromkeys(("entries", "operations", "malformed", "restored"), 0)
+        self._wakes = dict.fromkeys(("entries", "operations", "malformed", "restored", "leases"), 0)
         self._make_requests(options)
         self._make_sockets()
         self._restore_at_start()
@@ -328,29 +343,50 @@ class TableWorker(Actor):
         batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
         if batches:
             entries: list[Entry] = []
-            found = [find_entries(batch, self._owner) for batch in batches]
-            for one in found:
+            places: dict[int, list[int]] = {}
+            for one in (find_entries(batch, self._owner) for batch in batches):
                 entries += one.entries
+                places.update(one.places)
                 self._wakes["malformed"] += one.malformed
-            last = batches[-1].last_index, batches[-1].term
             try:
-                outcomes = self._write_entries(entries, last)
+                for stage in stages(entries, (batches[-1].last_index, batches[-1].term)):
+                    self._apply_stage(stage, places)
             except StorageError as error:
                 self._refused(error)
                 return
-            for one in found:
-                firsts = {entry.log_index for entry in one.entries}
-                self._results += [
-                    one.outcome(outcome) for outcome in outcomes if outcome.log_index in firsts
-                ]
-            self._results_bytes += sum(RESULT_BYTES + len(outcome.data) for outcome in outcomes)
-            self._applied, self._applied_term = last
             self._behind = self._applied < index
         elif self._applied < self._reader.base()[0]:
             self._restore()  # A snapshot has come in the place of what we lack.
             self._behind = self._applied >= self._reader.base()[0]
         if self._applied < index and not self._behind:
             self._retry_due_ms = now_ms + RETRY_MS  # As the state machine does.
+
+    def _apply_stage(self, stage: Stage, places: dict[int, list[int]]) -> None:
+        """Raises StorageError: what was applied before stays so."""
+        outcomes = self._write_entries(stage.entries, stage.last)
+        self._applied, self._applied_term = stage.last
+        self._results += [placed(outcome, places) for outcome in outcomes]
+        self._results_bytes += sum(RESULT_BYTES + len(outcome.data) for outcome in outcomes)
+        for op in stage.told:
+            self._tell_lease(KEPT if isinstance(op, ops.LeaseKeep) else ENDED, op.lease)
+        if stage.opened is not None:
+            self._open_lease(stage.opened)
+
+    def _open_lease(self, op: ops.LeaseOpen) -> None:
+        at = self._applied, self._applied_term
+        self._wakes["leases"] += 1
+        problem = self._leases.take(op, at, int(time.time() * 1000))
+        if problem:
+            self.log_rarely("lease-not-taken", index=at[0], reason=problem)
+            self._results.append(Outcome(at[0], 0, b"", problem))
+            self._results_bytes += RESULT_BYTES
+        else:
+            self._tell_lease(OPENED, shared_lease(at[0]))
+
+    def _tell_lease(self, what: int, lease: int) -> None:
+        """A job_server that takes nothing finds the snapshots by itself, and ends them in time."""
+        if not self._job_results.full:
+            self._job_results.send([HEAD.pack(LEASE, 0, 0, what, 0, lease)])
 
     def _write_entries(self, entries: list[Entry], last: tuple[int, int]) -> Sequence[Outcome]:
         """One batch of the engine; where nothing is for us it is told now and then how far we

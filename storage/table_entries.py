@@ -1,6 +1,6 @@
 """Which operations of the log's entries are one worker's. It applies nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -12,6 +12,9 @@ from ..protocols.zerodb.ops import (
     PUT,
     Delete,
     Expire,
+    LeaseEnd,
+    LeaseKeep,
+    LeaseOpen,
     Op,
     Put,
     SessionEnd,
@@ -21,8 +24,9 @@ from ..protocols.zerodb.ops import (
 )
 from .tables import Entry, Outcome
 
-# What no table has: every worker keeps all sessions, so their numbers are the same everywhere.
-_EVERYBODYS = (SessionOpen, SessionKeep, SessionEnd, Expire)
+# What no table has: every worker keeps all sessions, so their numbers are the same everywhere. Of a
+# lease all tell, as only the one that has opened it knows what came before its end.
+_EVERYBODYS = (SessionOpen, SessionKeep, SessionEnd, Expire, LeaseKeep, LeaseEnd)
 
 
 class Owner(NamedTuple):
@@ -50,10 +54,42 @@ class Found(NamedTuple):
     places: dict[int, list[int]]  # By index, where an entry has others' operations, too.
     malformed: int  # Entries with our magic that nobody can read: on every node alike.
 
-    def outcome(self, outcome: Outcome) -> Outcome:
-        """With the operation's place in the whole entry."""
-        places = self.places.get(outcome.log_index)
-        return outcome if places is None else outcome._replace(place=places[outcome.place])
+
+def placed(outcome: Outcome, places: dict[int, list[int]]) -> Outcome:
+    """With the operation's place in the whole entry (Found.places)."""
+    found = places.get(outcome.log_index)
+    return outcome if found is None else outcome._replace(place=found[outcome.place])
+
+
+class Stage(NamedTuple):
+    """Entries that are applied as one, and what is then to be done for leases."""
+
+    entries: list[Entry]  # Without those about leases, which change no table.
+    last: tuple[int, int]  # Index and term that are reached with them.
+    opened: LeaseOpen | None  # To be taken now: exactly `last` is in the tables.
+    told: list[LeaseKeep | LeaseEnd]
+
+
+def stages(entries: Sequence[Entry], last: tuple[int, int]) -> Iterator[Stage]:
+    """Cuts a worker's entries behind each that opens a lease.
+
+    last   index and term of the last entry in the log, a worker's own or not
+    """
+    plain: list[Entry] = []
+    told: list[LeaseKeep | LeaseEnd] = []
+    reached = 0
+    for entry in entries:
+        match entry.ops[0]:
+            case LeaseOpen() as opened:
+                reached = entry.log_index
+                yield Stage(plain, (reached, entry.term), opened, told)
+                plain, told = [], []
+            case LeaseKeep() | LeaseEnd():
+                told += [op for op in entry.ops if isinstance(op, LeaseKeep | LeaseEnd)]
+            case _:
+                plain.append(entry)
+    if reached < last[0]:
+        yield Stage(plain, last, None, told)
 
 
 def find_entries(batch: Batch, owner: Owner) -> Found:

@@ -4,6 +4,7 @@
     tables/WORKER/replicated    the tables of the log
     tables/WORKER/local         those of none
     tables/WORKER/state         our part of the snapshot that is being made; removed at each start
+    tables/WORKER/lease         a snapshot for data jobs that is being made; removed at each start
     tables/WORKER/damage        what was wrong with the replicated ones: they are put aside
     *.new, *.old, *.damaged     being restored; replaced; put aside for people
 
@@ -27,7 +28,9 @@ WORKERS = "workers"
 REPLICATED = "replicated"
 LOCAL = "local"
 STATE = "state"
+LEASE = "lease"
 DAMAGE = "damage"
+_REPLACING = (f"{REPLICATED}.new", f"{REPLICATED}.old")
 SYNC_BYTES = 8 << 20
 
 Open = Callable[[str, bool], Tables]  # A database's path, and whether it is replicated.
@@ -65,7 +68,8 @@ class TableHome:
         _make_folder(self._path)
         self._check_workers()
         # The engine calls a checkpoint .tmp until it is whole.
-        for name in (STATE, f"{STATE}.tmp", f"{REPLICATED}.new", f"{REPLICATED}.old"):
+        made = (STATE, LEASE)
+        for name in (*made, *(f"{one}.tmp" for one in made), *_REPLACING):
             self._remove(name)
         self.replicated = self._open_replicated()
         self.local = open_tables(self._at(LOCAL), False) if with_local else None
@@ -125,6 +129,28 @@ class TableHome:
     def drop_state(self) -> None:
         """The snapshot is made, or will not be."""
         self._remove(STATE)
+
+    # ---- for data jobs ----
+
+    def write_lease(self, path: str, at: tuple[int, int], mark: tuple[str, str]) -> None:
+        """Puts a checkpoint of the replicated tables, in which everything up to `at` is applied and
+        nothing else, at path, whole or not at all. Raises StorageError.
+
+        mark   name and text of a file that is in it, too
+        """
+        self._remove(LEASE)
+        settle(self.replicated, at)
+        try:
+            self.replicated.checkpoint(self._at(LEASE))
+            _write(os.path.join(self._at(LEASE), mark[0]), mark[1])
+            _make_folder(os.path.dirname(path))
+            try:
+                os.rename(self._at(LEASE), path)
+            except OSError as error:
+                raise refused(path, "make this folder", error) from error
+        except StorageError:
+            self._remove(LEASE)
+            raise
 
     # ---- out of a snapshot ----
 

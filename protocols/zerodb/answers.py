@@ -186,7 +186,7 @@ def encode_chunk(
 
 
 class SnapshotLease(NamedTuple):
-    """The snapshot that a range job reads, for other jobs and for readers on the same machine."""
+    """A snapshot that range jobs read, for other jobs and for readers on the same machine."""
 
     lease: int
     path: str  # The engine's directory.
@@ -214,6 +214,18 @@ def _snapshot_frames(snapshot: SnapshotLease) -> list[bytes]:
     place = struct.pack("<QQ", snapshot.index, snapshot.term)
     number = snapshot.lease.to_bytes(8, "little")
     return [number, snapshot.path.encode(), place, snapshot.nonce]
+
+
+def encode_lease(request: requests.Lease, snapshot: SnapshotLease) -> list[bytes]:
+    """Encodes the answer to the opening of a lease on all nodes.
+
+    frames   0 header  31 01 43 00
+             1 u64     lease
+             2 string  path of the snapshot on this node, UTF-8
+             3 16 bytes  u64 LOG INDEX and u64 LOG TERM that it holds
+             4 bytes   what the file NONCE in the snapshot's directory holds
+    """
+    return [_head(request), *_snapshot_frames(snapshot)]
 
 
 def encode_status(request: requests.JobStatus, statistics: Mapping[str, str]) -> list[bytes]:
@@ -433,14 +445,20 @@ def decode_apid(answer: Answer) -> tuple[int, SnapshotLease | None]:
     return apid, None if len(answer.frames) < 4 else _snapshot(answer, 1)
 
 
+def decode_lease(answer: Answer) -> SnapshotLease:
+    """A lease that was opened on all nodes."""
+    return _snapshot(answer, 0)
+
+
 def _snapshot(answer: Answer, first: int) -> SnapshotLease:
     """From this frame on."""
-    path, place, nonce = (*answer.frames[first + 1 : first + 4], b"")[:3]
+    place = _body_frame(answer, first + 2)
     if len(place) != 16:
         raise RemoteProtocolError(f"a place of {len(place)} bytes")
+    path = answer.frames[first + 1].decode(errors="replace")
     index, term = struct.unpack("<QQ", place)
-    name = path.decode(errors="replace")
-    return SnapshotLease(_body_number(answer, first), name, index, term, nonce)
+    nonce = b"".join(answer.frames[first + 3 : first + 4])
+    return SnapshotLease(_body_number(answer, first), path, index, term, nonce)
 
 
 def decode_status(answer: Answer) -> dict[str, str]:

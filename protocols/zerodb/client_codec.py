@@ -98,7 +98,9 @@ def _other_body(request: Request) -> list[bytes]:
         case requests.Session():
             return [bytes((request.action,)), _u64(request.session), _u64(request.ttl_ms)]
         case requests.Lease():
-            return [_u64(request.lease), bytes((request.action,))]
+            frames = [_u64(request.lease), bytes((request.action,))]
+            opens = request.action == requests.LEASE_OPEN
+            return [*frames, _u32(request.table)] if opens else frames
         case requests.CopyTable():
             tables = [_u32(request.source), _u32(request.target)]
             return [*tables, request.start, request.end]

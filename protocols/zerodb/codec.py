@@ -642,12 +642,14 @@ def decode_lease(frames: Frames, flags: int, extension: Extension) -> requests.L
 
     frames   0 header  31 01 43
              1 u64     lease
-             2 u8      0 renew, 1 release
+             2 u8      0 renew, 1 release, 2 open on all nodes
+             3 u32     of an open: table
     """
     lease, action = _number(frames, 1, "lease", 8), _number(frames, 2, "action", 1)
-    if action not in (requests.LEASE_RENEW, requests.LEASE_RELEASE):
-        raise ValueError(f"frame 2: expected an action 0 or 1, found {action}")
-    return requests.Lease(lease, action, extension)
+    if action not in (requests.LEASE_RENEW, requests.LEASE_RELEASE, requests.LEASE_OPEN):
+        raise ValueError(f"frame 2: expected an action 0 to 2, found {action}")
+    table = _number(frames, 3, "table", 4) if action == requests.LEASE_OPEN else 0
+    return requests.Lease(lease, action, table, extension)
 
 
 def decode_copy_table(frames: Frames, flags: int, extension: Extension) -> requests.CopyTable:

@@ -33,6 +33,12 @@ WRITE = 4  # A synced write to a local table, for a job.
 HELLO = 5
 WAITS = 6  # The server has writes on their way, and waits until they are applied.
 RESULT = 7  # Of a write that is applied, by its reqid: asked for again.
+# Of a lease that all nodes have: job_server's ask that an entry be proposed, and a worker's word
+# that one is applied; the ticket is the lease then, the code what became of it:
+LEASE = 8
+OPENED = 0
+KEPT = 1
+ENDED = 2
 # Kinds of a worker's reports; their head is that of its work.
 PROGRESS = 0
 TABLES = 1

@@ -1,7 +1,9 @@
 """The job table: which data jobs and leases there are, and which chunk comes next. No IO here.
 
 A lease is a snapshot that jobs read; a job is one scan of it, given out in chunks to whoever asks,
-each chunk once. Numbers of both come from one counter and are never used again (APIDs).
+each chunk once. Numbers of both come from one counter and are never used again (APIDs). A shared
+lease, which every node has, got its number from the log; it ends on all of them when none has a
+use for it, so each node tells the others by an entry of the log, now and then, that it has.
 """
 
 from collections.abc import Callable
@@ -9,7 +11,14 @@ from typing import NamedTuple
 
 from ..errors import LocalProtocolError
 from .pieces import Packed, Pairs, Pieces, Taken
-from .values import CHUNK_PAIRS_MAX, COPY_TABLE, MAP_TABLE, NO_MORE_DATA, PARTIAL_DATA
+from .values import (
+    CHUNK_PAIRS_MAX,
+    COPY_TABLE,
+    MAP_TABLE,
+    NO_MORE_DATA,
+    PARTIAL_DATA,
+    is_shared,
+)
 
 RUNNING = "running"
 DONE = "done"
@@ -17,6 +26,9 @@ FAILED = "failed"
 EXPIRED = "expired"  # Nobody asked for its chunks any more.
 CANCELLED = "cancelled"  # Somebody has ended it.
 
+KEEPS = 3  # In the time that a lease lives: so often other nodes are told that it is in use ...
+KEEPS_FAILED = 12  # ... and so soon again if they could not be.
+GONE_MAX = 1024  # Shared leases that have ended here, and are known to have.
 UNKNOWN = "there is no data job {apid}; it ended long ago, or with its server"
 
 
@@ -29,6 +41,7 @@ class JobLimits(NamedTuple):
     chunk_bytes_max: int = 8 << 20  # A chunk ends with the pair that reaches it.
     jobs_max: int = 4096
     leases_max: int = 256  # Each holds files that compaction could have removed.
+    shared_max: int = 64  # Of these, which every node has.
     kept_max: int = 10_000  # Statistics of jobs that have ended.
 
 
@@ -98,7 +111,14 @@ class Statistics(NamedTuple):
 
 
 class JobRefused(Exception):
-    """A job or lease that can't be begun; the text is for whoever asked."""
+    """A job or lease that can't be begun; the text is for whoever asked.
+
+    again   it may go well later, or at another node
+    """
+
+    def __init__(self, text: str, again: bool = False) -> None:
+        super().__init__(text)
+        self.again = again
 
 
 class JobFailed(Exception):
@@ -126,6 +146,8 @@ class _Held:
         self.keeps = keeps  # Stays without jobs, until it has been idle or is released.
         self.jobs: set[int] = set()
         self.idle_ms = idle_ms
+        self.used = False  # Since the other nodes were told so.
+        self.tell_ms = 0  # They need not be told before.
 
 
 class JobTable:
@@ -139,16 +161,22 @@ class JobTable:
         self._ended: dict[int, Statistics] = {}  # The oldest first.
         self._new_ended: list[Statistics] = []
         self._freed: list[Lease] = []
+        self._gone: dict[int, None] = {}  # Shared leases, the oldest first.
 
     # ---- leases ----
 
-    def check_room(self) -> None:
-        """Raises JobRefused when no further job with a lease of its own can begin."""
+    def check_room(self, shared: bool = False) -> None:
+        """Raises JobRefused when no further job with a lease of its own can begin, or no further
+        shared lease."""
         if len(self._jobs) >= self.limits.jobs_max:
             raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
         if len(self._leases) >= self.limits.leases_max:
             raise JobRefused(
                 f"{len(self._leases)} snapshots are held already; wait until a job has ended"
+            )
+        if shared and len(self.shared) >= self.limits.shared_max:
+            raise JobRefused(
+                f"{self.limits.shared_max} leases are shared by the nodes already; release some"
             )
 
     def add_lease(self, lease: Lease, keeps: bool, now_ms: int) -> None:
@@ -156,17 +184,29 @@ class JobTable:
         if lease.number in self._leases:
             raise LocalProtocolError(f"lease {lease.number} is there already")
         self._leases[lease.number] = _Held(lease, keeps, now_ms + self.limits.idle_ms)
+        self._leases[lease.number].tell_ms = now_ms + self.limits.idle_ms // KEEPS
 
     def lease(self, number: int) -> Lease:
         """Raises JobRefused when there is none."""
-        if number not in self._leases:
-            raise JobRefused(f"there is no lease {number}; it was released or idle for too long")
-        return self._leases[number].lease
+        if number in self._leases:
+            return self._leases[number].lease
+        if is_shared(number) and number not in self._gone:
+            raise JobRefused(
+                f"this node has no snapshot of lease {number}: it ended a while ago, or the node "
+                "was down or had no room when the others took it",
+                again=True,
+            )
+        raise JobRefused(f"there is no lease {number}; it was released or idle for too long")
 
     def renew(self, number: int, now_ms: int) -> None:
         """JobRefused: there is none."""
         self.lease(number)
-        self._leases[number].idle_ms = now_ms + self.limits.idle_ms
+        self._use(number, now_ms)
+
+    def _use(self, number: int, now_ms: int) -> None:
+        held = self._leases[number]
+        held.idle_ms = now_ms + self.limits.idle_ms
+        held.used = True
 
     def release(self, number: int) -> None:
         """The lease goes with the last job on it, or at once. JobRefused: there is none."""
@@ -178,6 +218,67 @@ class JobTable:
         held = self._leases[number]
         if not held.jobs and not held.keeps:
             self._freed.append(self._leases.pop(number).lease)
+            self._note_gone(number)
+
+    # ---- leases that every node has ----
+
+    def on_kept(self, number: int, now_ms: int) -> None:
+        """The log says that a shared lease is in use, here or on another node."""
+        held = self._leases.get(number)
+        if held is not None:
+            held.idle_ms = now_ms + self.limits.idle_ms
+            held.tell_ms = now_ms + self.limits.idle_ms // KEEPS
+
+    def on_ended(self, number: int) -> None:
+        """The log says that a shared lease was released."""
+        if number in self._leases:
+            self.release(number)
+        else:
+            self._note_gone(number)
+
+    def due_keeps(self, now_ms: int) -> list[int]:
+        """Shared leases of which the log is to say now that they are in use."""
+        due = [
+            number
+            for number in self.shared
+            if self._leases[number].used and self._leases[number].tell_ms <= now_ms
+        ]
+        for number in due:
+            self._leases[number].used = False
+            self._leases[number].tell_ms = now_ms + self.limits.idle_ms // KEEPS
+        return due
+
+    @property
+    def keeps_due_ms(self) -> int | None:
+        """When due_keeps() has some."""
+        used = [held for held in map(self._leases.__getitem__, self.shared) if held.used]
+        return min((held.tell_ms for held in used), default=None)
+
+    def on_keep_failed(self, number: int, now_ms: int) -> None:
+        """The log could not be made to say so."""
+        held = self._leases.get(number)
+        if held is not None:
+            held.used = True
+            held.tell_ms = min(held.tell_ms, now_ms + self.limits.idle_ms // KEEPS_FAILED)
+
+    def give_up_idle(self) -> bool:
+        """Ends the oldest shared lease that no job reads here; whether there was one. This node has
+        no room for it: who asks is sent to another."""
+        number = next((it for it in self.shared if not self._leases[it].jobs), None)
+        if number is not None:
+            self._freed.append(self._leases.pop(number).lease)
+        return number is not None
+
+    def _note_gone(self, number: int) -> None:
+        if is_shared(number):
+            self._gone[number] = None
+            if len(self._gone) > GONE_MAX:
+                del self._gone[next(iter(self._gone))]
+
+    @property
+    def shared(self) -> list[int]:
+        """Shared leases that this node has."""
+        return [number for number in self._leases if is_shared(number)]
 
     # ---- jobs ----
 
@@ -290,7 +391,7 @@ class JobTable:
 
     def _renew(self, job: _Job, now_ms: int) -> None:
         job.idle_ms = now_ms + self.limits.idle_ms
-        self._leases[job.scan.lease].idle_ms = job.idle_ms
+        self._use(job.scan.lease, now_ms)
 
     def _end(self, apid: int, state: str, unix_ms: int, reason: str = "") -> None:
         job = self._jobs.pop(apid)

@@ -29,6 +29,9 @@ SESSION_OPEN = 0x83
 SESSION_KEEP = 0x84
 SESSION_END = 0x85
 EXPIRE = 0x86
+LEASE_OPEN = 0x87
+LEASE_KEEP = 0x88
+LEASE_END = 0x89
 PART = 0x8F
 
 # How a transaction compares.
@@ -157,6 +160,28 @@ class Expire(NamedTuple):
     now_ms: int
 
 
+class LeaseOpen(NamedTuple):
+    """Every node takes a snapshot of the database that the table is in, as it is with this entry
+    and nothing behind it. The lease has the number of the entry (values.shared_lease)."""
+
+    table: int
+    now_ms: int  # The proposer's unix time: who comes to it much later takes none.
+
+
+class LeaseKeep(NamedTuple):
+    """The lease is in use: no node ends it for want of that."""
+
+    table: int  # 0: it is every worker's.
+    lease: int
+
+
+class LeaseEnd(NamedTuple):
+    """The lease is given back, on every node."""
+
+    table: int  # 0: it is every worker's.
+    lease: int
+
+
 class Part(NamedTuple):
     """A piece of packed operations that are too large for one entry: applied with the last."""
 
@@ -182,6 +207,9 @@ Op = (
     | SessionKeep
     | SessionEnd
     | Expire
+    | LeaseOpen
+    | LeaseKeep
+    | LeaseEnd
     | Part
 )
 
@@ -229,17 +257,25 @@ def unpack(data: bytes) -> list[Op]:
     0x84  session keep    u64 session, u64 unix time in ms
     0x85  session end     u64 session
     0x86  expire          u64 unix time in ms
+    0x87  lease open      u64 unix time in ms; it stands alone in its entry
+    0x88  lease keep      u64 lease; it and lease end stand among their like
+    0x89  lease end       u64 lease
     0x8f  part            12 bytes reqid, u32 part, u32 count, u32 size, data
 
     Raises ValueError on other magic, an unknown operation, a size or count that reaches beyond
-    the data or over a limit, an empty key.
+    the data or over a limit, an empty key, a lease among other operations.
     """
     if not is_packed(data):
         raise ValueError("these bytes are no packed operations")
     try:
-        return _unpack(data, 4, len(data), False)
+        found = _unpack(data, 4, len(data), False)
     except struct.error as error:
         raise ValueError(f"packed operations end early: {error}") from None
+    if len(found) > 1:
+        leases = sum(isinstance(op, LeaseKeep | LeaseEnd) for op in found)
+        if leases not in (0, len(found)) or any(isinstance(op, LeaseOpen) for op in found):
+            raise ValueError("a lease stands among other operations")
+    return found
 
 
 def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:
@@ -288,7 +324,7 @@ def _pack_op(op: Op) -> list[bytes]:
 
 
 def _pack_session(op: Op) -> list[bytes]:
-    """The operations of expiries and sessions."""
+    """The operations of expiries, sessions and leases."""
     match op:
         case Expiry():
             return [_HEAD.pack(EXPIRY, op.table), _NUMBER.pack(op.at_ms), *_pack_keys(op.keys)]
@@ -302,6 +338,12 @@ def _pack_session(op: Op) -> list[bytes]:
             return [_HEAD.pack(SESSION_END, op.table), _NUMBER.pack(op.session)]
         case Expire():
             return [_HEAD.pack(EXPIRE, op.table), _NUMBER.pack(op.now_ms)]
+        case LeaseOpen():
+            return [_HEAD.pack(LEASE_OPEN, op.table), _NUMBER.pack(op.now_ms)]
+        case LeaseKeep():
+            return [_HEAD.pack(LEASE_KEEP, op.table), _NUMBER.pack(op.lease)]
+        case LeaseEnd():
+            return [_HEAD.pack(LEASE_END, op.table), _NUMBER.pack(op.lease)]
         case _:
             raise ValueError(f"{type(op).__name__} has no place here")
 
@@ -493,5 +535,8 @@ _READERS: dict[int, Callable[[int, _Reader], Op]] = {
     SESSION_KEEP: lambda table, reader: SessionKeep(table, *reader.numbers(_NUMBERS)),
     SESSION_END: lambda table, reader: SessionEnd(table, *reader.numbers(_NUMBER)),
     EXPIRE: lambda table, reader: Expire(table, *reader.numbers(_NUMBER)),
+    LEASE_OPEN: lambda table, reader: LeaseOpen(table, *reader.numbers(_NUMBER)),
+    LEASE_KEEP: lambda table, reader: LeaseKeep(table, *reader.numbers(_NUMBER)),
+    LEASE_END: lambda table, reader: LeaseEnd(table, *reader.numbers(_NUMBER)),
     PART: _unpack_part,
 }

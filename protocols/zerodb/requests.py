@@ -226,13 +226,16 @@ class Session(NamedTuple):
 
 LEASE_RENEW = 0
 LEASE_RELEASE = 1
+LEASE_OPEN = 2
 
 
 class Lease(NamedTuple):
-    """Renews or releases the lease of a snapshot that range jobs share."""
+    """Renews or releases the lease of a snapshot that range jobs share, or opens one on all
+    nodes."""
 
-    lease: int
-    action: int  # LEASE_RENEW, LEASE_RELEASE
+    lease: int  # 0 for an open.
+    action: int  # LEASE_RENEW, LEASE_RELEASE, LEASE_OPEN
+    table: int = 0  # For an open.
     extension: Extension = NO_EXTENSION
 
 

@@ -25,6 +25,7 @@ from .handoff import (
     ENVELOPE,
     FAILED,
     HEAD,
+    LEASE,
     RESULT,
     SILENT,
     Handoff,
@@ -49,6 +50,7 @@ FEATURES = (
     | values.FEATURE_LEASES
     | values.FEATURE_COPY
     | values.FEATURE_JOBS
+    | values.FEATURE_SHARED_LEASES
 )
 
 
@@ -242,14 +244,20 @@ class Session:
             self._write([], frames)
 
     def on_ask(self, head: Sequence[int], frames: Message, now: Now) -> None:
-        """From the job_server: a checkpoint of a table, or a write (docs/architecture.md)."""
+        """From the job_server: a checkpoint of a table, a write, or an entry about a lease
+        (docs/architecture.md)."""
         self._now = now
         kind, ticket = head[0], head[5]
-        if kind not in (CHECKPOINT, JOB_WRITE) or len(frames) != 2 or len(frames[0]) != 4:
+        known = {CHECKPOINT: 2, JOB_WRITE: 2, LEASE: 3}
+        if len(frames) != known.get(kind) or len(frames[0]) != 4:
             self.counters["malformed_asks"] += 1
             return
         table = int.from_bytes(frames[0], "little")
-        if table in self.setup.local:
+        if kind == LEASE:
+            # Under its client's reqid: who asks again elsewhere gets the same one.
+            write = Write(frames[2:], [], self._deadline(0), None, ALL_WORKERS, ask=ticket)
+            self._propose(frames[1], table, write)
+        elif table in self.setup.local:
             self._worker(table).add_loose(
                 [HEAD.pack(kind, 0, 0, 0, 0, ticket), b"", *frames], now.ms
             )
@@ -636,8 +644,13 @@ class Session:
                 self._tell(failure)
         for lost in proposals.lost:
             self._ask_result(lost, now_ms)
-        for ticket, index, _ in proposals.asks:
-            self.jobs.add([HEAD.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
+        for ticket, index, results in proposals.asks:
+            refused = next((result for result in results if result.code), None)
+            if refused is None:
+                self.jobs.add([HEAD.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
+            else:
+                text = refused.data.decode(errors="replace")
+                self._tell(Failure(None, ticket, text, False, database=True))
         self.answers += proposals.answers
         proposals.clear_told()
 

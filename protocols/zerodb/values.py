@@ -105,6 +105,7 @@ FEATURE_TTL = 0x4000
 FEATURE_LEASES = 0x8000  # Sessions of keys and leases of snapshots.
 FEATURE_COPY = 0x10000
 FEATURE_JOBS = 0x20000  # Data jobs are listed, and ended.
+FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots that every node has.
 
 # Flags of our extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
@@ -129,6 +130,8 @@ SPLIT_POINTS_MAX = 1 << 16
 TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
 COMPARES_MAX = 1024  # In one transaction; as many operations in each branch.
 TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
+
+SHARED_LEASE = 1 << 63  # With the LOG INDEX of its entry: a lease that every node has.
 
 REQID_BYTES = 12
 NO_REQID = bytes(REQID_BYTES)
@@ -224,3 +227,14 @@ def decode_extension(header: bytes, offset: int) -> Extension:
             f"frame 0: expected a time to live of {TTL_MS_MAX} at most, found {extension.ttl_ms}"
         )
     return extension
+
+
+def shared_lease(log_index: int) -> int:
+    """The number of the lease that an entry of the log opens, on every node the same. Those of one
+    node count from 1 on and never come that far."""
+    return SHARED_LEASE | log_index
+
+
+def is_shared(lease: int) -> bool:
+    """Whether a lease is one that every node has."""
+    return bool(lease & SHARED_LEASE)

@@ -41,6 +41,7 @@ from kelek.storage.tables import Entry
 
 OPTIONS = {
     "mapper": "wasm",
+    "local": [9],
     "allow_native": False,
     "open_on_the_fly": True,
     "request_timeout_ms": 5000,
@@ -127,8 +128,8 @@ class Rig:
             self.write(*operations)
             self.reply(WRITE, ticket)
 
-    def reply(self, kind: int, ticket: int, *frames: bytes, flags: int = 0) -> None:
-        self.requests.send_multipart([HEAD.pack(kind, flags, 0, 0, 0, ticket), *frames])
+    def reply(self, kind: int, ticket: int, *frames: bytes, flags: int = 0, index: int = 0) -> None:
+        self.requests.send_multipart([HEAD.pack(kind, flags, 0, 0, index, ticket), *frames])
 
     # ---- the client ----
 

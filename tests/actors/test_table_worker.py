@@ -26,6 +26,7 @@ OPTIONS = {
     "request_timeout_ms": 5000,
     "response_bytes_max": 1 << 20,
     "open_on_the_fly": False,
+    "job_idle_s": 60,
 }
 
 

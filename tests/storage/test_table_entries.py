@@ -9,7 +9,7 @@ from kelek.protocols.raft.messages import KIND_STATE, Batch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb import ops
 from kelek.storage.memory_tables import MemoryTables
-from kelek.storage.table_entries import Owner, find_entries
+from kelek.storage.table_entries import Owner, find_entries, placed
 from kelek.storage.tables import Outcome
 
 WORKERS = 2
@@ -94,7 +94,7 @@ def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
 def told_of(tables: MemoryTables, batch: Batch) -> list[Outcome]:
     """What a worker reports of a batch."""
     found = find_entries(batch, Owner(0, WORKERS))
-    return [found.outcome(outcome) for outcome in tables.write(found.entries)]
+    return [placed(outcome, found.places) for outcome in tables.write(found.entries)]
 
 
 def refused(log: list[bytes], outcomes: list[Outcome]) -> list[ops.Op]:

@@ -16,7 +16,7 @@ from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots
-from kelek.storage.table_entries import Owner, each_entry, find_entries
+from kelek.storage.table_entries import Owner, each_entry, find_entries, placed
 from kelek.storage.table_home import Place, TableHome
 from kelek.storage.tables import Entry, Outcome, Tables
 
@@ -182,8 +182,8 @@ def test_entries_are_parted_between_workers() -> None:
     ]
     assert [(entry.log_index, len(entry.ops)) for entry in odd.entries] == [(12, 1), (15, 2)]
     assert even.malformed == odd.malformed == 1
-    assert odd.outcome(Outcome(12, 0, b"")).place == 1, "of the whole entry"
-    assert even.outcome(Outcome(12, 1, b"")).place == 2
+    assert placed(Outcome(12, 0, b""), odd.places).place == 1, "of the whole entry"
+    assert placed(Outcome(12, 1, b""), even.places).place == 2
     assert find_entries(encode_block(1, 1, [Record(KIND_CONFIG, None, b"x")]), Owner(0, 1)) == (
         [],
         {},

@@ -82,6 +82,9 @@ def test_numbers_and_names(extension: Extension, number: int, word: str) -> None
     lease = answers.SnapshotLease(number, word, 3, 4)
     leased = decode_answer(answers.encode_apid(job, 5, lease))
     assert answers.decode_apid(leased) == (5, lease)
+    asked = requests.Lease(0, requests.LEASE_OPEN, 7, extension)
+    opened = decode_answer(answers.encode_lease(asked, lease))
+    assert answers.decode_lease(opened) == lease
     done = decode_answer(answers.encode_ok(requests.Put(1, [], [], extension=extension)))
     assert (done.request_type, done.code, done.frames) == (values.PUT, 0, [])
 

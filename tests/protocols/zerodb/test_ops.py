@@ -48,7 +48,14 @@ OP = st.one_of(
     st.builds(ops.Expire, U32, U64),
     st.builds(ops.Part, U32, REQID, st.just(3), st.integers(4, ops.PARTS_MAX), VALUE),
 )
-OPS = st.lists(OP, max_size=4)
+TOLD = st.one_of(st.builds(ops.LeaseKeep, U32, U64), st.builds(ops.LeaseEnd, U32, U64))
+OPEN = st.builds(ops.LeaseOpen, U32, U64)
+# Of one entry: leases stand by themselves.
+OPS = st.one_of(
+    st.lists(OP, max_size=4),
+    st.lists(TOLD, max_size=4),
+    OPEN.map(lambda op: [op]),
+)
 
 
 @given(OPS)
@@ -56,6 +63,22 @@ def test_unpack_gives_what_was_packed(batch: list[ops.Op]) -> None:
     packed = ops.pack(batch)
     assert ops.is_packed(packed)
     assert ops.unpack(packed) == batch
+
+
+@given(st.lists(st.one_of(OP, TOLD, OPEN), min_size=1, max_size=4))
+def test_a_lease_among_other_operations_is_refused(batch: list[ops.Op]) -> None:
+    """Else two leases would have one number, and what is in a snapshot nobody could say."""
+    about = [op for op in batch if isinstance(op, ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd)]
+    alone = len(batch) == 1 or not about
+    among_its_like = len(about) == len(batch) and not any(
+        isinstance(op, ops.LeaseOpen) for op in batch
+    )
+    packed = ops.pack(batch)
+    if alone or among_its_like:
+        assert ops.unpack(packed) == batch
+    else:
+        with pytest.raises(ValueError, match="a lease stands among other operations"):
+            ops.unpack(packed)
 
 
 @given(OPS, st.data())

@@ -66,7 +66,7 @@ def test_operations() -> None:
     assert shown == {
         ops.OPEN, ops.TRUNCATE, ops.GET, ops.PUT, ops.DELETE, ops.DELETE_RANGE, ops.DELETE_LIMITED,
         ops.TRANSACTION, ops.EXPIRY, ops.ATTACH, ops.SESSION_OPEN, ops.SESSION_KEEP,
-        ops.SESSION_END, ops.EXPIRE, ops.PART,
+        ops.SESSION_END, ops.EXPIRE, ops.LEASE_OPEN, ops.LEASE_KEEP, ops.LEASE_END, ops.PART,
     }  # fmt: skip
 
 

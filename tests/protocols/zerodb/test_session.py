@@ -15,6 +15,7 @@ from kelek.protocols.zerodb.handoff import (
     FAILED,
     GREET_MS,
     HEAD,
+    LEASE,
     PROGRESS,
     RESULT,
     SILENT,
@@ -726,6 +727,24 @@ def test_a_job_request_goes_to_the_job_server_and_its_ask_to_the_worker() -> Non
     kind, _, _, _, ticket, _, frames = world.workers[0].taken[0]
     assert (kind, ticket, frames) == (CHECKPOINT, 77, [TABLE, b"/p"])
     assert HEAD.unpack(world.jobs[1][0]) == (WRITE, 0, 0, 0, 1, 78)
+
+
+def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -> None:
+    """It is of no table, so a table that is not open, or local, is none of its business."""
+    world = led(workers=2, local=frozenset({0}), open_on_the_fly=False)
+    entry = ops.pack([ops.LeaseOpen(7, 1)])
+    world.applies = False
+    world.session.on_ask((LEASE, 0, 0, 0, 0, 77), [TABLE, entry, b"r" * 12], world.now)
+    world.session.on_ask((LEASE, 0, 0, 0, 0, 78), [bytes(4), ops.pack([]), b""], world.now)
+    world.run(lambda: len(world.log.records) == 2 and not world.client.window.items)
+    world.workers[1].report(1, 2, world.now_ms)
+    assert not world.session.jobs.count
+    world.session.proposals.on_results([(1, Result(2, b"no room"))])
+    world.workers[0].report(1, 2, world.now_ms)
+    world.run(lambda: len(world.jobs) == 2)
+    told = {HEAD.unpack(message[0]): message[1:] for message in world.jobs}
+    assert told[(WRITE, 0, 0, 0, 2, 78)] == []
+    assert told[(FAILED, 0, 0, values.DATABASE_ERROR, 0, 77)] == [b"no room"]
 
 
 def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
