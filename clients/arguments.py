@@ -60,6 +60,11 @@ def behind_prefix(prefix: bytes) -> bytes:
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else b""
 
 
+def behind_key(key: bytes) -> bytes:
+    """The smallest key above this one; empty: there is none."""
+    return key + b"\0" if len(key) < KEY_BYTES_MAX else behind_prefix(key)
+
+
 def checked_table(number: int) -> int:
     """Raises TypeError, ValueError."""
     if not isinstance(number, int):

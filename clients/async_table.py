@@ -16,23 +16,21 @@ from .arguments import Data, checked_key, checked_range, checked_value
 from .async_links import AsyncLinks
 from .async_turning import AsyncTurning
 from .batch import Batch, BatchResult
+from .changes import Change
 from .errors import TableError, TableRefused, TableTimeout
 from .gathering import Gathering, Limits, Pack
+from .packs import PACK_BYTES, PACK_PAIRS, Pair, checked_pairs
 from .table_steps import (
     DEFAULT_OPTIONS,
-    PACK_BYTES,
-    PACK_PAIRS,
     TABLE_LIMITS,
     TIMEOUT_MS,
-    Change,
-    Pair,
     Puts,
     RangeJob,
     Scan,
+    SharedLease,
     TableSteps,
     TableTuning,
     arrow,
-    checked_pairs,
     make_client,
     timed_out,
 )
@@ -371,8 +369,48 @@ class AsyncTable(AsyncTurning):
                 for batch in chunk:
                     yield batch
 
+    async def open_lease(self) -> SharedLease:
+        """Has all nodes take a snapshot of a replicated table; see kelek.Table.open_lease()."""
+        return await self._run(self._steps.open_lease())
+
+    def lease_chunks(
+        self,
+        lease: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        chunk_pairs: int | None = None,
+        keys_only: bool = False,
+    ) -> AsyncGenerator[list[Pair], None]:
+        """A range as a lease of all nodes has it, whichever of them are lost meanwhile; see
+        kelek.Table.lease_chunks()."""
+        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        return self._lists(self._steps.lease_chunks(asked, lease, chunk_pairs))
+
+    async def lease_chunks_arrow(
+        self,
+        lease: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        chunk_pairs: int | None = None,
+        keys_only: bool = False,
+    ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
+        """As lease_chunks(), each as an Arrow record batch with the columns key and value.
+
+        Raises TableError when pyarrow is not installed.
+        """
+        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        steps = self._steps.lease_columns(asked, lease, chunk_pairs)
+        async with aclosing(self._lists(steps)) as chunks:
+            async for chunk in chunks:
+                for batch in chunk:
+                    yield batch
+
     async def renew(self, lease: int) -> None:
-        """Keeps a snapshot that nobody reads over the wire."""
+        """A snapshot is in use: it stays for the topology's `job_idle_s` at least."""
         await self._run(self._steps.renew(lease))
 
     async def release(self, lease: int) -> None:

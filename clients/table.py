@@ -12,24 +12,22 @@ from ..protocols.zerodb.requests import MapTable
 from ..protocols.zerodb.values import TableOptions
 from .arguments import Data, checked_range
 from .batch import Batch, BatchResult
+from .changes import Change
 from .errors import TableError, TableTimeout
 from .links import Links
+from .packs import PACK_BYTES, Pair, checked_pairs, packs
 from .table_steps import (
     DEFAULT_OPTIONS,
-    PACK_BYTES,
     TABLE_LIMITS,
     TIMEOUT_MS,
-    Change,
-    Pair,
     Puts,
     RangeJob,
     Scan,
+    SharedLease,
     TableSteps,
     TableTuning,
     arrow,
-    checked_pairs,
     make_client,
-    packs,
     timed_out,
 )
 from .turning import Step, Turning
@@ -377,8 +375,59 @@ class Table(Turning):
             for chunk in chunks:
                 yield from chunk
 
+    def open_lease(self) -> SharedLease:
+        """Has all nodes take a snapshot of a replicated table, at the same place of the log: what
+        was written before is in it, nothing that is written later.
+
+        It lives while somebody reads it, on whichever node (lease_chunks(), range_job(lease=..)),
+        or renews it, and the topology's `job_idle_s` longer; or until release(). Raises
+        TableRefused, TableUnsupported.
+        """
+        return self._run(self._steps.open_lease())
+
+    def lease_chunks(
+        self,
+        lease: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        chunk_pairs: int | None = None,
+        keys_only: bool = False,
+    ) -> Generator[list[Pair], None, None]:
+        """A range as a lease of all nodes has it (open_lease()), in lists of pairs, in order.
+
+        Where a node is lost it is read on from another one, behind the last pair that was given
+        out: each comes once. Raises TableRefused when the lease has ended, TableTimeout when no
+        server that can be reached has it.
+
+        chunk_pairs   in one list, at most
+        keys_only     the values are empty
+        """
+        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        return self._lists(self._steps.lease_chunks(asked, lease, chunk_pairs))
+
+    def lease_chunks_arrow(
+        self,
+        lease: int,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        chunk_pairs: int | None = None,
+        keys_only: bool = False,
+    ) -> Generator["pyarrow.RecordBatch", None, None]:
+        """As lease_chunks(), each as an Arrow record batch with the columns key and value.
+
+        Raises TableError when pyarrow is not installed.
+        """
+        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        with closing(self._lists(self._steps.lease_columns(asked, lease, chunk_pairs))) as chunks:
+            for chunk in chunks:
+                yield from chunk
+
     def renew(self, lease: int) -> None:
-        """Keeps a snapshot that nobody reads over the wire."""
+        """A snapshot is in use: it stays for the topology's `job_idle_s` at least."""
         self._run(self._steps.renew(lease))
 
     def release(self, lease: int) -> None:

@@ -4,14 +4,14 @@ A step is driven to its end by whoever has the connections: kelek.Table turns th
 kelek.AsyncTable leaves them to asyncio (async_table.py). Nothing here reads, sends or sleeps.
 """
 
-import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.zerodb import answers, ops, requests, values
+from ..protocols.zerodb import answers, requests, values
 from ..protocols.zerodb.answers import Answer
 from ..protocols.zerodb.client import Client, ClientSetup, Exchange, ServerInfo
 from ..protocols.zerodb.requests import Request
@@ -29,17 +29,17 @@ from ..protocols.zerodb.values import (
 from .arguments import (
     Data,
     Range,
+    behind_key,
     checked_bound,
-    checked_key,
     checked_keys,
     checked_number,
     checked_options,
     checked_table,
-    checked_value,
     milliseconds,
     sync_flags,
 )
 from .batch import Batch, BatchResult
+from .changes import Change, changes_of
 from .errors import (
     ChangesGone,
     JobLost,
@@ -50,6 +50,7 @@ from .errors import (
     TableUnsupported,
 )
 from .links import MessageLimits, monotonic_ms
+from .packs import Pair, checked_pairs, parts
 from .reqids import new_reqid
 from .turning import Rest, Step, Wait
 from .urls import check_url
@@ -58,19 +59,15 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
-Pair = tuple[bytes, bytes]
 
 DEFAULT_OPTIONS = TableOptions()
 TIMEOUT_MS = 30_000
 PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
 PAGE_PAIRS = 1000  # Of a scan in the text's framing.
-PACK_PAIRS = 1024  # In one put of put_many().
-PACK_BYTES = 256 << 10
-GATHER_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
 OWN_JOBS_MAX = 1024  # Of which it is known who does them.
 JOB_PAUSES_MS = 10, 250  # Between two questions how far a job is: the first, and the longest.
+RESUMES_MAX = 8  # Of a lease's read, in a row, without a pair between them.
 JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
-KEYS_MAX = 4096  # In one request to read.
 CHUNKS_AHEAD = 3  # Of a job that is read alone: fewer than a server keeps for a slow reader.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
 # The largest answer that a topology can allow, and any number of small values.
@@ -120,13 +117,14 @@ class RangeJob(NamedTuple):
     nonce: bytes = b""  # What its file NONCE holds: so that it can be told from others' equal path.
 
 
-class Change(NamedTuple):
-    """What became of a key, or of a range of keys."""
+class SharedLease(NamedTuple):
+    """A snapshot of a table that every node has, and keeps as long as somebody uses it."""
 
-    index: int  # type: ignore[assignment]  # LOG INDEX; hides tuple.index, which nobody misses.
-    key: bytes  # Or the first of a range; empty: the table's first.
-    value: bytes | None  # None: it was deleted.
-    end: bytes | None = None  # Of a range of deleted keys, exclusive; empty: to the last.
+    number: int  # For jobs, on whichever node.
+    url: str  # Of the server that was asked for it.
+    path: str  # Where it lies there, for readers on that machine.
+    index: int  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
+    nonce: bytes = b""  # As a RangeJob's.
 
 
 def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client:
@@ -510,10 +508,60 @@ class TableSteps:
         if state not in JOB_GOES_WELL:
             raise JobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
 
+    def open_lease(self) -> Generator[Step, None, SharedLease]:
+        """Has all nodes take a snapshot."""
+        server = yield from self.server()
+        if not server.features & values.FEATURE_SHARED_LEASES:
+            raise TableUnsupported(f"the server at {server.url} knows no leases of all nodes")
+        asked = requests.Lease(0, requests.LEASE_OPEN, self.number)
+        exchange, answer = yield from self._ask(asked)
+        found = _decoded(answers.decode_lease, answer)
+        return SharedLease(found.lease, exchange.url, found.path, found.index, found.nonce)
+
+    def lease_chunks(
+        self, asked: Scan, lease: int, chunk_pairs: int | None
+    ) -> Generator[Step | list[Pair], None, None]:
+        """Chunks of a lease, whichever nodes are lost meanwhile."""
+        return self._lease_chunks(asked, lease, chunk_pairs, pairs_of)
+
+    def lease_columns(
+        self, asked: Scan, lease: int, chunk_pairs: int | None
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """The same as record batches."""
+        return self._lease_chunks(asked, lease, chunk_pairs, arrow().batch_of)
+
+    def _lease_chunks(
+        self,
+        asked: Scan,
+        lease: int,
+        chunk_pairs: int | None,
+        decode: Callable[[Answer, requests.ClientData], Page],
+    ) -> Generator[Step | list[Any], None, None]:
+        """A job that is lost is followed by one on another server that begins behind the last
+        pair that was given out."""
+        if not values.is_shared(checked_number("a lease", lease)):
+            raise ValueError(f"lease {lease} is one server's alone: read it by range_job(lease=..)")
+        resumes = 0
+        left = asked
+        while not left.range.empty:
+            job = yield from self.range_job(left, chunk_pairs, lease)
+            try:
+                with closing(self._chunks(job, decode, Ahead(CHUNKS_AHEAD, PACKED))) as chunks:
+                    for step in chunks:
+                        yield step
+                        if isinstance(step, list):
+                            resumes = 0
+                            left = behind(step, left)
+                return
+            except (JobLost, TableRefused):  # Lost with its server, or it can't read on.
+                resumes += 1
+                if resumes > RESUMES_MAX:
+                    raise
+                self.client.leave(job.url)
+
     def renew(self, lease: int) -> Generator[Step, None, None]:
-        """Keeps a snapshot."""
-        asked = requests.Lease(checked_number("a lease", lease), requests.LEASE_RENEW)
-        yield from self._ask(asked)
+        """Says that a snapshot is in use."""
+        yield from self._ask(requests.Lease(checked_number("a lease", lease), requests.LEASE_RENEW))
 
     def release(self, lease: int) -> Generator[Step, None, None]:
         """Gives a snapshot back."""
@@ -696,6 +744,16 @@ def after(page: Page, asked: Scan) -> Scan | None:
     return left if page.resume and _has_more(left) else None
 
 
+def behind(content: list[Any], asked: Scan) -> Scan:
+    """What is left behind a chunk of it: pairs, or record batches."""
+    last = content[-1]
+    key = last[0] if isinstance(last, tuple) else last.column(0)[-1].as_py()
+    start = behind_key(key)
+    # There is none behind: an empty range, which no job is begun for.
+    bounds = Range(start, asked.range.end) if start else Range(key, key)
+    return asked._replace(range=bounds)
+
+
 def _has_more(asked: Scan) -> bool:
     return not asked.range.empty and asked.limit != 0
 
@@ -705,66 +763,3 @@ def _decoded(decode: Callable[..., T], *arguments: object) -> T:
         return decode(*arguments)
     except RemoteProtocolError as error:
         raise TableError(f"the server sent what is no answer to this: {error}") from error
-
-
-def changes_of(change: answers.Change, table: int, asked: Range) -> Iterator[Change]:
-    """What an entry did to the keys of a range, in its order."""
-    start, end = asked
-
-    def within(key: bytes) -> bool:
-        return key >= start and (not end or key < end)
-
-    for op in change.ops:
-        if getattr(op, "table", table) != table:
-            continue
-        match op:
-            case ops.Put():
-                for key, value in zip(op.keys, op.values, strict=True):
-                    if within(key):
-                        yield Change(change.index, key, value)
-            case ops.Delete():
-                for key in op.keys:
-                    if within(key):
-                        yield Change(change.index, key, None)
-            case ops.DeleteRange():
-                yield Change(change.index, max(op.start, start), None, least(op.end, end))
-            case ops.Truncate():
-                yield Change(change.index, start, None, end)
-
-
-def least(one: bytes, other: bytes) -> bytes:
-    """Of two ends, of which an empty one is the last."""
-    return min(one, other) if one and other else one or other
-
-
-def parts(keys: list[bytes]) -> Iterator[list[bytes]]:
-    """Keys for one request each."""
-    for first in range(0, len(keys), KEYS_MAX):
-        yield keys[first : first + KEYS_MAX]
-
-
-def checked_pairs(pairs: Iterable[tuple[Data, Data]]) -> list[Pair]:
-    """Raises TypeError, TableTooLarge."""
-    return [(checked_key(key), checked_value(value)) for key, value in pairs]
-
-
-def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
-    """Cuts pairs into packs: full ones from a fast source, early ones from a slow one."""
-    clock = time.monotonic
-    pack: list[Pair] = []
-    size = 0
-    until_s = 0.0
-    for one in pairs:
-        key, value = checked_key(one[0]), checked_value(one[1])
-        size += len(key) + len(value)
-        if size > PACK_BYTES and pack:
-            yield pack
-            pack, size = [], len(key) + len(value)
-        if not pack:
-            until_s = clock() + GATHER_S_MAX
-        pack.append((key, value))
-        if len(pack) == PACK_PAIRS or clock() >= until_s:
-            yield pack
-            pack, size = [], 0
-    if pack:
-        yield pack

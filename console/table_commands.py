@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import click
 
 from ..clients.arguments import checked_key, checked_value
+from ..clients.changes import Change
 from ..clients.errors import TableTooLarge
 from ..clients.table import TableOptions
-from ..clients.table_steps import Change
 from ..protocols.zerodb.values import OPTION_LIMITS
 from .endings import FAILED, Ending
 from .output import show_json, stdin

@@ -165,6 +165,12 @@ class Client:
         self._waiting[exchange.reqid] = exchange
         return exchange
 
+    def leave(self, url: str) -> None:
+        """Takes another server than this one, if there is one: it can't go on with something."""
+        if self.server is not None and self.server.url == url and len(self.setup.urls) > 1:
+            self._avoided = url
+            self._leave()
+
     def drop(self, exchange: Exchange) -> None:
         """Forgets a request; what was sent may still be done."""
         self._waiting.pop(exchange.reqid, None)

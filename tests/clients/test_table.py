@@ -13,7 +13,7 @@ import pytest
 
 import kelek
 from kelek.clients.arguments import Range, behind_prefix
-from kelek.clients.table_steps import Change
+from kelek.clients.changes import Change
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb import requests
 from kelek.protocols.zerodb.answers import Answer

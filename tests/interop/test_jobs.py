@@ -87,6 +87,20 @@ def test_a_mapper_that_never_ends_is_ended(table: kelek.Table) -> None:
     assert found["puts"] == "0"
 
 
+def test_a_lease_of_all_nodes_outlives_its_job_server(table: kelek.Table, node: Tables) -> None:
+    pid = node.cluster.pid("n1", "job_server")
+    lease = table.open_lease()
+    chunks = table.lease_chunks(lease.number, chunk_pairs=5000)
+    found = [next(chunks) for _ in range(3)]
+    os.kill(pid, signal.SIGKILL)
+    found += chunks
+    assert [key for chunk in found for key, _ in chunk] == [b"%06d" % i for i in range(ROWS)]
+    table.release(lease.number)
+    until = time.monotonic() + DEADLINE_S
+    while os.path.exists(lease.path):
+        assert time.monotonic() < until, "it is released and stays"
+
+
 def test_nothing_of_a_killed_job_server_is_left(table: kelek.Table, node: Tables) -> None:
     """Not its mappers, nor its snapshots; and no number of its jobs comes back."""
     pid = node.cluster.pid("n1", "job_server")

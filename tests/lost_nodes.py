@@ -1,0 +1,89 @@
+"""Three nodes with tables, each of which can be lost as a whole, as a machine is."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import kelek
+from kelek.tests.ports import free_ports
+
+COMMAND = "from kelek.console.supervisor_cli import main; main()"
+NAMES = ("n1", "n2", "n3")
+DEADLINE_S = 120.0
+STOP_S = 30.0
+
+
+class Nodes:
+    """Each runs in one process of its own: what kills it leaves nothing of the node."""
+
+    def __init__(self, settings: str = "") -> None:
+        """settings   of `zerodb`, in the topology"""
+        self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+        ports = iter(free_ports(3 * len(NAMES)))
+        self.urls: dict[str, str] = {}
+        lines = []
+        for name in NAMES:
+            url, peer_url, door = (f"tcp://127.0.0.1:{next(ports)}" for _ in range(3))
+            self.urls[name] = door
+            lines.append(
+                f'  {name}: {{url: "{url}", peer_url: "{peer_url}", zerodb: {{url: "{door}"}}}}'
+            )
+        (self.folder / "topology.yaml").write_text(
+            f"cluster: lost\ndata: {self.folder}/var\nraft: {{election_timeout_ms: [600, 1000]}}\n"
+            f"zerodb: {{local: [900-999], {settings}}}\nnodes:\n" + "\n".join(lines) + "\n"
+        )
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        for name in NAMES:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Begins a node, or begins it again with what lies on its disk."""
+        command = [sys.executable, "-c", COMMAND, "start", "topology.yaml", "--node", name]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [*command, "--one-process"],
+                cwd=self.folder,
+                env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, name: str) -> None:
+        """Nothing of the node is left running, and nothing was told of it."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait(STOP_S)
+
+    def name_of(self, url: str) -> str:
+        return next(name for name, door in self.urls.items() if door == url)
+
+    def table(self, number: int, *names: str) -> kelek.Table:
+        urls = [self.urls[name] for name in names or self.urls]
+        return kelek.Table(urls, number, timeout_ms=int(1000 * DEADLINE_S))
+
+    def leases(self, name: str) -> list[str]:
+        """The snapshots that lie on a node's disk."""
+        return sorted(it.name for it in (self.folder / "var" / name).glob("**/jobs/lease.*"))
+
+    def wait(self, good: Callable[[], bool]) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not good():
+            assert time.monotonic() < until, "it never became so"
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        try:
+            for process in self.processes.values():
+                process.wait(STOP_S)
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
