@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 
 import pyarrow
 from pyspark import TaskContext
@@ -12,8 +13,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
+from ..clients.errors import LogTimeout
+from ..clients.log import Log
 from .errors import PipelineError, SchemaError
 from .log_append import append
+from .log_errors import LogUnreachable
 from .log_options import WriteOptions
 from .log_reqids import Origin
 
@@ -36,10 +40,20 @@ def check_columns(schema: StructType) -> None:
             raise SchemaError(f"{WANTED}; {name} is of type {types[name].simpleString()}")
 
 
+def check_reached(options: WriteOptions) -> None:
+    """In the driver, before all tasks find out. Raises LogUnreachable."""
+    with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
+        try:
+            log.reach(options.timeout_ms)
+        except LogTimeout as error:
+            raise LogUnreachable(options.urls, options.cluster, error) from error
+
+
 class LogWriter(DataSourceArrowWriter):
     """A batch. Another run of the same job is another one: it appends its rows anew."""
 
     def __init__(self, options: WriteOptions) -> None:
+        check_reached(options)
         self._options = options
         self._job = uuid.uuid4().hex
 
@@ -53,6 +67,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     """A stream: its id and the batch's number are those of the checkpoint."""
 
     def __init__(self, options: WriteOptions) -> None:
+        check_reached(options)
         self._options = options
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:

@@ -7,7 +7,7 @@ plain values, and ZeroMQ is used in partitions() and read() alone.
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from .errors import PipelineError, SchemaError
 from .formats import Column, Decoded, decode
+from .table_errors import TableUnreachable
 from .table_filters import Wanted, narrowed
 from .table_options import (
     DROP,
@@ -70,7 +71,7 @@ class TableReader(DataSourceReader):
             nothing.empty = True
             return [nothing]
         if keys is None:
-            with open_table(self.options) as table:
+            with reached(self.options) as table:
                 return self._ranges(table)
         size = KEYS_MAX if self.options.row_limit is None else len(keys)
         return [
@@ -232,6 +233,28 @@ def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":
         return Table(urls, options.table, timeout_ms=timeout_ms, stale=options.stale)
     tuning = TableTuning(requests_max=options.in_flight)
     return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
+
+
+@contextmanager
+def reached(options: ReadOptions | WriteOptions) -> Iterator["Table"]:
+    """The same, once a server has answered: in the driver, before all tasks find out.
+
+    Raises TableUnreachable.
+    """
+    from ..clients.errors import TableTimeout
+
+    try:
+        with open_table(options) as table:
+            table.server()
+            yield table
+    except TableTimeout as error:
+        raise TableUnreachable(options.urls, error) from error
+
+
+def check_reached(options: ReadOptions | WriteOptions) -> None:
+    """Raises TableUnreachable unless a server answers."""
+    with reached(options):
+        pass
 
 
 def _listed(table: "Table", keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType,
 from .errors import PipelineError, SchemaError
 from .formats import Column, encode
 from .table_options import WriteOptions
-from .table_read import open_table
+from .table_read import check_reached, open_table
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -47,6 +47,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
+        check_reached(options)
         self.options = options
         self.overwrite = overwrite
         self.filled = options.table  # The number of the table that tasks write.
@@ -81,6 +82,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
                 'a table takes outputMode("append"): with "complete" it would be emptied before '
                 "each batch; write each batch by foreachBatch, with mode overwrite"
             )
+        check_reached(options)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

@@ -14,6 +14,7 @@ from kelek.tests.clients.table_world import Cluster
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 table_write = pytest.importorskip("kelek.pipeline.table_write")
+table_errors = pytest.importorskip("kelek.pipeline.table_errors")
 table_options = pytest.importorskip("kelek.pipeline.table_options")
 
 
@@ -193,6 +194,18 @@ def test_what_is_on_the_way_is_limited(cluster: Cluster) -> None:
     assert [len(put.keys) for put in puts] == [100] * 10
     with table_write.open_table(options) as table:
         assert table._client.setup.requests_max == 2
+
+
+@pytest.mark.parametrize("kind", ["writer", "stream_writer"])
+def test_nobody_there_is_said_in_the_driver(tmp_path: Path, kind: str) -> None:
+    from pyspark.sql.types import BinaryType, StructType
+
+    from kelek.pipeline.table_kind import KIND
+
+    schema = StructType().add("key", BinaryType()).add("value", BinaryType())
+    options = given(f"ipc://{tmp_path}/none", 3, timeoutMs=50)
+    with pytest.raises(table_errors.TableUnreachable, match=r"for 50 ms; .*none \(option urls\)"):
+        getattr(KIND, kind)(options, schema, overwrite=False)
 
 
 def test_what_is_stale() -> None:
