@@ -119,7 +119,7 @@ def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
     """
     text = (ROOT / "topology.yaml").read_text(encoding="utf-8")
     if not tables:
-        text = re.sub(r"(?m)^    zerodb:\n(?:      .*\n)+", "", text)
+        text = re.sub(r"(?m)^    zerodb:\n(?:      .*\n)+|^zerodb:.*\n", "", text)
         assert "zerodb" not in text
     known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
     ports = free_ports(len(known))

@@ -11,7 +11,12 @@ from kelek.pipeline import table_options
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
 TABLES = TEXT.partition("\n## The log\n")[0]  # test_log_docs.py runs the log's.
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TABLES, re.M | re.S)
+FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("pipeline/*.py")]
+PROGRAMS = [
+    program
+    for program in re.findall(r"^```python\n(.*?)^```$", TABLES, re.M | re.S)
+    if program not in FILES  # test_examples.py runs those.
+]
 URL = "tcp://127.0.0.1:7100"
 
 
@@ -20,8 +25,6 @@ FOLDERS = ("arrived", "checkpoint")  # Where the JVM was started, unless they ar
 
 def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
     """In their order: what one wrote the next one may read."""
-    for package in ("duckdb", "polars"):
-        pytest.importorskip(package)
     for program in PROGRAMS:
         place = TEXT[: TEXT.index(program)].count("\n")
         text = program.replace(URL, node)

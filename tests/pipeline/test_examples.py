@@ -1,0 +1,140 @@
+"""examples/pipeline: each program runs and prints what docs/pipeline.md shows, which shows it."""
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kelek
+from kelek.tests.conftest import ROOT, Shell
+from kelek.tests.pipeline.conftest import running
+
+FOLDER = ROOT / "examples" / "pipeline"
+TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
+SHOWN = dict(  # What each of them prints.
+    re.findall(r"^\$ python examples/pipeline/(\w+)\.py.*\n((?:(?!\$ |```).*\n)*)", TEXT, re.M)
+)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NEEDS = {"log_to_parquet": "matplotlib", "delays": "matplotlib", "server_side_map": "wasmtime"}
+TOPOLOGY = """\
+cluster: demo
+data: var
+nodes:
+  n1:
+    url: tcp://127.0.0.1:7201
+    peer_url: tcp://127.0.0.1:7221
+    zerodb: {url: "tcp://127.0.0.1:7100"}
+zerodb: {mapper: wasm}
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """One node, with all that the examples ask of the demo's topology."""
+    with running(tmp_path_factory.mktemp("examples"), TOPOLOGY) as shell:
+        yield shell
+
+
+def run(nodes: Shell, name: str, *arguments: str) -> str:
+    """What an example prints; it runs in this process, with the session that there is."""
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    path = FOLDER / f"{name}.py"
+    code = compile(nodes.translate(path.read_text(encoding="utf-8")), str(path), "exec")
+    names = {"__name__": "__main__", "__file__": str(path)}
+    before, sys.argv = sys.argv, [str(path), *arguments]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, names)
+    finally:
+        sys.argv = before
+    return printed.getvalue()
+
+
+def same(shown: str, found: str) -> bool:
+    return doctest.OutputChecker().check_output(shown, found, FLAGS)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("name", sorted(SHOWN.keys() - {"delays", "log_to_parquet"}))
+def test_prints_what_is_shown(nodes: Shell, name: str) -> None:
+    found = run(nodes, name)
+    assert same(SHOWN[name], found), found
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_log_in_a_picture(nodes: Shell, tmp_path: Path) -> None:
+    picture = tmp_path / "rooms.png"
+    found = run(nodes, "log_to_parquet", "--picture", str(picture))
+    assert same(SHOWN["log_to_parquet"].replace("rooms.png", str(picture)), found), found
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+WEATHER = """\
+origin,precip,visib,time_hour
+EWR,0,10,2013-01-01T10:00:00Z
+EWR,0,10,2013-01-01T10:00:00Z
+EWR,0.1,10,2013-01-01T11:00:00Z
+EWR,NA,2,2013-01-01T12:00:00Z
+"""
+PLANES = """\
+tailnum,year,model
+N1,2011,EMB-145XR
+N2,1998,EMB-145XR
+"""
+FLIGHT = "2013,1,1,517,515,{},830,819,11,UA,1545,{},{},IAH,227,1400,{},15,2013-01-01T{}:00:00Z"
+FLIGHTS = (
+    ("2", "N1", "EWR", "5", "10"),
+    ("-4", "N2", "EWR", "5", "10"),
+    ("30", "N9", "EWR", "6", "11"),
+    ("21", "N1", "EWR", "7", "12"),
+    ("5", "N1", "LGA", "7", "12"),
+    ("NA", "N1", "LGA", "7", "12"),
+)
+
+
+@pytest.mark.usefixtures("spark")
+def test_delays(nodes: Shell, tmp_path: Path) -> None:
+    """Of six flights, one of which was cancelled; one hour's weather is there twice."""
+    (tmp_path / "weather.csv").write_text(WEATHER)
+    (tmp_path / "planes.csv").write_text(PLANES)
+    url = nodes.translate("tcp://127.0.0.1:7100")
+    with kelek.Table(url, 1) as table:
+        table.put_many((b"%d" % n, FLIGHT.format(*one).encode()) for n, one in enumerate(FLIGHTS))
+    picture = tmp_path / "delays.png"
+    found = run(nodes, "delays", "--data", str(tmp_path), "--picture", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with kelek.Table(url, 2) as table:
+        counted = {key.decode(): value for key, value in table.scan()}
+    assert counted == {
+        "05/UA/EWR/fair/0-4 years": b'{"flights":1,"minutes":2}',
+        "05/UA/EWR/fair/15 and more": b'{"flights":1,"minutes":-4}',
+        "06/UA/EWR/rain, snow/unknown": b'{"flights":1,"minutes":30}',
+        "07/UA/EWR/fog/0-4 years": b'{"flights":1,"minutes":21}',
+        "07/UA/LGA/unknown/0-4 years": b'{"flights":1,"minutes":5}',
+    }
+    lines = " ".join(found.split())
+    for shown in ("5 flights in 5 rows", "05 -1.0 UA 10.8", "07 13.0 █", "rain, snow 30.0 █"):
+        assert shown in lines, found
+
+
+def test_every_example_is_shown() -> None:
+    """A program of the page that is a file is that file, or a part of it."""
+    files = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py")}
+    assert files.keys() == SHOWN.keys()
+    for name, text in files.items():
+        assert any(program in text for program in PROGRAMS), f"docs/pipeline.md lacks {name}.py"
+
+
+def test_pictures_are_those_of_the_pages() -> None:
+    pictures = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    used = {name for page in pages for name in re.findall(r"pictures/([\w.]+)\)", page.read_text())}
+    assert used == pictures
