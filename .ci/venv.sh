@@ -70,11 +70,11 @@ fits() {
         { [ -z "${PYTHON:-}" ] || [ "$("$1" -c "$version")" = "$(.venv/bin/python -c "$version")" ]; }
 }
 
-# pip ARGUMENTS...: one call of pip in .venv.
-pip() {
-    .venv/bin/python -m pip --quiet --quiet --disable-pip-version-check "$@" ||
-        fail "pip $* failed; the reason is above"
-}
+# try_pip ARGUMENTS...: one call of pip in .venv, which may fail.
+try_pip() { .venv/bin/python -m pip --quiet --quiet --disable-pip-version-check "$@"; }
+
+# pip ARGUMENTS...: one that must not.
+pip() { try_pip "$@" || fail "pip $* failed; the reason is above"; }
 
 # install base|dev: kelek itself, editable; dev adds what ./check needs.
 install() {
@@ -99,6 +99,28 @@ install() {
     pip install --editable "$target"
     stamp .venv/bin/python base >.venv/stamp-base
     [ "$1" = base ] || stamp .venv/bin/python "$1" >".venv/stamp-$1"
+}
+
+# try_extra EXTRA: what an optional part of the kelek that is installed wants; fails when it can't be
+# had.
+try_extra() {
+    local wanted=() line
+    if installed dev || installed "$1"; then
+        return
+    fi
+    while IFS= read -r line; do
+        wanted+=("$line")
+    done < <(.venv/bin/python - "$1" <<'PY'
+import importlib.metadata, sys
+for line in importlib.metadata.requires("kelek"):
+    package, _, condition = line.partition(";")
+    if f'extra == "{sys.argv[1]}"' in condition.replace("'", '"'):
+        print(package.strip())
+PY
+    )
+    echo "${0##*/}: installing what kelek[$1] wants: ${wanted[*]}"
+    try_pip install "${wanted[@]}" || return
+    stamp .venv/bin/python "$1" >".venv/stamp-$1"
 }
 
 # package_link: mypy and tests see the checkout as the package `kelek`, whatever its folder is called.

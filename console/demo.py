@@ -1,5 +1,5 @@
 """The demo: three nodes take in all flights, lose their leader on the way, change their members,
-lose a disk, and prove the log right; then a table of the same flights.
+lose a disk, and prove the log right; then a table of the same flights, and a pipeline over it.
 
 It drives `supervisor`, `kelek.Log` and `kelek.Table` as anybody would, and knows nothing of what is
 inside.
@@ -17,7 +17,7 @@ from ..actors import topology as topologies
 from ..actors.errors import OperatorError
 from ..clients.errors import LogError, TableError
 from ..clients.log import Log
-from . import endings
+from . import demo_pipeline, endings
 from .demo_changes import Changes, step
 from .demo_cluster import Cluster, fail, kill_node, say, wipe
 from .demo_tables import Tables
@@ -37,6 +37,7 @@ class Options(NamedTuple):
     topology: str
     data: Path | None
     flights: int | None
+    fast: bool  # Without Spark.
 
 
 class Loaded(NamedTuple):
@@ -181,10 +182,11 @@ def prove(cluster: Cluster, log: Log, flights: Sequence[bytes]) -> list[str]:
 
 class Outcome(NamedTuple):
     loaded: Loaded
-    problems: list[str]
+    problems: list[str]  # Of the log and its tables.
+    pipeline: demo_pipeline.Pipelined | None  # None: it was left out.
 
 
-def play(cluster: Cluster, file: Flights) -> Outcome:
+def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
     """What happens to the running cluster."""
     flights = file.lines
     tables = Tables(cluster, file.header, flights)
@@ -209,7 +211,13 @@ def play(cluster: Cluster, file: Flights) -> Outcome:
     problems += tables.problems
     if not loaded.killed:
         problems.append("no leader was killed")
-    return Outcome(loaded, problems)
+    why_not = "--fast" if fast else demo_pipeline.why_not(tables.doors, file.header)
+    if why_not:
+        say()
+        say(f"the pipeline is left out: {why_not}")
+        return Outcome(loaded, problems, None)
+    doors, data_dir = list(tables.doors.values()), cluster.topology.data_dir
+    return Outcome(loaded, problems, demo_pipeline.run(doors, file, data_dir))
 
 
 def run(options: Options) -> None:
@@ -233,7 +241,7 @@ def run(options: Options) -> None:
     try:
         cluster.start(*nodes, bootstrap=True)
         say(f"started {', '.join(nodes)} of {options.topology} in {elapsed(began)}")
-        loaded, problems = play(cluster, Flights(file.header, flights))
+        loaded, problems, pipeline = play(cluster, Flights(file.header, flights), options.fast)
     except (LogError, TableError) as error:
         fail(f"{options.topology}: {error}; see: {cluster.logs}")
     finally:
@@ -243,11 +251,14 @@ def run(options: Options) -> None:
     say(f"  updates/s                    {loaded.rate:>10,.0f}")
     say(f"  longest gap between commits  {loaded.gap_s:>10.3f} s")
     say(f"  each flight once, in order   {'no' if problems else 'yes':>10}")
+    seconds = f"{pipeline.seconds:>10.3f} s" if pipeline else f"{'left out':>10}"
+    say(f"  the pipeline in Spark        {seconds}")
     say()
+    problems += pipeline.problems if pipeline else []
     if problems:
         fail("; ".join(problems))
     say(f"All of it in {elapsed(began)}. The log is kept in {topology.data_dir}. What to try next:")
-    for line in what_next(options.topology):
+    for line in what_next(options.topology, pipeline is not None):
         say(f"  {line}")
 
 
@@ -255,7 +266,7 @@ def elapsed(began: float) -> str:
     return f"{time.monotonic() - began:.1f} s"
 
 
-def what_next(topology: str) -> list[str]:
+def what_next(topology: str, with_spark: bool) -> list[str]:
     where = "" if topology == DEFAULT else f" -t {topology}"
     return [
         ". .venv/bin/activate",
@@ -265,6 +276,7 @@ def what_next(topology: str) -> list[str]:
         f"kelek log tail{where} -n 3",
         f"kelek log put{where} 'hello world'",
         f"kelek table scan 1{where} --prefix UA/2013-07-04",
+        *["python examples/pipeline/delays.py"] * (with_spark and not where),
         f"kelek shell{where} 1",
         f"supervisor stop {topology}",
     ]
@@ -272,18 +284,20 @@ def what_next(topology: str) -> list[str]:
 
 @click.command(cls=endings.Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FLIGHTS:,} flights.")
+@click.option("--fast", is_flag=True, help="Without Spark.")
 @click.option("--flights", type=click.IntRange(min=10), help="Only the first so many flights.")
 @click.option("--topology", default=DEFAULT, show_default=True, help="The nodes to start.")
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")
 @endings.spoken
-def main(short: bool, flights: int | None, topology: str, data: Path | None) -> None:
+def main(short: bool, flights: int | None, **options: Any) -> None:
     """Loads all flights into three nodes and proves that all of them are there.
 
     On the way the leader is killed, a snapshot is taken, a fourth node added, another one removed,
     and the disk of a third wiped. Then a table of the flights answers questions while the node that
-    is asked is killed.
+    is asked is killed. In the end Spark joins them with weather and planes and writes how late they
+    leave into another table; where Spark can't be had that is left out, and said.
     """
-    run(Options(topology, data, flights or (SHORT_FLIGHTS if short else None)))
+    run(Options(flights=flights or (SHORT_FLIGHTS if short else None), **options))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def why_not(command: str) -> str | None:
 
 
 ELSEWHERE = {"docs/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them"}
+RUN_THERE = frozenset(block.text for page in ELSEWHERE for block in blocks(page))
 STORIES = [
     page
     for page in PAGES
@@ -73,6 +74,8 @@ def needs_tables(page: str) -> bool:
 def test_page(page: str, shell: Any) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for block in blocks(page):
+        if block.text in RUN_THERE:
+            continue
         if block.kind == "python":
             shell.ok("python -", shell.translate(block.text).encode())
         elif block.kind == "console":

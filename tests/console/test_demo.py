@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from kelek.actors import topology as topologies
 from kelek.clients.table import Table
-from kelek.console import demo, demo_tables
+from kelek.console import demo, demo_pipeline, demo_tables
 from kelek.console.demo_cluster import Cluster, is_free, wipe
 from kelek.console.endings import Ending
-from kelek.console.flights import log_hash, read_flights
+from kelek.console.flights import Flights, log_hash, read_flights
 from kelek.tests.clients.table_world import Cluster as Servers
 
 FLIGHTS = 4000
@@ -145,6 +145,46 @@ def test_questions_have_the_answers_of_the_file(tmp_path: Path) -> None:
             assert demo_tables.shown(question.expected)
 
 
+DELAYS = b"""carrier,flight,dep_delay,origin,tailnum,time_hour
+UA,1,-4,EWR,N1,2013-01-01T10:00:00Z
+UA,2,30,EWR,N2,2013-01-01T10:00:00Z
+UA,3,NA,EWR,N3,2013-01-01T11:00:00Z
+DL,4,7,LGA,N4,2013-01-01T10:00:00Z""".split(b"\n")
+DOORS = {"n1": "tcp://127.0.0.1:1"}
+
+
+def test_what_spark_counts_is_compared_with_the_file(tmp_path: Path) -> None:
+    file = Flights(DELAYS[0], DELAYS[1:])
+    with closing(Servers(tmp_path)) as servers, Table(servers.urls, 2) as table:
+        table.put(b"05/UA/EWR/fair/unknown", b'{"flights": 1, "minutes": -4}')
+        table.put(b"05/UA/EWR/fog/unknown", b'{"flights": 1, "minutes": 30}')
+        assert demo_pipeline.sums_of(table) != demo_pipeline.expected_sums(file)
+        table.put(b"05/DL/LGA/fog/unknown", b'{"flights": 1, "minutes": 7}')
+        assert demo_pipeline.sums_of(table) == demo_pipeline.expected_sums(file)
+
+
+def test_a_pipeline_that_can_not_be_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_pipeline, "NEEDED", {"json": "nothing"})
+    assert demo_pipeline.why_not(DOORS, DELAYS[0]) == ""
+    assert "has a door to tables" in demo_pipeline.why_not({}, DELAYS[0])
+    assert "no column dep_delay" in demo_pipeline.why_not(DOORS, DELAYS[0].replace(b"dep_", b""))
+    monkeypatch.setattr(demo_pipeline, "NEEDED", {"no_such_spark": "kelek[spark]"})
+    assert "pip install 'kelek[spark]'" in demo_pipeline.why_not(DOORS, DELAYS[0])
+    monkeypatch.setattr(demo_pipeline, "EXAMPLE", Path("nowhere.py"))
+    assert "nowhere.py is not there" in demo_pipeline.why_not(DOORS, DELAYS[0])
+
+
+def test_a_pipeline_that_fails_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = tmp_path / "example.py"
+    example.write_text("raise SystemExit('no Java here')")
+    monkeypatch.setattr(demo_pipeline, "EXAMPLE", example)
+    done = demo_pipeline.run(list(DOORS.values()), Flights(DELAYS[0], DELAYS[1:]), tmp_path)
+    assert done.problems == [f"the pipeline ended with 1; see {tmp_path / 'pipeline.log'}"]
+    assert (tmp_path / "pipeline.log").read_text() == "no Java here\n"
+
+
 def test_misuse_is_one_line() -> None:
     done = CliRunner().invoke(demo.main, ["--flights", "0"], prog_name="./demo")
     assert done.exit_code == 2
@@ -202,13 +242,14 @@ def test_waits_for_the_last_node() -> None:
 @pytest.mark.tables
 def test_demo_on_a_cluster(shell: Any) -> None:
     write_flights(shell.place / "f.zip")
-    command = "python -m kelek.console.demo --data f.zip"
+    command = "python -m kelek.console.demo --data f.zip --fast"
     wipe(shell.place / "var" / "demo")  # As one before this has left it.
     (shell.place / "var" / "demo" / "n1").mkdir()
     shown = shell.ok(command)
     assert "SIGKILL to the leader's whole node" in shown
     assert shown.count(log_hash(read_flights(shell.place / "f.zip").lines)) == 5
     assert re.search(r"each flight once, in order +yes", shown)
+    assert re.search(r"the pipeline in Spark +left out", shown)
     for step in (
         r"a snapshot on each node, of \d\.\d MB up to entry \d",
         "n4 added: it has caught up",
