@@ -9,7 +9,7 @@ import pytest
 from kelek.tests.sim.campaign import run_seed
 
 ONE = os.environ.get("KELEK_SEED")
-SEEDS = [int(ONE)] if ONE else list(range(1001, 1021))
+SEEDS = [int(ONE)] if ONE else list(range(1001, 1013))
 FAULTS_MIN = 20
 
 
