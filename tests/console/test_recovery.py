@@ -3,34 +3,43 @@
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from kelek.tests.conftest import demo_shell
 
 DEADLINE_S = 60.0
 RECOVER = "kelek recover --from n1 --cluster anew"
 CONFIRM = " --lose-what-only-others-have"
 
 
-@pytest.fixture
-def log_settings() -> str:
-    return ""
+@pytest.fixture(scope="module", params=[""])
+def burnt(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Path]:
+    """Where a cluster with these settings of its log has run; n2 and n3 have burnt."""
+    with demo_shell(tmp_path_factory.mktemp("burnt")) as shell:
+        topology = shell.place / "topology.yaml"
+        text = topology.read_text().replace("log: {", f"log: {{{request.param}")
+        topology.write_text(text)
+        shell.ok("supervisor start --detach --bootstrap")
+        for lines in (b"first\n", b"".join(b"%d\n" % number for number in range(999))):
+            loaded = json.loads(shell.ok("kelek log load - -o json", lines))
+            wait_applied(shell, loaded["commit_index"])  # The others would do without n1.
+        shell.ok("supervisor stop")
+        for node in ("n2", "n3"):
+            shutil.rmtree(shell.place / "var/demo" / node)
+        yield shell.place
 
 
 @pytest.fixture
-def lost(shell: Any, log_settings: str) -> Any:
-    """A cluster that has run; n2 and n3 have burnt."""
-    topology = shell.place / "topology.yaml"
-    text = topology.read_text().replace("log: {", f"log: {{{log_settings}")
-    topology.write_text(text)
-    shell.ok("supervisor start --detach --bootstrap")
-    for lines in (b"first\n", b"".join(b"%d\n" % number for number in range(999))):
-        loaded = json.loads(shell.ok("kelek log load - -o json", lines))
-        wait_applied(shell, loaded["commit_index"])  # The others would do without n1.
-    shell.ok("supervisor stop")
-    for node in ("n2", "n3"):
-        shutil.rmtree(shell.place / "var/demo" / node)
+def lost(shell: Any, burnt: Path) -> Any:
+    """A copy of it, with the same addresses: nobody uses them meanwhile."""
+    shutil.copytree(burnt / "var", shell.place / "var")
+    shutil.copy(burnt / "topology.yaml", shell.place)
     return shell
 
 
@@ -51,8 +60,8 @@ def alone(shell: Any) -> None:
     topology.write_text(text[: text.index("  n2:")])
 
 
-@pytest.mark.parametrize("log_settings", ["", "snapshot_entries: 100, "])
-def test_it_goes_on_from_one_nodes_data(lost: Any, log_settings: str) -> None:
+@pytest.mark.parametrize("burnt", ["", "snapshot_entries: 100, "], indirect=True)
+def test_it_goes_on_from_one_nodes_data(lost: Any, request: pytest.FixtureRequest) -> None:
     before = lost.ok("kelek log dump var/demo/n1 -o json").splitlines()
     done = lost.run(RECOVER + CONFIRM + " -o json")
     assert done.returncode == 0, done.stderr
@@ -74,7 +83,7 @@ def test_it_goes_on_from_one_nodes_data(lost: Any, log_settings: str) -> None:
     index = int(lost.ok("kelek log put goes-on"))
     assert index > told["last_index"]
     wait_applied(lost, index)
-    if not log_settings:  # Else they are in the snapshot's state.
+    if not request.node.callspec.params["burnt"]:  # Else they are in the snapshot's state.
         assert lost.ok("kelek log tail --after 1 -o json").count('"state"') == 1001
     members = json.loads(lost.ok("supervisor status -o json"))["processes"]
     [peer] = [row for row in members if row["role"] == "raft_peer"]

@@ -1,6 +1,7 @@
 """Malformed, oversize, foreign and random messages on every socket of a running cluster.
 
-Nothing may change: no process ends, no term from outside is taken over, and what was dropped is counted.
+Nothing may change: no process ends, no term from outside is taken over, and what was dropped is
+counted.
 """
 
 import os
