@@ -26,7 +26,6 @@ from kelek.pipeline.log_options import batch_options, stream_options, write_opti
 from kelek.pipeline.log_read import LogView
 from kelek.pipeline.log_reqids import Origin, row_reqids
 from kelek.pipeline.log_rows import Rows
-from kelek.pipeline.log_sink import LogStreamWriter, LogWriter
 from kelek.tests.clients.test_log import Cluster
 
 URL = "tcp://127.0.0.1:7201"
@@ -253,7 +252,8 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
     options = batch_options({"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"})
     with pytest.raises(log_errors.LogUnreachable, match=r"cluster 'demo' \(option cluster\)"):
         LogView(options)
+    log_sink = pytest.importorskip("kelek.pipeline.log_sink", reason="it needs pyspark")
     writing = write_options({"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"})
-    for writer in (LogWriter, LogStreamWriter):
+    for writer in (log_sink.LogWriter, log_sink.LogStreamWriter):
         with pytest.raises(log_errors.LogUnreachable, match=r"none \(option urls\)"):
             writer(writing)
