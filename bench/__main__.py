@@ -6,6 +6,7 @@ from functools import partial
 
 from kelek.bench import (
     broadcast,
+    broker,
     entries,
     everything,
     log,
@@ -22,6 +23,7 @@ from kelek.bench import (
 # With goals, beside `log`.
 QUESTIONS = [
     broadcast.QUESTION,
+    broker.QUESTION,
     entries.QUESTION,
     members.QUESTION,
     reads.QUESTION,

@@ -1,7 +1,9 @@
-/* loadgen - closed loops for a ZMQ RAFT cluster and etcd, for ZeroDB's tables and Redis, in C so
- * that it is not what is measured. Prints one JSON object; bench/loadgen.py builds and starts it.
+/* loadgen - closed loops for a ZMQ RAFT cluster and etcd, for ZeroDB's tables and Redis, and for a
+ * broker, in C so that it is not what is measured. Prints one JSON object; bench/loadgen.py builds
+ * and starts it.
  *
- *   --protocol zmqraft|etcd|zerodb|redis   what is spoken
+ *   --protocol zmqraft|etcd|zerodb|redis|broker   what is spoken
+ *   --protocol workers the other side of a broker: workers that send back what they get
  *   --urls A,B,..      every peer: tcp://HOST:PORT (zmqraft, zerodb) or HOST:PORT (etcd, redis)
  *   --op put|get|scan|packed   zerodb, redis (no scans): what is asked; an update is then a row
  *   --batch N          ... rows in a request; the window counts requests
@@ -294,7 +296,8 @@ int main(int argc, char **argv) {
         load_die("too many outstanding updates");
     if (o->pack < 0 || o->pack > LOAD_PACK_MAX || (o->pack & (o->pack - 1)))
         load_die("--pack: a power of two up to 4096");
-    if ((o->pack || o->reads) && !o->ident)
+    bool is_raft = !strcmp(protocol, "zmqraft");
+    if (is_raft && (o->pack || o->reads) && !o->ident)
         load_die("--pack, --reads: need --ident");
     if (o->pack && o->reads)
         load_die("--pack or --reads, not both");
@@ -306,6 +309,10 @@ int main(int argc, char **argv) {
         load_zerodb();
     else if (!strcmp(protocol, "redis"))
         load_redis();
+    else if (!strcmp(protocol, "broker"))
+        load_broker();
+    else if (!strcmp(protocol, "workers"))
+        load_workers();
     else
         load_die("unknown protocol");
     report();

@@ -74,5 +74,7 @@ void load_zmqraft(void);
 void load_etcd(void);
 void load_zerodb(void);
 void load_redis(void);
+void load_broker(void);
+_Noreturn void load_workers(void);
 
 #endif

@@ -220,28 +220,31 @@ class Broker:
 
     def ready(self, now_ms: int) -> None:
         """Acts, behind all that has arrived."""
-        dead_ms = now_ms - self._expiry_ms
-        while (routing_id := self._exchange.silent(dead_ms)) is not None:
+        due_ms = self.deadline_ms
+        if due_ms is not None and now_ms >= due_ms:
+            self._on_time(now_ms)
+        self._exchange.dispatch(now_ms)
+
+    def _on_time(self, now_ms: int) -> None:
+        while (routing_id := self._exchange.silent(now_ms - self._expiry_ms)) is not None:
             self._end(routing_id, now_ms)
             self.counters["workers_expired"] += 1
         self._exchange.expire(now_ms)
-        self._exchange.dispatch(now_ms)
-        if now_ms >= self._beat_ms:
+        if self._mdp_workers and now_ms >= self._beat_ms:
+            self._exchange.beat(now_ms - self.setup.interval_ms, now_ms)
             self._beat_ms = now_ms + self.setup.interval_ms
-            if self._mdp_workers:
-                self._exchange.beat(now_ms - self.setup.interval_ms, now_ms)
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest; None: when something arrives."""
-        times = []
-        if self._exchange.heard_ms is not None:
-            times.append(self._exchange.heard_ms + self._expiry_ms + 1)
-        if self._exchange.expires_ms is not None:
-            times.append(self._exchange.expires_ms)
-        if self._mdp_workers:
-            times.append(self._beat_ms)
-        return min(times, default=None)
+        exchange = self._exchange
+        due_ms = self._beat_ms if self._mdp_workers else None
+        heard_ms, expires_ms = exchange.heard_ms, exchange.expires_ms
+        if heard_ms is not None and (due_ms is None or heard_ms + self._expiry_ms < due_ms):
+            due_ms = heard_ms + self._expiry_ms + 1
+        if expires_ms is not None and (due_ms is None or expires_ms < due_ms):
+            due_ms = expires_ms
+        return due_ms
 
     @property
     def _expiry_ms(self) -> int:

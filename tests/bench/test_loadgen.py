@@ -20,11 +20,6 @@ POLL_MS = 20
 JOIN_S = 10
 
 
-@pytest.fixture(scope="module")
-def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
-    return Generator(tmp_path_factory.mktemp("loadgen"))
-
-
 class Peer(threading.Thread):
     """A peer that commits every update at once, as long as it leads; dies after `updates_max`."""
 

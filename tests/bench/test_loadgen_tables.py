@@ -77,11 +77,6 @@ class Server(threading.Thread):
         return [frame for key in found for frame in (key, self.rows[key])]
 
 
-@pytest.fixture(scope="module")
-def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
-    return Generator(tmp_path_factory.mktemp("loadgen"))
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
