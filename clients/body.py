@@ -4,6 +4,10 @@ from collections.abc import Sequence
 
 from .links import monotonic_ms
 
+# A broker drops the connection of whoever sends it more than 64 MiB (docs/topology.md).
+BODY_BYTES_MAX = (64 << 20) - (64 << 10)
+BODY_FRAMES_MAX = 4000
+
 Data = bytes | bytearray | memoryview
 Content = Data | str | Sequence[Data] | None
 
@@ -35,8 +39,19 @@ class Body(bytes):
 def frames_of(content: Content) -> list[bytes]:
     """The frames to be sent for bytes, a str (as UTF-8), several of bytes, or None (nothing).
 
-    Raises TypeError.
+    Raises TypeError, and ValueError when they are more than a broker takes.
     """
+    frames = _frames_of(content)
+    size = sum(map(len, frames))
+    if size > BODY_BYTES_MAX or len(frames) > BODY_FRAMES_MAX:
+        raise ValueError(
+            f"a body has at most {BODY_BYTES_MAX} bytes in {BODY_FRAMES_MAX} frames, not {size} in"
+            f" {len(frames)}"
+        )
+    return frames
+
+
+def _frames_of(content: Content) -> list[bytes]:
     if isinstance(content, Body):
         return content.frames
     if isinstance(content, bytes):

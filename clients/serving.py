@@ -162,6 +162,7 @@ class _WorkerLinks(AsyncLinks):
 class Worker:
     """Serves a Service at brokers, once: run() or serve() ends when it was drained.
 
+    on_begun     called when it takes requests, and signals that end it
     on_failure   called with what the function has raised, in whatever thread that was
     """
 
@@ -171,11 +172,13 @@ class Worker:
         urls: str | Iterable[str],
         *,
         tuning: WorkerTuning = TUNING,
+        on_begun: Callable[[], object] = lambda: None,
         on_failure: Callable[[Exception], object] = lambda error: None,
     ) -> None:
         check_headers(tuning.headers)
         self.offered = offered
         self.tuning = tuning
+        self._on_begun = on_begun
         self._on_failure = on_failure
         self._workers = Workers(
             checked_urls(urls),
@@ -234,6 +237,7 @@ class Worker:
             threading.Thread(target=self._work, name=name, daemon=True).start()
         try:
             self._links.wake()
+            self._on_begun()
             await self._ended.wait()
         finally:
             self._stopped.set()

@@ -9,6 +9,7 @@ import click
 
 from .. import __version__
 from . import completion, endings
+from .broker_cli import call, worker
 from .options import TABLE_MAX, F, cluster_options, output_option
 from .table_cli import table
 
@@ -314,6 +315,8 @@ def doctor(output: str) -> None:
 
 
 main.add_command(table)
+main.add_command(call)
+main.add_command(worker)
 
 if __name__ == "__main__":
     main(prog_name="kelek")

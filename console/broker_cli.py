@@ -1,0 +1,77 @@
+"""The commands `kelek call` and `kelek worker`: services of a broker, from a shell.
+
+Only click is imported before a command runs; what a command does is in broker_commands.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from . import endings
+from .options import DATA, F, Seconds, output_option
+
+CONCURRENCY_MAX = 1024  # As clients/serving.py has it.
+WINDOW_MAX = 65_535
+
+
+def broker_options(whose: str) -> Callable[[F], F]:
+    """Which broker is meant."""
+
+    def decorate(command: F) -> F:
+        topology = click.option(
+            "-t", "--topology", metavar="FILE",
+            help="The brokers of this file (default: ./topology.yaml, else the demo's).",
+        )  # fmt: skip
+        url = click.option(
+            "--url", "urls", multiple=True, metavar="URL",
+            help=f"A broker's url for {whose}, instead of a topology; may be given again.",
+        )  # fmt: skip
+        return topology(url(command))
+
+    return decorate
+
+
+@click.command()
+@broker_options("clients")
+@click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0, show_default=True,
+              metavar="SECONDS", help="Give up after so long.")  # fmt: skip
+@click.option("--partials", is_flag=True, help="Print parts of the answer as they come.")
+@output_option
+@click.argument("service")
+@click.argument("bodies", metavar="[BODY]...", type=DATA, nargs=-1)
+@endings.spoken
+def call(service: str, bodies: tuple[bytes, ...], output: str, **options: Any) -> None:
+    """Asks SERVICE, and prints its answer.
+
+    BODY is UTF-8, or with 0x in front hexadecimal; `-` is all of standard input. Each is a frame of
+    its own.
+    """
+    from . import broker_commands
+
+    broker_commands.call(service, bodies, output, options)
+
+
+@click.group(cls=endings.Program)
+def worker() -> None:
+    """Workers that offer services at a broker: run."""
+
+
+@worker.command()
+@broker_options("workers")
+@click.option("--name", metavar="SERVICE", help="Offer it as this one.")
+@click.option("--concurrency", type=click.IntRange(1, CONCURRENCY_MAX), metavar="N",
+              help="Serve so many requests at once.")  # fmt: skip
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), metavar="N",
+              help="Have so many handed out ahead.")  # fmt: skip
+@click.argument("target", metavar="MODULE:FUNCTION")
+@endings.spoken
+def run(target: str, **options: Any) -> None:
+    """Serves with a function, or with what @kelek.service has made of one.
+
+    MODULE is looked for in this folder first. With SIGTERM, or when it is interrupted, it finishes
+    what it has and ends; the second time it ends at once.
+    """
+    from . import broker_commands
+
+    broker_commands.work(target, options)

@@ -1,0 +1,72 @@
+"""Which broker a command of `kelek` is about, and how what goes wrong there is said."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..clients.errors import BrokerError, BrokerTimeout, NoBroker
+from ..clients.urls import check_url
+from ..protocols.majordomo.values import HEADERS, Headers
+from .endings import FAILED, Ending
+
+Where = dict[str, Any]
+CLIENTS_URL = "clients_url"
+WORKERS_URL = "workers_url"
+
+
+class BrokerDoors(NamedTuple):
+    """Where brokers are to be found, and how they are spoken to."""
+
+    name: str  # For errors: the topology's path, or the urls.
+    urls: tuple[str, ...]
+    by_topology: bool
+    headers: Headers = HEADERS
+
+
+def find_brokers(where: Where, key: str) -> BrokerDoors:
+    """The doors for clients (CLIENTS_URL) or workers (WORKERS_URL): from --url, or from a topology.
+    Raises Ending."""
+    urls = where["urls"]
+    if urls:
+        if where["topology"]:
+            raise Ending("--url: a topology is given too; leave one of them out")
+        for url in urls:
+            try:
+                check_url(url)
+            except ValueError as error:
+                raise Ending(f"--url: {error}") from error
+        return BrokerDoors(", ".join(urls), tuple(urls), False)
+    # And with it YAML, for nothing with --url.
+    from ..actors import run_dir
+    from ..actors import topology as topologies
+    from ..actors.errors import OperatorError
+
+    path = where["topology"] or run_dir.default_path()
+    try:
+        found = topologies.load(path)
+    except OperatorError as error:
+        raise Ending(str(error)) from error
+    known = tuple(node.broker[key] for node in found.nodes.values() if node.broker.get(key))
+    if not known:
+        way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"
+        raise Ending(f"{path}: no node has a broker; {way_out}")
+    names = ("client_header", "worker_header", "deadline_header")
+    headers = Headers(*(found.broker[name].encode() for name in names))
+    return BrokerDoors(path, known, True, headers)
+
+
+@contextmanager
+def in_one_line(doors: BrokerDoors, service: str) -> Iterator[None]:
+    """Ends the command when a service can't be asked."""
+    place = f"{doors.name}: service {service}"
+    try:
+        yield
+    except NoBroker as error:
+        way_out = f"start it: supervisor start {doors.name}"
+        if not doors.by_topology:
+            way_out = "does it run there, and is this its url for clients?"
+        raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
+    except BrokerTimeout as error:
+        raise Ending(f"{place}: {error}; does a worker run? kelek worker run", FAILED) from error
+    except BrokerError as error:
+        raise Ending(f"{place}: {error}", FAILED) from error

@@ -1,0 +1,166 @@
+"""kelek.Broker and Worker with real brokers: workers and brokers are killed, nothing is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import kelek
+from kelek.tests.actors.test_broker import Process
+from kelek.tests.clients.test_broker import echo, serving, wait_until
+
+SERVED = """
+import os
+import kelek
+
+@kelek.service("echo", concurrency=2, window=8)
+def echo(body):
+    return body
+
+@kelek.service("parts")
+def parts(body):
+    for number in range(5):
+        yield [str(number).encode(), str(os.getpid()).encode()]
+    return body
+"""
+FAST = kelek.BrokerTuning(silence_ms=300)
+CALLS = 400
+
+
+@contextmanager
+def broker_process(place: Path, name: str) -> Iterator[Process]:
+    folder = place / name
+    folder.mkdir()
+    process = Process(folder, interval_ms=100)
+    process.wait_for("ready")
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def start_worker(place: Path, name: str, *urls: str) -> "subprocess.Popen[bytes]":
+    (place / "served.py").write_text(SERVED, encoding="utf-8")
+    doors = [word for url in urls for word in ("--url", url)]
+    command = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "worker", "run"]
+    worker = subprocess.Popen(
+        [*command, f"served:{name}", *doors], cwd=place, stdout=subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    with worker.stdout:
+        assert worker.stdout.readline().startswith(b"serving ")
+    return worker
+
+
+def test_each_call_is_answered_while_workers_are_killed(ipc_dir: Path) -> None:
+    with broker_process(ipc_dir, "a") as a:
+        workers = [start_worker(ipc_dir, "echo", a.workers_url) for _ in range(2)]
+        try:
+            with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
+                futures = []
+                for number in range(CALLS):
+                    futures.append(broker.submit("echo", b"%d" % number))
+                    if number == CALLS // 2:
+                        assert futures[0].result() == b"0"
+                        workers.append(start_worker(ipc_dir, "echo", a.workers_url))
+                        workers[0].kill()
+                        workers[1].send_signal(signal.SIGTERM)  # It goes home, and loses nothing.
+                answers = [future.result() for future in futures]
+            assert answers == [b"%d" % number for number in range(CALLS)]
+            assert workers[1].wait(60) == 0
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+
+def test_parts_come_in_order_from_one_worker_after_the_other(ipc_dir: Path) -> None:
+    with broker_process(ipc_dir, "a") as a:
+        workers = [start_worker(ipc_dir, "parts", a.workers_url) for _ in range(2)]
+        try:
+            with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
+                for number in range(40):
+                    stream = broker.stream("parts", b"%d" % number)
+                    seen: list[tuple[int, bytes]] = []
+                    for part in stream:
+                        place, pid = part.frames
+                        seen.append((int(place), pid))
+                        if number == 20 and len(seen) == 1:
+                            os.kill(int(pid), signal.SIGKILL)
+                    assert stream.result() == b"%d" % number
+                    by_worker = Counter(pid for _, pid in seen)
+                    assert [place for place, _ in seen[-5:]] == [0, 1, 2, 3, 4]
+                    for pid, count in by_worker.items():
+                        assert [it for it, of in seen if of == pid] == list(range(count))
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_the_next_broker_is_taken(how: signal.Signals, ipc_dir: Path) -> None:
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(broker_process(ipc_dir, name)) for name in "ab")
+        with (
+            serving(echo, urls=f"{a.workers_url},{b.workers_url}") as (worker,),
+            kelek.Broker([a.clients_url, b.clients_url], timeout_ms=60_000, tuning=FAST) as broker,
+        ):
+            wait_until(lambda: worker.counters.get("connected", 0) == 2)
+            assert broker.call("echo", b"1") == b"1"
+            used = a if broker._client.broker == a.clients_url else b
+            futures = [broker.submit("echo", b"%d" % number) for number in range(100)]
+            used.process.send_signal(how)
+            try:
+                futures += [broker.submit("echo", b"%d" % number) for number in range(100, 200)]
+                assert [it.result() for it in futures] == [b"%d" % it for it in range(200)]
+            finally:
+                used.process.send_signal(signal.SIGCONT)
+            assert broker._client.broker != used.clients_url
+
+
+def test_a_broker_that_is_back_has_its_workers_and_clients_again(ipc_dir: Path) -> None:
+    with (
+        broker_process(ipc_dir, "a") as a,
+        serving(echo, urls=a.workers_url) as (worker,),
+        kelek.Broker(a.clients_url, timeout_ms=60_000, tuning=FAST) as broker,
+    ):
+        assert broker.call("echo", b"1") == b"1"
+        a.process.kill()
+        a.process.wait()
+        assert a.process.stdin is not None
+        a.process.stdin.close()
+        future = broker.submit("echo", b"2")
+        assert not future.done()
+        setup = f"{ipc_dir}/a/setup.json"
+        command = [sys.executable, "-P", "-m", "kelek.actors.broker", "--setup", setup]
+        a.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=a.log)
+        assert future.result() == b"2"
+        assert worker.counters["lost"] == 1
+
+
+def test_many_clients_at_once(ipc_dir: Path) -> None:
+    def ask(name: bytes) -> None:
+        with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
+            futures = [broker.submit("echo", name + b"%d" % it) for it in range(100)]
+            got[name] = [future.result() for future in futures]
+
+    got: dict[bytes, list[kelek.Body]] = {}
+    with broker_process(ipc_dir, "a") as a, serving(echo, echo, urls=a.workers_url):
+        threads = [threading.Thread(target=ask, args=(b"%c" % name,)) for name in b"abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert {name: len(answers) for name, answers in got.items()} == dict.fromkeys(
+        (b"a", b"b", b"c", b"d"), 100
+    )
+    for name, answers in got.items():
+        assert answers == [name + b"%d" % it for it in range(100)]
