@@ -1,101 +1,29 @@
 """The broker as a process: workers are killed, peers come and go, nothing stops it."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import msgpack
 import pytest
 import zmq
 
-from kelek.actors.actor import ActorSetup
-from kelek.actors.topology import BROKER_KEYS
+from kelek.tests.actors.broker_process import BrokerProcess, Socket
 from kelek.tests.ports import free_ports
 
-Socket = zmq.Socket[bytes]
 DEADLINE_MS = 60_000
 PING_MS = 100
-LOOK_MS = 200
 WORKER = Path(__file__).with_name("broker_worker.py")
 C = b"KLKC01"
 
 
-class Process:
-    """A broker alone, as its supervisor would start it."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        ports = free_ports(2)
-        self.clients_url, self.workers_url = (f"tcp://127.0.0.1:{port}" for port in ports)
-        self.context: zmq.Context[Socket] = zmq.Context()
-        self.sockets: list[Socket] = []
-        self.control = self.socket(zmq.ROUTER)
-        self.control.bind(f"ipc://{folder}/control")
-        options = {
-            **{key: value.default for key, value in BROKER_KEYS.items()},
-            "clients_url": self.clients_url,
-            "workers_url": self.workers_url,
-            **settings,
-        }
-        places = {f"broker.{key}": f"t.yaml: broker.{key}" for key in options}
-        setup = ActorSetup(
-            "n1", "broker", "broker", "c", str(folder), str(folder),
-            f"ipc://{folder}/control", 1, False, {"broker": options}, places,
-        )  # fmt: skip
-        (folder / "setup.json").write_text(setup.to_json(), encoding="utf-8")
-        self.log = (folder / "log").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kelek.actors.broker", "--setup", f"{folder}/setup.json"],
-            stdin=subprocess.PIPE,
-            stderr=self.log,
-        )
-
-    def wait_for(self, kind: str) -> dict[str, Any]:
-        """The next word of it to its supervisor; {} for `ready`. AssertionError: it has ended."""
-        until = time.monotonic() + DEADLINE_MS / 1000
-        while self.process.poll() is None:
-            assert time.monotonic() < until, f"it never says {kind}"
-            if self.control.poll(LOOK_MS):
-                _, said, *rest = self.control.recv_multipart()
-                if said == kind.encode():
-                    return dict(msgpack.unpackb(rest[0])) if rest else {}
-        raise AssertionError(f"it has ended with {self.process.returncode}")
-
-    def socket(self, kind: int, url: str = "") -> Socket:
-        made = self.context.socket(kind)
-        self.sockets.append(made)
-        if url:
-            made.connect(url)
-        return made
-
-    def client(self) -> Socket:
-        return self.socket(zmq.DEALER, self.clients_url)
-
-    def worker(self) -> Socket:
-        return self.socket(zmq.DEALER, self.workers_url)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.log.close()
-        for each in self.sockets:
-            each.close(0)
-        self.context.term()
-        return code
-
-
 @pytest.fixture
-def broker(ipc_dir: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
-    process = Process(ipc_dir, **getattr(request, "param", {}))
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(**getattr(request, "param", {}))
     process.wait_for("ready")
     yield process
     assert process.stop() == 0
@@ -106,13 +34,13 @@ def received(peer: Socket) -> list[bytes]:
     return peer.recv_multipart()
 
 
-def start_worker(broker: Process) -> "subprocess.Popen[bytes]":
+def start_worker(broker: BrokerProcess) -> "subprocess.Popen[bytes]":
     command = [sys.executable, str(WORKER), broker.workers_url, "echo", str(PING_MS)]
     return subprocess.Popen(command)
 
 
 @pytest.mark.parametrize("broker", [{"interval_ms": PING_MS}], indirect=True)
-def test_each_request_is_answered_once_while_workers_are_killed(broker: Process) -> None:
+def test_each_request_is_answered_once_while_workers_are_killed(broker: BrokerProcess) -> None:
     dice, client = Random(1), broker.client()
     workers = [start_worker(broker) for _ in range(3)]
     seen: dict[bytes, list[tuple[int, int]]] = {}
@@ -146,7 +74,7 @@ def test_each_request_is_answered_once_while_workers_are_killed(broker: Process)
     assert finals == 900
 
 
-def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: Process) -> None:
+def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: BrokerProcess) -> None:
     gone, worker, ask = broker.client(), broker.worker(), [C, b"\1", b"echo"]
     worker.send_multipart([b"KLKW01", b"\1", b"echo"])
     for i in range(3):
@@ -166,7 +94,7 @@ def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: Process) -> N
     assert broker.wait_for("status")["cancelled"] == 3 - done
 
 
-def test_junk_stops_nothing(broker: Process) -> None:
+def test_junk_stops_nothing(broker: BrokerProcess) -> None:
     dice = Random(2)
     client, worker = broker.client(), broker.worker()
     for peer in (client, worker):
@@ -189,7 +117,7 @@ def test_junk_stops_nothing(broker: Process) -> None:
     assert received(other) == [C, b"\3", b"sum", b"id", b"3"]
 
 
-def test_a_client_that_comes_back_under_its_name_is_heard(broker: Process) -> None:
+def test_a_client_that_comes_back_under_its_name_is_heard(broker: BrokerProcess) -> None:
     """Before its old connection is known to be dead."""
     old, new = (broker.socket(zmq.DEALER) for _ in range(2))
     worker = broker.worker()
@@ -204,8 +132,8 @@ def test_a_client_that_comes_back_under_its_name_is_heard(broker: Process) -> No
         assert received(peer)[3] == request_id
 
 
-def test_workers_are_told_to_go_when_it_ends(ipc_dir: Path) -> None:
-    broker = Process(ipc_dir)
+def test_workers_are_told_to_go_when_it_ends() -> None:
+    broker = BrokerProcess()
     broker.wait_for("ready")
     worker = broker.worker()
     worker.send_multipart([b"KLKW01", b"\1", b"echo"])
@@ -216,14 +144,13 @@ def test_workers_are_told_to_go_when_it_ends(ipc_dir: Path) -> None:
     assert broker.stop() == 0
 
 
-def test_an_address_that_is_taken_is_said(ipc_dir: Path) -> None:
+def test_an_address_that_is_taken_is_said() -> None:
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)):
-        broker = Process(ipc_dir, clients_url=f"tcp://127.0.0.1:{port}")
+        broker = BrokerProcess(clients_url=f"tcp://127.0.0.1:{port}")
         with pytest.raises(AssertionError, match="it has ended with 2"):
             broker.wait_for("ready")
+    said = (broker.folder / "log").read_text(encoding="utf-8")
     assert broker.stop() == 2
-    said = (ipc_dir / "log").read_text(encoding="utf-8")
     assert "broker.clients_url" in said
     assert "is in use" in said
-    assert json.loads((ipc_dir / "setup.json").read_text(encoding="utf-8"))["role"] == "broker"
