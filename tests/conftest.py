@@ -121,7 +121,8 @@ def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
     if not tables:
         text = re.sub(r"(?m)^    zerodb:\n(?:      .*\n)+|^zerodb:.*\n", "", text)
         assert "zerodb" not in text
-    known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
+    brokers = {f"127.0.0.1:{port}" for port in (7300, 7301)}  # Where pages add one.
+    known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *brokers})
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}
     run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))

@@ -1,0 +1,23 @@
+"""Two services: kelek worker run examples.services:delay (docs/services.md)."""
+
+from collections.abc import Iterator
+
+import kelek
+
+MINUTES = {"UA1545": 11, "UA1714": 20, "DL461": -25}
+
+
+@kelek.service("flights.delay", concurrency=4)
+def delay(flight: kelek.Body) -> str:
+    """How many minutes late a flight is."""
+    if flight.decode() not in MINUTES:
+        raise kelek.ServiceFailed(404, f"there is no flight {flight.decode()}")
+    return str(MINUTES[flight.decode()])
+
+
+@kelek.service("flights.of")
+def of(carrier: kelek.Body) -> Iterator[str]:
+    """The flights of a carrier, one a part."""
+    for flight in MINUTES:
+        if flight.startswith(carrier.decode()):
+            yield flight

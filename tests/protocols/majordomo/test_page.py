@@ -1,0 +1,62 @@
+"""docs/protocols/majordomo.md names the headers, commands and numbers that the code has."""
+
+import re
+from pathlib import Path
+
+from kelek.clients import broker_steps
+from kelek.protocols.majordomo import client, values, worker
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/majordomo.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def row(start: str) -> list[str]:
+    (found,) = re.findall(rf"^\| {re.escape(start)}[^\n]*", TEXT, re.M)
+    return [cell.strip() for cell in found.strip("|").split("|")[1:]]
+
+
+def command(cell: str) -> bytes:
+    """The command in a cell: the first in backticks."""
+    word = re.findall(r"`(\w+)`", cell)[0]
+    return bytes.fromhex(word) if len(word) == 2 else word.encode()
+
+
+def test_headers() -> None:
+    headers = values.HEADERS
+    assert all(f"`{header.decode()}`" in TEXT for header in (*headers, *values.MDP_HEADERS))
+
+
+def test_commands() -> None:
+    assert [command(cell) for cell in row("REQUEST, to the broker")[:2]] == [values.READY] * 2
+    assert command(row("PARTIAL, to the client")[0]) == values.CLIENT_PARTIAL
+    assert command(row("FINAL, to the client")[0]) == values.CLIENT_FINAL
+    assert [command(cell) for cell in row("READY")] == [values.READY] * 3
+    assert [command(cell) for cell in row("REQUEST, to the worker")] == [values.REQUEST] * 3
+    assert command(row("PARTIAL, to the broker")[0]) == values.PARTIAL
+    assert command(row("FINAL, to the broker")[0]) == values.FINAL
+    assert command(row("FINAL, to the broker")[2]) == values.REPLY_01
+    assert command(row("PING")[0]) == values.PING
+    assert command(row("PONG")[0]) == values.PONG
+    assert [command(it) for it in row("HEARTBEAT, of")[1:]] == [
+        values.HEARTBEAT,
+        values.HEARTBEAT_01,
+    ]
+    disconnects = [values.DISCONNECT, values.DISCONNECT, values.DISCONNECT_01]
+    assert [command(cell) for cell in row("DISCONNECT, of")] == disconnects
+
+
+def test_numbers() -> None:
+    setup = client.ClientSetup(())
+    assert f"1 to {values.SERVICE_BYTES_MAX} octets of printable" in row("service |")[0]
+    assert f"{values.PRINTABLE_MIN:x} to {values.PRINTABLE_MAX:x}" in row("service |")[0]
+    assert f"1 to {values.REQUEST_ID_BYTES_MAX} octets" in row("request id |")[0]
+    assert f"1 to {values.WINDOW_MAX}" in row("window |")[0]
+    assert f"({client.AGAIN_MS} ms, at most {client.AGAIN_MS_MAX // 1000} s)" in TEXT
+    assert (setup.silence_ms, setup.liveness) == (1000, 4)
+    assert broker_steps.BrokerTuning().silence_ms == setup.silence_ms
+    assert client.BYTES_A_MS == 4 << 10
+    assert f"({values.INTERVAL_MS / 1000:g} s)" in TEXT
+    assert f"{worker.AGAIN_MS} ms\n  later; twice as late each time, 5 s at most" in TEXT
+    assert worker.AGAIN_MS_MAX == 5000
+    for code in (values.BUSY, values.FAILED, values.EXPIRED):
+        assert str(code) in TEXT
