@@ -30,28 +30,29 @@ class Kind:
 
     def schema(self, given: Given) -> "StructType | str":
         """The columns of a read, as Spark's DDL or type. Raises PipelineError."""
-        raise self._cannot("be read")
+        raise self._cannot("be read", "it is for writing")
 
     def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
         """For spark.read. Raises PipelineError."""
-        raise self._cannot("be read as a batch")
+        raise self._cannot("be read as a batch", "use spark.readStream")
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
         """For spark.readStream. Raises PipelineError."""
-        raise self._cannot("be read as a stream")
+        raise self._cannot("be read as a stream", "use spark.read")
 
     def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """For df.write. Raises PipelineError."""
-        raise self._cannot("be written by a batch")
+        raise self._cannot("be written by a batch", "use writeStream")
 
     def stream_writer(
         self, given: Given, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
         """For df.writeStream. Raises PipelineError."""
-        raise self._cannot("be written by a stream")
+        raise self._cannot("be written by a stream", "use foreachBatch")
 
-    def _cannot(self, done: str) -> PipelineError:
-        return PipelineError(f"kind {self.name} can't {done}")
+    def _cannot(self, done: str, way_out: str) -> PipelineError:
+        others = ", ".join(name for name in KINDS if name != self.name)
+        return PipelineError(f"kind {self.name} can't {done}; {way_out}, or another option kind: {others}")
 
 
 # Modules that hold a Kind with the name KIND; each is imported when it is asked for.

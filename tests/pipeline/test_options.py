@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek.pipeline.errors import OptionError
+from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
 from kelek.pipeline.options import Option, flag, one_of, parse_options, size, text, urls, whole
 
@@ -55,6 +55,12 @@ def test_what_is_wrong_is_named(given: dict[str, str], words: str) -> None:
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(OptionError, match="option urls is missing"):
         parse_options(KNOWN, {})
+
+
+def test_what_a_kind_can_not_do_is_said_with_the_way_out() -> None:
+    words = "kind table can't be read as a stream; use spark.read, or another option kind: log"
+    with pytest.raises(PipelineError, match=words):
+        kind_of({"kind": "table"}).stream_reader({}, None)  # type: ignore[arg-type]
 
 
 def test_kinds() -> None:
