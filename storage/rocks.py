@@ -256,7 +256,7 @@ class RocksTables:
         family = self._family_of(table)
         if family is None:
             return iter(())
-        walk = Walk(self.path, family.data, start, end, reverse)
+        walk = self._walk(family, (start, end), reverse)
         found = family.data.items(reverse, walk.first, walk.options)
         return self._held(walk.pairs(cast(Iterator[Pair], found)))
 
@@ -266,9 +266,15 @@ class RocksTables:
         family = self._family_of(table)
         if family is None:
             return iter(())
-        walk = Walk(self.path, family.data, start, end, reverse)
+        walk = self._walk(family, (start, end), reverse)
         found = family.data.keys(reverse, walk.first, walk.options)
         return self._held(walk.keys(cast(Iterator[bytes], found)))
+
+    def _walk(self, family: Family, bounds: tuple[bytes, bytes], reverse: bool) -> Walk:
+        walk = Walk(self.path, family.data, *bounds, reverse)
+        if self._read_only:
+            walk.read_once()
+        return walk
 
     def last_key(self, table: int) -> bytes:
         """Empty: the table is."""

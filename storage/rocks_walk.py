@@ -13,6 +13,8 @@ from .tables import Pair
 
 Row = TypeVar("Row", bytes, Pair)
 
+READAHEAD_BYTES = 256 << 10
+
 
 class Walk:
     """What goes with an iterator of the engine from start to end, which ends in the same way at the
@@ -30,6 +32,11 @@ class Walk:
         self._start = start
         self._reverse = reverse
         self._behind = data.iter(self.options)  # It sees what the iterator sees.
+
+    def read_once(self) -> None:
+        """Nobody reads these blocks again: they pass by the cache, and come many at a time."""
+        self.options.fill_cache(False)  # type: ignore[call-arg]  # Its stub forgets the argument.
+        self.options.set_readahead_size(READAHEAD_BYTES)
 
     def keys(self, found: Iterator[bytes]) -> Generator[bytes, None, None]:
         """The keys of the walk, whose iterator this is."""
