@@ -52,7 +52,9 @@ class Kind:
 
     def _cannot(self, done: str, way_out: str) -> PipelineError:
         others = ", ".join(name for name in KINDS if name != self.name)
-        return PipelineError(f"kind {self.name} can't {done}; {way_out}, or another option kind: {others}")
+        return PipelineError(
+            f"kind {self.name} can't {done}; {way_out}, or another option kind: {others}"
+        )
 
 
 # Modules that hold a Kind with the name KIND; each is imported when it is asked for.

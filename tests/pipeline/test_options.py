@@ -60,7 +60,7 @@ def test_what_is_missing_is_named() -> None:
 def test_what_a_kind_can_not_do_is_said_with_the_way_out() -> None:
     words = "kind table can't be read as a stream; use spark.read, or another option kind: log"
     with pytest.raises(PipelineError, match=words):
-        kind_of({"kind": "table"}).stream_reader({}, None)  # type: ignore[arg-type]
+        kind_of({"kind": "table"}).stream_reader({}, None)
 
 
 def test_kinds() -> None:
