@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import kelek
-from kelek.tests.actors.test_broker import Process
+from kelek.tests.actors.broker_process import BrokerProcess
 from kelek.tests.clients.test_broker import echo, serving, wait_until
 
 SERVED = """
@@ -35,10 +35,8 @@ CALLS = 400
 
 
 @contextmanager
-def broker_process(place: Path, name: str) -> Iterator[Process]:
-    folder = place / name
-    folder.mkdir()
-    process = Process(folder, interval_ms=100)
+def broker_process() -> Iterator[BrokerProcess]:
+    process = BrokerProcess(interval_ms=100)
     process.wait_for("ready")
     try:
         yield process
@@ -59,9 +57,9 @@ def start_worker(place: Path, name: str, *urls: str) -> "subprocess.Popen[bytes]
     return worker
 
 
-def test_each_call_is_answered_while_workers_are_killed(ipc_dir: Path) -> None:
-    with broker_process(ipc_dir, "a") as a:
-        workers = [start_worker(ipc_dir, "echo", a.workers_url) for _ in range(2)]
+def test_each_call_is_answered_while_workers_are_killed(tmp_path: Path) -> None:
+    with broker_process() as a:
+        workers = [start_worker(tmp_path, "echo", a.workers_url) for _ in range(2)]
         try:
             with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
                 futures = []
@@ -69,7 +67,7 @@ def test_each_call_is_answered_while_workers_are_killed(ipc_dir: Path) -> None:
                     futures.append(broker.submit("echo", b"%d" % number))
                     if number == CALLS // 2:
                         assert futures[0].result() == b"0"
-                        workers.append(start_worker(ipc_dir, "echo", a.workers_url))
+                        workers.append(start_worker(tmp_path, "echo", a.workers_url))
                         workers[0].kill()
                         workers[1].send_signal(signal.SIGTERM)  # It goes home, and loses nothing.
                 answers = [future.result() for future in futures]
@@ -81,9 +79,9 @@ def test_each_call_is_answered_while_workers_are_killed(ipc_dir: Path) -> None:
                 worker.wait()
 
 
-def test_parts_come_in_order_from_one_worker_after_the_other(ipc_dir: Path) -> None:
-    with broker_process(ipc_dir, "a") as a:
-        workers = [start_worker(ipc_dir, "parts", a.workers_url) for _ in range(2)]
+def test_parts_come_in_order_from_one_worker_after_the_other(tmp_path: Path) -> None:
+    with broker_process() as a:
+        workers = [start_worker(tmp_path, "parts", a.workers_url) for _ in range(2)]
         try:
             with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
                 for number in range(40):
@@ -106,9 +104,9 @@ def test_parts_come_in_order_from_one_worker_after_the_other(ipc_dir: Path) -> N
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-def test_the_next_broker_is_taken(how: signal.Signals, ipc_dir: Path) -> None:
+def test_the_next_broker_is_taken(how: signal.Signals) -> None:
     with ExitStack() as stack:
-        a, b = (stack.enter_context(broker_process(ipc_dir, name)) for name in "ab")
+        a, b = (stack.enter_context(broker_process()) for _ in range(2))
         with (
             serving(echo, urls=f"{a.workers_url},{b.workers_url}") as (worker,),
             kelek.Broker([a.clients_url, b.clients_url], timeout_ms=60_000, tuning=FAST) as broker,
@@ -126,9 +124,9 @@ def test_the_next_broker_is_taken(how: signal.Signals, ipc_dir: Path) -> None:
             assert broker._client.broker != used.clients_url
 
 
-def test_a_broker_that_is_back_has_its_workers_and_clients_again(ipc_dir: Path) -> None:
+def test_a_broker_that_is_back_has_its_workers_and_clients_again() -> None:
     with (
-        broker_process(ipc_dir, "a") as a,
+        broker_process() as a,
         serving(echo, urls=a.workers_url) as (worker,),
         kelek.Broker(a.clients_url, timeout_ms=60_000, tuning=FAST) as broker,
     ):
@@ -139,21 +137,21 @@ def test_a_broker_that_is_back_has_its_workers_and_clients_again(ipc_dir: Path) 
         a.process.stdin.close()
         future = broker.submit("echo", b"2")
         assert not future.done()
-        setup = f"{ipc_dir}/a/setup.json"
+        setup = f"{a.folder}/setup.json"
         command = [sys.executable, "-P", "-m", "kelek.actors.broker", "--setup", setup]
         a.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=a.log)
         assert future.result() == b"2"
         assert worker.counters["lost"] == 1
 
 
-def test_many_clients_at_once(ipc_dir: Path) -> None:
+def test_many_clients_at_once() -> None:
     def ask(name: bytes) -> None:
         with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
             futures = [broker.submit("echo", name + b"%d" % it) for it in range(100)]
             got[name] = [future.result() for future in futures]
 
     got: dict[bytes, list[kelek.Body]] = {}
-    with broker_process(ipc_dir, "a") as a, serving(echo, echo, urls=a.workers_url):
+    with broker_process() as a, serving(echo, echo, urls=a.workers_url):
         threads = [threading.Thread(target=ask, args=(b"%c" % name,)) for name in b"abcd"]
         for thread in threads:
             thread.start()
