@@ -13,9 +13,10 @@ from ..clients.body import Body, frames_of
 from ..clients.broker import Broker
 from ..clients.broker_steps import BrokerTuning, checked_service
 from ..clients.serving import Service, Worker, WorkerTuning, service
-from .broker_doors import CLIENTS_URL, WORKERS_URL, Where, find_brokers, in_one_line
+from .broker_doors import CLIENTS_URL, WORKERS_URL, find_brokers, in_one_line
 from .endings import FAILED, Ending
 from .output import show_json, stdin
+from .places import Where
 from .table_output import data_json
 
 REACH_MS = 2000

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..clients.errors import BrokerError, BrokerTimeout, NoBroker
-from ..clients.urls import check_url
 from ..protocols.majordomo.values import HEADERS, Headers
 from .endings import FAILED, Ending
+from .places import Where, check_given_urls, load_topology
 
-Where = dict[str, Any]
 CLIENTS_URL = "clients_url"
 WORKERS_URL = "workers_url"
 
@@ -26,26 +25,10 @@ class BrokerDoors(NamedTuple):
 def find_brokers(where: Where, key: str) -> BrokerDoors:
     """The doors for clients (CLIENTS_URL) or workers (WORKERS_URL): from --url, or from a topology.
     Raises Ending."""
-    urls = where["urls"]
-    if urls:
-        if where["topology"]:
-            raise Ending("--url: a topology is given too; leave one of them out")
-        for url in urls:
-            try:
-                check_url(url)
-            except ValueError as error:
-                raise Ending(f"--url: {error}") from error
-        return BrokerDoors(", ".join(urls), tuple(urls), False)
-    # And with it YAML, for nothing with --url.
-    from ..actors import run_dir
-    from ..actors import topology as topologies
-    from ..actors.errors import OperatorError
-
-    path = where["topology"] or run_dir.default_path()
-    try:
-        found = topologies.load(path)
-    except OperatorError as error:
-        raise Ending(str(error)) from error
+    if where["urls"]:
+        urls = check_given_urls(where, "topology")
+        return BrokerDoors(", ".join(urls), urls, False)
+    path, found = load_topology(where)
     known = tuple(node.broker[key] for node in found.nodes.values() if node.broker.get(key))
     if not known:
         way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"

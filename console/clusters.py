@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..actors import run_dir
-from ..actors.errors import OperatorError
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
 from ..clients.log import Log
 from ..clients.steps import REACH_MS, Tuning
 from .endings import FAILED, Ending
-
-Where = dict[str, Any]
+from .places import Where, load_topology
 
 
 class Place(NamedTuple):
@@ -39,13 +36,7 @@ def find_place(where: Where) -> Place:
             if problem:
                 raise Ending(f"--url {url}: {'; '.join(problem)}")
         return Place(", ".join(urls), cluster, {url: url for url in urls})
-    from ..actors import topology as topologies  # And with it YAML, for nothing with --url.
-
-    path = where["topology"] or run_dir.default_path()
-    try:
-        found = topologies.load(path)
-    except OperatorError as error:
-        raise Ending(str(error)) from error
+    path, found = load_topology(where)
     urls = {name: node.url for name, node in found.nodes.items()}
     clients = found.clients
     tuning = Tuning(

@@ -19,8 +19,9 @@ from ..clients.table import Table
 from ..protocols.zerodb.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
 from .endings import FAILED, INTERRUPTED, Ending
 from .output import show_json, stdin
+from .places import Where
 from .table_commands import bounds
-from .table_doors import REACH_MS, Where, check_whose, find_tables, opened_table
+from .table_doors import REACH_MS, check_whose, find_tables, opened_table
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # The others hand out a range.

@@ -11,9 +11,10 @@ from typing import IO, NamedTuple, Protocol
 import click
 
 from ..protocols.record import RECORD_BYTES_MAX
-from .clusters import Where, opened
+from .clusters import opened
 from .endings import FAILED, INTERRUPTED, Ending
 from .output import show_json, stdin
+from .places import Where
 
 
 class Load(NamedTuple):

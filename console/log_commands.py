@@ -13,10 +13,11 @@ from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client_codec import LogInfo
 from ..protocols.zmqraft.entry import Entry
-from .clusters import Place, Where, find_place, opened
+from .clusters import Place, find_place, opened
 from .endings import FAILED, Ending
 from .entry_output import entry_json, entry_line
 from .output import show_json, stdin
+from .places import Where
 
 INFO_MS = 1000  # A node that has not answered by then is shown as not answering.
 INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"

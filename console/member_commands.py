@@ -4,9 +4,10 @@ import click
 
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import MembersBusy, MembersRefused
-from .clusters import Where, opened
+from .clusters import opened
 from .endings import FAILED, Ending
 from .output import show_json
+from .places import Where
 
 
 def show(output: str, where: Where) -> None:

@@ -19,10 +19,10 @@ from ..storage.errors import StorageError
 from ..storage.recovery import read_clean
 from ..storage.segment import Identity
 from ..storage.verify import Report, entries, read_identity, verify
-from .clusters import Where
 from .endings import FAILED, Ending
 from .entry_output import entry_json, entry_line
 from .output import show_json
+from .places import Where
 
 
 class Part(NamedTuple):

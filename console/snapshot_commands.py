@@ -6,9 +6,10 @@ import click
 
 from ..clients.errors import LogError, LogTimeout
 from ..clients.log import Log
-from .clusters import Where, find_place
+from .clusters import find_place
 from .endings import FAILED, Ending
 from .output import show_json
+from .places import Where
 
 
 def make(output: str, where: Where) -> None:

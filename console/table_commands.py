@@ -14,7 +14,8 @@ from ..clients.table import TableOptions
 from ..protocols.zerodb.values import OPTION_LIMITS
 from .endings import FAILED, Ending
 from .output import show_json, stdin
-from .table_doors import Where, find_tables, opened_table
+from .places import Where
+from .table_doors import find_tables, opened_table
 from .table_output import data_json, data_text, pair_json, pair_text
 
 BENCH_PREFIX = b"bench/"

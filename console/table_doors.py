@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
 from ..clients.table import Table
-from ..clients.urls import check_url
 from .endings import FAILED, Ending
+from .places import Where, check_given_urls, load_topology
 
-Where = dict[str, Any]
 REACH_MS = 2000
 
 
@@ -24,27 +23,10 @@ class Doors(NamedTuple):
 
 def find_tables(where: Where) -> Doors:
     """The doors to a cluster's tables: from --url, or from a topology. Raises Ending."""
-    urls = where["urls"]
-    if urls:
-        for option in ("topology", "nodes"):
-            if where[option]:
-                raise Ending("--url: a topology or node is given too; leave one of them out")
-        for url in urls:
-            try:
-                check_url(url)
-            except ValueError as error:
-                raise Ending(f"--url: {error}") from error
+    if where["urls"]:
+        urls = check_given_urls(where, "topology", "nodes")
         return Doors(", ".join(urls), {url: url for url in urls}, False)
-    # And with it YAML, for nothing with --url.
-    from ..actors import run_dir
-    from ..actors import topology as topologies
-    from ..actors.errors import OperatorError
-
-    path = where["topology"] or run_dir.default_path()
-    try:
-        found = topologies.load(path)
-    except OperatorError as error:
-        raise Ending(str(error)) from error
+    path, found = load_topology(where)
     known = {
         name: node.zerodb["url"] for name, node in found.nodes.items() if node.zerodb.get("url")
     }

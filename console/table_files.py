@@ -20,8 +20,9 @@ from ..clients.errors import TableError, TableTooLarge
 from .endings import FAILED, Ending
 from .loading import Progress, lines_of, progress, told_so_far
 from .output import show_json
+from .places import Where
 from .table_commands import bounds
-from .table_doors import Where, opened_table
+from .table_doors import opened_table
 from .table_output import data_text, pair_json
 
 LINE_BYTES_MAX = 128 << 20  # Of a text file; a file without line ends must not fill the memory.
