@@ -1,7 +1,9 @@
 """Options and fixtures of all tests."""
 
+import contextlib
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -9,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kelek.console import asking
 from kelek.tests.ports import free_ports
 
 # Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
@@ -36,6 +40,8 @@ settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_S = 120
+LOOK_S = 0.05
+ASKED_MAX = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,6 +106,20 @@ class Shell:
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
+    def status(self, topology: str = "topology.yaml") -> list[dict[str, Any]]:
+        """The rows of `supervisor status`, without a process for each question; none: none runs.
+
+        Whoever asks again and again leaves the processor to those whom the answer is about.
+        """
+        select.select([], [], [], LOOK_S)
+        for _ in range(ASKED_MAX):
+            with (
+                mock.patch.dict(os.environ, self.environment),
+                contextlib.suppress(SystemExit),  # A busy machine may hold up any supervisor.
+            ):
+                return asking.rows_of(str(self.place / topology))
+        raise AssertionError(f"{topology}: its supervisor does not answer")
+
     def begin(self, command: str) -> subprocess.Popen[bytes]:
         """Starts a command whose output is read as it comes; the caller ends it."""
         return subprocess.Popen(
@@ -111,7 +131,7 @@ class Shell:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
     """A folder with the demo's topology on free ports; whatever was started there is stopped.
 

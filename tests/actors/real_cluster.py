@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 DEADLINE_S = 60.0
-STATUS = "supervisor status topology.yaml -o json"
 LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
 Rows = dict[str, dict[str, Any]]  # By node.
 
@@ -39,15 +38,10 @@ class Cluster:
         self.shell.ok("kelek log load - --topology topology.yaml", b"".join(lines))
 
     def peers(self) -> Rows:
-        until = time.monotonic() + DEADLINE_S
-        while (done := self.shell.run(STATUS)).returncode:  # A busy machine may hold up anybody.
-            assert "try again" in done.stderr, done
-            assert time.monotonic() < until, done
-        rows = json.loads(done.stdout)["processes"]
-        return {row["node"]: row for row in rows if row["role"] == "raft_peer"}
+        return {row["node"]: row for row in self.shell.status() if row["role"] == "raft_peer"}
 
     def wait(self, good: Callable[[Rows], bool]) -> Rows:
-        """Asks until the peers are as they should be: each question takes a while by itself."""
+        """Asks until the peers are as they should be."""
         until = time.monotonic() + DEADLINE_S
         while not good(rows := self.peers()):
             assert time.monotonic() < until, rows

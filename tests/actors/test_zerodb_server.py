@@ -60,7 +60,7 @@ class Node:
             assert time.monotonic() < until, found
 
     def pid(self, name: str) -> int:
-        rows = json.loads(self.shell.ok("supervisor status -o json doors.yaml"))["processes"]
+        rows = self.shell.status("doors.yaml")
         return int(next(row["pid"] for row in rows if row["name"] == name))
 
     def close(self) -> None:

@@ -13,9 +13,7 @@ DEADLINE_S = 60.0
 
 
 def rows(shell: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(shell.run("supervisor status -o json").stdout)[
-        "processes"
-    ]
+    found: list[dict[str, Any]] = shell.status()
     return found
 
 

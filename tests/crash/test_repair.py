@@ -1,6 +1,5 @@
 """Damaged logs of real nodes: said, never voted with, made good by the other nodes."""
 
-import json
 import os
 import signal
 from contextlib import suppress
@@ -23,9 +22,7 @@ class OneByOne(Cluster):
         self.shell.ok(f"supervisor start --node {node} --detach topology.yaml")
 
     def rows(self, node: str | None = None) -> list[dict[str, Any]]:
-        shown = self.shell.ok("supervisor status topology.yaml -o json")
-        rows: list[dict[str, Any]] = json.loads(shown)["processes"]
-        return [row for row in rows if node in (None, row["node"])]
+        return [row for row in self.shell.status() if node in (None, row["node"])]
 
     def kill_node(self, node: str) -> None:
         """SIGKILL of everything; how the rest of a supervisor's children end is not waited for."""

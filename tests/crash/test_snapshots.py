@@ -37,17 +37,16 @@ class Running:
         ]
 
     def rows(self, role: str) -> dict[str, dict[str, Any]]:
-        text = self.shell.run("supervisor status -o json topology.yaml").stdout
-        return {row["node"]: row for row in json.loads(text)["processes"] if row["role"] == role}
+        return {row["node"]: row for row in self.shell.status() if row["role"] == role}
 
     def pids(self, node: str, *roles: str) -> list[int]:
         return [self.rows(role)[node]["pid"] for role in roles]
 
     def wait(self, good: Callable[[], bool]) -> None:
-        """Asks until it is so; each question takes its time."""
+        """Asks until it is so."""
         until = time.monotonic() + DEADLINE_S
         while not good():
-            assert time.monotonic() < until, self.shell.run("supervisor status topology.yaml")
+            assert time.monotonic() < until, self.shell.status()
 
     def settled(self, index: int) -> bool:
         """Whether all nodes have applied everything, and the same."""

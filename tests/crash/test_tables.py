@@ -1,7 +1,6 @@
 """Tables on real processes: killed workers, wiped nodes, snapshots; equal content at the end."""
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -60,8 +59,7 @@ class Cluster:
         self.shell.run("supervisor stop tables.yaml")
 
     def rows(self, role: str) -> list[dict[str, Any]]:
-        text = self.shell.run("supervisor status -o json tables.yaml").stdout
-        return [row for row in json.loads(text)["processes"] if row["role"] == role]
+        return [row for row in self.shell.status("tables.yaml") if row["role"] == role]
 
     def kill(self, node: str, role: str) -> None:
         pids = [row["pid"] for row in self.rows(role) if row["node"] == node and row["pid"]]
@@ -72,7 +70,7 @@ class Cluster:
     def wait(self, good: Callable[[], bool]) -> None:
         until = time.monotonic() + DEADLINE_S
         while not good():
-            assert time.monotonic() < until, self.shell.run("supervisor status tables.yaml").stdout
+            assert time.monotonic() < until, self.shell.status("tables.yaml")
 
     def contents(self, table: int) -> dict[str, tuple[int, str]]:
         """For each node the index that it has applied and the hash of the table's content."""
