@@ -1,4 +1,4 @@
-"""The commands `kelek call` and `kelek worker`: services of a broker, from a shell.
+"""The commands `kelek call`, `kelek worker` and `kelek broker`: services, from a shell.
 
 Only click is imported before a command runs; what a command does is in broker_commands.py.
 """
@@ -75,3 +75,43 @@ def run(target: str, **options: Any) -> None:
     from . import broker_commands
 
     broker_commands.work(target, options)
+
+
+@click.group(cls=endings.Program)
+def broker() -> None:
+    """What brokers have in work: services, workers, queue."""
+
+
+def listing(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of all lists."""
+    timeout = click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=2.0,
+                           show_default=True, metavar="SECONDS",
+                           help="Wait so long for a broker.")  # fmt: skip
+    return broker_options("clients")(timeout(output_option(endings.spoken(command))))
+
+
+@broker.command()
+@listing
+def services(**options: Any) -> None:
+    """The services that have workers or requests, of each broker."""
+    from . import broker_lists
+
+    broker_lists.services(options)
+
+
+@broker.command()
+@listing
+def workers(**options: Any) -> None:
+    """The workers, what they offer and what they have to do."""
+    from . import broker_lists
+
+    broker_lists.workers(options)
+
+
+@broker.command()
+@listing
+def queue(**options: Any) -> None:
+    """The services whose requests wait for a worker, the one that waits longest first."""
+    from . import broker_lists
+
+    broker_lists.queue(options)

@@ -18,7 +18,7 @@ from ..clients.errors import TableError, TableRefused
 from ..clients.table import Table
 from ..protocols.zerodb.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
 from .endings import FAILED, INTERRUPTED, Ending
-from .output import show_json, stdin
+from .output import show_json, show_table, stdin
 from .places import Where
 from .table_commands import bounds
 from .table_doors import REACH_MS, check_whose, find_tables, opened_table
@@ -285,7 +285,7 @@ def listed(options: Where, output: str) -> None:
         for job in found:
             show_json(job)
     elif found:
-        show_rows([HEADS, *map(row_of, found)])
+        show_table(HEADS, [row_of(job) for job in found])
     for name, why in silent.items():
         click.echo(f"{name}: {why}", err=True)
     if len(silent) == len(nodes):
@@ -350,10 +350,3 @@ def time_text(unix_ms: int) -> str:
     if not unix_ms:
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000))
-
-
-def show_rows(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())

@@ -9,7 +9,7 @@ import click
 
 from .. import __version__
 from . import completion, endings
-from .broker_cli import call, worker
+from .broker_cli import broker, call, worker
 from .options import TABLE_MAX, F, cluster_options, output_option
 from .table_cli import table
 
@@ -315,6 +315,7 @@ def doctor(output: str) -> None:
 
 
 main.add_command(table)
+main.add_command(broker)
 main.add_command(call)
 main.add_command(worker)
 

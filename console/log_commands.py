@@ -16,7 +16,7 @@ from ..protocols.zmqraft.entry import Entry
 from .clusters import Place, find_place, opened
 from .endings import FAILED, Ending
 from .entry_output import entry_json, entry_line
-from .output import show_json, stdin
+from .output import show_json, show_table, stdin
 from .places import Where
 
 INFO_MS = 1000  # A node that has not answered by then is shown as not answering.
@@ -152,15 +152,11 @@ def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:
 
 def show_rows(rows: Sequence[dict[str, object]]) -> None:
     keys = ["node", "url", "role", "leader", *INFO_FIELDS]
-    heads = [key.removesuffix("_index") for key in keys]
-    cells = [["-" if row[key] is None else str(row[key]) for key in keys] for row in rows]
-    for row, line in zip(rows, cells, strict=True):
+    lines = [[row[key] for key in keys] for row in rows]
+    for row, line in zip(rows, lines, strict=True):
         if not row["answers"]:
             line[2] = "no answer"
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    for line in [heads, *cells]:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+    show_table([key.removesuffix("_index") for key in keys], lines)
 
 
 def transfer(to: str | None, output: str, where: Where) -> None:

@@ -1,7 +1,8 @@
-"""Standard input, and JSON on standard output, one object a line."""
+"""Standard input; on standard output JSON, one object a line, and tables."""
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import IO
 
 import click
@@ -17,3 +18,12 @@ def stdin() -> IO[bytes]:
 
 def show_json(value: object) -> None:
     click.echo(json.dumps(value))
+
+
+def show_table(heads: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
+    """Columns, each as wide as it must be; None is a dash."""
+    cells = [["-" if value is None else str(value) for value in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    for line in [heads, *cells]:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())

@@ -28,7 +28,7 @@ enum klk_exchange_counter {
 /* Why a call stopped at a message that is for its caller to handle. */
 enum klk_exchange_stop {
     KLK_STOP_INVALID = 1, /* no message of any of the protocols */
-    KLK_STOP_INTERNAL,    /* a request for a service of the broker's own: mmi., titanic. */
+    KLK_STOP_INTERNAL,    /* a request for the broker's own: mmi., titanic., klk. */
     KLK_STOP_STRANGER,    /* a valid command of a peer that is no worker */
     KLK_STOP_COMMAND,     /* READY or DISCONNECT of a worker */
     KLK_STOP_UNEXPECTED   /* an answer to nothing that it was asked */

@@ -208,7 +208,8 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
             asking->deadline_ms = now_ms + (int64_t)left_ms;
     }
     if (!frames_left(reader)) return KLK_STOP_INVALID;
-    if (begins(asking->service, "mmi.") || begins(asking->service, "titanic."))
+    if (begins(asking->service, "mmi.") || begins(asking->service, "titanic.") ||
+        begins(asking->service, "klk."))
         return KLK_STOP_INTERNAL;
     return KLK_OK;
 }

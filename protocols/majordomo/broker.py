@@ -7,8 +7,17 @@ of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 t
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
+import msgpack
+
 from ...native import Arena, Frames
-from ...native.exchange import Exchange, ExchangeSetup, NewWorker, Stop
+from ...native.exchange import (
+    Exchange,
+    ExchangeSetup,
+    NewWorker,
+    ServiceInfo,
+    Stop,
+    WorkerInfo,
+)
 from ..errors import RemoteProtocolError
 from . import values
 from .codec import (
@@ -92,7 +101,7 @@ class Broker:
         while position < arena.count:
             position, stop = self._exchange.take_requests(arena, position, now_ms)
             if stop is not None:
-                self._on_own_request(arena.message(position), stop)
+                self._on_own_request(arena.message(position), stop, now_ms)
                 position += 1
 
     def on_answers(self, arena: Arena, now_ms: int) -> None:
@@ -117,7 +126,7 @@ class Broker:
                 self._on_command(arena.message(position), stop, now_ms)
                 position += 1
             elif stop is not None:
-                self._on_own_request(arena.message(position), stop)
+                self._on_own_request(arena.message(position), stop, now_ms)
                 position += 1
 
     def on_clients_gone(self, routing_ids: list[bytes]) -> None:
@@ -133,7 +142,7 @@ class Broker:
 
     # ---- what a client's message means that is for no worker ----
 
-    def _on_own_request(self, message: list[bytes], stop: Stop) -> None:
+    def _on_own_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
         routing_id, *frames = message
         try:
             if stop is not Stop.INTERNAL:
@@ -142,17 +151,24 @@ class Broker:
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
             return
-        answer = self._own_answer(request.service, request.body)
-        final = Final(request.service, request.request_id, [answer])
+        body = self._own_answer(request.service, request.body, now_ms)
+        final = Final(request.service, request.request_id, body)
         self.clients.add([routing_id, *encode_reply(final, framing, self.setup.headers)])
         self.counters["own_requests"] += 1
 
-    def _own_answer(self, service: bytes, body: list[bytes]) -> bytes:
-        """RFC 8: mmi.service says whether a service has a worker; there is no other one."""
-        if service != values.MMI_SERVICE:
-            return values.MMI_NOT_IMPLEMENTED
-        found = self._exchange.service(body[0])
-        return values.MMI_FOUND if found and found.workers else values.MMI_NOT_FOUND
+    def _own_answer(self, service: bytes, body: list[bytes], now_ms: int) -> list[bytes]:
+        """RFC 8: mmi.service says whether a service has a worker. Ours: lists, a row a frame."""
+        if service == values.MMI_SERVICE:
+            found = self._exchange.service(body[0])
+            return [values.MMI_FOUND if found and found.workers else values.MMI_NOT_FOUND]
+        if service == values.OWN_SERVICES:
+            rows = [_service_row(info, now_ms) for info in self._exchange.services()]
+        elif service == values.OWN_WORKERS:
+            rows = [_worker_row(info, now_ms) for info in self._exchange.worker_infos()]
+        else:
+            return [values.MMI_NOT_IMPLEMENTED]
+        behind = sorted((key, row) for key, row in rows if key > body[0])
+        return [msgpack.packb(row) for _, row in behind[: values.OWN_ROWS_MAX]] or [b""]
 
     # ---- what a worker's message means that is no answer ----
 
@@ -182,7 +198,7 @@ class Broker:
 
     def _add(self, routing_id: bytes, ready: Ready, framing: Framing, now_ms: int) -> bool:
         """False: it may not be a worker."""
-        if ready.service.startswith((values.MMI, values.TITANIC)):
+        if ready.service.startswith(values.RESERVED):
             return False
         if self._workers >= self.setup.workers_max:
             self.counters["workers_over"] += 1
@@ -272,3 +288,29 @@ class Broker:
 def _refusal(code: int, message: str) -> bytes:
     """The second frame of what a client is told (docs/protocols/majordomo.md, "Errors")."""
     return encode_failure(Failure(code, message))[1]
+
+
+def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:
+    """By its name."""
+    return info.name, {
+        "name": info.name.decode(),
+        "workers": info.workers,
+        "waiting": info.waiting,
+        "waiting_bytes": info.waiting_bytes,
+        "working": info.working,
+        "done": info.done,
+        "oldest_ms": None if info.oldest_ms is None else now_ms - info.oldest_ms,
+    }
+
+
+def _worker_row(info: WorkerInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:
+    """By its routing id."""
+    return info.routing_id, {
+        "routing_id": info.routing_id,
+        "service": info.service.decode(),
+        "framing": Framing(info.framing).name,
+        "window": info.window,
+        "working": info.load,
+        "done": info.done,
+        "silent_ms": now_ms - info.heard_ms,
+    }

@@ -73,10 +73,15 @@ INTERVAL_MS = 2500  # Of PING and HEARTBEAT.
 LIVENESS = 4  # Silent for so many of them: disconnected.
 REQUEST_TTL_MS = 60_000
 
-# Services that the broker keeps for itself (RFC 8, RFC 9).
+# Services that the broker keeps for itself (RFC 8, RFC 9, and ours).
 MMI = b"mmi."
 MMI_SERVICE = b"mmi.service"
 TITANIC = b"titanic."
+OWN = b"klk."  # Ours: what the broker has to say of itself.
+OWN_SERVICES = b"klk.services"
+OWN_WORKERS = b"klk.workers"
+OWN_ROWS_MAX = 1000  # In one answer; who wants more asks again, behind the last one.
+RESERVED = (MMI, TITANIC, OWN)
 MMI_FOUND = b"200"
 MMI_NOT_FOUND = b"404"
 MMI_NOT_IMPLEMENTED = b"501"

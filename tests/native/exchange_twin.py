@@ -115,7 +115,7 @@ class Twin:
                 left_ms = int.from_bytes(frames.pop(0), "big")
                 deadline_ms = now_ms + left_ms if left_ms < 2**63 - now_ms - 1 else None
         wanted(bool(frames))
-        wanted(not service.startswith((b"mmi.", b"titanic.")), Stop.INTERNAL)
+        wanted(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
         return Asked(framing, client, service, request_id, deadline_ms, frames)
 
     def _take_request(self, asked: Asked, now_ms: int) -> None:

@@ -2,10 +2,12 @@
 
 from random import Random
 
+import msgpack
 import pytest
 
 from kelek.native import Arena, Frames
 from kelek.protocols.majordomo import broker as machine
+from kelek.protocols.majordomo import values
 from kelek.protocols.majordomo.broker import Broker, BrokerSetup
 from kelek.protocols.majordomo.codec import decode_failure
 
@@ -367,6 +369,37 @@ def test_mmi_says_who_has_a_worker(table: Table) -> None:
     table.client([b"c", b"", b"MDPC01", b"mmi.service", b"echo"])
     table.client([b"c", C, b"\1", b"mmi.else", b"id", b"x"])
     assert [message[-1] for message in table.to_clients] == [b"200", b"404", b"200", b"501"]
+
+
+def rows(table: Table, service: bytes, behind: bytes = b"") -> list[dict[str, object]]:
+    table.client([b"c", C, b"\1", service, b"rows", behind])
+    (answer,) = table.to_clients
+    return [msgpack.unpackb(frame) for frame in answer[5:] if frame]
+
+
+def test_the_broker_tells_of_its_services_and_workers(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows(table, b"klk.services") == []
+    table.worker([b"w", *READY, b"\0\2"], [b"v", b"MDPW02", b"\1", b"sum"])
+    table.client(*([b"d", *REQUEST, b"%d" % i, b"x"] for i in range(3)))
+    table.later(70)
+    echo, other = rows(table, b"klk.services")
+    assert echo.pop("waiting_bytes")
+    assert echo == {
+        "name": "echo", "workers": 1, "waiting": 1, "working": 2, "done": 0, "oldest_ms": 70,
+    }  # fmt: skip
+    assert (other["name"], other["oldest_ms"]) == ("sum", None)
+    assert rows(table, b"klk.services", b"echo") == [other]
+    v, w = rows(table, b"klk.workers")
+    assert w == {
+        "routing_id": b"w", "service": "echo", "framing": "TEXT", "window": 2, "working": 2,
+        "done": 0, "silent_ms": 70,
+    }  # fmt: skip
+    assert v["framing"] == "MDP02"
+    monkeypatch.setattr(values, "OWN_ROWS_MAX", 1)
+    assert rows(table, b"klk.workers") == [v]
+    assert rows(table, b"klk.workers", b"v") == [w]
 
 
 def test_clients_and_workers_at_one_endpoint(table: Table) -> None:

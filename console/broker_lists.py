@@ -1,0 +1,86 @@
+"""What `kelek broker` lists: it asks each broker by itself. It parses no command line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from ..clients.broker import Broker
+from ..clients.broker_steps import BrokerTuning
+from ..clients.errors import NoBroker
+from ..protocols.majordomo.values import (
+    MMI_NOT_IMPLEMENTED,
+    OWN_ROWS_MAX,
+    OWN_SERVICES,
+    OWN_WORKERS,
+)
+from .broker_doors import CLIENTS_URL, find_brokers, in_one_line
+from .endings import FAILED, Ending
+from .output import show_json, show_table
+from .places import Where
+
+Rows = list[dict[str, Any]]
+SERVICE_KEYS = ("name", "workers", "working", "waiting", "waiting_bytes", "oldest_ms", "done")
+WORKER_KEYS = ("routing_id", "service", "framing", "window", "working", "done", "silent_ms")
+
+
+def services(options: Where) -> None:
+    show(ask_all(options, OWN_SERVICES, "name"), SERVICE_KEYS, options)
+
+
+def workers(options: Where) -> None:
+    rows = ask_all(options, OWN_WORKERS, "routing_id")
+    shown = [{**row, "routing_id": row["routing_id"].hex()} for row in rows]
+    show(shown, WORKER_KEYS, options)
+
+
+def queue(options: Where) -> None:
+    rows = [row for row in ask_all(options, OWN_SERVICES, "name") if row["waiting"]]
+    rows.sort(key=lambda row: -row["oldest_ms"])
+    show(rows, ("name", "waiting", "waiting_bytes", "oldest_ms", "workers"), options)
+
+
+def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
+    if options["output"] == "json":
+        for row in rows:
+            show_json(row)
+        return
+    keys = ("broker", *keys)
+    show_table(keys, [[row[key] for key in keys] for row in rows])
+
+
+def ask_all(options: Where, service: bytes, key: str) -> Rows:
+    """The rows of every broker that answers; fails when none does."""
+    doors = find_brokers(options, CLIENTS_URL)
+    timeout_ms = int(options["timeout_s"] * 1000)
+    found: Rows = []
+    lost: NoBroker | None = None
+    answered = False
+    with in_one_line(doors, service.decode()):
+        for url in doors.urls:
+            tuning = BrokerTuning(headers=doors.headers)
+            with Broker(url, timeout_ms=timeout_ms, tuning=tuning) as broker:
+                try:
+                    found += [{"broker": url, **row} for row in ask(broker, service, key)]
+                    answered = True
+                except NoBroker as error:
+                    lost = error
+        if lost is not None and not answered:
+            raise lost
+    return found
+
+
+def ask(broker: Broker, service: bytes, key: str) -> Rows:
+    """All rows of one broker, some at a time."""
+    rows: Rows = []
+    behind = b""
+    while True:
+        frames = broker.call(service, behind).frames
+        if frames == [MMI_NOT_IMPLEMENTED]:
+            raise Ending("this broker is of another kind: it lists nothing", FAILED)
+        some = [msgpack.unpackb(frame) for frame in frames if frame]
+        rows += some
+        if len(some) < OWN_ROWS_MAX:
+            return rows
+        last = some[-1][key]
+        behind = last if isinstance(last, bytes) else last.encode()
