@@ -249,8 +249,11 @@ class Worker:
 
     def drain(self) -> None:
         """Has it finish what it has, take nothing more, and end; from any thread."""
-        assert self._loop is not None, "it does not serve yet"
-        self._loop.call_soon_threadsafe(self._drain)
+        if self._loop is None:
+            self._workers.drain()  # It will end as soon as it begins.
+            return
+        with suppress(RuntimeError):  # It has just ended.
+            self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
         if self._workers.draining or self._loop is None or self._links is None:

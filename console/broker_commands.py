@@ -75,7 +75,7 @@ def work(target: str, options: Where) -> None:
     def failed(error: Exception) -> None:
         sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
 
-    tuning = WorkerTuning(headers=doors.headers)
+    tuning = WorkerTuning(interval_ms=doors.interval_ms, headers=doors.headers)
     worker = Worker(offered, doors.urls, tuning=tuning, on_begun=begun, on_failure=failed)
     worker.run()
     counters = worker.counters

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..clients.errors import BrokerError, BrokerTimeout, NoBroker
-from ..protocols.majordomo.values import HEADERS, Headers
+from ..protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from .endings import FAILED, Ending
 from .places import Where, check_given_urls, load_topology
 
@@ -20,6 +20,7 @@ class BrokerDoors(NamedTuple):
     urls: tuple[str, ...]
     by_topology: bool
     headers: Headers = HEADERS
+    interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat: no longer than the broker's.
 
 
 def find_brokers(where: Where, key: str) -> BrokerDoors:
@@ -35,7 +36,7 @@ def find_brokers(where: Where, key: str) -> BrokerDoors:
         raise Ending(f"{path}: no node has a broker; {way_out}")
     names = ("client_header", "worker_header", "deadline_header")
     headers = Headers(*(found.broker[name].encode() for name in names))
-    return BrokerDoors(path, known, True, headers)
+    return BrokerDoors(path, known, True, headers, found.broker["interval_ms"])
 
 
 @contextmanager

