@@ -32,6 +32,7 @@ from ..protocols.zerodb.handoff import (
     WRITE,
 )
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
+from ..protocols.zerodb.map_orders import MapOrder
 from ..protocols.zerodb.session import features_of
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
@@ -42,6 +43,7 @@ from .map_jobs import THREADS_MAX, Door, MapJobs, MapSpec
 from .mapper_process import engine_of
 from .shared_leases import Door as LeaseDoor
 from .shared_leases import SharedLeases
+from .spark_maps import SparkMaps, Tools
 
 PLACE = struct.Struct("<QQ")  # Of a checkpoint: its applied index and the term there.
 CLIENTS_HWM = 32  # Chunks that a client may leave unread.
@@ -120,9 +122,13 @@ class JobServer(Actor):
         self._requests: deque[tuple[Asker, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
         self._store_due_ms = 0
-        self._sweep()
         self._open_pipes()
         self._maps = MapJobs(self, self._table, Door(self._ask_write, self._apids.next, unix_ms))
+        tools = Tools(
+            self._table, self._folder, self._maps, self._ask_snapshot, self._apids.next, unix_ms
+        )
+        self._spark = SparkMaps(self, options["spark"], tools)
+        self._sweep()
         self._answers = Frames()
         self._clients: Socket | None = None
         if options["jobs_url"]:
@@ -399,8 +405,7 @@ class JobServer(Actor):
     def _wish(self, asker: Asker, request: requests.Request, table: int) -> None:
         """Asks for a snapshot of the table as it is behind this request."""
         self._table.check_room()
-        ticket = self._begin_wish(asker, request, table)
-        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
+        self._ask_snapshot(self._begin_wish(asker, request, table), table)
 
     def _begin_wish(self, asker: Asker, request: requests.Request, table: int) -> int:
         """Notes who waits; returns the ticket of what is asked for."""
@@ -409,6 +414,9 @@ class JobServer(Actor):
         ticket = self._apids.next()
         self._wishes[ticket] = Wish(asker, request, table, self.now_ms + 2 * self._request_ms)
         return ticket
+
+    def _ask_snapshot(self, ticket: int, table: int) -> None:
+        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
 
     def _ask(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
         head = HEAD.pack(kind, 0, 0, 0, 0, ticket)
@@ -419,6 +427,8 @@ class JobServer(Actor):
 
     def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
         wish = self._wishes.pop(ticket, None)
+        if self._spark.on_failed(ticket, reason, again, self.now_ms):
+            return
         if wish is None:
             if not self._shared.on_failed(ticket, self.now_ms):
                 self._maps.on_refused(ticket, reason, again, self.now_ms)
@@ -435,13 +445,16 @@ class JobServer(Actor):
             self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
         self._shared.on_asks_lost(self.now_ms)
         self._maps.repeat()
+        self._spark.repeat()
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         wish = self._wishes.pop(ticket, None)
+        log_index, term = PLACE.unpack(place)
+        if self._spark.on_snapshot(ticket, log_index, term):
+            return
         if wish is None:  # It came too late: nobody waits for it.
             self._folder.remove(ticket)
             return
-        log_index, term = PLACE.unpack(place)
         lease = Lease(ticket, wish.table, self._folder.path(ticket), log_index, term)
         keeps = bool(wish.request.extension.flags & values.WITH_LEASE)
         self._table.add_lease(lease, keeps, self.now_ms)
@@ -486,9 +499,15 @@ class JobServer(Actor):
     def _start_map(self, wish: Wish, lease: Lease, spec: MapSpec) -> None:
         request = wish.request
         assert isinstance(request, requests.MapTable | requests.CopyTable)
-        self._check_maps(spec.threads if spec.engine else 0)
+        tables = self._folder.tables(lease.number)
+        info = tables.info(request.source)
+        size = info.size if info is not None else 0
+        on_spark = self._spark.takes(spec, size)
+        if on_spark and self._spark.full:
+            raise JobRefused(self._spark.full)
+        self._check_maps(spec.threads if spec.engine and not on_spark else 0)
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
-        pairs = self._folder.tables(lease.number).scan(request.source, *bounds)
+        pairs = tables.scan(request.source, *bounds)
         kind = requests.type_of(request)
         scan = Scan(kind, request.source, lease.number, target=spec.target)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
@@ -499,7 +518,15 @@ class JobServer(Actor):
             else:
                 self._answer(wish.asker, answers.encode_apid(request, apid))
 
-        self._maps.begin(apid, spec, on_started)
+        if on_spark:
+            parted = spec.threads > 1
+            order = MapOrder(
+                request.source, lease.number, size, parted,
+                spec.engine, spec.module, spec.parameters,
+            )  # fmt: skip
+            self._spark.begin(apid, spec, order, on_started)
+        else:
+            self._maps.begin(apid, spec, on_started)
 
     # ---- time ----
 
@@ -507,6 +534,7 @@ class JobServer(Actor):
         self._serve()
         self._maps.tick(now_ms)
         self._maps.pump(now_ms)
+        self._spark.pump(now_ms)
         self._table.tick(now_ms, unix_ms())
         for ticket in [it for it, wish in self._wishes.items() if now_ms >= wish.due_ms]:
             self._on_failed(ticket, "nobody has made it in time", again=True)
@@ -540,7 +568,8 @@ class JobServer(Actor):
             self._shared.adopt_all(self.now_ms)
         except StorageError as error:
             self.log_rarely("lease-not-read", reason=str(error))
-        self._folder.sweep({*self._wishes, *(lease.number for lease in self._table.leases)})
+        held = {lease.number for lease in self._table.leases}
+        self._folder.sweep({*self._wishes, *self._spark.tickets, *held})
 
     def _store(self, now_ms: int) -> None:
         ended = self._table.take_ended()
@@ -563,9 +592,8 @@ class JobServer(Actor):
         due += [0] if self._requests and not self._is_full else []
         due += [self._store_due_ms] if self._unstored else []
         due += [wish.due_ms for wish in self._wishes.values()]
-        due += [
-            ms for ms in (self._table.deadline_ms(), self._maps.deadline_ms()) if ms is not None
-        ]
+        parts = self._table, self._maps, self._spark
+        due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
         shared_due_ms = self._shared.deadline_ms()
         if shared_due_ms is not None and not self._asks.full:
             due.append(shared_due_ms)
@@ -573,6 +601,7 @@ class JobServer(Actor):
 
     def on_stop(self) -> None:
         self._maps.close()
+        self._spark.close()
         for lease in self._table.leases:
             if not values.is_shared(lease.number):  # These a successor goes on with.
                 self._folder.remove(lease.number)
@@ -584,6 +613,7 @@ class JobServer(Actor):
             "shared_leases": len(self._table.shared),
             "mappers": self._maps.processes,
             "rows": sum(one.rows for one in self._table.jobs.values()),
+            **self._spark.status(),
         }
 
 

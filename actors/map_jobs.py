@@ -3,7 +3,7 @@
 They read by the job table, and write by asking zerodb_server; nothing here knows a socket.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..native.mapper import MalformedOutput, output_ops, pack_records
@@ -31,10 +31,11 @@ class MapSpec(NamedTuple):
     """What a job writes where."""
 
     target: int
-    engine: str = ""  # Of the mapper; "": a copy.
+    engine: str = ""  # Of the mapper; "": none runs here.
     module: bytes = b""
     parameters: bytes = b""  # Packed records.
     threads: int = 1
+    staged: Iterator[bytes] | None = None  # Outputs of a mapper that ran elsewhere; None: a copy.
 
 
 class Write(NamedTuple):
@@ -132,6 +133,13 @@ class MapJobs:
                     frames = self._take(job)
                     if frames:
                         process.map(pack_records(frames))
+        elif job.spec.staged is not None:
+            while job.reading and len(job.writes) < WRITES_MAX:
+                output = next(job.spec.staged, None)
+                if output is None:
+                    job.reading = False
+                else:
+                    self._write_output(job, output)
         else:
             while job.reading and len(job.writes) < WRITES_MAX:
                 frames = self._take(job)
@@ -163,17 +171,17 @@ class MapJobs:
         else:
             job.running -= event.end
             try:
-                output = output_ops(event.data, job.spec.target)
-            except MalformedOutput as error:
+                self._write_output(job, event.data)
+            except (MalformedOutput, StorageError) as error:
                 self._fail(job, str(error))
-                return
-            if output.puts or output.deletes:
-                try:
-                    self._write(job, output.entry, output.puts, output.deletes)
-                except StorageError as error:  # There is no number for it: the disk is full.
-                    self._fail(job, str(error))
 
     # ---- from the mappers to the table ----
+
+    def _write_output(self, job: MapJob, data: bytes) -> None:
+        """Raises MalformedOutput; StorageError when there is no number for it: the disk is full."""
+        output = output_ops(data, job.spec.target)
+        if output.puts or output.deletes:
+            self._write(job, output.entry, output.puts, output.deletes)
 
     def _write(self, job: MapJob, entry: bytes, puts: int, deletes: int) -> None:
         ticket = self._door.next_ticket()

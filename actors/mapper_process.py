@@ -222,6 +222,10 @@ class MapperProcess:
             what = f"took longer than {CALL_MS_MAX} ms for a call" if self._ready else "hung"
             self._fail(f"the mapper {what} and was ended")
 
+    def give(self, ms: int) -> None:
+        """More time, for so long as nobody read what it has to say."""
+        self._deadline_ms += ms
+
     def kill(self) -> None:
         """Ends it, whatever it does; no event comes any more."""
         if self._ended:

@@ -56,6 +56,8 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         alone += [_actor(TABLE_WORKER, raft_dir, 1, name) for name in names]
         alone.append(_actor("zerodb_server", str(data_dir), 0))
         alone.append(_actor("job_server", str(data_dir), 1))
+        if topology.zerodb["spark"]:
+            alone.append(_actor("spark_job", str(data_dir), 0))
     if topology.nodes[node].broker:
         alone.append(_actor("broker", str(data_dir), 0))
     units: tuple[UnitPlan, ...]

@@ -192,6 +192,18 @@ def path_key(default: Any = REQUIRED) -> Key:
     return Key(read, default)
 
 
+def text_key(what: str, default: Any = REQUIRED) -> Key:
+    """Words that somebody else will understand."""
+
+    def read(reader: Reader, node: Node, key: str) -> str:
+        scalar = reader.scalar(node, key, what)
+        if not scalar.text.isprintable():
+            reader.fail(scalar.mark, key, "has characters that can't be shown", f"write {what}")
+        return scalar.text
+
+    return Key(read, default)
+
+
 def tables_key() -> Key:
     """A list of table numbers and ranges of them, `[7, 100-199]`; by default none."""
 

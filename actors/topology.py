@@ -26,6 +26,7 @@ from .schema import (
     section_key,
     size_key,
     tables_key,
+    text_key,
     url_key,
 )
 from .yaml_tree import Mapping, Node, Scalar
@@ -164,6 +165,11 @@ CLIENT_KEYS = {
     "election_grace_ms": duration_ms_key(0, 600_000, 300),
 }
 
+SPARK_KEYS = {
+    "threshold_bytes": size_key(0, 1024 * GIB, 256 * MIB),
+    "master": text_key("a master of Spark", "local[*,4]"),
+    "memory": size_key(512 * MIB, 1024 * GIB, GIB),
+}
 
 ZERODB_KEYS = {
     "workers": count_key(1, 16, 1),
@@ -178,6 +184,7 @@ ZERODB_KEYS = {
     "open_on_the_fly": boolean_key(True),
     "mapper": choice_key("off", "wasm", default="off"),
     "allow_native": boolean_key(False),
+    "spark": section_key(SPARK_KEYS, default={}),
 }
 
 BROKER_KEYS = {
@@ -321,5 +328,24 @@ def _check_together(topology: Topology) -> None:
         if headers.count(topology.broker[key]) > 1 or topology.broker[key].startswith("MDP"):
             problem = f"{topology.broker[key]} is a header of others, too"
             raise OperatorError(topology.place(f"broker.{key}"), problem, "choose another one")
+    if topology.zerodb["spark"]:
+        _check_spark(topology)
     if not topology.own_nodes:
         raise OperatorError(topology.place("nodes"), "no node is ours", "remove a `dialect:`")
+
+
+def _check_spark(topology: Topology) -> None:
+    """What Spark is for, and what its tasks need."""
+    if topology.zerodb["mapper"] == "off":
+        raise OperatorError(
+            topology.place("zerodb.spark"),
+            "Spark runs mappers, and they are switched off",
+            "add `mapper: wasm` to `zerodb:`, or remove this key",
+        )
+    for name in topology.own_nodes:
+        if topology.nodes[name].zerodb and not topology.nodes[name].zerodb["url"]:
+            raise OperatorError(
+                topology.place(f"nodes.{name}.zerodb"),
+                "key 'url' is missing, and with `zerodb: {spark: ...}` tasks read the tables there",
+                "add `url:`",
+            )

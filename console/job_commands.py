@@ -27,7 +27,8 @@ WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # The others hand out a range.
 DONE_WORDS = {"map": "mapped", "copy": "copied", "range": "handed out"}
 AMOUNTS = "rows", "bytes", "chunks", "puts", "deletes"
-NUMBERS = "apid", "request_type", "table", "target", *AMOUNTS
+ON_SPARK = "tasks", "tasks_done", "staged"
+NUMBERS = "apid", "request_type", "table", "target", *AMOUNTS, *ON_SPARK
 TIMES = "started", "ended"
 HEADS = (
     "node",

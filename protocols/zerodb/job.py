@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
+from .map_orders import Progress
 from .pieces import Packed, Pairs, Pieces, Taken
 from .values import (
     CHUNK_PAIRS_MAX,
@@ -17,6 +18,7 @@ from .values import (
     MAP_TABLE,
     NO_MORE_DATA,
     PARTIAL_DATA,
+    RANGE_JOB,
     is_shared,
 )
 
@@ -99,6 +101,10 @@ class Statistics(NamedTuple):
     deletes: int = 0
     reason: str = ""  # Why it failed.
     target: int | None = None  # The table that a mapper or a copy writes.
+    # Of a map that Spark runs:
+    tasks: int | None = None  # Parts that are mapped by themselves; 0: they are not known yet.
+    tasks_done: int | None = None
+    staged: int | None = None  # Operations in the fresh table, to be written at the end.
 
     def fields(self) -> dict[str, str]:
         """Names and values as the response to 0x48 has them; times in ms since 1970."""
@@ -354,6 +360,18 @@ class JobTable:
         job = self._jobs[apid]
         was = job.statistics
         job.statistics = was._replace(puts=was.puts + puts, deletes=was.deletes + deletes)
+
+    def progress(self, apid: int, told: Progress) -> None:
+        """How far a map is that others run."""
+        job = self._jobs[apid]
+        job.statistics = job.statistics._replace(**told._asdict())
+
+    def read_on(self, lease: int) -> tuple[int, int]:
+        """Pairs, and bytes of them, that the ranges which are being read on a lease have given."""
+        held = self._leases[lease]
+        found = [self._jobs[apid].statistics for apid in held.jobs]
+        ranges = [one for one in found if one.request_type == RANGE_JOB]
+        return sum(one.rows for one in ranges), sum(one.size for one in ranges)
 
     def keep(self, apid: int, now_ms: int) -> None:
         """The job is at work by itself: it is not idle."""

@@ -44,13 +44,17 @@ def value(text: str) -> object:
         ("of `clients`", topology.CLIENT_KEYS),
         ("of a node's `zerodb`", topology.NODE_ZERODB_KEYS),
         ("of `zerodb`", topology.ZERODB_KEYS),
+        ("of `spark`", topology.SPARK_KEYS),
     ],
 )
 def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
-    odd = {"peer_url": REQUIRED, "zerodb": ""} if title == "of a node" else {}
+    odd: dict[str, dict[str, object]] = {
+        "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": ""},
+        "of `zerodb`": {"spark": ""},
+    }
     assert {key: value(text) for key, text in table(title).items()} == {
         key: description.default for key, description in keys.items()
-    } | odd
+    } | odd.get(title, {})
 
 
 def test_sections() -> None:

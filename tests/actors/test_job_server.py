@@ -43,6 +43,7 @@ OPTIONS = {
     "mapper": "wasm",
     "local": [9],
     "allow_native": False,
+    "spark": {},
     "open_on_the_fly": True,
     "request_timeout_ms": 5000,
     "job_idle_s": 60,

@@ -144,6 +144,12 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     (unit,) = plan.node_plan(found, "a", one_process=True).units
     assert len(unit.actors) == 9
+    spark = "zerodb:\n  mapper: wasm\n  spark: {memory: 2 GiB}"
+    found = topology.load(write(tmp_path, GOOD.replace("zerodb:\n  workers: 2", spark)))
+    assert found.options("a")["zerodb"]["spark"]["threshold_bytes"] == 256 << 20, "a default"
+    units = plan.node_plan(found, "a", one_process=False).units
+    assert "spark_job" in [unit.name for unit in units]
+    assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     for own in ("thread", "inline"):
         found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
         assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
@@ -232,6 +238,13 @@ MISTAKES = [
     ("a long cluster ident", f"cluster: {'c' * 33}\n" + NODES,
      f"t.yaml:1:10: cluster: '{'c' * 33}' is not a name; "
      "use 1 to 32 letters, digits, dots, dashes or underscores"),
+    ("Spark without mappers", HEAD + "zerodb:\n  spark: {}\n",
+     "t.yaml:4:10: zerodb.spark: Spark runs mappers, and they are switched off; "
+     "add `mapper: wasm` to `zerodb:`, or remove this key"),
+    ("Spark without a door", node("zerodb: {pull_url: 'tcp://h:3'}")
+     + "zerodb: {mapper: wasm, spark: {}}\n",
+     "t.yaml:6:13: nodes.a.zerodb: key 'url' is missing, and with `zerodb: {spark: ...}` tasks "
+     "read the tables there; add `url:`"),
     ("no value", "cluster:\n" + NODES,
      "t.yaml:1:9: cluster: has no value; write a name, or remove the key"),
     ("a mapping for a word", "cluster: {a: b}\n" + NODES,
