@@ -39,6 +39,7 @@ from ..storage.errors import StorageError
 from ..storage.job_store import ApidCounter, StatisticsFile
 from ..storage.lease_folder import FOLDER, LeaseFolder
 from .actor import Actor, Socket, SocketOptions, main
+from .heap import keep_freed
 from .map_jobs import THREADS_MAX, Door, MapJobs, MapSpec
 from .mapper_process import engine_of
 from .shared_leases import Door as LeaseDoor
@@ -98,6 +99,7 @@ class JobServer(Actor):
     role = "job_server"
 
     def on_start(self) -> None:
+        keep_freed()  # Chunks are large.
         options = self.options["zerodb"]
         self.features = features_of(options["open_on_the_fly"])
         self._allow_map = options["mapper"] != "off"
