@@ -112,6 +112,5 @@ def check_headers(headers: Headers) -> None:
 
 def is_service(name: bytes) -> bool:
     """Whether this is a service's name: 1 to 255 printable octets of ASCII, blanks included."""
-    return 0 < len(name) <= SERVICE_BYTES_MAX and (
-        min(name) >= PRINTABLE_MIN and max(name) <= PRINTABLE_MAX
-    )
+    # Python calls the same octets of ASCII printable: PRINTABLE_MIN to PRINTABLE_MAX.
+    return 0 < len(name) <= SERVICE_BYTES_MAX and name.isascii() and name.decode().isprintable()

@@ -101,6 +101,11 @@ def test_the_frames_of_the_texts(
         assert decode(frames) == (framing, message)
 
 
+def test_which_octets_a_service_may_have() -> None:
+    known = [octet for octet in range(256) if values.is_service(b"%c" % octet)]
+    assert known == list(range(values.PRINTABLE_MIN, values.PRINTABLE_MAX + 1))
+
+
 def test_headers_are_configurable() -> None:
     headers = Headers(b"ABC", b"DEF", b"GHI")
     values.check_headers(headers)

@@ -18,7 +18,7 @@ from kelek.tests.protocols.majordomo.model import (
 SEEDS = (
     [int(os.environ["KELEK_SEED"])]
     if "KELEK_SEED" in os.environ
-    else range(2 * int(os.environ.get("KELEK_EXAMPLES", "100")))
+    else range(int(os.environ.get("KELEK_EXAMPLES", "100")))
 )
 PARTS = 3
 
