@@ -363,17 +363,21 @@ class TableWorker(Actor):
 
     def _apply_stage(self, stage: Stage, places: dict[int, list[int]]) -> None:
         """Raises StorageError: what was applied before stays so."""
-        outcomes = self._write_entries(stage.entries, stage.last)
-        self._applied, self._applied_term = stage.last
+        # A snapshot is taken before the tables know of the entry that asks for it.
+        before = self._applied, self._applied_term
+        outcomes = self._write_entries(
+            stage.entries, stage.last if stage.opened is None else before
+        )
         self._results += [placed(outcome, places) for outcome in outcomes]
         self._results_bytes += sum(RESULT_BYTES + len(outcome.data) for outcome in outcomes)
+        if stage.opened is not None:
+            self._open_lease(stage.opened, stage.last)
+            self._settle_due_ms = self.now_ms + SETTLE_MS
+        self._applied, self._applied_term = stage.last
         for op in stage.told:
             self._tell_lease(KEPT if isinstance(op, ops.LeaseKeep) else ENDED, op.lease)
-        if stage.opened is not None:
-            self._open_lease(stage.opened)
 
-    def _open_lease(self, op: ops.LeaseOpen) -> None:
-        at = self._applied, self._applied_term
+    def _open_lease(self, op: ops.LeaseOpen, at: tuple[int, int]) -> None:
         self._wakes["leases"] += 1
         problem = self._leases.take(op, at, int(time.time() * 1000))
         if problem:

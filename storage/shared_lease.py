@@ -10,7 +10,7 @@ from .lease_folder import MARK, LeaseFolder, Mark, encode_mark
 from .table_home import TableHome
 
 LATE_MS_MIN = 60_000  # So late a node takes a snapshot still, however short leases live.
-SHARED_MAX = 64  # Snapshots of a node, if nobody removes any.
+SHARED_MAX = 192  # Snapshots of a node, if nobody removes any.
 FREE_BYTES_MIN = 128 << 20  # On the disk: what a snapshot holds can't be freed by a compaction.
 
 
@@ -23,8 +23,10 @@ class SharedLeases:
         self._late_ms = max(idle_ms, LATE_MS_MIN)
 
     def take(self, op: LeaseOpen, at: tuple[int, int], unix_ms: int) -> str:
-        """Everything up to `at`, index and term of the entry of op, is applied, and nothing else.
+        """Everything before `at`, index and term of the entry of op, is applied, and nothing else.
         Returns why there is no snapshot of it; empty: there is one, also if it was there already.
+
+        The tables must not know of that entry yet: so whoever is killed in here comes to it again.
         """
         number = shared_lease(at[0])
         try:
@@ -32,7 +34,7 @@ class SharedLeases:
                 return ""  # The entry is applied once more: the tables have lost it in a crash.
             self._check(op, unix_ms)
             mark = MARK, encode_mark(Mark(op.table, *at))
-            self._home.write_lease(self._folder.path(number), at, mark)
+            self._home.write_lease(self._folder.path(number), mark)
         except StorageError as error:
             return str(error)
         return ""

@@ -65,8 +65,8 @@ class Stage(NamedTuple):
     """Entries that are applied as one, and what is then to be done for leases."""
 
     entries: list[Entry]  # Without those about leases, which change no table.
-    last: tuple[int, int]  # Index and term that are reached with them.
-    opened: LeaseOpen | None  # To be taken now: exactly `last` is in the tables.
+    last: tuple[int, int]  # Index and term that are reached with them, and with `opened`.
+    opened: LeaseOpen | None  # To be taken when exactly the entries are in the tables.
     told: list[LeaseKeep | LeaseEnd]
 
 

@@ -132,14 +132,13 @@ class TableHome:
 
     # ---- for data jobs ----
 
-    def write_lease(self, path: str, at: tuple[int, int], mark: tuple[str, str]) -> None:
-        """Puts a checkpoint of the replicated tables, in which everything up to `at` is applied and
-        nothing else, at path, whole or not at all. Raises StorageError.
+    def write_lease(self, path: str, mark: tuple[str, str]) -> None:
+        """Puts a checkpoint of the replicated tables at path, whole or not at all. Raises
+        StorageError.
 
         mark   name and text of a file that is in it, too
         """
         self._remove(LEASE)
-        settle(self.replicated, at)
         try:
             self.replicated.checkpoint(self._at(LEASE))
             _write(os.path.join(self._at(LEASE), mark[0]), mark[1])

@@ -43,7 +43,7 @@ class JobLimits(NamedTuple):
     chunk_bytes_max: int = 8 << 20  # A chunk ends with the pair that reaches it.
     jobs_max: int = 4096
     leases_max: int = 256  # Each holds files that compaction could have removed.
-    shared_max: int = 64  # Of these, which every node has.
+    shared_max: int = 192  # Of these, which every node has.
     kept_max: int = 10_000  # Statistics of jobs that have ended.
 
 
