@@ -130,16 +130,19 @@ class LogView:
 
     def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
         """The last index behind after, up to last, with which the data are bytes_max at most; the
-        first entry's may be more."""
+        first entry's may be more. A follower that is asked may not have applied so much yet."""
         index, left = after, bytes_max
-        with self._reached(), closing(self._log.to_arrow(after, last - after)) as batches:
-            for batch in batches:
-                sizes = pc.cumulative_sum(pc.cast(pc.binary_length(batch["data"]), pyarrow.int64()))
-                fit = pc.sum(pc.less_equal(sizes, left)).as_py() or 0
-                index += fit
-                if fit < batch.num_rows:
-                    break
-                left -= sizes[-1].as_py()
+        with self._reached():
+            found = self._log.to_arrow(after, last - after, url=self._source())
+            with closing(found) as batches:
+                for batch in batches:
+                    lengths = pc.cast(pc.binary_length(batch["data"]), pyarrow.int64())
+                    sizes = pc.cumulative_sum(lengths)
+                    fit = pc.sum(pc.less_equal(sizes, left)).as_py() or 0
+                    index += fit
+                    if fit < batch.num_rows:
+                        break
+                    left -= sizes[-1].as_py()
         return max(index, after + 1)
 
     def entries(self, wanted: LogRange) -> Generator[pyarrow.RecordBatch, None, None]:
@@ -148,7 +151,7 @@ class LogView:
         after, last = wanted
         waits = 0
         with self._reached():
-            url = self._follower() if self._options.read_from == FOLLOWERS else None
+            url = self._source()
             while after < last and waits < WAITS_MAX:
                 before = after
                 try:
@@ -170,8 +173,10 @@ class LogView:
         if after < last:
             raise LogEnds(after + 1, last)
 
-    def _follower(self) -> str | None:
-        """The url of any of the members that don't lead; None: there is none."""
+    def _source(self) -> str | None:
+        """The url of a member that is to be asked for entries; None: of the leader."""
+        if self._options.read_from != FOLLOWERS:
+            return None
         config = self._log.config()
         urls = [url for peer_id, url in config.members or () if peer_id != config.leader]
         return random.choice(urls) if urls else None

@@ -241,6 +241,7 @@ def test_entries_come_from_whom_the_options_name(cluster: Cluster, source: str) 
     view = LogView(batch_options(options_of(cluster, readFrom=source)))
     try:
         found = pyarrow.Table.from_batches(view.entries(LogRange(10, 90)))
+        assert view.end_of_bytes(10, 90, 60) == 40
     finally:
         view.close()
     assert found["data"].to_pylist() == [b"%d" % number for number in range(10, 90)]
