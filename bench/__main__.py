@@ -12,6 +12,7 @@ from kelek.bench import (
     log,
     members,
     pipeline,
+    pipeline_log,
     pipeline_memory,
     question,
     reads,
@@ -33,7 +34,7 @@ QUESTIONS = [
     tables_memory.QUESTION,
 ]
 # Asked by name alone: it needs what not everybody has.
-ALONE = [pipeline.QUESTION, pipeline_memory.QUESTION]
+ALONE = [pipeline.QUESTION, pipeline_log.QUESTION, pipeline_memory.QUESTION]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,

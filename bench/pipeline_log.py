@@ -1,0 +1,192 @@
+"""How fast does Spark read the log, follow it and append to it?
+
+    python -m kelek.bench pipeline-log [--quick] [--rounds N] [-o json]
+
+Spark runs on two cores (local[2]) beside a cluster of three nodes on the same machine. An entry
+has 100 bytes; what is read goes to Spark's `noop`.
+
+batch     all entries that are there
+stream    the same through a query that ends (AvailableNow): the batches alone, as Spark says
+append    rows that Spark computes, each under an id of its own
+latency   from the call that appends an entry until foreachBatch has it; one after the other, with
+          pauses of up to 0.3 s
+
+It needs kelek[spark].
+"""
+
+import importlib.util
+import threading
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import kelek
+from kelek.bench.kelek_cluster import IDENT, Kelek
+from kelek.bench.machine import BenchError
+from kelek.bench.pipeline import SETTINGS
+from kelek.bench.question import ROW_HEAD, Question, row, say, timed
+from kelek.bench.report import Section, summed_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROUNDS = 3
+ENTRIES = 400_000
+ENTRY_BYTES = 100
+APPENDED = 100_000
+SINGLES = 20  # Entries whose way is timed in a round.
+PAUSE_S_MAX = 0.3
+ARRIVAL_S_MAX = 60
+ROW = f"rpad(CAST(id AS STRING), {ENTRY_BYTES}, 'x') AS data"
+# What a batch of Spark's is made of, by the names of its progress report.
+PARTS = {
+    "latestOffset": "asking the cluster for its end",
+    "queryPlanning": "planning",
+    "addBatch": "the job, with foreachBatch",
+    "walCommit": "noting the batch's offsets",
+    "commitOffsets": "noting its end",
+}
+
+
+class Arrivals:
+    """When entries came into foreachBatch."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, float] = {}
+        self._news = threading.Condition()
+
+    def take(self, batch: "DataFrame", number: int) -> None:
+        """For foreachBatch."""
+        indexes = [found["index"] for found in batch.select("index").collect()]
+        with self._news:
+            self._times |= dict.fromkeys(indexes, time.monotonic())
+            self._news.notify_all()
+
+    def wait(self, index: int) -> float:
+        """When it came (time.monotonic)."""
+        with self._news:
+            if not self._news.wait_for(lambda: index in self._times, ARRIVAL_S_MAX):
+                raise BenchError(f"entry {index} has not come within {ARRIVAL_S_MAX} s")
+            return self._times[index]
+
+
+class Bench:
+    """A session, and a cluster with entries."""
+
+    def __init__(self, directory: Path) -> None:
+        if importlib.util.find_spec("pyspark") is None:
+            raise BenchError("Spark is not installed: pip install 'kelek[spark]'")
+        from kelek.pipeline import session
+
+        self.directory = directory
+        self.cluster = Kelek(directory / "kelek")
+        self.options = {
+            "kind": "log",
+            "urls": ",".join(self.cluster.urls.values()),
+            "cluster": IDENT,
+        }
+        self.dice = Random(1)
+        self.found: dict[str, list[float]] = {}
+        self.spark: SparkSession = session(app_name="bench", master="local[2]", config=SETTINGS)
+
+    def start(self) -> None:
+        self.cluster.start_fresh()
+        self.cluster.leader()
+        with self.log() as log:
+            log.update_many(bytes(ENTRY_BYTES) for _ in range(ENTRIES))
+
+    def stop(self) -> None:
+        self.cluster.stop()
+        self.spark.stop()
+
+    def log(self) -> kelek.Log:
+        return kelek.Log(self.options["urls"], IDENT)
+
+    def note(self, name: str, value: float) -> None:
+        self.found.setdefault(name, []).append(value)
+
+    def read(self) -> None:
+        """Every entry that there was at first, into nothing."""
+        frame = self.spark.read.format("kelek").options(**self.options, endingIndex=ENTRIES).load()
+        frame.write.format("noop").mode("overwrite").save()
+
+    def stream(self, number: int) -> float:
+        """All entries through a stream; thousands a second while its batches run."""
+        frame = self.spark.readStream.format("kelek").options(**self.options)
+        writer = frame.option("startingIndex", "earliest").load().writeStream.format("noop")
+        checkpoint = str(self.directory / f"stream-{number}")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        rows, ms = 0, 0
+        for progress in query.recentProgress:
+            rows += progress["numInputRows"]
+            ms += progress["durationMs"]["triggerExecution"]
+        if rows < ENTRIES:
+            raise BenchError(f"the stream has read {rows} entries of {ENTRIES}")
+        return rows / ms
+
+    def append(self) -> None:
+        from pyspark.sql.functions import current_timestamp
+
+        rows = self.spark.range(0, APPENDED, 1, 2).selectExpr(ROW)
+        rows = rows.withColumn("time", current_timestamp())
+        rows.write.format("kelek").options(**self.options).mode("append").save()
+
+    def follow(self, number: int) -> None:
+        """Entries on their way into foreachBatch, one by one; the first is not counted."""
+        arrivals = Arrivals()
+        frame = self.spark.readStream.format("kelek").options(**self.options).load()
+        writer = frame.writeStream.foreachBatch(arrivals.take)
+        query = writer.option("checkpointLocation", str(self.directory / f"{number}")).start()
+        try:
+            with self.log() as log:
+                while not query.recentProgress:
+                    query.awaitTermination(PAUSE_S_MAX)  # Until it knows where the log ends.
+                for single in range(SINGLES + 1):
+                    query.awaitTermination(self.dice.uniform(0, PAUSE_S_MAX))
+                    started = time.monotonic()
+                    came = arrivals.wait(log.update(bytes(ENTRY_BYTES)))
+                    if single:
+                        self.note("latency", (came - started) * 1e3)
+        finally:
+            query.stop()
+        for progress in query.recentProgress:
+            if progress["numInputRows"]:
+                for name in PARTS:
+                    self.note(name, progress["durationMs"].get(name, 0))
+
+
+def measure(directory: Path, rounds: int) -> Section:
+    bench = Bench(directory)
+    try:
+        bench.start()
+        bench.read()  # Unmeasured: workers of Spark start.
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            bench.note("batch", ENTRIES / timed(bench.read))
+            bench.note("stream", bench.stream(number))
+            bench.note("append", APPENDED / timed(bench.append))
+            bench.follow(number)
+    finally:
+        bench.stop()
+    return section(bench.found)
+
+
+def section(found: dict[str, list[float]]) -> Section:
+    figures = [
+        summed_up("Spark: the log as a stream", found["stream"], "k entries/s", 200, True),
+        summed_up("Spark: an append until foreachBatch has it", found["latency"], "ms", 1000),
+    ]
+    rows = [
+        row("read as a batch", found["batch"], "k entries/s"),
+        row("read as a stream", found["stream"], "k entries/s"),
+        row("append", found["append"], "k rows/s"),
+        row("an append until foreachBatch has it", found["latency"], "ms"),
+        *(row(f"of a batch: {what}", found[name], "ms") for name, what in PARTS.items()),
+    ]
+    note = f"{ENTRIES} entries of {ENTRY_BYTES} bytes, {APPENDED} rows, three nodes, local[2]."
+    return Section("Spark and the log", figures, [ROW_HEAD, *rows], note)
+
+
+QUESTION = Question("pipeline-log", __doc__, measure, ROUNDS)
