@@ -10,6 +10,7 @@ import zmq
 from kelek.clients.links import monotonic_ms
 from kelek.protocols.majordomo import codec
 from kelek.protocols.majordomo.codec import Failure, Final, Request
+from kelek.protocols.majordomo.values import HEADERS
 from kelek.tests.protocols.majordomo.model import Broker
 
 POLL_MS = 20
@@ -32,10 +33,11 @@ class Host(threading.Thread):
         self.back = f"ipc://{place}/{name}.back"
         self.counters: Counter[str] = Counter()
         self.stopped_lately = True  # A busy machine is no worker's fault.
-        self.mute = False  # Takes everything in, says nothing.
+        self.mute = False  # Takes everything in, tells clients nothing.
         self.refuse: list[Failure] = []  # What the next requests are answered with.
         self.left_ms: list[int | None] = []  # Of each request, what it has said.
         self.asked: list[bytes] = []  # Services, each time.
+        self.clients: set[bytes] = set()  # Their routing ids.
         self._ending = False
         self._wires: dict[tuple[Any, bytes], Wire] = {}
         self.model: Any = Broker(self, "")  # type: ignore[arg-type]
@@ -48,7 +50,7 @@ class Host(threading.Thread):
         return monotonic_ms()
 
     def carry(self, wire: Wire, frames: list[bytes], to_broker: bool) -> None:
-        if not self.mute:
+        if not self.mute or frames[0] != HEADERS.client:
             wire.socket.send_multipart([wire.routing_id, *frames])
 
     def run(self) -> None:
@@ -74,7 +76,8 @@ class Host(threading.Thread):
         self, socket: "zmq.Socket[bytes]", routing_id: bytes, frames: list[bytes]
     ) -> None:
         wire = self._wires.setdefault((socket, routing_id), Wire(socket, routing_id))
-        if frames[0] in (b"KLKC01", b"KLKD01"):
+        if frames[0] in (HEADERS.client, HEADERS.deadline):
+            self.clients.add(routing_id)
             request = codec.decode_client_request(frames)[1]
             self.asked.append(request.service)
             self.left_ms.append(request.remaining_ms)

@@ -239,6 +239,17 @@ def test_the_next_broker_is_taken_when_one_is_silent(host: Host, tmp_path: Path)
         second.close()
 
 
+def test_a_client_is_known_again_on_a_new_socket(host: Host) -> None:
+    with serving(echo, urls=host.back), kelek.Broker(host.front, tuning=FAST) as broker:
+        assert broker.call("echo", b"1") == b"1"
+        host.mute = True
+        future = broker.submit("echo", b"2")
+        wait_until(lambda: future.done() or broker.counters.get("silent"))
+        host.mute = False
+        assert future.result() == b"2"
+    assert len(host.clients) == 1
+
+
 def test_a_worker_goes_home_with_its_work_done(host: Host) -> None:
     taken, go_on = threading.Event(), threading.Event()
 
