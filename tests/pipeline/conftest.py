@@ -68,15 +68,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @contextmanager
-def running(place: Path, topology: str) -> Iterator[Shell]:
-    """The nodes of a topology, on free ports."""
+def running(place: Path, topology: str, one_by_one: tuple[str, ...] = ()) -> Iterator[Shell]:
+    """The nodes of a topology, on free ports; those that are named have a supervisor each."""
     known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", topology)))
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{port}" for old, port in zip(known, ports, strict=True)}
     run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     shell = Shell(place, run_dir, addresses)
     (place / "topology.yaml").write_text(shell.translate(topology), encoding="utf-8")
-    shell.ok("supervisor start topology.yaml --detach")
+    start = "supervisor start topology.yaml --detach"
+    for command in [f"{start} --node {node}" for node in one_by_one] or [start]:
+        shell.ok(command)
     yield shell
     shell.run("supervisor stop topology.yaml")
     shutil.rmtree(run_dir, ignore_errors=True)

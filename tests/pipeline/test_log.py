@@ -1,23 +1,17 @@
 """The log as a source and sink of Spark, over one real node: each test begins behind the others."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import kelek
-from kelek.tests.conftest import ROOT
-from kelek.tests.pipeline.conftest import SETTINGS, running
+from kelek.tests.pipeline.conftest import running
+from kelek.tests.pipeline.log_place import Place, now, run_now
 
 TOPOLOGY = """\
 cluster: logs
@@ -25,42 +19,6 @@ data: var
 nodes:
   n1: {url: "tcp://127.0.0.1:7201", peer_url: "tcp://127.0.0.1:7221"}
 """
-DEADLINE_S = 240  # Of what takes seconds on a machine that does nothing else.
-
-
-class Place(NamedTuple):
-    """A real log, and where a test begins in it."""
-
-    url: str
-    last_index: int
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {"kind": "log", "urls": self.url, "cluster": "logs"}
-
-    @property
-    def log(self) -> kelek.Log:
-        return kelek.Log(self.url, "logs")
-
-    def put(self, *updates: bytes) -> None:
-        with self.log as log:
-            log.update_many(updates)
-
-    def data(self) -> list[bytes]:
-        """Of all updates of this test."""
-        with self.log as log:
-            return [entry.data for entry in log.entries(self.last_index) if entry.type == 0]
-
-    def read(self, spark: Any, **options: Any) -> Any:
-        begin = {"startingIndex": self.last_index + 1} | options
-        return spark.read.format("kelek").options(**self.options, **begin).load()
-
-    def read_stream(self, spark: Any, **options: Any) -> Any:
-        begin = {"startingIndex": self.last_index + 1} | options
-        return spark.readStream.format("kelek").options(**self.options, **begin).load()
-
-    def write(self, rows: Any, **options: Any) -> None:
-        rows.write.format("kelek").options(**self.options, **options).mode("append").save()
 
 
 @pytest.fixture(scope="module")
@@ -73,20 +31,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def place(url: str) -> Place:
     with kelek.Log(url, "logs") as log:
         return Place(url, log.read_index())
-
-
-def now() -> Any:
-    from pyspark.sql.functions import current_timestamp
-
-    return current_timestamp().alias("time")
-
-
-def run_now(rows: Any, checkpoint: Path, options: dict[str, str]) -> Any:
-    """Takes all that is there through a stream into a sink; returns the query that has ended."""
-    writer = rows.writeStream.options(**options).option("checkpointLocation", str(checkpoint))
-    query = writer.format(options.get("format", "kelek")).trigger(availableNow=True).start()
-    assert query.awaitTermination(DEADLINE_S), "the query has not ended"
-    return query
 
 
 def counted(spark: Any, folder: Path) -> list[bytes]:
@@ -226,107 +170,6 @@ def test_a_checkpoint_of_another_log_is_refused(spark: Any, place: Place, tmp_pa
         offsets.write_text(wrong)
         with pytest.raises(Exception, match=f"WrongCheckpoint.*{words}.*new checkpointLocation"):
             run_now(place.read_stream(spark), checkpoint, {"format": "noop"})
-
-
-# ---- what dies ----
-
-
-def test_a_task_killed_while_it_appends_is_done_again_and_adds_nothing(
-    spark: Any, place: Place
-) -> None:
-    """Its Python worker is killed once the first of its rows are in the log."""
-    count = 20_000
-    rows = spark.range(count).coalesce(1)
-    rows = rows.selectExpr("concat(cast(id as string), repeat('x', 500)) as data")
-    killed_at = 0
-
-    def kill() -> None:
-        nonlocal killed_at
-        until = time.monotonic() + DEADLINE_S
-        with place.log as log:
-            while (last := log.info().last_index) == place.last_index:
-                assert time.monotonic() < until
-        for pid in workers():
-            os.kill(pid, signal.SIGKILL)
-        killed_at = last - place.last_index
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    place.write(rows.select("data", now()))
-    killer.join()
-    assert 0 < killed_at < count, "it was killed too late to show anything"
-    data = place.data()
-    assert len(data) == count
-    assert len(set(data)) == count
-
-
-def workers() -> list[int]:
-    """The Python workers of this process's Spark: children of the daemon that its JVM started."""
-    parents, daemons = {}, set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
-        except OSError:
-            continue  # It has ended meanwhile.
-        pid = int(folder.name)
-        parents[pid] = int(status.rpartition(")")[2].split()[1])
-        if b"pyspark.daemon" in command:
-            daemons.add(pid)
-
-    def is_ours(pid: int) -> bool:
-        while pid in parents and pid != os.getpid():
-            pid = parents[pid]
-        return pid == os.getpid()
-
-    return [pid for pid in daemons if parents[pid] in daemons and is_ours(pid)]
-
-
-DRIVER = """\
-import sys
-from kelek.pipeline import session
-from kelek.tests.pipeline.test_log import Place, copies
-
-place, checkpoint = Place(sys.argv[1], int(sys.argv[2])), sys.argv[3]
-spark = session(app_name="killed", master="local[1]", config={settings})
-writer = copies(spark, place).writeStream.format("kelek").options(**place.options)
-writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-spark.streams.awaitAnyTermination()
-"""
-
-
-def copies(spark: Any, place: Place) -> Any:
-    rows = place.read_stream(spark, maxEntriesPerTrigger=20).where("data like 'in %'")
-    copied = rows.selectExpr("concat('out', substr(cast(data as string), 3)) data")
-    return copied.select("data", now())
-
-
-def test_a_driver_killed_between_batches_goes_on_exactly_where_it_was(
-    spark: Any, place: Place, tmp_path: Path
-) -> None:
-    count = 200
-    place.put(*[b"in %d" % number for number in range(count)])
-    checkpoint = tmp_path / "checkpoint"
-    driver = subprocess.Popen(
-        [
-            sys.executable, "-c", DRIVER.format(settings=SETTINGS),
-            place.url, str(place.last_index), str(checkpoint),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".build")},
-    )  # fmt: skip
-    try:
-        until = time.monotonic() + DEADLINE_S
-        with place.log as log:
-            while log.info().last_index < place.last_index + count + 45:
-                assert driver.poll() is None, "the driver has ended by itself"
-                assert time.monotonic() < until
-    finally:
-        driver.kill()
-        driver.wait()
-    assert len(place.data()) < 2 * count, "it was killed too late to show anything"
-    run_now(copies(spark, place), checkpoint, place.options)
-    data = place.data()
-    assert sorted(data[:count]) == sorted(b"in %d" % number for number in range(count))
-    assert sorted(data[count:]) == sorted(b"out %d" % number for number in range(count))
 
 
 # ---- compaction: the last, as it takes the entries of all others away ----
