@@ -122,9 +122,14 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
-    places = [tmp_path_factory.mktemp(name) for name in ("spark", "plain")]
-    with running(places[0], TOPOLOGY + SPARK) as spark, running(places[1], TOPOLOGY) as plain:
-        yield Nodes(spark, plain)
+    places = [tmp_path_factory.mktemp(name) for name in ("spark", "plain", "conf")]
+    with pytest.MonkeyPatch.context() as patch:
+        # What Spark is told besides. This halves the CPU that a short-lived JVM takes.
+        options = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1\n"
+        (places[2] / "spark-defaults.conf").write_text(options, encoding="utf-8")
+        patch.setenv("SPARK_CONF_DIR", str(places[2]))
+        with running(places[0], TOPOLOGY + SPARK) as spark, running(places[1], TOPOLOGY) as plain:
+            yield Nodes(spark, plain)
 
 
 def mapped(
