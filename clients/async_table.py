@@ -24,6 +24,7 @@ from .table_steps import (
     DEFAULT_OPTIONS,
     TABLE_LIMITS,
     TIMEOUT_MS,
+    LeaseRead,
     Puts,
     RangeJob,
     Scan,
@@ -386,7 +387,7 @@ class AsyncTable(AsyncTurning):
         """A range as a lease of all nodes has it, whichever of them are lost meanwhile; see
         kelek.Table.lease_chunks()."""
         asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._lists(self._steps.lease_chunks(asked, lease, chunk_pairs))
+        return self._lists(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
 
     async def lease_chunks_arrow(
         self,
@@ -397,13 +398,16 @@ class AsyncTable(AsyncTurning):
         end: Data = b"",
         chunk_pairs: int | None = None,
         keys_only: bool = False,
+        packed: bool = True,
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """As lease_chunks(), each as an Arrow record batch with the columns key and value.
+
+        packed   as of chunks_arrow()
 
         Raises TableError when pyarrow is not installed.
         """
         asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
-        steps = self._steps.lease_columns(asked, lease, chunk_pairs)
+        steps = self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed))
         async with aclosing(self._lists(steps)) as chunks:
             async for chunk in chunks:
                 for batch in chunk:

@@ -20,6 +20,7 @@ from .table_steps import (
     DEFAULT_OPTIONS,
     TABLE_LIMITS,
     TIMEOUT_MS,
+    LeaseRead,
     Puts,
     RangeJob,
     Scan,
@@ -405,7 +406,7 @@ class Table(Turning):
         keys_only     the values are empty
         """
         asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._lists(self._steps.lease_chunks(asked, lease, chunk_pairs))
+        return self._lists(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
 
     def lease_chunks_arrow(
         self,
@@ -416,13 +417,18 @@ class Table(Turning):
         end: Data = b"",
         chunk_pairs: int | None = None,
         keys_only: bool = False,
+        packed: bool = True,
     ) -> Generator["pyarrow.RecordBatch", None, None]:
         """As lease_chunks(), each as an Arrow record batch with the columns key and value.
+
+        packed   as of chunks_arrow()
 
         Raises TableError when pyarrow is not installed.
         """
         asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
-        with closing(self._lists(self._steps.lease_columns(asked, lease, chunk_pairs))) as chunks:
+        with closing(
+            self._lists(self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed)))
+        ) as chunks:
             for chunk in chunks:
                 yield from chunk
 

@@ -117,6 +117,14 @@ class RangeJob(NamedTuple):
     nonce: bytes = b""  # What its file NONCE holds: so that it can be told from others' equal path.
 
 
+class LeaseRead(NamedTuple):
+    """How a lease of all nodes is read."""
+
+    lease: int
+    chunk_pairs: int | None = None  # None: as many as the server likes.
+    packed: bool = True  # False: in the text's framing.
+
+
 class SharedLease(NamedTuple):
     """A snapshot of a table that every node has, and keeps as long as somebody uses it."""
 
@@ -519,34 +527,35 @@ class TableSteps:
         return SharedLease(found.lease, exchange.url, found.path, found.index, found.nonce)
 
     def lease_chunks(
-        self, asked: Scan, lease: int, chunk_pairs: int | None
+        self, asked: Scan, read: LeaseRead
     ) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a lease, whichever nodes are lost meanwhile."""
-        return self._lease_chunks(asked, lease, chunk_pairs, pairs_of)
+        return self._lease_chunks(asked, read, pairs_of)
 
     def lease_columns(
-        self, asked: Scan, lease: int, chunk_pairs: int | None
+        self, asked: Scan, read: LeaseRead
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """The same as record batches."""
-        return self._lease_chunks(asked, lease, chunk_pairs, arrow().batch_of)
+        return self._lease_chunks(asked, read, arrow().batch_of)
 
     def _lease_chunks(
         self,
         asked: Scan,
-        lease: int,
-        chunk_pairs: int | None,
+        read: LeaseRead,
         decode: Callable[[Answer, requests.ClientData], Page],
     ) -> Generator[Step | list[Any], None, None]:
         """A job that is lost is followed by one on another server that begins behind the last
         pair that was given out."""
-        if not values.is_shared(checked_number("a lease", lease)):
+        lease = checked_number("a lease", read.lease)
+        if not values.is_shared(lease):
             raise ValueError(f"lease {lease} is one server's alone: read it by range_job(lease=..)")
+        ahead = Ahead(CHUNKS_AHEAD, PACKED if read.packed else 0)
         resumes = 0
         left = asked
         while not left.range.empty:
-            job = yield from self.range_job(left, chunk_pairs, lease)
+            job = yield from self.range_job(left, read.chunk_pairs, lease)
             try:
-                with closing(self._chunks(job, decode, Ahead(CHUNKS_AHEAD, PACKED))) as chunks:
+                with closing(self._chunks(job, decode, ahead)) as chunks:
                     for step in chunks:
                         yield step
                         if isinstance(step, list):

@@ -7,8 +7,8 @@ plain values, and ZeroMQ is used in partitions() and read() alone.
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,7 +48,7 @@ class TablePartition(InputPartition):
         self.start = start
         self.end = end
         self.keys = keys  # Not empty: these, and no range.
-        self.url = ""  # Of the server that holds the snapshot; empty: no one does.
+        self.url = ""  # Of the server that holds the snapshot; empty: none does, or all do.
         self.lease = 0  # Of the snapshot.
         self.path = ""  # Of the snapshot, on that server's machine.
         self.nonce = b""  # What shows that it is this one.
@@ -103,12 +103,7 @@ class TableReader(DataSourceReader):
         ]
         if self.options.snapshot == PER_TASK:
             return list(ranges)
-        # Of one key, which few tables have: what counts is the snapshot.
-        job = table.range_job(end=b"\0\0", lease=0)
-        for _ in table.chunks(job):
-            pass
-        for one in ranges:
-            one.url, one.lease, one.path, one.nonce = job.url, job.lease, job.path, job.nonce
+        _hold(table, ranges, bool(info and info.get("replicated")))
         return list(ranges)
 
     def _count(self, size: int) -> int:
@@ -183,7 +178,7 @@ class TableReader(DataSourceReader):
     ) -> Generator[pa.RecordBatch, None, None]:
         """From its server, from a key on."""
         from ..clients.errors import JobLost, TableRefused
-        from ..protocols.zerodb.values import FEATURE_LEASES
+        from ..protocols.zerodb.values import FEATURE_LEASES, is_shared
 
         options = self.options
         if start and start == partition.end:
@@ -191,22 +186,24 @@ class TableReader(DataSourceReader):
         if not table.server().features & FEATURE_LEASES:
             yield from table.to_arrow(start=start, end=partition.end)
             return
+        asked: dict[str, Any] = {"start": start, "end": partition.end}
+        asked |= {"chunk_pairs": options.batch_rows, "keys_only": not options.with_values}
+        packed = options.framing != FRAMING_TEXT
         try:
-            job = table.range_job(
-                start=start,
-                end=partition.end,
-                lease=partition.lease or None,
-                chunk_pairs=options.batch_rows,
-                keys_only=not options.with_values,
-            )
-            yield from table.chunks_arrow(job, packed=options.framing != FRAMING_TEXT)
+            if is_shared(partition.lease):
+                yield from table.lease_chunks_arrow(partition.lease, packed=packed, **asked)
+                return
+            job = table.range_job(lease=partition.lease or None, **asked)
+            yield from table.chunks_arrow(job, packed=packed)
         except (JobLost, TableRefused) as error:
             if not partition.lease:
                 raise
+            where, ended = f" at {partition.url}", "its server ended or "
+            if is_shared(partition.lease):
+                where = ended = ""
             raise PipelineError(
-                f"the snapshot of table {options.table} at {partition.url} is gone, as its "
-                f"server ended or nobody read it for longer than the topology's job_idle_s: "
-                f"{error}; load the table again"
+                f"the snapshot of table {options.table}{where} is gone, as {ended}nobody read it "
+                f"for longer than the topology's job_idle_s: {error}; load the table again"
             ) from error
 
 
@@ -221,6 +218,27 @@ class PushingReader(TableReader):
         """Keeps what it can do; returns what Spark must do."""
         self.wanted, rest = narrowed(self.wanted, self.options.key_format, filters)
         return rest
+
+
+def _hold(table: "Table", ranges: Sequence[TablePartition], replicated: bool) -> None:
+    """Takes the snapshot: on all nodes, so that a task that loses one goes on at another; where
+    they have it not, or refuse it, on the one that is asked."""
+    from ..clients.errors import TableRefused
+    from ..protocols.zerodb.values import FEATURE_SHARED_LEASES
+
+    held: tuple[str, int, str, bytes] | None = None
+    if replicated and table.server().features & FEATURE_SHARED_LEASES:
+        with suppress(TableRefused):  # Too many are held, say: one node may have room.
+            lease = table.open_lease()
+            held = "", lease.number, lease.path, lease.nonce
+    if held is None:
+        # Of one key, which few tables have: what counts is the snapshot.
+        job = table.range_job(end=b"\0\0", lease=0)
+        for _ in table.chunks(job):
+            pass
+        held = job.url, job.lease, job.path, job.nonce
+    for one in ranges:
+        one.url, one.lease, one.path, one.nonce = held
 
 
 def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":

@@ -134,13 +134,40 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, fille
 def test_a_snapshot_that_is_gone_is_an_error(spark: Any, node: str, filled: int) -> None:
     from kelek.pipeline.table_kind import KIND
 
-    frame = loaded(spark, node, filled)
-    reader: Any = KIND.reader({"urls": node, "table": str(filled)}, frame.schema)
-    [one] = reader.partitions()
-    with kelek.Table(node, filled) as table:
-        table.release(one.lease)
-    with pytest.raises(Exception, match="is gone, as its server ended or nobody read it for long"):
-        list(reader.read(one))
+    schema = loaded(spark, node, filled).schema
+    for number, words in (
+        (filled, "is gone, as nobody read it for longer"),  # All nodes have it, and end it.
+        (900, "is gone, as its server ended or nobody read it for long"),
+    ):
+        with kelek.Table(node, number) as table:
+            table.put(b"k", b"v")
+            given = {"urls": node, "table": str(number), "local": "off"}
+            reader: Any = KIND.reader(given, schema)
+            [one] = reader.partitions()
+            table.release(one.lease)
+            with pytest.raises(Exception, match=words):
+                list(reader.read(one))
+            table.delete(b"k")
+
+
+def test_nodes_that_can_not_share_a_snapshot_leave_it_to_one(
+    spark: Any, node: str, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kelek.pipeline.table_kind import KIND
+
+    def refuse(table: kelek.Table) -> None:
+        raise kelek.TableRefused(1, "192 leases are shared by the nodes already")
+
+    schema = loaded(spark, node, filled).schema
+    reader: Any = KIND.reader({"urls": node, "table": str(filled), "partitions": "3"}, schema)
+    shared = reader.partitions()
+    monkeypatch.setattr(kelek.Table, "open_lease", refuse)
+    alone = reader.partitions()
+    assert {(one.url, one.lease > 2**63) for one in shared} == {("", True)}
+    assert {(one.url, one.lease > 2**63) for one in alone} == {(node, False)}
+    for parts in (shared, alone):
+        found = [batch for part in parts for batch in reader.read(part)]
+        assert sum(batch.num_rows for batch in found) == len(ROWS)
 
 
 def test_a_task_here_opens_the_snapshot_itself(spark: Any, node: str, filled: int) -> None:
