@@ -77,11 +77,13 @@ def running(place: Path, topology: str, one_by_one: tuple[str, ...] = ()) -> Ite
     shell = Shell(place, run_dir, addresses)
     (place / "topology.yaml").write_text(shell.translate(topology), encoding="utf-8")
     start = "supervisor start topology.yaml --detach"
-    for command in [f"{start} --node {node}" for node in one_by_one] or [start]:
-        shell.ok(command)
-    yield shell
-    shell.run("supervisor stop topology.yaml")
-    shutil.rmtree(run_dir, ignore_errors=True)
+    try:
+        for command in [f"{start} --node {node}" for node in one_by_one] or [start]:
+            shell.ok(command)
+        yield shell
+    finally:
+        shell.run("supervisor stop topology.yaml")
+        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
