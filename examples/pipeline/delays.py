@@ -123,7 +123,7 @@ def draw(counts: Any, picture: str) -> None:
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     figure.suptitle("Minutes that flights leave late, in the mean: New York, 2013")
-    places = figure.subplot_mosaic(MOSAIC)
+    places: dict[str, Any] = figure.subplot_mosaic(MOSAIC)
     for view, axes in places.items():
         late = means(counts, view)
         axes.bar(list(late.index), late, color="tab:blue" if view == "hour" else "tab:gray")
