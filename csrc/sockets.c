@@ -329,8 +329,10 @@ static int64_t monotonic_ms(void) {
 static int poll_ask(struct klk_poll_item *item) {
     int events = 0;
     size_t size = sizeof events;
+    uint32_t interrupted = 0;
     item->check = 0;
-    if (zmq.getsockopt(item->socket, EVENTS, &events, &size) < 0) return -1;
+    while (zmq.getsockopt(item->socket, EVENTS, &events, &size) < 0)
+        if (zmq.error() != EINTR || interrupted++ == INTERRUPTED_MAX) return -1;
     item->ready = (int16_t)(events & item->wanted);
     return item->ready != 0;
 }

@@ -5,7 +5,7 @@ from typing import Any
 import zmq
 
 from .._native import ffi, lib
-from . import backend
+from . import _os_error, backend
 
 Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
 
@@ -82,7 +82,7 @@ class Poller:
             return self._plain.poll(timeout_ms)
         found = lib.klk_poll_wait(self._poll, timeout_ms)
         if found < 0:
-            raise OSError(ffi.errno, "waiting for sockets failed")
+            raise _os_error("waiting for sockets")
         if not found:
             return []
         items = self._items

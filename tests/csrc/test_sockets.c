@@ -120,13 +120,15 @@ int zmq_send(void *socket, const void *data, size_t size, int flags) {
 
 int zmq_errno(void) { return last_error; }
 
-/* Nobody polls here. */
+/* Its events; a step may fail. */
 int zmq_getsockopt(void *socket, int option, void *value, size_t *size) {
-    CHECK(socket == steps);
-    (void)option;
-    (void)value;
-    (void)size;
-    return -1;
+    CHECK(socket == steps && option == 15 && *size == sizeof(int));
+    if (step_next < step_count && steps[step_next++].error) {
+        last_error = errno = steps[step_next - 1].error;
+        return -1;
+    }
+    *(int *)value = KLK_POLL_IN;
+    return 0;
 }
 
 void zmq_version(int *major, int *minor, int *patch) {
@@ -318,6 +320,21 @@ static void test_budget(void) {
     messages_free(&out);
 }
 
+/* A signal that comes as a socket is asked is no failure; a closed socket is one. */
+static void test_poll_asks_again(void) {
+    uint64_t fds[1];
+    struct klk_poll_item item = {.socket = steps, .fd = -1, .wanted = KLK_POLL_IN, .check = 1};
+    struct klk_poll poll_state = {.items = &item, .fds = (struct pollfd *)(void *)fds, .count = 1};
+    memset(steps, 0, sizeof steps);
+    steps[0].error = steps[1].error = EINTR;
+    step_next = 0, step_count = 3;
+    CHECK(klk_poll_wait(&poll_state, 0) == 1 && item.ready == KLK_POLL_IN && step_next == 3);
+    item.check = 1;
+    steps[0].error = ENOTSOCK;
+    step_next = 0, step_count = 1;
+    CHECK(klk_poll_wait(&poll_state, 0) == KLK_EOS && errno == ENOTSOCK);
+}
+
 int main(void) {
     int version = 0;
     CHECK(klk_sockets_bind("/nowhere/libzmq.so", &version) == KLK_EOS && version == 0);
@@ -330,5 +347,6 @@ int main(void) {
     test_send(KLK_KEEP, EAGAIN, 1, KLK_MORE);
     test_send(KLK_DROP, ENOTSOCK, 1, KLK_EOS);
     test_budget();
+    test_poll_asks_again();
     return 0;
 }
