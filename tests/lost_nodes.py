@@ -69,7 +69,8 @@ class Nodes:
 
     def leases(self, name: str) -> list[str]:
         """The snapshots that lie on a node's disk."""
-        return sorted(it.name for it in (self.folder / "var" / name).glob("**/jobs/lease.*"))
+        jobs = self.folder / "var" / name / "jobs"
+        return sorted(it for it in os.listdir(jobs) if it.startswith("lease."))
 
     def wait(self, good: Callable[[], bool]) -> None:
         until = time.monotonic() + DEADLINE_S
@@ -77,11 +78,16 @@ class Nodes:
             assert time.monotonic() < until, "it never became so"
 
     def stop(self) -> None:
+        ended = {
+            name: it.returncode for name, it in self.processes.items() if it.poll() is not None
+        }
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
         try:
             for process in self.processes.values():
                 process.wait(STOP_S)
+            said = [(self.folder / f"{name}.log").read_text()[-2000:] for name in ended]
+            assert not ended, f"nodes ended by themselves: {ended}\n{said}"
         finally:
             for process in self.processes.values():
                 process.kill()
