@@ -17,6 +17,7 @@ COMMAND = "from kelek.console.supervisor_cli import main; main()"
 NAMES = ("n1", "n2", "n3")
 DEADLINE_S = 120.0
 STOP_S = 30.0
+SHOWN = 1500  # Characters of each log, where a test has failed.
 
 
 class Nodes:
@@ -86,10 +87,11 @@ class Nodes:
         try:
             for process in self.processes.values():
                 process.wait(STOP_S)
-            said = [(self.folder / f"{name}.log").read_text()[-2000:] for name in ended]
-            assert not ended, f"nodes ended by themselves: {ended}\n{said}"
+            assert not ended, f"nodes ended by themselves: {ended}"
         finally:
             for process in self.processes.values():
                 process.kill()
                 process.wait()
+            for path in sorted([*self.folder.glob("*.log"), *self.folder.glob("var/*/logs/*.log")]):
+                print(f"{path.relative_to(self.folder)}:\n{path.read_text()[-SHOWN:]}")
             shutil.rmtree(self.folder, ignore_errors=True)
