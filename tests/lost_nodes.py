@@ -45,7 +45,7 @@ class Nodes:
 
     def start(self, name: str) -> None:
         """Begins a node, or begins it again with what lies on its disk."""
-        command = [sys.executable, "-c", COMMAND, "start", "topology.yaml", "--node", name]
+        command = [sys.executable, "-P", "-c", COMMAND, "start", "topology.yaml", "--node", name]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [*command, "--one-process"],
