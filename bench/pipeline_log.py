@@ -144,7 +144,7 @@ class Bench:
                 while not query.recentProgress:
                     query.awaitTermination(PAUSE_S_MAX)  # Until it knows where the log ends.
                 for single in range(SINGLES + 1):
-                    query.awaitTermination(self.dice.uniform(0, PAUSE_S_MAX))
+                    query.awaitTermination(self.dice.uniform(0.01, PAUSE_S_MAX))
                     started = time.monotonic()
                     came = arrivals.wait(log.update(bytes(ENTRY_BYTES)))
                     if single:
