@@ -3,6 +3,8 @@
 Nothing of kelek is used. Each owns one socket and does one step a call.
 """
 
+from abc import ABC, abstractmethod
+
 import zmq
 
 Socket = zmq.Socket[bytes]
@@ -49,7 +51,7 @@ class Client02:
         return replies
 
 
-class Worker:
+class Worker(ABC):
     """What both RFCs have in common: READY at first, heartbeats both ways, a new socket behind a
     DISCONNECT."""
 
@@ -91,8 +93,9 @@ class Worker:
             assert not empty
             self.work(address, body)
 
+    @abstractmethod
     def work(self, address: bytes, body: Frames) -> None:
-        raise NotImplementedError
+        """Answers a request of the client at this address."""
 
 
 class Worker01(Worker):
