@@ -16,13 +16,13 @@ from typing import NamedTuple, Protocol
 
 from . import mapper, sandbox
 from .actor import Loop, monotonic_ms
+from .child_pipes import ChildPipes
 from .mapper import BITCODE_MAGIC, FRAME, OUTPUT_BYTES_MAX, TEXT_BYTES_MAX, WASM_MAGIC
 
 READY_MS_MAX = 20_000  # Until Python and the library are loaded: nothing hostile runs in it yet.
 CALL_MS_MAX = 900  # For one call of the mapper; then it is killed.
 CALL_BYTES_A_MS = 256  # Of a module that is being compiled: so much longer may that take.
 CPU_S_SPARE = 10  # Beyond a second for each call: should job_server itself be stopped.
-READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 
 
@@ -61,7 +61,6 @@ class MapperProcess:
     """One child. Each call is answered by one event; FAILED is the last one that comes."""
 
     def __init__(self, loop: Loop, engine: str, listener: Listener) -> None:
-        self._loop = loop
         self._listener = listener
         environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
@@ -74,22 +73,18 @@ class MapperProcess:
             bufsize=0,
             process_group=0,  # Ctrl-C is the supervisor's matter.
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for pipe in (self._stdin, self._stdout):
-            os.set_blocking(pipe, False)
-            if hasattr(fcntl, "F_SETPIPE_SZ"):  # A batch in one write, if the user may have it.
+        self._pipes = ChildPipes(loop, self._process)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):  # A batch in one write, if the user may have it.
+            for pipe in (self._pipes.stdin, self._pipes.stdout):
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._waiting: deque[memoryview] = deque()  # To be written.
         self._taken = bytearray()
         self._calls: deque[tuple[int, int]] = deque()  # Kind and size of what is not answered.
         self._ready = False
         self._ended = False
         self._count = 0
         self._deadline_ms = loop.now_ms + READY_MS_MAX
-        loop.watch(self._stdout, self._on_readable)
+        loop.watch(self._pipes.stdout, self._on_readable)
 
     # ---- what is asked of it ----
 
@@ -131,34 +126,14 @@ class MapperProcess:
             resource.prlimit(self.pid, resource.RLIMIT_CPU, limits)
 
     def _write(self, kind: int, data: bytes) -> None:
-        if self._ended:
-            return
-        idle = not self._waiting
-        self._waiting.append(memoryview(FRAME.pack(kind, len(data)) + data))
-        if idle:
-            self._loop.want_out(self._stdin, self._on_writable)
-
-    def _on_writable(self) -> None:
-        try:
-            while self._waiting:
-                view = self._waiting.popleft()
-                written = os.write(self._stdin, view)
-                if written < len(view):
-                    self._waiting.appendleft(view[written:])
-        except BlockingIOError:
-            self._waiting.appendleft(view)
-            return
-        except BrokenPipeError:
-            self._waiting.clear()  # Its output ends, too: that says why.
-        if not self._waiting:
-            self._loop.want_out(self._stdin, None)
+        if not self._ended:
+            self._pipes.write(FRAME.pack(kind, len(data)) + data)
 
     # ---- what it says ----
 
     def _on_readable(self) -> None:
-        try:
-            data = os.read(self._stdout, READ_BYTES)
-        except BlockingIOError:
+        data = self._pipes.read()
+        if data is None:
             return
         if not data:
             self._fail(self._end_reason())
@@ -231,10 +206,6 @@ class MapperProcess:
         if self._ended:
             return
         self._ended = True
-        self._loop.want_out(self._stdin, None)
-        self._loop.unwatch(self._stdout)
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._pipes.close()

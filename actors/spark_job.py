@@ -11,7 +11,6 @@ import os
 import select
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ..protocols.errors import RemoteProtocolError
 from ..protocols.zerodb import map_orders
 from ..protocols.zerodb.map_orders import Ready, Setup, Trouble
 from .actor import Actor, SocketOptions, main, monotonic_ms
+from .child_pipes import ChildPipes
 from .errors import OperatorError, UnitBroken
 
 DRIVER = f"{__package__.rpartition('.')[0]}.pipeline.spark_driver"
@@ -31,7 +31,6 @@ START_MS = 600_000  # Until its JVM is there.
 SILENT_MS = 120_000  # From then on it says something each second.
 READY_MS = 1000
 END_S = 2.0
-READ_BYTES = 1 << 18
 SIZE_BYTES = 4  # In front of each message, little endian.
 
 
@@ -51,7 +50,6 @@ class SparkJob(Actor):
         if importlib.util.find_spec("pyspark") is None:
             self._refuse("Spark is not installed here", "pip install 'kelek[spark]'")
         self._jobs: set[int] = set()  # That the driver has.
-        self._waiting: deque[memoryview] = deque()  # To be written to it.
         self._taken = bytearray()
         self._up = False
         self._ready_ms = self._heard_ms = monotonic_ms()
@@ -76,7 +74,7 @@ class SparkJob(Actor):
             stack.pop_all()
         self.listen(orders, self._on_orders)
         self.on_disconnected(reports, self._drop_all)
-        self.watch(self._stdout, self._on_readable)
+        self.watch(self._pipes.stdout, self._on_readable)
         self.ready()
 
     def _refuse(self, problem: str, way_out: str) -> None:
@@ -100,11 +98,7 @@ class SparkJob(Actor):
             bufsize=0,
             process_group=0,  # Ctrl-C is the supervisor's matter.
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for pipe in (self._stdin, self._stdout):
-            os.set_blocking(pipe, False)
+        self._pipes = ChildPipes(self, self._process)
         spark = options["spark"]
         name = f"kelek {self.setup.cluster} {self.setup.node}"
         setup = Setup(name, options["url"], str(folder), spark["master"], spark["memory"])
@@ -113,15 +107,15 @@ class SparkJob(Actor):
     def _await_check(self) -> None:
         """Raises OperatorError when Spark can't be started here as things are."""
         until_ms = monotonic_ms() + CHECK_MS
-        self._on_writable()
         checked = False
         while not checked:
             left_ms = until_ms - monotonic_ms()
             if left_ms <= 0:
                 self._refuse("Spark's driver does not start", "see the log")
-            if not select.select([self._stdout], [], [], left_ms / 1000)[0]:
+            select.select([self._pipes.stdout], [], [], left_ms / 1000)
+            data = self._pipes.read()
+            if data is None:
                 continue
-            data = os.read(self._stdout, READ_BYTES)
             self._taken += data
             for message in self._messages():
                 if message.kind == map_orders.BROKEN:
@@ -135,25 +129,7 @@ class SparkJob(Actor):
                 self._refuse("Spark's driver ends as it starts", "see the log")
 
     def _tell(self, message: bytes) -> None:
-        idle = not self._waiting
-        framed = len(message).to_bytes(SIZE_BYTES, "little") + message
-        self._waiting.append(memoryview(framed))
-        if idle:
-            self.want_out(self._stdin, self._on_writable)
-
-    def _on_writable(self) -> None:
-        try:
-            while self._waiting:
-                view = self._waiting.popleft()
-                written = os.write(self._stdin, view)
-                if written < len(view):
-                    self._waiting.appendleft(view[written:])
-        except BlockingIOError:
-            self._waiting.appendleft(view)
-            return
-        except BrokenPipeError:
-            self._waiting.clear()  # Its output ends, too: that says why.
-        self.want_out(self._stdin, None)
+        self._pipes.write(len(message).to_bytes(SIZE_BYTES, "little") + message)
 
     def _messages(self) -> list[map_orders.Message]:
         """Those that have arrived as a whole. Raises RemoteProtocolError."""
@@ -170,9 +146,8 @@ class SparkJob(Actor):
         return found
 
     def _on_readable(self) -> None:
-        try:
-            data = os.read(self._stdout, READ_BYTES)
-        except BlockingIOError:
+        data = self._pipes.read()
+        if data is None:
             return
         if not data:
             self._break("it has ended; its last words are in the log")
@@ -246,11 +221,7 @@ class SparkJob(Actor):
 
     def _end_driver(self) -> None:
         """It ends with its input, and the JVM with it."""
-        self.want_out(self._stdin, None)
-        self.unwatch(self._stdout)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._pipes.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
             return

@@ -1,0 +1,57 @@
+"""A child process that an actor speaks with by its standard input and output, without waiting."""
+
+import os
+import subprocess
+from collections import deque
+
+from .actor import Loop
+
+READ_BYTES = 1 << 18
+
+
+class ChildPipes:
+    """Two pipes: what is written waits until the child has room for it."""
+
+    def __init__(self, loop: Loop, process: "subprocess.Popen[bytes]") -> None:
+        """The process was started with `stdin=PIPE`, `stdout=PIPE` and `bufsize=0`."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._loop = loop
+        self._files = process.stdin, process.stdout
+        self.stdin, self.stdout = (file.fileno() for file in self._files)
+        for pipe in (self.stdin, self.stdout):
+            os.set_blocking(pipe, False)
+        self._waiting: deque[memoryview] = deque()
+
+    def write(self, data: bytes) -> None:
+        """Writes as much as there is room for, the rest when there is room."""
+        self._waiting.append(memoryview(data))
+        if len(self._waiting) == 1:
+            self._on_writable()
+
+    def _on_writable(self) -> None:
+        try:
+            while self._waiting:
+                written = os.write(self.stdin, self._waiting[0])
+                if written < len(self._waiting[0]):
+                    self._waiting[0] = self._waiting[0][written:]
+                else:
+                    self._waiting.popleft()
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._waiting.clear()  # Its output ends, too: that says why.
+        self._loop.want_out(self.stdin, self._on_writable if self._waiting else None)
+
+    def read(self) -> bytes | None:
+        """What the child has said; None: nothing now. Empty: it has ended."""
+        try:
+            return os.read(self.stdout, READ_BYTES)
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        self._loop.want_out(self.stdin, None)
+        self._loop.unwatch(self.stdout)
+        for file in self._files:
+            file.close()
