@@ -1,8 +1,9 @@
 """The demo: three nodes take in all flights, lose their leader on the way, change their members,
-lose a disk, and prove the log right; then a table of the same flights, and a pipeline over it.
+lose a disk, and prove the log right; then a table of the same flights, a service that answers from
+it, and a pipeline over it.
 
-It drives `supervisor`, `kelek.Log` and `kelek.Table` as anybody would, and knows nothing of what is
-inside.
+It drives `supervisor`, `kelek.Log`, `kelek.Table` and `kelek.Broker` as anybody would, and knows
+nothing of what is inside.
 """
 
 import sys
@@ -15,9 +16,9 @@ import click
 
 from ..actors import topology as topologies
 from ..actors.errors import OperatorError
-from ..clients.errors import LogError, TableError
+from ..clients.errors import BrokerError, LogError, TableError
 from ..clients.log import Log
-from . import demo_pipeline, endings
+from . import demo_pipeline, demo_services, endings
 from .demo_changes import Changes, step
 from .demo_cluster import Cluster, fail, kill_node, say, wipe
 from .demo_tables import Tables
@@ -183,7 +184,13 @@ def prove(cluster: Cluster, log: Log, flights: Sequence[bytes]) -> list[str]:
 class Outcome(NamedTuple):
     loaded: Loaded
     problems: list[str]  # Of the log and its tables.
-    pipeline: demo_pipeline.Pipelined | None  # None: it was left out.
+    services: demo_services.Served | None  # None: they were left out.
+    pipeline: demo_pipeline.Pipelined | None  # The same.
+
+    @property
+    def all_problems(self) -> list[str]:
+        parts = (part for part in (self.services, self.pipeline) if part)
+        return [*self.problems, *(line for part in parts for line in part.problems)]
 
 
 def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
@@ -211,13 +218,31 @@ def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
     problems += tables.problems
     if not loaded.killed:
         problems.append("no leader was killed")
+    return Outcome(loaded, problems, serve(tables, file), pipe(tables, file, fast))
+
+
+def serve(tables: Tables, file: Flights) -> demo_services.Served | None:
+    """The service over the table; None: it is left out."""
+    topology = tables.cluster.topology
+    if left_out("the service", demo_services.why_not(topology, tables.doors, file.header)):
+        return None
+    return demo_services.Services(topology, tables).run()
+
+
+def pipe(tables: Tables, file: Flights, fast: bool) -> demo_pipeline.Pipelined | None:
+    """The pipeline over the table; None: it is left out."""
     why_not = "--fast" if fast else demo_pipeline.why_not(tables.doors, file.header)
+    if left_out("the pipeline", why_not):
+        return None
+    return demo_pipeline.run(list(tables.doors.values()), file, tables.cluster.topology.data_dir)
+
+
+def left_out(what: str, why_not: str) -> bool:
+    """Says so."""
     if why_not:
         say()
-        say(f"the pipeline is left out: {why_not}")
-        return Outcome(loaded, problems, None)
-    doors, data_dir = list(tables.doors.values()), cluster.topology.data_dir
-    return Outcome(loaded, problems, demo_pipeline.run(doors, file, data_dir))
+        say(f"{what} is left out: {why_not}")
+    return bool(why_not)
 
 
 def run(options: Options) -> None:
@@ -241,33 +266,51 @@ def run(options: Options) -> None:
     try:
         cluster.start(*nodes, bootstrap=True)
         say(f"started {', '.join(nodes)} of {options.topology} in {elapsed(began)}")
-        loaded, problems, pipeline = play(cluster, Flights(file.header, flights), options.fast)
-    except (LogError, TableError) as error:
+        outcome = play(cluster, Flights(file.header, flights), options.fast)
+    except (LogError, TableError, BrokerError) as error:
         fail(f"{options.topology}: {error}; see: {cluster.logs}")
     finally:
         cluster.stop_all()
+    show_outcome(outcome, len(flights))
+    if outcome.all_problems:
+        fail("; ".join(outcome.all_problems))
+    say(f"All of it in {elapsed(began)}. The log is kept in {topology.data_dir}. What to try next:")
+    for line in what_next(options.topology, outcome):
+        say(f"  {line}")
+
+
+def show_outcome(outcome: Outcome, entries: int) -> None:
+    """The table in the end."""
+    loaded, problems, services, pipeline = outcome
+    calls = f"{services.calls:>10,}" if services else f"{'left out':>10}"
+    seconds = f"{pipeline.seconds:>10.3f} s" if pipeline else f"{'left out':>10}"
     say()
-    say(f"  entries                      {len(flights):>10,}")
+    say(f"  entries                      {entries:>10,}")
     say(f"  updates/s                    {loaded.rate:>10,.0f}")
     say(f"  longest gap between commits  {loaded.gap_s:>10.3f} s")
     say(f"  each flight once, in order   {'no' if problems else 'yes':>10}")
-    seconds = f"{pipeline.seconds:>10.3f} s" if pipeline else f"{'left out':>10}"
+    say(f"  calls of the service         {calls}")
+    if services:
+        say(f"  each answered once, right    {'no' if services.problems else 'yes':>10}")
     say(f"  the pipeline in Spark        {seconds}")
     say()
-    problems += pipeline.problems if pipeline else []
-    if problems:
-        fail("; ".join(problems))
-    say(f"All of it in {elapsed(began)}. The log is kept in {topology.data_dir}. What to try next:")
-    for line in what_next(options.topology, pipeline is not None):
-        say(f"  {line}")
 
 
 def elapsed(began: float) -> str:
     return f"{time.monotonic() - began:.1f} s"
 
 
-def what_next(topology: str, with_spark: bool) -> list[str]:
+def what_next(topology: str, outcome: Outcome) -> list[str]:
     where = "" if topology == DEFAULT else f" -t {topology}"
+    services = outcome.services
+    asking = (
+        [
+            f"kelek worker run {demo_services.EXAMPLE} &",
+            f"kelek call {demo_services.SERVICE} {services.key}",
+        ]
+        if services and not where
+        else []
+    )
     return [
         ". .venv/bin/activate",
         f"supervisor start {topology} --detach",
@@ -276,7 +319,8 @@ def what_next(topology: str, with_spark: bool) -> list[str]:
         f"kelek log tail{where} -n 3",
         f"kelek log put{where} 'hello world'",
         f"kelek table scan 1{where} --prefix UA/2013-07-04",
-        *["python examples/pipeline/delays.py"] * (with_spark and not where),
+        *asking,
+        *["python examples/pipeline/delays.py"] * (outcome.pipeline is not None and not where),
         f"kelek shell{where} 1",
         f"supervisor stop {topology}",
     ]
@@ -294,7 +338,8 @@ def main(short: bool, flights: int | None, **options: Any) -> None:
 
     On the way the leader is killed, a snapshot is taken, a fourth node added, another one removed,
     and the disk of a third wiped. Then a table of the flights answers questions while the node that
-    is asked is killed. In the end Spark joins them with weather and planes and writes how late they
+    is asked is killed, and two workers offer a service that answers from it while one of them is
+    killed. In the end Spark joins them with weather and planes and writes how late they
     leave into another table; where Spark can't be had that is left out, and said.
     """
     run(Options(flights=flights or (SHORT_FLIGHTS if short else None), **options))

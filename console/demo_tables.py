@@ -115,8 +115,8 @@ class Tables:
         own = cluster.topology.own_nodes
         self.doors = {name: url for name in own if (url := nodes[name].zerodb.get("url"))}
         self.problems: list[str] = []
-        self._cluster = cluster
-        self._rows = rows_of(header, flights) if self.doors else []
+        self.cluster = cluster
+        self.rows = rows_of(header, flights) if self.doors else []
         self._flights = flights
 
     def run(self) -> None:
@@ -126,16 +126,16 @@ class Tables:
             return
         with Table(self.doors.values(), TABLE, timeout_ms=STALL_MS) as table:
             self._load(table)
-            questions = questions_of(self._rows)
+            questions = questions_of(self.rows)
             self._answer(table, questions)
             self._ask_while_one_dies(table, questions)
             self._prove(table)
 
     def _load(self, table: Table) -> None:
-        count = len(self._rows)
+        count = len(self.rows)
         with step(f"{count:,} flights into table {TABLE}, by carrier and time") as told:
             began = time.monotonic()
-            table.put_many(self._rows)
+            table.put_many(self.rows)
             told.append(f"{count / (time.monotonic() - began):,.0f}/s")
 
     def _answer(self, table: Table, questions: Sequence[Question]) -> None:
@@ -153,7 +153,7 @@ class Tables:
         """Goes on until the node that was asked, and then killed, answers again."""
         url = table.server().url
         node = next(name for name, door in self.doors.items() if door == url)
-        processes = self._cluster.processes()
+        processes = self.cluster.processes()
         with step(f"SIGKILL to {node}, which answered") as told:
             kill_node(processes, node)
             asked, longest_s = 0, 0.0
@@ -165,7 +165,7 @@ class Tables:
                     longest_s = max(longest_s, time.monotonic() - began)
                     asked += 1
                 if time.monotonic() > until:
-                    fail(f"{url}: is not back within {BACK_S} s; see: {self._cluster.logs}")
+                    fail(f"{url}: is not back within {BACK_S} s; see: {self.cluster.logs}")
             told.append(f"until it is back {asked:,} answers by others, all of them right")
             told.append(f"the longest took {longest_s:.2f} s")
 
@@ -177,7 +177,7 @@ class Tables:
                 return False
 
     def _prove(self, table: Table) -> None:
-        with step(f"the table read back, {len(self._rows):,} rows, and hashed in the file's order"):
+        with step(f"the table read back, {len(self.rows):,} rows, and hashed in the file's order"):
             pairs = [pair for page in table.scan_pages() for pair in page]
             if log_hash(flights_of(pairs)) != log_hash(self._flights):
                 self.problems.append("the table does not hold each flight once")

@@ -120,12 +120,12 @@ class Shell:
                 return asking.rows_of(str(self.place / topology))
         raise AssertionError(f"{topology}: its supervisor does not answer")
 
-    def begin(self, command: str) -> subprocess.Popen[bytes]:
+    def begin(self, command: str, **variables: str) -> subprocess.Popen[bytes]:
         """Starts a command whose output is read as it comes; the caller ends it."""
         return subprocess.Popen(
             shlex.split(command),
             cwd=self.place,
-            env=self.environment,
+            env={**self.environment, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
@@ -135,12 +135,14 @@ class Shell:
 def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
     """A folder with the demo's topology on free ports; whatever was started there is stopped.
 
-    Its tables, nine processes more, are left out unless they are asked for.
+    Its tables and the broker, ten processes more, are left out unless they are asked for.
     """
     text = (ROOT / "topology.yaml").read_text(encoding="utf-8")
     if not tables:
-        text = re.sub(r"(?m)^    zerodb:\n(?:      .*\n)+|^zerodb:.*\n", "", text)
+        section = r"(?m)^    (?:zerodb|broker):\n(?:      .*\n)+|^(?:zerodb|broker):.*\n"
+        text = re.sub(section, "", text)
         assert "zerodb" not in text
+        assert "broker" not in text
     brokers = {f"127.0.0.1:{port}" for port in (7300, 7301)}  # Where pages add one.
     known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *brokers})
     ports = free_ports(len(known))

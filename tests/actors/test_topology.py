@@ -114,6 +114,10 @@ def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.nodes["n3"].broadcast_url == "tcp://127.0.0.1:7213"
     assert found.nodes["n1"].peer_url == "tcp://127.0.0.1:7221"
     assert found.nodes["n3"].zerodb["jobs_url"] == "tcp://127.0.0.1:7124"
+    assert found.nodes["n1"].broker == {
+        "clients_url": "tcp://127.0.0.1:7300",
+        "workers_url": "tcp://127.0.0.1:7301",
+    }
     assert found.data_dir == ROOT / "var" / "demo"
 
 

@@ -15,22 +15,22 @@ from click.testing import CliRunner
 
 from kelek.actors import topology as topologies
 from kelek.clients.table import Table
-from kelek.console import demo, demo_pipeline, demo_tables
+from kelek.console import demo, demo_pipeline, demo_services, demo_tables
 from kelek.console.demo_cluster import Cluster, is_free, wipe
 from kelek.console.endings import Ending
 from kelek.console.flights import Flights, log_hash, read_flights
 from kelek.tests.clients.table_world import Cluster as Servers
 
 FLIGHTS = 4000
+TABLES = "127.0.0.1:7100"
 
 
 def write_flights(path: Path, count: int = FLIGHTS) -> Path:
     """Of a handful of carriers, some minutes apart."""
-    lines = ["year,month,day,hour,minute,carrier,flight"]
+    lines = ["year,month,day,hour,minute,dep_delay,carrier,flight"]
     for n in range(count):
-        lines.append(
-            f"2013,{n % 12 + 1},{n % 28 + 1},{n % 24},{n % 60},{['UA', 'DL', 'AA'][n % 3]},{n}"
-        )
+        when = f"2013,{n % 12 + 1},{n % 28 + 1},{n % 24},{n % 60}"
+        lines.append(f"{when},{n % 100 - 10},{['UA', 'DL', 'AA'][n % 3]},{n}")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("flights.csv", "\n".join(lines) + "\n")
     return path
@@ -39,8 +39,9 @@ def write_flights(path: Path, count: int = FLIGHTS) -> Path:
 def test_flights_are_the_lines_without_the_header(tmp_path: Path) -> None:
     header, flights = read_flights(write_flights(tmp_path / "f.zip", 2))
     assert header.startswith(b"year,")
-    assert flights == [b"2013,1,1,0,0,UA,0", b"2013,2,2,1,1,DL,1"]
-    expected = b"".join(b"\x11\0\0\0" + flight for flight in flights)
+    assert flights == [b"2013,1,1,0,0,-10,UA,0", b"2013,2,2,1,1,-9,DL,1"]
+    first, second = flights
+    expected = b"\x15\0\0\0" + first + b"\x14\0\0\0" + second
     assert log_hash(flights) == hashlib.sha256(expected).hexdigest()
 
 
@@ -174,6 +175,60 @@ def test_a_pipeline_that_can_not_be_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert "nowhere.py is not there" in demo_pipeline.why_not(DOORS, DELAYS[0])
 
 
+SERVED = b"year,month,day,dep_time,sched_dep_time,dep_delay,carrier"
+PAIRS = [(b"UA/1", b"2013,1,1,517,515,2,UA"), (b"UA/2", b"2013,1,1,NA,520,NA,UA")]
+
+
+def served(tmp_path: Path, broker: str = "") -> demo_services.Services:
+    """The chapter of a topology that is never started."""
+    path = tmp_path / "t.yaml"
+    path.write_text(
+        f"cluster: c\ndata: .\nnodes: {{n1: {{{broker} url: 'ipc:///u', peer_url: 'ipc:///p'}}}}\n"
+    )
+    tables: Any = SimpleNamespace(rows=PAIRS, doors=DOORS)
+    return demo_services.Services(topologies.load(str(path)), tables)
+
+
+BROKER = "broker: {clients_url: 'ipc:///no-one', workers_url: 'ipc:///no-one'},"
+
+
+def test_a_service_that_can_not_be_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why_not, topology = demo_services.why_not, served(tmp_path, BROKER).topology
+    assert why_not(topology, DOORS, SERVED) == ""
+    assert "has a broker" in why_not(served(tmp_path).topology, DOORS, SERVED)
+    assert "has a door to tables" in why_not(topology, {}, SERVED)
+    assert "dep_delay is not column 6" in why_not(topology, DOORS, SERVED.replace(b"year,", b""))
+    monkeypatch.setattr(demo_services, "EXAMPLE", "examples.nothing:here")
+    assert "in a clone of the repository" in why_not(topology, DOORS, SERVED)
+
+
+@pytest.mark.parametrize(
+    ("answers", "counters", "wrong"),
+    [
+        ([b"2", b"NA"], {"brokers": 1}, []),
+        ([b"2", b"7"], {"brokers": 1}, ["1 answers of flights.delay are wrong: b'UA/2' b'7'"]),
+        ([b"2", b"NA"], {"brokers": 1, "strays": 3}, ["3 answers of flights.delay came twice"]),
+        ([b"2", b"NA"], {"brokers": 2, "strays": 3}, []),  # Asked twice, over two connections.
+    ],
+)
+def test_what_a_service_answers_is_compared_with_the_file(
+    answers: list[bytes], counters: dict[str, int], wrong: list[str], tmp_path: Path
+) -> None:
+    services = served(tmp_path)
+    services.check(answers, counters)
+    assert services.problems == wrong
+
+
+def test_workers_that_end_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_services, "EXAMPLE", "examples.flight_delays:nothing")
+    monkeypatch.setattr(demo_services.Services, "_known", lambda self, broker: 0)
+    with pytest.raises(Ending, match=r"2 workers are not there; see .*services\.log"):
+        served(tmp_path, BROKER).run()
+    assert "has no nothing" in (tmp_path / "services.log").read_text()
+
+
 def test_a_pipeline_that_fails_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +294,18 @@ def test_waits_for_the_last_node() -> None:
     ]
 
 
+def ask(shell: Any, work: str, call: str) -> None:
+    """What the demo says about its service is to be tried."""
+    worker = shell.begin(work.removesuffix("&"), FLIGHTS_URLS=f"tcp://{shell.addresses[TABLES]}")
+    try:
+        assert re.fullmatch(r"-?\d+\n", shell.ok(f"{call} --timeout 60"))
+    finally:
+        worker.terminate()
+        said, _ = worker.communicate()
+    assert worker.returncode == 0
+    assert said.decode().endswith("ended service=flights.delay answered=1 failed=0\n")
+
+
 @pytest.mark.tables
 def test_demo_on_a_cluster(shell: Any) -> None:
     write_flights(shell.place / "f.zip")
@@ -249,6 +316,7 @@ def test_demo_on_a_cluster(shell: Any) -> None:
     assert "SIGKILL to the leader's whole node" in shown
     assert shown.count(log_hash(read_flights(shell.place / "f.zip").lines)) == 5
     assert re.search(r"each flight once, in order +yes", shown)
+    assert re.search(r"each answered once, right +yes", shown)
     assert re.search(r"the pipeline in Spark +left out", shown)
     for step in (
         r"a snapshot on each node, of \d\.\d MB up to entry \d",
@@ -262,6 +330,9 @@ def test_demo_on_a_cluster(shell: Any) -> None:
         r"flights of \w\w",
         r"SIGKILL to n\d, which answered, until it is back [\d,]+ answers",
         "the same hash of the table on n1, n2, n3",
+        "2 workers started",
+        r"3,000 calls, 64 at once, [\d,]+/s, SIGKILL to worker \d+ among them",
+        r"each answered, once, with the minutes of the CSV, [\d,]+ by the other worker",
     ):
         assert re.search(rf"^ +\d+\.\d\d s  {step}", shown, re.M), step
     assert "wiping" in shown
@@ -269,6 +340,7 @@ def test_demo_on_a_cluster(shell: Any) -> None:
     members = json.loads(shell.ok("kelek log members list -o json"))["members"]
     assert sorted(members) == ["n1", "n2", "n3"], "as the topology says"
     assert shell.ok("kelek table count 1") == "4000\n"
+    ask(shell, *re.findall(r"kelek (?:worker run|call) .*", shown))
     done = shell.run(command)
     assert done.returncode == 2
     assert "runs already" in done.stderr

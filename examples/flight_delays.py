@@ -1,0 +1,25 @@
+"""A service that answers from the tables: any number of workers may offer it, anywhere.
+
+./demo leaves the flights in table 1, and calls this while it kills a worker.
+
+    kelek worker run examples.flight_delays:delay
+    kelek call flights.delay UA/2013-01-01T05:15/1545/000001
+"""
+
+import os
+
+import kelek
+
+URLS = "tcp://127.0.0.1:7100,tcp://127.0.0.1:7110,tcp://127.0.0.1:7120"
+DEP_DELAY = 5  # Of the columns of a line.
+
+flights = kelek.AsyncTable(os.environ.get("FLIGHTS_URLS", URLS), 1)
+
+
+@kelek.service("flights.delay", concurrency=64)
+async def delay(key: kelek.Body) -> bytes:
+    """How many minutes late a flight left; NA: it never did."""
+    line = await flights.get(key)  # What waits at the same time travels together.
+    if line is None:
+        raise kelek.ServiceFailed(404, f"there is no flight {key.decode(errors='replace')}")
+    return line.split(b",")[DEP_DELAY]
