@@ -114,6 +114,7 @@ class SocketOptions(NamedTuple):
     reconnect_ms: tuple[int, int] = RECONNECT_PIPE_MS
     routing_id: bytes = b""
     topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
+    addressed: bool = False  # listen(): what arrives has its sender's address as a second frame.
 
 
 class _Stopped(Exception):
@@ -272,6 +273,7 @@ class Loop:
             message_bytes_max=options.message_bytes_max,
             message_frames_max=options.message_frames_max,
             arena_bytes=arena_bytes,
+            addressed=options.addressed,
         )
 
         def on_readable() -> None:

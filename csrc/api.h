@@ -276,6 +276,7 @@ struct klk_drain {
     uint32_t frames_need;
     int32_t held;                /* message holds a frame that arena had no room for */
     int32_t discarding;          /* the rest of a message over a limit is still to come */
+    int32_t addressed;           /* behind a message's first frame put one with its address */
     uint64_t dropped;            /* messages over a limit */
 };
 

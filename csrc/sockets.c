@@ -22,6 +22,7 @@ static struct {
     int (*msg_more)(const void *);
     void *(*msg_data)(void *);
     size_t (*msg_size)(const void *);
+    const char *(*msg_gets)(const void *, const char *);
     int (*send)(void *, const void *, size_t, int);
     int (*getsockopt)(void *, int, void *, size_t *);
     int (*error)(void);
@@ -46,6 +47,7 @@ int klk_sockets_bind(const char *path, int *version) {
                 symbol_find(object, "zmq_msg_more", &zmq.msg_more) &&
                 symbol_find(object, "zmq_msg_data", &zmq.msg_data) &&
                 symbol_find(object, "zmq_msg_size", &zmq.msg_size) &&
+                symbol_find(object, "zmq_msg_gets", &zmq.msg_gets) &&
                 symbol_find(object, "zmq_send", &zmq.send) &&
                 symbol_find(object, "zmq_getsockopt", &zmq.getsockopt) &&
                 symbol_find(object, "zmq_errno", &zmq.error) &&
@@ -82,31 +84,42 @@ static void drain_shift(struct klk_messages *in) {
     in->messages = 0;
 }
 
+/* The address that the held frame's connection comes from, or nothing. */
+static const char *drain_address(const struct klk_drain *drain, size_t *size) {
+    const char *address = zmq.msg_gets(drain->message, "Peer-Address");
+    *size = address ? strlen(address) : 0;
+    return address;
+}
+
 /* Puts the held frame into the arena, or throws it away as part of a message over a limit. */
 static int drain_place(struct klk_drain *drain) {
     struct klk_messages *in = drain->arena;
-    size_t size = zmq.msg_size(drain->message);
+    size_t size = zmq.msg_size(drain->message), address_size = 0;
+    const char *address = NULL;
     int more = zmq.msg_more(drain->message);
     if (drain->discarding) {
         drain->discarding = more;
         return KLK_OK;
     }
     uint32_t first = in->firsts[in->messages];
-    uint64_t bytes = (uint64_t)klk_messages_bytes(in) - in->offsets[first] + size;
-    uint32_t frames = in->frames - first + 1;
+    uint32_t added = drain->addressed && in->frames == first ? 2 : 1;
+    if (added == 2) address = drain_address(drain, &address_size);
+    uint64_t bytes = (uint64_t)klk_messages_bytes(in) - in->offsets[first] + size + address_size;
+    uint32_t frames = in->frames - first + added;
     if (bytes > drain->message_bytes_max || frames > drain->message_frames_max) {
         in->frames = first;
         drain->discarding = more;
         drain->dropped++;
         return KLK_OK;
     }
-    if (!klk_messages_fit(in, size, 1)) {
+    if (!klk_messages_fit(in, size + address_size, added)) {
         if (in->messages) return KLK_MORE;
         drain->bytes_need = (uint32_t)bytes;
         drain->frames_need = frames;
         return KLK_ESPACE;
     }
     klk_messages_frame(in, zmq.msg_data(drain->message), (uint32_t)size);
+    if (added == 2) klk_messages_frame(in, address, (uint32_t)address_size);
     if (!more) klk_messages_end(in);
     return KLK_OK;
 }

@@ -479,6 +479,8 @@ class Drain:
 
     Messages over message_bytes_max (all frames together) or message_frames_max are thrown away and
     counted in `dropped`. `more` tells that take() ended early: call it again before polling.
+    With `addressed` each message gets a second frame behind its first one: the address that its
+    connection comes from, as libzmq tells it; empty where there is none.
     """
 
     def __init__(
@@ -489,6 +491,7 @@ class Drain:
         message_frames_max: int = 1 << 16,
         arena_bytes: int = 1 << 22,
         frames: int = 1 << 14,
+        addressed: bool = False,
     ) -> None:
         if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
             raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
@@ -501,6 +504,7 @@ class Drain:
         self._drain.message_bytes_max = message_bytes_max
         self._drain.message_frames_max = message_frames_max
         self._drain.arena = self._arena._struct
+        self._drain.addressed = addressed
         if backend() == "c":
             if lib.klk_drain_open(self._drain) != lib.KLK_OK:
                 raise _os_error("zmq_msg_init")
@@ -578,13 +582,26 @@ class Drain:
         return self._arena
 
     def _receive_pyzmq(self) -> None:
-        frames = self._open.socket.recv_multipart(_DONTWAIT)
+        frames = self._receive_frames_pyzmq()
         size = sum(map(len, frames))
         limits = self._drain
         if size > limits.message_bytes_max or len(frames) > limits.message_frames_max:
             limits.dropped += 1
         else:
             self._arena._add(frames)
+
+    def _receive_frames_pyzmq(self) -> list[bytes]:
+        if not self._drain.addressed:
+            return self._open.socket.recv_multipart(_DONTWAIT)
+        from zmq import ZMQError
+
+        found = self._open.socket.recv_multipart(_DONTWAIT, copy=False)
+        try:
+            address = str(found[0].get("Peer-Address")).encode()
+        except ZMQError:
+            address = b""
+        first, *others = (frame.bytes for frame in found)
+        return [first, address, *others]
 
 
 _opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], _Open]" = weakref.WeakKeyDictionary()

@@ -48,6 +48,7 @@ int zmq_msg_recv(struct fake_message *message, void *socket, int flags);
 int zmq_msg_more(const struct fake_message *message);
 void *zmq_msg_data(struct fake_message *message);
 size_t zmq_msg_size(const struct fake_message *message);
+const char *zmq_msg_gets(const struct fake_message *message, const char *name);
 int zmq_send(void *socket, const void *data, size_t size, int flags);
 int zmq_errno(void);
 int zmq_getsockopt(void *socket, int option, void *value, size_t *size);
@@ -105,6 +106,13 @@ int zmq_msg_recv(struct fake_message *message, void *socket, int flags) {
 int zmq_msg_more(const struct fake_message *message) { return message->more; }
 void *zmq_msg_data(struct fake_message *message) { return message->data; }
 size_t zmq_msg_size(const struct fake_message *message) { return message->size; }
+
+static const char *peer_address; /* Of every connection. */
+
+const char *zmq_msg_gets(const struct fake_message *message, const char *name) {
+    CHECK(message->data && strcmp(name, "Peer-Address") == 0);
+    return peer_address;
+}
 
 int zmq_send(void *socket, const void *data, size_t size, int flags) {
     CHECK(socket == steps && (flags & 1));
@@ -252,6 +260,33 @@ static void test_errors_come_after_what_there_is(void) {
     messages_free(&arena);
 }
 
+/* The address stands behind the first frame, and counts for the limits as any other. */
+static void test_addresses(const char *address, uint32_t frames_max, uint32_t bytes_max) {
+    uint32_t size = address ? (uint32_t)strlen(address) : 0;
+    struct klk_messages arena = messages_new(1, 1);
+    struct klk_drain drain = {.arena = &arena,
+                              .message_bytes_max = bytes_max,
+                              .message_frames_max = frames_max,
+                              .addressed = 1};
+    int fits = frames_max >= 3 && bytes_max >= 5 + size, result, fresh = 1;
+    CHECK(klk_drain_open(&drain) == KLK_OK);
+    peer_address = address;
+    step_next = step_count = 0;
+    steps[step_count++] = (struct step){.size = 3, .more = 1};
+    steps[step_count++] = (struct step){.size = 2};
+    while ((result = klk_drain_take(&drain, steps, fresh)) == KLK_ESPACE) {
+        messages_grow(&arena, drain.bytes_need, drain.frames_need);
+        fresh = 0;
+    }
+    CHECK(result == KLK_OK && arena.messages == (uint32_t)fits && drain.dropped == !fits);
+    if (fits) {
+        CHECK(arena.frames == 3 && arena.offsets[1] == 3 && arena.offsets[2] == 3 + size);
+        CHECK(!size || memcmp(arena.bytes + 3, address, size) == 0);
+    }
+    klk_drain_close(&drain);
+    messages_free(&arena);
+}
+
 static void test_send(int mode, int error, uint32_t position_after, int result_after) {
     struct klk_messages out = messages_new(8, 8);
     uint32_t position = 0, dropped = 0;
@@ -341,6 +376,10 @@ int main(void) {
     CHECK(klk_sockets_bind(NULL, &version) == KLK_OK && version == 40305);
     for (unsigned seed = 0; seed < 300; seed++) test_random_streams(seed);
     test_errors_come_after_what_there_is();
+    test_addresses("10.1.2.3", 9, 100);
+    test_addresses("10.1.2.3", 2, 100);
+    test_addresses("10.1.2.3", 9, 12);
+    test_addresses(NULL, 9, 100);
     test_send(KLK_DROP, EAGAIN, 3, KLK_OK);
     test_send(KLK_DROP, EHOSTUNREACH, 3, KLK_OK);
     test_send(KLK_KEEP, EHOSTUNREACH, 3, KLK_OK);

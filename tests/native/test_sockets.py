@@ -72,6 +72,25 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     assert drain.dropped == 0
 
 
+def test_a_router_tells_where_its_messages_come_from(context: zmq.Context[Socket]) -> None:
+    """A frame behind the routing id: the address, or nothing where there is none."""
+    router, over_tcp, within = (
+        context.socket(kind) for kind in (zmq.ROUTER, zmq.DEALER, zmq.DEALER)
+    )
+    port = router.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=30_000)
+    router.bind("inproc://addressed")
+    over_tcp.routing_id, within.routing_id = b"tcp", b"inproc"
+    over_tcp.connect(f"tcp://127.0.0.1:{port}")
+    within.connect("inproc://addressed")
+    drain = native.Drain(router, message_bytes_max=1 << 20, addressed=True)
+    over_tcp.send_multipart([b"a", b"b"])
+    assert take(drain, router, 1) == [[b"tcp", b"127.0.0.1", b"a", b"b"]]
+    within.send(b"c")
+    assert take(drain, router, 1) == [[b"inproc", b"", b"c"]]
+    for socket in (router, over_tcp, within):
+        socket.close(linger=0)
+
+
 def test_nothing_waits(pair: Pair) -> None:
     bound, _ = pair(zmq.PULL, zmq.PUSH)
     drain = native.Drain(bound, message_bytes_max=100)
