@@ -1,0 +1,62 @@
+"""The beacon, 22 octets of UDP, and how nodes of kelek know each other by their UUIDs."""
+
+from typing import NamedTuple
+
+from ...native import crc32c
+from .errors import Malformed
+from .values import UUID_BYTES, Reason
+
+HEADER = b"ZRE\x01"  # The text: the letters Z, R, E, then the beacon's version, 01.
+BEACON_BYTES = len(HEADER) + UUID_BYTES + 2
+_MARKED = UUID_BYTES - 2
+
+
+class Beacon(NamedTuple):
+    """Who says it is here, and at which port; port 0 is a goodbye (v2)."""
+
+    uuid: bytes
+    port: int
+
+
+def encode_beacon(beacon: Beacon) -> bytes:
+    """A beacon (the text, "Node Discovery").
+
+    octets   0-3     `ZRE`, 01
+             4-19    the sender's UUID
+             20-21   its mailbox's port, big-endian
+    """
+    assert len(beacon.uuid) == UUID_BYTES
+    return HEADER + beacon.uuid + beacon.port.to_bytes(2)
+
+
+def decode_beacon(data: bytes) -> Beacon:
+    """The beacon in a datagram, whose port may be 0: the caller knows whether that is a goodbye.
+
+    The text: a valid beacon has a recognized header and a body of the right size; an invalid one
+    SHALL be discarded silently. Malformed has the reason that is counted.
+    """
+    if data[:4] != HEADER[: len(data[:4])] or len(data) < 3:
+        raise Malformed(Reason.SIGNATURE, "a datagram that is no beacon")
+    if len(data) != BEACON_BYTES:
+        raise Malformed(Reason.SHORT, f"a beacon has {BEACON_BYTES} octets, got {len(data)}")
+    uuid = data[4:20]
+    if uuid[0] == 0:  # libzmq refuses such a routing id: a v1 node of it could never connect.
+        raise Malformed(Reason.ROUTING_ID, "a UUID that begins with 00")
+    return Beacon(uuid, int.from_bytes(data[20:]))
+
+
+def own_uuid(random: bytes) -> bytes:
+    """A UUID by which nodes of kelek know each other: octets 14-15 are the low 16 bits of the
+    CRC32C of octets 0-13.
+
+    random   14 octets; a first one of 00 becomes 01, for libzmq refuses such a routing id
+    """
+    assert len(random) == _MARKED
+    head = random if random[0] else b"\x01" + random[1:]
+    return head + (crc32c(head) & 0xFFFF).to_bytes(2)
+
+
+def is_own_uuid(uuid: bytes) -> bool:
+    """Whether this is a UUID of own_uuid(); one of anybody else's is, once in 65,536 times, and is
+    then greeted in our version without the wait: no more."""
+    return uuid[_MARKED:] == (crc32c(uuid[:_MARKED]) & 0xFFFF).to_bytes(2)

@@ -1,0 +1,32 @@
+"""How many new peers a source may bring: a bucket for each address, few of them kept."""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+SOURCES_MAX = 1024
+
+
+class Rate(NamedTuple):
+    """At first `burst`, then so many a second."""
+
+    burst: int = 256
+    per_s: int = 100
+
+
+RATE = Rate()
+
+
+class Limiter:
+    """Says whether a source may bring one more. Times are monotonic milliseconds."""
+
+    def __init__(self, rate: Rate = RATE) -> None:
+        self._rate = rate
+        self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # Left, as of when.
+
+    def allows(self, source: str, now_ms: int) -> bool:
+        left, then_ms = self._sources.pop(source, (float(self._rate.burst), now_ms))
+        left = min(left + (now_ms - then_ms) * self._rate.per_s / 1000, self._rate.burst)
+        self._sources[source] = max(left - 1, 0.0) if left >= 1 else left, now_ms
+        if len(self._sources) > SOURCES_MAX:
+            self._sources.popitem(last=False)  # Who was quiet longest has most left anyway.
+        return left >= 1

@@ -1,0 +1,646 @@
+"""A ZRE node without sockets: who its peers are, who is in which group, what is said to whom.
+
+The owner hands in datagrams and messages, does what ready() returns, and tells whom it could not
+send to. Any number of nodes live in one process: there is no state but a node's own. Rules marked
+"text" are RFC 20's, "decisions" ours (docs/protocols/zre.md).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import NamedTuple
+
+from ...native import Arena, Frames
+from ..errors import LocalProtocolError
+from . import codec, values
+from .beacon import Beacon, decode_beacon, encode_beacon
+from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
+from .election import leader_of
+from .errors import Malformed
+from .limiter import RATE, Limiter, Rate
+from .peers import Event, EventKind, Peer, PeerInfo, Peers
+from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, TIMES, Times, Version
+
+UNREADY_PART = 4  # Peers that have not greeted us fill a fourth of the table at most.
+
+
+class NodeSetup(NamedTuple):
+    """What a node is told at its start."""
+
+    uuid: bytes  # beacon.own_uuid()
+    address: str  # Its own, as it says in HELLO: numeric.
+    port: int  # Of its mailbox.
+    name: str = ""
+    headers: dict[str, str] = {}
+    greeting: Version = Version.V2  # Of nodes that say nothing themselves.
+    goodbye: bool = True  # Whether to say it by a beacon of port 0, which v1 has not.
+    beacons: bool = True  # Whether to send any.
+    static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
+    subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Where a HELLO may say that it is.
+    peers_max: int = values.PEERS_MAX
+    rate: Rate = RATE  # Of new peers from one address.
+    times: Times = TIMES
+
+
+class Connect(NamedTuple):
+    """Make a DEALER of that routing id, connected to the endpoint: the peer's `number`."""
+
+    number: int
+    endpoint: str
+    routing_id: bytes
+
+
+class Disconnect(NamedTuple):
+    """Close that DEALER; what it has not sent is dropped."""
+
+    number: int
+
+
+class Ready(NamedTuple):
+    """What the owner is to do, in this order."""
+
+    actions: list[Connect | Disconnect]
+    sends: list[tuple[int, Frames]]  # What is left in one of them: on_full().
+    beacons: list[bytes]  # Datagrams to broadcast.
+    events: list[Event]
+
+
+class Node:
+    """Takes in what arrives, then acts once in ready(). Times are monotonic milliseconds."""
+
+    def __init__(self, setup: NodeSetup, now_ms: int) -> None:
+        """LocalProtocolError: a name, header or endpoint that can't be said, an unfit UUID."""
+        self.setup = setup
+        self.counters: Counter[str] = Counter()
+        self.groups: set[str] = set()  # Its own.
+        self._status = 0
+        self._peers = Peers()
+        self._limiter = Limiter(setup.rate)
+        self._actions: list[Connect | Disconnect] = []
+        self._sending: dict[int, Peer] = {}
+        self._beacons: list[bytes] = []
+        self._events: list[Event] = []
+        self._elected: dict[str, bytes | None] = {}
+        self._beacon_ms = now_ms if setup.beacons else None
+        self._beaconed_ms = now_ms - ANSWER_BEACON_MS
+        self._check_ms = now_ms
+        self._stopped = False
+        if len(setup.uuid) != values.UUID_BYTES or not setup.uuid[0]:
+            raise LocalProtocolError("a UUID has 16 octets, and the first is not 00")
+        for version in Version:
+            codec.encode(1, self._hello(version), version)
+        try:
+            codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
+            self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
+        except Malformed as error:
+            raise LocalProtocolError(f"an address of ours, or a static peer's: {error}") from error
+        for place in self._static:
+            self._add_static(place, now_ms)
+
+    # ---- what the user wants ----
+
+    @property
+    def uuid(self) -> bytes:
+        return self.setup.uuid
+
+    @property
+    def peers(self) -> dict[bytes, PeerInfo]:
+        """Those that have greeted us, by UUID."""
+        return {
+            peer.uuid: peer.info
+            for peer in self._peers
+            if peer.ready and peer.uuid is not None and peer.info is not None
+        }
+
+    @property
+    def peer_groups(self) -> dict[str, list[PeerInfo]]:
+        """Who else is in which group."""
+        return {
+            group: [peer.info for peer in members.values() if peer.info is not None]
+            for group, members in self._peers.groups.items()
+        }
+
+    # Text: a node that joins a group SHALL broadcast a JOIN to all its peers, with the status that
+    # holds after joining; LEAVE likewise.
+    def join(self, group: str) -> None:
+        """Joins a group; nothing when it is in it. LocalProtocolError: no name of a group."""
+        if not 0 < len(group.encode()) <= values.STRING_BYTES_MAX:
+            raise LocalProtocolError(f"a group's name has 1 to {values.STRING_BYTES_MAX} octets")
+        if group in self.groups:
+            return
+        if len(self.groups) == values.COUNT_V1_MAX:
+            raise LocalProtocolError(f"a node is in {values.COUNT_V1_MAX} groups at most")
+        self.groups.add(group)
+        self._status = (self._status + 1) % STATUSES
+        self._say_all(Join(group, self._status))
+        self._elect(group)
+
+    def leave(self, group: str) -> None:
+        """Leaves a group; nothing when it is not in it."""
+        if group not in self.groups:
+            return
+        self.groups.remove(group)
+        self._status = (self._status + 1) % STATUSES
+        self._say_all(Leave(group, self._status))
+        self._elect(group)
+
+    def whisper(self, uuid: bytes, content: list[bytes]) -> bool:
+        """Sends content, one frame or more (a v1 peer takes one), to a peer. False: it is not
+        there. LocalProtocolError: the peer's version can't say it."""
+        peer = self._peers.uuids.get(uuid)
+        if peer is None or peer.version_out is None:
+            return False
+        self._say(peer, Whisper(content))
+        return True
+
+    def shout(self, group: str, content: list[bytes]) -> int:
+        """Sends content to all others in a group; returns how many they are. Of more frames than
+        one v1 peers get nothing, and are counted."""
+        members = list(self._peers.groups.get(group, {}).values())
+        count = 0
+        for peer in members:
+            if peer.version_out is Version.V1 and len(content) != 1:
+                self.counters["v1_not_shouted"] += 1
+                continue
+            self._say(peer, Shout(group, content))
+            count += 1
+        return count
+
+    def elect(self, group: str) -> None:
+        """Has LEADER events come of this group, and leader() answer."""
+        if group not in self._elected:
+            self._elected[group] = None
+            self._elect(group)
+
+    def leader(self, group: str) -> bytes | None:
+        """The UUID of the group's leader, which may be this node's own; None: it has none, or
+        elect() was not called."""
+        return self._elected.get(group)
+
+    def stop(self) -> None:
+        """Says goodbye; after one more ready() nothing more is said."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self.setup.beacons and self.setup.goodbye:
+            self._beacons.append(encode_beacon(Beacon(self.uuid, 0)))
+        for peer in list(self._peers):
+            self._remove(peer)
+
+    # ---- beacons ----
+
+    def on_beacon(self, data: bytes, source: str, now_ms: int) -> None:
+        """A datagram; source is the numeric address that it came from."""
+        try:
+            beacon = decode_beacon(data)
+        except Malformed as error:
+            self.counters[f"beacon_{error.reason.value}"] += 1  # Text: discarded silently.
+            return
+        self.hear(beacon, source, now_ms)
+
+    def hear(self, beacon: Beacon, source: str, now_ms: int) -> None:
+        """A beacon, for owners of many nodes, who decode it once for all."""
+        if self._stopped:
+            return
+        if beacon.uuid == self.uuid:
+            self.counters["beacon_own"] += 1  # Text: SHALL discard beacons from itself.
+            return
+        peer = self._peers.uuids.get(beacon.uuid)
+        if beacon.port == 0:
+            self._on_goodbye(peer, source)
+        elif peer is None:
+            self._on_new_beacon(beacon, source, now_ms)
+        elif (source, beacon.port) == (peer.address, peer.port):
+            if peer.ready:
+                self._on_life(peer, now_ms)
+        else:
+            self.counters["beacon_other_place"] += 1  # Forged, or moved: then the old one dies.
+
+    def _on_goodbye(self, peer: Peer | None, source: str) -> None:
+        """Text: a beacon of port 0 is invalid; decisions: it ends a known v2 peer."""
+        if peer is None or peer.version is not Version.V2 or source != peer.address:
+            self.counters["beacon_port"] += 1
+            return
+        self.counters["goodbyes"] += 1
+        self._remove(peer)
+
+    # Text: a beacon of a node that is not known SHALL be considered a new peer.
+    def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int) -> None:
+        if not self._has_room(now_ms, None) or not self._limiter.allows(source, now_ms):
+            self.counters["beacon_refused"] += 1
+            return
+        # Decisions: connect only to the datagram's own source address.
+        peer = self._peers.add(beacon.uuid, (source, beacon.port), now_ms)
+        if peer.own:
+            self._greet(peer, self.setup.greeting, now_ms)
+        else:
+            # Decisions: a greeting in the wrong version upsets old nodes, so they go first.
+            peer.greet_ms = now_ms + self.setup.times.greet_wait_ms
+            self._check_ms = min(self._check_ms, peer.greet_ms)
+        if self._beacon_ms is not None:  # Decisions: one at once when a new peer is heard.
+            self._beacon_ms = min(self._beacon_ms, self._beaconed_ms + ANSWER_BEACON_MS)
+
+    def _has_room(self, now_ms: int, greeting: Hello | None) -> bool:
+        """Whether the table takes one more; who greets us may displace one that has not."""
+        setup = self.setup
+        if greeting is None:
+            most = max(1, setup.peers_max // UNREADY_PART)
+            return len(self._peers) < setup.peers_max and self._peers.unready < most
+        if len(self._peers) < setup.peers_max:
+            return True
+        waiting = (peer for peer in self._peers if not peer.ready and not peer.static)
+        oldest = next(waiting, None)
+        if oldest is None:
+            return False
+        self.counters["displaced"] += 1
+        self._remove(oldest)
+        return True
+
+    # ---- messages ----
+
+    def on_messages(self, messages: Arena, now_ms: int) -> None:
+        """Messages of the mailbox: [routing id][the sender's address][frames ..]."""
+        for routing_id, source, *frames in messages.messages():
+            self.on_message(routing_id, source, frames, now_ms)
+
+    def on_message(
+        self, routing_id: bytes, source: bytes, frames: Sequence[bytes], now_ms: int
+    ) -> None:
+        """One message; source is the numeric address of its connection, empty when unknown."""
+        if self._stopped:
+            return
+        try:
+            uuid, version = codec.identify(routing_id)
+            sequence, command = codec.decode(frames, version)
+            if isinstance(command, Hello):
+                self._on_hello(_Greeting(uuid, version, sequence, command, source), now_ms)
+                return
+        except Malformed as error:
+            self.counters[f"message_{error.reason.value}"] += 1  # Text: discarded silently.
+            return
+        peer = self._peers.uuids.get(uuid)
+        if peer is None or not peer.ready or peer.version is not version:
+            # Text: SHALL silently ignore any commands that precede a HELLO command.
+            self.counters["before_hello"] += 1
+        elif self._in_sequence(peer, sequence):
+            self._on_life(peer, now_ms)
+            self._on_command(peer, command, now_ms)
+
+    def _in_sequence(self, peer: Peer, sequence: int) -> bool:
+        """Whether nothing was lost before this. Decisions: in v2 a gap disconnects the peer; in v1
+        it is counted, nothing more."""
+        want = (peer.want_sequence + 1) % SEQUENCES
+        peer.want_sequence = sequence
+        if sequence == want or (want == SEQUENCES - 1 and sequence == 0):  # pyre leaves 65535 out.
+            return True
+        self.counters["gaps"] += 1
+        if peer.version is Version.V1:
+            return True
+        self._remove(peer)
+        return False
+
+    def _on_command(self, peer: Peer, command: Command, now_ms: int) -> None:
+        match command:
+            case Whisper(content):
+                self._tell(EventKind.WHISPER, peer, "", content)
+            case Shout(group, content):
+                if group in self.groups:
+                    self._tell(EventKind.SHOUT, peer, group, content)
+                else:
+                    self.counters["shouts_elsewhere"] += 1
+            case Join(group, status):
+                self._on_join(peer, group)
+                self._check_status(peer, status, now_ms)
+            case Leave(group, status):
+                self._on_leave(peer, group)
+                self._check_status(peer, status, now_ms)
+            case Ping():
+                # Text: when a node receives a PING it SHALL reply with a PING-OK.
+                self._say(peer, PingOk())
+            case PingOk():
+                pass  # It lives: that is all.
+            case Unknown():
+                self.counters["unknown_commands"] += 1
+
+    def _on_join(self, peer: Peer, group: str) -> None:
+        if group in peer.groups:
+            return
+        if len(peer.groups) >= values.GROUPS_MAX:
+            self.counters["groups_refused"] += 1
+            return
+        self._peers.join(peer, group)
+        self._tell(EventKind.JOIN, peer, group)
+        self._elect(group)
+
+    def _on_leave(self, peer: Peer, group: str) -> None:
+        if group in peer.groups:
+            self._peers.leave(peer, group)
+            self._tell(EventKind.LEAVE, peer, group)
+            self._elect(group)
+
+    # Text: the status is incremented each time, and a peer MAY use this to assert the accuracy of
+    # its own group management information. Decisions: what differs is repaired by a new HELLO.
+    def _check_status(self, peer: Peer, status: int, now_ms: int) -> None:
+        peer.status = (peer.status + 1) % STATUSES
+        if status == peer.status:
+            return
+        peer.status = status
+        self.counters["status_gaps"] += 1
+        if now_ms >= peer.repair_ms and peer.version_out is not None:
+            peer.repair_ms = now_ms + self.setup.times.evasive_ms
+            self._greet(peer, peer.version_out, now_ms)
+
+    # ---- greetings ----
+
+    def _on_hello(self, greeting: "_Greeting", now_ms: int) -> None:
+        """Text: only a HELLO opens a dialog, and whoever is not connected to its sender connects to
+        the endpoint that it names. Malformed: that is not where it comes from."""
+        uuid, hello = greeting.uuid, greeting.hello
+        place = hello.address, hello.port
+        if uuid == self.uuid:
+            self.counters["hello_own"] += 1
+            self._drop_static(place)
+            return
+        if not self._is_place_of(hello.address, greeting.source):
+            raise Malformed(values.Reason.ADDRESS, "a HELLO that names another address")
+        if greeting.version is Version.V2 and greeting.sequence != 1:
+            self.counters["hello_sequence"] += 1  # Decisions: in v2 a HELLO is 1.
+            return
+        peer = self._peer_of(greeting, now_ms)
+        if peer is None:
+            return
+        if peer.version is not None and peer.version is not greeting.version:
+            self.counters["version_changed"] += 1  # Decisions: it stays what it was.
+            return
+        for other in self._peers.at(place):
+            if other is not peer:  # One mailbox has one node: the other one was there before.
+                self._remove(other)
+        peer.version, peer.want_sequence = greeting.version, greeting.sequence
+        self._answer(peer, place, now_ms)
+        self._on_greeted(peer, hello, now_ms)
+
+    def _peer_of(self, greeting: "_Greeting", now_ms: int) -> Peer | None:
+        """The peer that greets: known, one of the static ones, or new; None: refused."""
+        uuid, hello = greeting.uuid, greeting.hello
+        place = hello.address, hello.port
+        peer = self._peers.uuids.get(uuid)
+        if peer is not None:
+            if peer.ready and hello.address != peer.address:
+                self.counters["hello_other_place"] += 1  # Somebody else with its UUID.
+                return None
+            return peer
+        for other in self._peers.at(place):
+            if other.uuid is None:
+                self._peers.name(other, uuid)
+                return other
+        if not self._limiter.allows(hello.address, now_ms) or not self._has_room(now_ms, hello):
+            self.counters["hello_refused"] += 1
+            return None
+        return self._peers.add(uuid, place, now_ms)
+
+    def _is_place_of(self, address: str, source: bytes) -> bool:
+        """Decisions: an address in a HELLO is the connection's own, or lies in a subnet of ours."""
+        named = _parsed(address)
+        if named is None:
+            return False
+        own = _parsed(source.decode("ascii", "replace")) == named
+        return own or any(named in subnet for subnet in self.setup.subnets)
+
+    def _answer(self, peer: Peer, place: tuple[str, int], now_ms: int) -> None:
+        """Greets who has not been greeted so, in the version that it spoke."""
+        assert peer.version is not None
+        moved = place != (peer.address, peer.port)
+        if moved:
+            self._peers.move(peer, place)
+        # A node of ours understands both: what two of them greet each other in may differ.
+        wrong = peer.version_out is not peer.version and not peer.own
+        if wrong or peer.version_out is None:
+            self._greet(peer, peer.version, now_ms)
+        elif moved or not peer.awaiting:  # What we did not ask for: it has forgotten us.
+            self._greet(peer, peer.version_out, now_ms)
+        peer.awaiting = False
+
+    def _on_greeted(self, peer: Peer, hello: Hello, now_ms: int) -> None:
+        """Takes over what a HELLO says."""
+        assert peer.uuid is not None
+        assert peer.version is not None
+        was_ready = peer.ready
+        self._peers.set_ready(peer)
+        peer.heard_ms, peer.silent = now_ms, 0
+        peer.info = PeerInfo(peer.uuid, hello.name, peer.endpoint, peer.version, hello.headers)
+        if not was_ready:
+            self._tell(EventKind.ENTER, peer)
+        for group in sorted(peer.groups.difference(hello.groups)):
+            self._on_leave(peer, group)
+        for group in hello.groups:
+            self._on_join(peer, group)
+        peer.status = hello.status
+
+    def _greet(self, peer: Peer, version: Version, now_ms: int) -> None:
+        """Text: SHALL start a dialog by sending HELLO as the first command on a connection."""
+        if peer.version_out is not None:
+            self._actions.append(Disconnect(peer.number))
+            peer.out.clear()
+        peer.version_out, peer.greet_ms = version, None
+        peer.awaiting, peer.asked_ms, peer.sent_sequence = True, now_ms, 0
+        # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
+        own_id = codec.routing_id(self.uuid, version)
+        self._actions.append(Connect(peer.number, peer.endpoint, own_id))
+        self._say(peer, self._hello(version))
+
+    def _hello(self, version: Version) -> Hello:
+        setup = self.setup
+        groups = tuple(sorted(self.groups))
+        headers = setup.headers
+        if version is Version.V1:  # It has no name; and what is too long for it is left out.
+            fit = values.STRING_BYTES_MAX - 1
+            headers = {k: v for k, v in headers.items() if len(k.encode() + v.encode()) <= fit}
+        return Hello(setup.address, setup.port, groups, self._status, setup.name, headers)
+
+    # ---- silence ----
+
+    def _on_life(self, peer: Peer, now_ms: int) -> None:
+        peer.heard_ms = now_ms
+        peer.silent = 0
+
+    def _check(self, now_ms: int) -> None:
+        """Looks at all peers' clocks; the next look comes when the first of them can be due."""
+        self._check_ms = now_ms + self.setup.times.evasive_ms
+        for peer in list(self._peers):
+            due_ms = self._check_peer(peer, now_ms)
+            self._check_ms = min(self._check_ms, due_ms)
+
+    def _check_peer(self, peer: Peer, now_ms: int) -> int:
+        """Does what is due; returns when it must be looked at again."""
+        times = self.setup.times
+        if peer.greet_ms is not None:
+            if now_ms < peer.greet_ms:
+                return peer.greet_ms
+            self._greet(peer, self.setup.greeting, now_ms)
+        if not peer.ready:
+            if not peer.static and now_ms >= peer.made_ms + times.silent_ms:
+                self.counters["never_greeted"] += 1
+                self._remove(peer)
+            elif now_ms >= peer.asked_ms + times.evasive_ms and peer.version_out is not None:
+                self._greet(peer, peer.version_out, now_ms)  # It may have missed it.
+            return now_ms + times.evasive_ms
+        if now_ms >= peer.heard_ms + times.dead_ms:
+            # Text: no reply to a PING and no other traffic for longer: treated as dead.
+            self.counters["dead"] += 1
+            self._remove(peer)
+            return now_ms + times.evasive_ms
+        quiet_ms = now_ms - peer.heard_ms
+        if quiet_ms < times.evasive_ms:
+            return peer.heard_ms + times.evasive_ms
+        self._on_quiet(peer, quiet_ms, now_ms)
+        steps = (times.silent_ms, times.dead_ms)
+        return min(
+            peer.asked_ms + times.evasive_ms,
+            *(peer.heard_ms + step for step in steps if step > quiet_ms),
+        )
+
+    # Text: SHOULD send a PING to a peer whose beacons have not come for a certain time.
+    def _on_quiet(self, peer: Peer, quiet_ms: int, now_ms: int) -> None:
+        if peer.silent == 0:
+            peer.silent = 1
+            self._tell(EventKind.EVASIVE, peer)
+        elif now_ms < peer.asked_ms + self.setup.times.evasive_ms:
+            return
+        if peer.silent == 1 and quiet_ms >= self.setup.times.silent_ms:
+            peer.silent = 2
+            self._tell(EventKind.SILENT, peer)
+        peer.asked_ms = now_ms
+        self._say(peer, Ping())
+
+    # ---- peers that go ----
+
+    def on_full(self, numbers: Iterable[int], now_ms: int) -> None:
+        """Text: a full send buffer is treated as "peer not responding": it is disconnected, and
+        greeted anew when it is heard again."""
+        for number in numbers:
+            peer = self._peers.numbers.get(number)
+            if peer is not None:
+                self.counters["full"] += 1
+                self._remove(peer)
+        self._check_ms = min(self._check_ms, now_ms)
+
+    def _remove(self, peer: Peer) -> None:
+        groups = list(peer.groups)
+        self._peers.remove(peer)
+        self._sending.pop(peer.number, None)
+        if peer.version_out is not None:
+            self._actions.append(Disconnect(peer.number))
+        if peer.ready and not self._stopped:
+            self._tell(EventKind.EXIT, peer)
+        for group in groups:
+            self._elect(group)
+
+    # ---- static peers ----
+
+    def _add_static(self, place: tuple[str, int], now_ms: int) -> None:
+        """One that is greeted unheard: whether it answers, and in which version, we shall see."""
+        if place == (self.setup.address, self.setup.port):
+            return
+        peer = self._peers.add(None, place, now_ms)
+        peer.static = True
+        self._greet(peer, self.setup.greeting, now_ms)
+
+    def _drop_static(self, place: tuple[str, int]) -> None:
+        """It was an address of our own."""
+        for peer in self._peers.at(place):
+            self._remove(peer)
+        self._static = [other for other in self._static if other != place]
+
+    def _return_static(self, now_ms: int) -> None:
+        """A static peer that has gone is greeted again."""
+        for place in self._static:
+            if place not in self._peers.places:
+                self._add_static(place, now_ms)
+
+    # ---- elections ----
+
+    def _elect(self, group: str) -> None:
+        """Among those present, by our own view of who is; see election.py."""
+        if group not in self._elected or self._stopped:
+            return
+        members = self._peers.groups.get(group, {}).values()
+        candidates = [peer.uuid for peer in members if peer.own and peer.uuid is not None]
+        if group in self.groups:
+            candidates.append(self.uuid)
+        leader = leader_of(candidates)
+        if leader != self._elected[group]:
+            self._elected[group] = leader
+            peer = self._peers.uuids.get(leader) if leader is not None else None
+            self._events.append(Event(EventKind.LEADER, peer.info if peer else None, group))
+
+    # ---- what is to be done ----
+
+    def _tell(
+        self, kind: EventKind, peer: Peer, group: str = "", content: list[bytes] | None = None
+    ) -> None:
+        self._events.append(Event(kind, peer.info, group, content or []))
+
+    def _say_all(self, command: Command) -> None:
+        for peer in self._peers:
+            if peer.version_out is not None:
+                self._say(peer, command)
+
+    def _say(self, peer: Peer, command: Command) -> None:
+        assert peer.version_out is not None
+        sequence = (peer.sent_sequence + 1) % SEQUENCES
+        peer.out.add(codec.encode(sequence, command, peer.version_out))
+        peer.sent_sequence = sequence
+        self._sending[peer.number] = peer
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called next, whatever arrives."""
+        if self._stopped:
+            return None
+        if self._beacon_ms is None:
+            return self._check_ms
+        return min(self._beacon_ms, self._check_ms)
+
+    def ready(self, now_ms: int) -> Ready:
+        """Everything to be done now. The batches of sends stay the node's: send them, tell
+        on_full() whose did not leave whole, and do not keep them."""
+        if not self._stopped:
+            if self._static:
+                self._return_static(now_ms)
+            if now_ms >= self._check_ms:
+                self._check(now_ms)
+            # Text: each node SHALL broadcast a beacon at regular intervals.
+            if self._beacon_ms is not None and now_ms >= self._beacon_ms:
+                self._beacon_ms = now_ms + self.setup.times.beacon_ms
+                self._beaconed_ms = now_ms
+                self._beacons.append(encode_beacon(Beacon(self.uuid, self.setup.port)))
+        sends = [(number, peer.out) for number, peer in self._sending.items()]
+        done = Ready(self._actions, sends, self._beacons, self._events)
+        self._actions, self._sending, self._beacons, self._events = [], {}, [], []
+        return done
+
+    def status(self) -> dict[str, object]:
+        """Numbers for whoever watches."""
+        return {
+            "peers": len(self._peers) - self._peers.unready,
+            "unready": self._peers.unready,
+            "groups": len(self.groups),
+            **self.counters,
+        }
+
+
+def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(address)
+    except ValueError:  # An ipc connection has no address that anybody could connect to.
+        return None
+
+
+class _Greeting(NamedTuple):
+    """A HELLO and who sent it."""
+
+    uuid: bytes
+    version: Version
+    sequence: int
+    hello: Hello
+    source: bytes

@@ -1,0 +1,150 @@
+"""What a node knows of its peers: one object each, found by number, UUID, endpoint and group."""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from ...native import Frames
+from .beacon import is_own_uuid
+from .codec import endpoint_of
+from .values import Version
+
+_FRAMES = 4096, 64  # Room for a peer's outgoing messages at first: bytes, frames.
+
+
+class PeerInfo(NamedTuple):
+    """A peer as it greeted us: what events are given along."""
+
+    uuid: bytes
+    name: str  # Empty of v1 nodes, which have none.
+    endpoint: str
+    version: Version
+    headers: dict[str, str]
+
+
+class EventKind(Enum):
+    ENTER = "ENTER"
+    EXIT = "EXIT"
+    JOIN = "JOIN"
+    LEAVE = "LEAVE"
+    EVASIVE = "EVASIVE"  # Silent for a while: it is asked.
+    SILENT = "SILENT"  # Asked in vain.
+    LEADER = "LEADER"  # A group has another leader; peer is None when that is this node, or nobody.
+    WHISPER = "WHISPER"
+    SHOUT = "SHOUT"
+
+
+class Event(NamedTuple):
+    """What a node tells its user."""
+
+    kind: EventKind
+    peer: PeerInfo | None
+    group: str = ""
+    content: list[bytes] = []
+
+
+class Peer:
+    """One peer, from the first word of it until it has left."""
+
+    __slots__ = (
+        "address", "asked_ms", "awaiting", "greet_ms", "groups", "heard_ms", "info",
+        "made_ms", "number", "out", "own", "port", "ready", "repair_ms", "sent_sequence", "silent",
+        "static", "status", "uuid", "version", "version_out", "want_sequence",
+    )  # fmt: skip
+
+    def __init__(self, number: int, uuid: bytes | None, place: tuple[str, int]) -> None:
+        self.number = number  # Of its DEALER; another one at each return.
+        self.uuid = uuid  # None: a static one that has not spoken yet.
+        self.own = uuid is not None and is_own_uuid(uuid)
+        self.address, self.port = place
+        self.static = False
+        self.version: Version | None = None  # Of what it sends, as its first message told.
+        self.version_out: Version | None = None  # Of what we send; None: not greeted yet.
+        self.ready = False  # It has greeted us.
+        self.awaiting = False  # We have greeted it, and have not heard a HELLO since.
+        self.groups: set[str] = set()
+        self.status = 0
+        self.sent_sequence = self.want_sequence = 0
+        self.silent = 0  # 1: EVASIVE was said, 2: SILENT, too.
+        self.greet_ms: int | None = None  # When to greet it, unless it has done so first.
+        self.heard_ms = self.made_ms = self.asked_ms = self.repair_ms = 0
+        self.info: PeerInfo | None = None
+        self.out = Frames(*_FRAMES)
+
+    @property
+    def endpoint(self) -> str:
+        return endpoint_of(self.address, self.port)
+
+
+class Peers:
+    """All peers of a node."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, Peer] = {}
+        self.uuids: dict[bytes, Peer] = {}
+        self.places: dict[tuple[str, int], dict[int, Peer]] = {}  # By where their mailbox is.
+        self.groups: dict[str, dict[int, Peer]] = {}
+        self.unready = 0
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self.numbers.values())
+
+    def add(self, uuid: bytes | None, place: tuple[str, int], now_ms: int) -> Peer:
+        self._number += 1
+        peer = self.numbers[self._number] = Peer(self._number, uuid, place)
+        peer.made_ms = peer.heard_ms = now_ms
+        self.places.setdefault(place, {})[peer.number] = peer
+        if uuid is not None:
+            self.uuids[uuid] = peer
+        self.unready += 1
+        return peer
+
+    def move(self, peer: Peer, place: tuple[str, int]) -> None:
+        self._forget_place(peer)
+        peer.address, peer.port = place
+        self.places.setdefault(place, {})[peer.number] = peer
+
+    def _forget_place(self, peer: Peer) -> None:
+        place = peer.address, peer.port
+        self.places[place].pop(peer.number)
+        if not self.places[place]:
+            del self.places[place]
+
+    def name(self, peer: Peer, uuid: bytes) -> None:
+        """A static peer has said who it is."""
+        peer.uuid, peer.own = uuid, is_own_uuid(uuid)
+        self.uuids[uuid] = peer
+
+    def set_ready(self, peer: Peer) -> None:
+        if not peer.ready:
+            peer.ready = True
+            self.unready -= 1
+
+    def remove(self, peer: Peer) -> None:
+        del self.numbers[peer.number]
+        self._forget_place(peer)
+        if peer.uuid is not None and self.uuids.get(peer.uuid) is peer:
+            del self.uuids[peer.uuid]
+        if not peer.ready:
+            self.unready -= 1
+        for group in list(peer.groups):
+            self.leave(peer, group)
+
+    def join(self, peer: Peer, group: str) -> None:
+        peer.groups.add(group)
+        self.groups.setdefault(group, {})[peer.number] = peer
+
+    def leave(self, peer: Peer, group: str) -> None:
+        peer.groups.discard(group)
+        members = self.groups.get(group, {})
+        members.pop(peer.number, None)
+        if not members:
+            self.groups.pop(group, None)  # Names of groups that others make up are not kept.
+
+    def at(self, place: tuple[str, int]) -> Iterable[Peer]:
+        """Those whose mailbox is there."""
+        return list(self.places.get(place, {}).values())

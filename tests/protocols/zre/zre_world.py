@@ -1,0 +1,164 @@
+"""Nodes of ZRE in virtual time: a net that loses beacons, cuts hosts, delays what it carries."""
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import NamedTuple
+
+from kelek.native import Arena
+from kelek.protocols.zre.beacon import own_uuid
+from kelek.protocols.zre.node import Connect, Node, NodeSetup
+from kelek.protocols.zre.peers import Event, EventKind
+
+PORT = 61_000
+
+
+class _Link(NamedTuple):
+    """A DEALER: where it goes and what it calls itself."""
+
+    endpoint: str
+    routing_id: bytes
+    serial: int
+
+
+class Host:
+    """A node, its DEALERs, and what it has told its user."""
+
+    def __init__(self, world: "World", address: str, setup: NodeSetup) -> None:
+        self.world = world
+        self.address = address
+        self.node = Node(setup, world.now_ms)
+        self.links: dict[int, _Link] = {}
+        self.events: list[Event] = []
+        self.alive = True
+
+    @property
+    def name(self) -> str:
+        return self.node.setup.name
+
+    def seen(self, kind: EventKind) -> list[str]:
+        """Names of the peers of the events of this kind, in order."""
+        return [event.peer.name for event in self.events if event.kind is kind and event.peer]
+
+    def peer_names(self) -> set[str]:
+        return {peer.name for peer in self.node.peers.values()}
+
+
+class World:
+    """One seed makes every choice. Messages of one DEALER come in order; beacons may be lost."""
+
+    def __init__(self, seed: int, beacon_loss: float = 0.0) -> None:
+        self.dice = Random(seed)
+        self.now_ms = 1_000_000
+        self.beacon_loss = beacon_loss
+        self.hosts: dict[str, Host] = {}
+        self.cut: set[str] = set()  # Addresses that nothing reaches, and that reach nobody.
+        self.full: set[str] = set()  # Endpoints whose senders find no room.
+        self.beacons_sent = 0
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._serial = 0
+
+    def add(self, name: str, uuid: bytes | None = None, **settings: object) -> Host:
+        """A node on an address of its own."""
+        self._count += 1
+        address = f"10.0.{self._count // 250}.{self._count % 250 + 1}"
+        if uuid is None:
+            uuid = own_uuid(self.dice.randbytes(14))
+        setup = NodeSetup(uuid, address, PORT, name)._replace(**settings)  # type: ignore[arg-type]
+        host = self.hosts[f"{setup.address}:{setup.port}"] = Host(self, address, setup)
+        self.act(host)
+        return host
+
+    def kill(self, host: Host) -> None:
+        """Without a word."""
+        host.alive = False
+        self.hosts = {place: other for place, other in self.hosts.items() if other is not host}
+
+    def stop(self, host: Host) -> None:
+        host.node.stop()
+        self.act(host)
+        self.kill(host)
+
+    def at(self, delay_ms: int, what: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now_ms + delay_ms, self._count, what))
+
+    def act(self, host: Host) -> None:
+        """Does what a node wants."""
+        if not host.alive:
+            return
+        ready = host.node.ready(self.now_ms)
+        host.events += ready.events
+        for action in ready.actions:
+            if isinstance(action, Connect):
+                self._serial += 1
+                host.links[action.number] = _Link(action.endpoint, action.routing_id, self._serial)
+            else:
+                host.links.pop(action.number)
+        for data in ready.beacons:
+            self._broadcast(host, data)
+        full = []
+        for number, batch in ready.sends:
+            link = host.links[number]
+            if link.endpoint in self.full:
+                full.append(number)
+            else:
+                self._send(host, link, number, batch.messages())
+            batch.clear()
+        if full:
+            host.node.on_full(full, self.now_ms)
+            self.act(host)
+
+    def _broadcast(self, host: Host, data: bytes) -> None:
+        self.beacons_sent += 1
+        if host.address in self.cut:
+            return
+        for other in self.hosts.values():
+            if other.address in self.cut or self.dice.random() < self.beacon_loss:
+                continue
+            self.at(self.dice.randint(0, 3), partial(self._beacon, other, data, host))
+
+    def _beacon(self, host: Host, data: bytes, source: Host) -> None:
+        if host.alive:
+            host.node.on_beacon(data, source.address, self.now_ms)
+            self.act(host)
+
+    def _send(self, host: Host, link: _Link, number: int, messages: list[list[bytes]]) -> None:
+        place = link.endpoint.removeprefix("tcp://")
+
+        def arrive() -> None:
+            target = self.hosts.get(place)
+            if target is None or {target.address, host.address} & self.cut:
+                return
+            still = host.links.get(number)
+            if still is None or still.serial != link.serial:
+                return  # Closed before it arrived.
+            arena = Arena.from_messages(
+                [[link.routing_id, host.address.encode(), *frames] for frames in messages]
+            )
+            target.node.on_messages(arena, self.now_ms)
+            self.act(target)
+
+        self.at(1, arrive)
+
+    def run(self, ms: int) -> None:
+        """Lets so much time pass."""
+        end_ms = self.now_ms + ms
+        while True:
+            wakes = [
+                host.node.deadline_ms
+                for host in self.hosts.values()
+                if host.node.deadline_ms is not None
+            ]
+            next_ms = min([*wakes, end_ms, *(entry[0] for entry in self._queue[:1])])
+            self.now_ms = max(self.now_ms, next_ms)
+            while self._queue and self._queue[0][0] <= self.now_ms:
+                heapq.heappop(self._queue)[2]()
+            for host in list(self.hosts.values()):
+                due_ms = host.node.deadline_ms
+                if due_ms is not None and due_ms <= self.now_ms:
+                    self.act(host)
+            if self.now_ms >= end_ms:
+                return
