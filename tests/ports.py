@@ -39,3 +39,16 @@ def free_ports(number: int) -> list[int]:
 def free_port() -> int:
     """A port that nobody listens on."""
     return free_ports(1)[0]
+
+
+def free_udp_port() -> int:
+    """A port of UDP on which nobody listens, not even one who shares it."""
+    share = _share()
+    for i in islice(_NEXT, len(share)):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("", share[i % len(share)]))
+            except OSError:
+                continue
+        return share[i % len(share)]
+    raise AssertionError("no free ports")
