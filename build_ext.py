@@ -7,7 +7,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
 API = [
-    HERE / "csrc" / name for name in ("api.h", "columns.h", "budget.h", "exchange.h")
+    HERE / "csrc" / name for name in ("api.h", "columns.h", "budget.h", "exchange.h", "beacons.h")
 ]  # A part of it, each.
 HEADERS = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.h"))
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
@@ -23,7 +23,7 @@ ffibuilder = FFI()
 ffibuilder.cdef("\n".join(map(without_preprocessor_lines, API)))
 ffibuilder.set_source(
     "kelek._native",
-    '#include "api.h"\n#include "budget.h"\n#include "exchange.h"',
+    '#include "api.h"\n#include "budget.h"\n#include "exchange.h"\n#include "beacons.h"',
     sources=SOURCES,
     include_dirs=["csrc"],
     depends=HEADERS,
