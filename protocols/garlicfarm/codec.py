@@ -1,0 +1,279 @@
+"""The codec of the Garlic Farm wire: requests, responses, and the stream that they come in.
+
+All integers are big endian. Ids are signed, everything else is at most 2**63 - 1, as Java's numbers
+are. What entries hold is in values.py; nothing here knows what a message means.
+"""
+
+from struct import Struct
+from typing import Generic, NamedTuple, TypeVar
+
+from ..errors import LocalProtocolError, RemoteProtocolError
+from .messages import (
+    ENTRIES_BYTES_MAX,
+    ENTRIES_MAX,
+    ID_MAX,
+    ID_MIN,
+    NUMBER_MAX,
+    RESPONSE_TYPES,
+    Entry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+
+REQUEST_HEADER = Struct(">BiiqqqqI")  # 45 bytes
+RESPONSE = Struct(">BiiqqB")  # 26 bytes
+ENTRY_HEADER = Struct(">qBI")  # 13 bytes
+REQUEST_TYPES = frozenset(RESPONSE_TYPES)
+_ANSWERS = frozenset(RESPONSE_TYPES.values())
+_VALUE_TYPES = {int(value_type): value_type for value_type in ValueType}
+_TYPES = {int(message_type): message_type for message_type in MessageType}
+
+M = TypeVar("M", Request, Response)
+
+
+class _Head(NamedTuple):
+    """A request before its entries are there."""
+
+    request: Request
+    entries_size: int
+
+
+def check_number(value: int) -> int:
+    """A term, an index or an offset. Raises LocalProtocolError when the wire has none like it."""
+    if not 0 <= value <= NUMBER_MAX:
+        raise LocalProtocolError(f"{value} is no number of this wire")
+    return value
+
+
+def check_id(value: int) -> int:
+    """A server's id. Raises LocalProtocolError when the wire has none like it."""
+    if not ID_MIN <= value <= ID_MAX:
+        raise LocalProtocolError(f"{value} is no id of this wire")
+    return value
+
+
+def encode_entries(entries: tuple[Entry, ...]) -> bytes:
+    """Encodes log entries one behind the other; the layout is under decode_entries."""
+    parts: list[bytes] = []
+    for term, value_type, value in entries:
+        parts.append(ENTRY_HEADER.pack(check_number(term), value_type, len(value)))
+        parts.append(value)
+    return b"".join(parts)
+
+
+def decode_entries(data: bytes) -> tuple[Entry, ...]:
+    """Decodes log entries that fill the data exactly (text, "Log Entries").
+
+     8 bytes  term
+     1 byte   value type: 1 Application, 2 Configuration, 3 ClusterServer, 4 LogPack,
+              5 SnapshotSyncRequest
+     4 bytes  size of the value
+     n bytes  value
+
+    Raises RemoteProtocolError on an unknown type, a negative term, a value that ends behind the
+    data, or more than ENTRIES_MAX entries.
+    """
+    entries: list[Entry] = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < ENTRY_HEADER.size:
+            raise RemoteProtocolError(f"{end - at} bytes are left behind the last entry")
+        term, kind, size = ENTRY_HEADER.unpack_from(data, at)
+        at += ENTRY_HEADER.size
+        value_type = _VALUE_TYPES.get(kind)
+        if value_type is None:
+            raise RemoteProtocolError(f"no entry has value type {kind}")
+        if term < 0:
+            raise RemoteProtocolError("an entry's term is 2**63 or more")
+        if size > end - at:
+            raise RemoteProtocolError(f"an entry of {size} bytes, of which {end - at} are there")
+        if len(entries) == ENTRIES_MAX:
+            raise RemoteProtocolError(f"more than {ENTRIES_MAX} entries in one request")
+        entries.append(Entry(term, value_type, data[at : at + size]))
+        at += size
+    return tuple(entries)
+
+
+def encode_request(request: Request) -> bytes:
+    """Encodes a request; the layout is under decode_request.
+
+    Raises LocalProtocolError on values that the wire can't carry.
+    """
+    message_type, source, destination, term, last_term, last_index, commit, entries = request
+    assert message_type in REQUEST_TYPES, "a request has a request's type"
+    data = encode_entries(entries)
+    if len(data) > NUMBER_MAX >> 32:
+        raise LocalProtocolError(f"entries of {len(data)} bytes in one request")
+    header = REQUEST_HEADER.pack(
+        message_type,
+        check_id(source),
+        check_id(destination),
+        check_number(term),
+        check_number(last_term),
+        check_number(last_index),
+        check_number(commit),
+        len(data),
+    )
+    return header + data
+
+
+def decode_request(data: bytes, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> Request:
+    """Decodes one whole request (text, "Request Header").
+
+     1 byte   message type
+     4 bytes  source id
+     4 bytes  destination id
+     8 bytes  term
+     8 bytes  last log term
+     8 bytes  last log index
+     8 bytes  commit index
+     4 bytes  size of the log entries, at most entries_bytes_max
+     n bytes  log entries
+
+    Raises RemoteProtocolError on another type or size, or a number above 2**63 - 1.
+    """
+    if len(data) < REQUEST_HEADER.size:
+        raise RemoteProtocolError(f"a request of {len(data)} bytes")
+    request, size = _decode_head(data[: REQUEST_HEADER.size], entries_bytes_max)
+    if len(data) != REQUEST_HEADER.size + size:
+        raise RemoteProtocolError(f"{len(data) - REQUEST_HEADER.size} bytes of {size} of entries")
+    return request._replace(entries=decode_entries(data[REQUEST_HEADER.size :]))
+
+
+def _decode_head(data: bytes, entries_bytes_max: int) -> _Head:
+    kind, source, destination, term, last_term, last_index, commit, size = REQUEST_HEADER.unpack(
+        data
+    )
+    message_type = _TYPES.get(kind)
+    if message_type is None or message_type not in REQUEST_TYPES:
+        raise RemoteProtocolError(f"type {kind} is no request's")
+    if min(term, last_term, last_index, commit) < 0:
+        raise RemoteProtocolError("a number of a request is 2**63 or more")
+    if size > entries_bytes_max:
+        raise RemoteProtocolError(f"entries of {size} bytes, at most {entries_bytes_max} are taken")
+    request = Request(message_type, source, destination, term, last_term, last_index, commit)
+    return _Head(request, size)
+
+
+def encode_response(response: Response) -> bytes:
+    """Encodes a response; the layout is under decode_response.
+
+    Raises LocalProtocolError on values that the wire can't carry.
+    """
+    message_type, source, destination, term, next_index, is_accepted = response
+    assert message_type in _ANSWERS, "a response has a response's type"
+    return RESPONSE.pack(
+        message_type,
+        check_id(source),
+        check_id(destination),
+        check_number(term),
+        check_number(next_index),
+        is_accepted,
+    )
+
+
+def decode_response(data: bytes) -> Response:
+    """Decodes one response (text, "Responses").
+
+     1 byte   message type
+     4 bytes  source id
+     4 bytes  destination id; of some types the leader's id
+     8 bytes  term
+     8 bytes  next index
+     1 byte   accepted: 0 or 1
+
+    Raises RemoteProtocolError on another type or size, a number above 2**63 - 1, or an accepted
+    that is neither.
+    """
+    if len(data) != RESPONSE.size:
+        raise RemoteProtocolError(f"a response of {len(data)} bytes")
+    kind, source, destination, term, next_index, accepted = RESPONSE.unpack(data)
+    message_type = _TYPES.get(kind)
+    if message_type is None or message_type not in _ANSWERS:
+        raise RemoteProtocolError(f"type {kind} is no response's")
+    if min(term, next_index) < 0:
+        raise RemoteProtocolError("a number of a response is 2**63 or more")
+    if accepted > 1:
+        raise RemoteProtocolError(f"accepted is {accepted}")
+    return Response(message_type, source, destination, term, next_index, accepted == 1)
+
+
+class _Stream(Generic[M]):
+    """Bytes in, whole messages out; nothing follows what was malformed."""
+
+    __slots__ = ("_buffer", "_failed")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._failed = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is kept of a message that is not whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[M]:
+        """Takes in what has arrived and returns the messages that are whole now.
+
+        Raises RemoteProtocolError when the stream is malformed: then it is of no more use, and the
+        messages in front of the malformed one are lost with their connection.
+        """
+        assert not self._failed, "a malformed stream is not read on"
+        self._buffer += data
+        found: list[M] = []
+        try:
+            while (message := self._next()) is not None:
+                found.append(message)
+        except RemoteProtocolError:
+            self._failed = True
+            self._buffer.clear()
+            raise
+        return found
+
+    def _next(self) -> M | None:
+        raise NotImplementedError
+
+    def _take(self, size: int) -> bytes | None:
+        """The next bytes, once they are all there."""
+        if len(self._buffer) < size:
+            return None
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+
+class RequestStream(_Stream[Request]):
+    """What the acceptor of a connection reads. A request's size is judged by its header, before
+    anything behind that is kept."""
+
+    __slots__ = ("_entries_bytes_max", "_head")
+
+    def __init__(self, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> None:
+        super().__init__()
+        self._entries_bytes_max = entries_bytes_max
+        self._head: _Head | None = None
+
+    def _next(self) -> Request | None:
+        if self._head is None:
+            header = self._take(REQUEST_HEADER.size)
+            if header is None:
+                return None
+            self._head = _decode_head(header, self._entries_bytes_max)
+        request, size = self._head
+        data = self._take(size)
+        if data is None:
+            return None
+        self._head = None
+        return request._replace(entries=decode_entries(data)) if size else request
+
+
+class ResponseStream(_Stream[Response]):
+    """What the opener of a connection reads."""
+
+    __slots__ = ()
+
+    def _next(self) -> Response | None:
+        data = self._take(RESPONSE.size)
+        return None if data is None else decode_response(data)
