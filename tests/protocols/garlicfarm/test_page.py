@@ -1,0 +1,58 @@
+"""docs/protocols/garlic-farm.md names the types, sizes and limits that the code has."""
+
+import re
+from pathlib import Path
+
+from kelek.protocols.garlicfarm import codec, digest, gate, handshake, messages
+from kelek.protocols.garlicfarm.messages import RESPONSE_TYPES, MessageType, ValueType
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/garlic-farm.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def number(start: str) -> int:
+    """The number behind a row's name."""
+    (found,) = re.findall(rf"^\| {re.escape(start)} \| (\d+)", TEXT, re.M)
+    return int(found)
+
+
+def camel(name: str) -> str:
+    return "".join(part.title() for part in name.split("_"))
+
+
+def test_types() -> None:
+    for kind, answer in RESPONSE_TYPES.items():
+        (row,) = re.findall(rf"^\| {camel(kind.name)} \| (\d.*) \|$", TEXT, re.M)
+        first, *_, response, last = row.split(" | ")
+        assert (int(first), int(last)) == (kind, answer)
+        assert response == camel(MessageType(answer).name)
+
+
+def test_value_types() -> None:
+    names = {ValueType.SNAPSHOT_SYNC: "SnapshotSyncRequest"}
+    for value_type in ValueType:
+        assert number(names.get(value_type, camel(value_type.name))) == value_type
+
+
+def test_sizes_and_limits() -> None:
+    assert f"{codec.REQUEST_HEADER.size} bytes and a response {codec.RESPONSE.size}." in TEXT
+    rows = re.findall(r"^\| ([\w ]+) \| (\d+) \| \| ?([\w ,]*?) ?\| ?(\d*) ?\|$", TEXT, re.M)
+    assert sum(int(row[1]) for row in rows) == codec.REQUEST_HEADER.size
+    assert sum(int(row[3] or 0) for row in rows) == codec.RESPONSE.size
+    assert number("entries of one request, and a LogPack unpacked") == messages.ENTRIES_BYTES_MAX
+    assert number("entries of one request, or in one LogPack") == messages.ENTRIES_MAX
+    assert number("servers in a Configuration") == messages.SERVERS_MAX
+    assert number("endpoint") == messages.ENDPOINT_BYTES_MAX
+
+
+def test_the_handshakes_numbers() -> None:
+    assert f"`GET {handshake.path_to('CLUSTER')}`" in TEXT
+    assert f"not whole after {handshake.HEAD_TIMEOUT_MS} ms" in TEXT
+    assert f"{handshake.HEAD_BYTES_MAX} bytes or {handshake.HEAD_LINES_MAX} lines" in TEXT
+    assert f"good for {gate.NONCE_TTL_MS // 1000} s" in TEXT
+    assert f"{gate.NONCES_MAX}\nnonces" in TEXT
+    assert f"the {gate.COUNTS_KEPT} below the largest" in TEXT
+    assert handshake.CREDENTIALS_TTL_MS == 3600 * 1000
+    offered = "SHA-256, SHA-256-sess, MD5, MD5-sess"
+    assert offered in TEXT
+    assert [each.name for each in digest.ALGORITHMS] == offered.split(", ")
