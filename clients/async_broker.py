@@ -18,6 +18,7 @@ from .broker_steps import (
     TIMEOUT_MS,
     BrokerSteps,
     BrokerTuning,
+    Wish,
     make_client,
     make_manner,
 )
@@ -66,23 +67,34 @@ class AsyncBroker(AsyncTurning):
         urls: str | Iterable[str],
         *,
         timeout_ms: int = TIMEOUT_MS,
+        identity: str | bytes | None = None,
         tuning: BrokerTuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
         self._steps = BrokerSteps(self._client)
-        self._manner = make_manner()
+        self._manner = make_manner(identity)
 
     async def call(
-        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
     ) -> Body:
         """Asks a service, and waits for its answer; see kelek.Broker.call()."""
         if not self._client.has_room:
             await self._run(self._steps.room())
-        return await self.submit(service, body, timeout_ms=timeout_ms)
+        return await self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id)
 
     def submit(
-        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
     ) -> "asyncio.Future[Body]":
         """Sends a request; a future for its answer. Cancelled, it is forgotten.
 
@@ -91,23 +103,28 @@ class AsyncBroker(AsyncTurning):
         self._connected()
         if not self._client.has_room:
             raise self._timeout_error()
-        call = self._begin(service, body, timeout_ms, partials=False)
+        call = self._begin(service, body, Wish(timeout_ms or self.timeout_ms, False, request_id))
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         call.owner = future
         future.add_done_callback(lambda _: None if call.done else self._client.drop(call))
         return future
 
     def stream(
-        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
     ) -> "AsyncStream":
         """Asks a service for an answer in parts: an asynchronous iterator of them."""
         self._connected()
-        return AsyncStream(self, self._begin(service, body, timeout_ms, partials=True))
+        return AsyncStream(
+            self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, True, request_id))
+        )
 
-    def _begin(
-        self, service: str | bytes, body: Content, timeout_ms: int | None, partials: bool
-    ) -> Call:
-        call = self._steps.begin(service, body, timeout_ms or self.timeout_ms, partials)
+    def _begin(self, service: str | bytes, body: Content, wish: Wish) -> Call:
+        call = self._steps.begin(service, body, wish)
         self._connected().wake()
         return call
 

@@ -14,6 +14,7 @@ from .broker_steps import (
     TIMEOUT_MS,
     BrokerSteps,
     BrokerTuning,
+    Wish,
     make_client,
     make_manner,
 )
@@ -34,6 +35,12 @@ class Broker(Turning):
     urls         the brokers' front ends, in a list or joined by commas: one is used; when it is
                  lost or silent the next one is sent what is unanswered
     timeout_ms   of a call that gives none of its own
+    identity     1 to 255 octets, the first one not 0: the brokers' name for this client, also after
+                 a restart of its program; one program at a time may use it. Default: nobody's
+
+    request_id   of a call, 1 to 255 octets: sent once more under the same identity, also by the
+                 next run of a program, it is the same request while the broker has that in work.
+                 Default: one that is new
 
     A service may be asked twice when a worker or a broker is lost; the answer comes once. A body is
     bytes, a str (as UTF-8) or a list of bytes, its frames. Raises BrokerError, or one of its kinds.
@@ -44,46 +51,64 @@ class Broker(Turning):
         urls: str | Iterable[str],
         *,
         timeout_ms: int = TIMEOUT_MS,
+        identity: str | bytes | None = None,
         tuning: BrokerTuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
         self._steps = BrokerSteps(self._client)
         self._turned_ms = monotonic_ms()
-        self._links = Links(self._client, BROKER_LIMITS, make_manner())
+        self._links = Links(self._client, BROKER_LIMITS, make_manner(identity))
 
     def call(
-        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
     ) -> Body:
         """Asks a service, and waits for its answer: the FINAL; parts before it are left out.
 
         Raises BrokerTimeout, NoBroker, ServiceFailed.
         """
-        return self.submit(service, body, timeout_ms=timeout_ms).result()
+        return self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id).result()
 
     def submit(
-        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
     ) -> "Future":
         """Sends a request, and does not wait. It waits only while 65,536 are unanswered."""
-        return Future(self, self._begin(service, body, timeout_ms, partials=False))
+        return Future(
+            self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, False, request_id))
+        )
 
     def stream(
-        self, service: str | bytes, body: Content = b"", *, timeout_ms: int | None = None
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
     ) -> "Stream":
         """Asks a service for an answer in parts: an iterator of them, see Stream.
 
         They may be read slowly: up to 64 MiB of parts wait, of all streams together.
         """
-        return Stream(self, self._begin(service, body, timeout_ms, partials=True))
+        return Stream(
+            self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, True, request_id))
+        )
 
-    def _begin(
-        self, service: str | bytes, body: Content, timeout_ms: int | None, partials: bool
-    ) -> Call:
+    def _begin(self, service: str | bytes, body: Content, wish: Wish) -> Call:
         if self._links is None:
             raise self._closed_error()
         if not self._client.has_room:
             self._run(self._steps.room())
-        call = self._steps.begin(service, body, timeout_ms or self.timeout_ms, partials)
+        call = self._steps.begin(service, body, wish)
         self._turn(0, _sent)
         return call
 

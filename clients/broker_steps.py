@@ -8,11 +8,13 @@ import os
 from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
-from ..protocols.majordomo.client import Call, Client, ClientSetup
+from ..protocols.majordomo.client import PROBE_ID, Call, Client, ClientSetup
 from ..protocols.majordomo.codec import Request
 from ..protocols.majordomo.values import (
+    ADDRESS_BYTES_MAX,
     EXPIRED,
     HEADERS,
+    REQUEST_ID_BYTES_MAX,
     SERVICE_BYTES_MAX,
     Headers,
     check_headers,
@@ -71,10 +73,48 @@ def make_client(urls: str | Iterable[str], tuning: BrokerTuning | None) -> Clien
     return Client(ClientSetup(checked_urls(urls))._replace(**tuning._asdict()))
 
 
-def make_manner() -> Manner:
+def checked_identity(identity: str | bytes) -> bytes:
+    """Raises ValueError, TypeError."""
+    octets = _octets("an identity", identity)
+    if not 0 < len(octets) <= ADDRESS_BYTES_MAX or not octets[0]:
+        raise ValueError(
+            f"an identity has 1 to {ADDRESS_BYTES_MAX} octets, the first one not 0: {octets!r}"
+        )
+    return octets
+
+
+def checked_request_id(request_id: str | bytes) -> bytes:
+    """Raises ValueError, TypeError."""
+    octets = _octets("a request id", request_id)
+    if not 0 < len(octets) <= REQUEST_ID_BYTES_MAX:
+        raise ValueError(f"a request id has 1 to {REQUEST_ID_BYTES_MAX} octets, not {len(octets)}")
+    if octets == PROBE_ID:
+        raise ValueError(f"{PROBE_ID!r} is the id of our own questions: choose another one")
+    return octets
+
+
+def _octets(what: str, given: str | bytes) -> bytes:
+    if not isinstance(given, str | bytes):
+        raise TypeError(f"{what} is bytes or str, not {type(given).__name__}")
+    return given.encode() if isinstance(given, str) else given
+
+
+def make_manner(identity: str | bytes | None) -> Manner:
     """Each client has one routing id for all its sockets: a broker knows it again on a new one.
-    A first octet of 0 would be one of libzmq's own."""
-    return Manner(routing_id=b"k" + os.urandom(15))
+    A first octet of 0 would be one of libzmq's own. Raises ValueError, TypeError."""
+    own = b"k" + os.urandom(15) if identity is None else checked_identity(identity)
+    return Manner(routing_id=own)
+
+
+class Wish(NamedTuple):
+    """How a call is to be made.
+
+    request_id  None: one that nobody has used before
+    """
+
+    timeout_ms: int
+    partials: bool
+    request_id: str | bytes | None
 
 
 class BrokerSteps:
@@ -87,11 +127,15 @@ class BrokerSteps:
         """Waits until one more call may be begun."""
         yield Wait(lambda: self.client.has_room)
 
-    def begin(self, service: str | bytes, body: Content, timeout_ms: int, partials: bool) -> Call:
-        """Puts a call on its way."""
+    def begin(self, service: str | bytes, body: Content, wish: Wish) -> Call:
+        """Puts a call on its way. Raises ValueError, TypeError."""
+        timeout_ms, partials, chosen = wish
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
-        request = Request(checked_service(service), new_reqid(), frames_of(body))
+        request_id = new_reqid() if chosen is None else checked_request_id(chosen)
+        if self.client.has(request_id):
+            raise ValueError(f"the request {request_id!r} waits for its answer already")
+        request = Request(checked_service(service), request_id, frames_of(body))
         return self.client.add(Call(request, monotonic_ms() + timeout_ms, partials))
 
     def result(self, call: Call) -> Generator[Step, None, Body]:

@@ -36,6 +36,10 @@ def broker_options(whose: str) -> Callable[[F], F]:
 @broker_options("clients")
 @click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0, show_default=True,
               metavar="SECONDS", help="Give up after so long.")  # fmt: skip
+@click.option("--identity", type=DATA, metavar="NAME",
+              help="Be the client of this name: octets, as BODY.")  # fmt: skip
+@click.option("--id", "request_id", type=DATA, metavar="ID",
+              help="The request's id: a second one of this client is the first again.")  # fmt: skip
 @click.option("--partials", is_flag=True, help="Print parts of the answer as they come.")
 @output_option
 @click.argument("service")

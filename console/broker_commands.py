@@ -11,7 +11,12 @@ import click
 
 from ..clients.body import Body, frames_of
 from ..clients.broker import Broker
-from ..clients.broker_steps import BrokerTuning, checked_service
+from ..clients.broker_steps import (
+    BrokerTuning,
+    checked_identity,
+    checked_request_id,
+    checked_service,
+)
 from ..clients.serving import Service, Worker, WorkerTuning, service
 from .broker_doors import CLIENTS_URL, WORKERS_URL, find_brokers, in_one_line
 from .endings import FAILED, Ending
@@ -29,23 +34,38 @@ def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> Non
         frames = frames_of([stdin().read() if one == b"-" else one for one in bodies])
     except ValueError as error:
         raise Ending(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
+    identity, request_id = check_ids(options)
     doors = find_brokers(options, CLIENTS_URL)
     timeout_ms = int(options["timeout_s"] * 1000)
     tuning = BrokerTuning(headers=doors.headers)
     with (
-        Broker(doors.urls, timeout_ms=timeout_ms, tuning=tuning) as broker,
+        Broker(doors.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning) as broker,
         in_one_line(doors, name),
     ):
         # Nobody waits long for a broker that is not there at all.
         broker.call("mmi.service", name, timeout_ms=min(REACH_MS, timeout_ms))
         if not options["partials"]:
-            show(broker.call(name, frames), True, output)
+            show(broker.call(name, frames, request_id=request_id), True, output)
             return
-        with closing(broker.stream(name, frames)) as parts:
+        with closing(broker.stream(name, frames, request_id=request_id)) as parts:
             for part in parts:
                 show(part, False, output)
                 sys.stdout.flush()
             show(parts.result(), True, output)
+
+
+def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
+    """The identity and the id that were given. Raises Ending."""
+    identity, request_id = options["identity"], options["request_id"]
+    if request_id is not None and identity is None:
+        raise Ending("--id: it counts within an --identity; give one, too")
+    try:
+        return (
+            None if identity is None else checked_identity(identity),
+            None if request_id is None else checked_request_id(request_id),
+        )
+    except ValueError as error:
+        raise Ending(str(error)) from error
 
 
 def show(body: Body, final: bool, output: str) -> None:

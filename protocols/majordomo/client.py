@@ -63,7 +63,7 @@ _NO_PARTS: deque[list[bytes]] = deque(maxlen=0)
 class Call:
     """A request and what has come of it.
 
-    request_id   of this client's making, never used before
+    request_id   of no other call that has not come to its end
     deadline_ms  then nobody waits for it any more
     partials     whether parts are wanted; else they are dropped as they arrive
     """
@@ -160,13 +160,17 @@ class Client:
         heapq.heappush(self._deadlines, (call.deadline_ms, call.number, call))
         return call
 
+    def has(self, request_id: bytes) -> bool:
+        """Whether a call with that id has not come to its end."""
+        return request_id in self._sent or request_id in self._waiting
+
     def drop(self, call: Call) -> None:
         """Forgets a request: what still comes of it is thrown away."""
-        self._waiting.pop(call.request.request_id, None)
-        self._forget(call)
         while call.parts:
             self.take_part(call)
-        if not call.done:
+        if not call.done:  # Else its id may be another's by now.
+            self._waiting.pop(call.request.request_id, None)
+            self._forget(call)
             call.refusal = "it was given up: cancelled, or its client closed"
 
     def drop_all(self) -> list[Call]:

@@ -11,9 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import zmq
 
 import kelek
-from kelek.tests.actors.broker_process import BrokerProcess
+from kelek.clients.broker import Future
+from kelek.tests.actors.broker_process import BrokerProcess, Socket
 from kelek.tests.clients.test_broker import echo, serving, wait_until
 
 SERVED = """
@@ -32,6 +34,7 @@ def parts(body):
 """
 FAST = kelek.BrokerTuning(silence_ms=500)
 CALLS = 400
+DEADLINE_MS = 60_000
 
 
 @contextmanager
@@ -144,6 +147,54 @@ def test_a_broker_that_is_back_has_its_workers_and_clients_again() -> None:
         a.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=a.log)
         assert future.result() == b"2"
         assert worker.counters["lost"] >= 1
+
+
+def test_a_client_that_comes_back_asks_for_the_same() -> None:
+    """What docs/services.md says of a broker that keeps nothing."""
+    a = BrokerProcess(interval_ms=DEADLINE_MS)  # A test that is held up is no dead worker.
+    a.wait_for("ready")
+    try:
+        worker = a.worker()
+        worker.send_multipart([b"KLKW01", b"\1", b"slow"])
+        first = client_of(a)
+        work = work_of(worker, first.submit("slow", b"x", request_id="7"))
+        assert work[2:5] == [b"desk", b"", b"7"]
+        first.close()
+
+        # It has come back before the answer: it gets it, and nothing is done twice.
+        with client_of(a) as second:
+            future = second.submit("slow", b"x", request_id="7")
+            while a.wait_for("status")["repeated"] < 1:
+                assert not future.done()
+            worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"once"])
+            assert future.result() == b"once"
+            # That was the end of it: the same id is a new request from here on.
+            again = second.submit("slow", b"y", request_id="7")
+            work = work_of(worker, again)
+            assert work[4:] == [b"7", b"y"]
+
+        # It comes back after the answer, which nobody has heard: it is done again.
+        worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"unheard"])
+        while (told := a.wait_for("status"))["finals"] + told["discarded"] < 2:
+            pass
+        with client_of(a) as third:
+            future = third.submit("slow", b"y", request_id="7")
+            work = work_of(worker, future)
+            worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"twice"])
+            assert future.result() == b"twice"
+    finally:
+        a.stop()
+
+
+def client_of(broker: BrokerProcess) -> kelek.Broker:
+    """A run of always the same program."""
+    return kelek.Broker(broker.clients_url, identity="desk", timeout_ms=DEADLINE_MS)
+
+
+def work_of(worker: Socket, future: Future) -> list[bytes]:
+    """What the worker is told because of it: a Broker works only while it is asked something."""
+    wait_until(lambda: future.done() or worker.poll(0))
+    return worker.recv_multipart(zmq.DONTWAIT)
 
 
 def test_many_clients_at_once() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.clients.broker_steps import BrokerSteps, make_client
+from kelek.clients.broker_steps import BrokerSteps, Wish, make_client
 from kelek.clients.links import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
@@ -174,7 +174,7 @@ def test_timeouts_say_why() -> None:
     client = make_client("ipc:///there", None)
     steps, now_ms = BrokerSteps(client), monotonic_ms()
     client.on_connected("ipc:///there", now_ms)
-    call = steps.begin("nobody", b"", 60_000, partials=False)
+    call = steps.begin("nobody", b"", Wish(60_000, False, None))
     client.ready(now_ms)
     client.ready(now_ms + 1000)
     final = Final(MMI_SERVICE, PROBE_ID, [b"404"])
@@ -182,7 +182,7 @@ def test_timeouts_say_why() -> None:
     client.ready(call.deadline_ms)
     with pytest.raises(kelek.BrokerTimeout, match=r"no answer of nobody .*: it has no worker for"):
         steps.answer(call)
-    call = steps.begin("nobody", b"", 60_000, partials=False)
+    call = steps.begin("nobody", b"", Wish(60_000, False, None))
     client.ready(now_ms)
     busy = Final(b"nobody", call.request.request_id, encode_failure(Failure(429, "too much")))
     client.on_frames("ipc:///there", encode_reply(busy), now_ms)
@@ -248,6 +248,56 @@ def test_a_client_is_known_again_on_a_new_socket(host: Host) -> None:
         host.mute = False
         assert future.result() == b"2"
     assert len(host.clients) == 1
+
+
+def test_identity_and_ids_are_the_caller_s(host: Host) -> None:
+    async def ask() -> None:
+        async with kelek.AsyncBroker(host.front, identity=b"\xffdesk") as client:
+            assert await client.call("later", b"3", request_id=b"\0") == b"3"
+            waiting = client.submit("nobody", request_id="7")
+            with pytest.raises(ValueError, match="waits for its answer already"):
+                await client.call("later", request_id="7")
+            waiting.cancel()
+            await others()
+            assert not client._client.has(b"7"), "though the broker has it in work"
+            parts = [it async for it in client.stream("async parts", b"2", request_id="8")]
+            assert parts == [b"0", b"1"]
+
+    with serving(later, async_parts, urls=host.back):
+        with kelek.Broker(host.front, identity="desk") as broker:
+            assert broker.call("later", b"1", request_id="7") == b"1"
+            assert broker.call("later", b"2", request_id="7") == b"2", "it had come to its end"
+            future = broker.submit("later", request_id=b"8")
+            with pytest.raises(ValueError, match="waits for its answer already"):
+                broker.submit("later", request_id="8")
+            assert future.result() == b""
+            stream = broker.stream("async parts", b"1", request_id="8")
+            future.cancel()  # It has had its answer: the id is the stream's now.
+            assert [*stream] == [b"0"]
+        asyncio.run(ask())
+    assert host.clients == {b"desk", b"\xffdesk"}
+
+
+@pytest.mark.parametrize(
+    ("identity", "said"),
+    [(b"", "1 to 255 octets"), ("é" * 128, "1 to 255"), (b"\0me", "not 0"), (7, "bytes or str")],
+)
+def test_what_is_no_identity(identity: Any, said: str) -> None:
+    for kind in (kelek.Broker, kelek.AsyncBroker):
+        with pytest.raises((ValueError, TypeError), match=said):
+            kind("ipc:///nowhere", identity=identity)
+
+
+@pytest.mark.parametrize(
+    ("request_id", "said"),
+    [(b"", "1 to 255"), (b"x" * 256, "1 to 255"), (7, "bytes or str"), (PROBE_ID, "our own")],
+)
+def test_what_is_no_request_id(request_id: Any, said: str) -> None:
+    with (
+        kelek.Broker("ipc:///nowhere") as broker,
+        pytest.raises((ValueError, TypeError), match=said),
+    ):
+        broker.submit("echo", request_id=request_id)
 
 
 def test_a_worker_goes_home_with_its_work_done(host: Host) -> None:

@@ -78,13 +78,15 @@ def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
         assert worker.stdout.readline() == f"serving service=add brokers={host.back}\n"
         assert call("add", "40", "2", *front) == "42\n"
         assert json.loads(call("add", "1", "-o", "json", *front)) == {"final": True, "body": "1"}
+        assert call("add", "1", "--identity", "desk", "--id", "0xff", *front) == "1\n"
+        assert b"desk" in host.clients
         code, line = refused("call", "add", "x", *front)
         assert code == endings.FAILED
         assert line.startswith(f"kelek: {host.front}: service add: ValueError: invalid literal")
         worker.send_signal(signal.SIGTERM)
         said, complained = worker.communicate(timeout=60)
         assert worker.returncode == 0
-        assert said == "ended service=add answered=3 failed=1\n"
+        assert said == "ended service=add answered=4 failed=1\n"
         assert complained.startswith("kelek: add: ValueError: invalid literal")
 
 
@@ -122,6 +124,9 @@ def test_what_the_broker_says(host: Host) -> None:
         (["call", "x", "--url", "ipc:///x", "-t", "y"], "leave one of them out"),
         (["call", "x", "-t", "nowhere.yaml"], "nowhere.yaml"),
         (["call", "", "--url", "ipc:///x"], "1 to 255 printable"),
+        (["call", "x", "--id", "7", "--url", "ipc:///x"], "--identity; give one, too"),
+        (["call", "x", "--identity", "0x00", "--url", "ipc:///x"], "the first one not 0"),
+        (["call", "x", "--identity", "a", "--id", "", "--url", "ipc:///x"], "1 to 255 octets"),
         (["call", "x", "0xq", "--url", "ipc:///x"], "hexadecimal"),
         (["call", "x", "-t", "bare.yaml"], "no node has a broker"),
         (["worker", "run", "served", "--url", "ipc:///x"], "MODULE:FUNCTION"),
