@@ -6,9 +6,8 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
-API = [
-    HERE / "csrc" / name for name in ("api.h", "columns.h", "budget.h", "exchange.h", "beacons.h")
-]  # A part of it, each.
+PARTS = ("api.h", "columns.h", "sst.h", "budget.h", "exchange.h", "beacons.h")
+API = [HERE / "csrc" / name for name in PARTS]  # One API in pieces.
 HEADERS = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.h"))
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 
@@ -23,7 +22,7 @@ ffibuilder = FFI()
 ffibuilder.cdef("\n".join(map(without_preprocessor_lines, API)))
 ffibuilder.set_source(
     "kelek._native",
-    '#include "api.h"\n#include "budget.h"\n#include "exchange.h"\n#include "beacons.h"',
+    "\n".join(f'#include "{name}"' for name in PARTS),
     sources=SOURCES,
     include_dirs=["csrc"],
     depends=HEADERS,

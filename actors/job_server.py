@@ -291,8 +291,10 @@ class JobServer(Actor):
             self._answer(asker, answers.encode_refusal(refusal))
             return 0
         head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
-        self._answer(asker, [head, *chunk.frames])
-        return sum(map(len, chunk.frames))
+        # What goes through zerodb_server is joined with other answers.
+        frames = chunk.frames if asker.ticket is None else list(map(bytes, chunk.frames))
+        self._answer(asker, [head, *frames])
+        return sum(map(len, frames))
 
     def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:
         found = self._table.statistics(request.apid)
@@ -487,9 +489,7 @@ class JobServer(Actor):
         limit = request.limit if isinstance(request, requests.ForwardRange) else None
         tables = self._folder.tables(lease.number)
         range_ = request.table, request.start, job.end_exclusive(request.end)
-        pairs = tables.scan(*range_)
-        if request.extension.flags & values.KEYS_ONLY:
-            pairs = ((key, b"") for key in tables.keys(*range_))
+        pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
         request_type = requests.type_of(request)
         scan = Scan(request_type, request.table, lease.number, chunk, limit)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
@@ -509,7 +509,7 @@ class JobServer(Actor):
             raise JobRefused(self._spark.full)
         self._check_maps(spec.threads if spec.engine and not on_spark else 0)
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
-        pairs = tables.scan(request.source, *bounds)
+        pairs = tables.pieces(request.source, *bounds)
         kind = requests.type_of(request)
         scan = Scan(kind, request.source, lease.number, target=spec.target)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())

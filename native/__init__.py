@@ -27,6 +27,7 @@ KIND_MAX: int = lib.KLK_KIND_MAX
 EINVAL: int = lib.KLK_EINVAL
 ECORRUPT: int = lib.KLK_ECORRUPT
 ETORN: int = lib.KLK_ETORN
+EOS: int = lib.KLK_EOS
 
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from ..clients.arguments import Range
 from ..clients.arrow import COLUMNS, column_of
-from ..protocols.zerodb.pieces import Packed, Pieces
 from ..storage.errors import StorageError
 from ..storage.lease_folder import open_leased
 from ..storage.rocks import RocksTables
@@ -51,19 +50,13 @@ def open_place(place: Place) -> RocksTables | None:
 def batches(tables: RocksTables, read: LocalRead) -> Generator[pa.RecordBatch, None, None]:
     """Record batches with the columns key and value, as they come over the wire. EndedEarly: what
     came so far is right, and more would come."""
-    bounds = read.table, *read.range
-    pairs = tables.scan(*bounds)
-    if not read.with_values:
-        pairs = ((key, b"") for key in tables.keys(*bounds))
-    pieces, ended = Pieces(pairs), False
+    pairs, ended = tables.pieces(read.table, *read.range, read.with_values), False
     while not ended:
-        packed = Packed()
         try:
-            taken = pieces.take(read.batch_rows, BATCH_BYTES, packed.add)
+            taken, columns = pairs.columns(read.batch_rows, BATCH_BYTES)
         except StorageError as error:
             raise EndedEarly(str(error)) from error
         ended = taken.ended
         if taken.pairs:
-            frames = packed.frames()
-            columns = [column_of(*frames[at : at + 2]) for at in (0, 2)]
-            yield pa.RecordBatch.from_arrays(columns, COLUMNS)
+            arrays = [column_of(*columns[at : at + 2]) for at in (0, 2)]
+            yield pa.RecordBatch.from_arrays(arrays, COLUMNS)

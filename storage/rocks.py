@@ -27,7 +27,9 @@ from typing import cast
 
 import rocksdict
 
+from ..native.sst import Bounds
 from ..protocols.zerodb.ops import Op
+from ..protocols.zerodb.pieces import Pieces, Scanned
 from ..protocols.zerodb.values import TableOptions
 from .content import Piece, content_hash, split_points
 from .effects import Effects, apply_recorded, record_range
@@ -54,7 +56,8 @@ from .rocks_families import (
     family_options,
     parse_family,
 )
-from .rocks_walk import Row, Walk, file_pieces, files_of
+from .rocks_walk import Row, TableFile, Walk, file_pieces, files_of
+from .sst_scan import FileScan, TableScan, Wanted
 from .tables import Entry, Outcome, Pair, TableInfo
 
 SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
@@ -95,6 +98,7 @@ class RocksTables:
         self._spare: dict[TableOptions, list[Family]] = {}
         self._doomed: list[Family] = []  # They go when it is durable that nobody needs them.
         self._scans: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
+        self._file_scans: weakref.WeakSet[FileScan] = weakref.WeakSet()
         self._database: rocksdict.Rdict | None = None
         self._next_number = 1  # Of a column family.
         self._stuck_since: float | None = None
@@ -269,6 +273,38 @@ class RocksTables:
         walk = self._walk(family, (start, end), reverse)
         found = family.data.keys(reverse, walk.first, walk.options)
         return self._held(walk.keys(cast(Iterator[bytes], found)))
+
+    def pieces(
+        self, table: int, start: bytes = b"", end: bytes = b"", with_values: bool = True
+    ) -> Scanned:
+        """As scan() or keys(), whose values are empty then, for who takes many pairs at once."""
+
+        def engine(start: bytes) -> Iterator[Pair]:
+            if with_values:
+                return self.scan(table, start, end)
+            return ((key, b"") for key in self.keys(table, start, end))
+
+        family = self._family_of(table)
+        files = self._files_of(family) if family and self._read_only else None
+        if family is None or files is None or (end and end <= start):
+            return Pieces(engine(start))
+        sequence = self._opened().latest_sequence_number()
+        bounds = Bounds(start, end)
+        scan = FileScan(Wanted(self.path, family.name, sequence, files, bounds, with_values))
+        if scan.files + sum(one.files for one in self._file_scans) > self._shared.files_max:
+            return Pieces(engine(start))
+        self._file_scans.add(scan)
+        return TableScan(scan, lambda last: engine(last or start))
+
+    def _files_of(self, family: Family) -> list[TableFile] | None:
+        """All that a table consists of; None: there is more to it than files."""
+        read = family.data.property_int_value
+        with Guard(self.path):
+            if any(read(f"rocksdb.{name}") != 0 for name in BUFFERED):
+                return None
+            files = files_of(family.data.property_value("rocksdb.sstables") or "")
+            size = read("rocksdb.total-sst-files-size")
+        return files if size == sum(file.size for file in files) else None
 
     def _walk(self, family: Family, bounds: tuple[bytes, bytes], reverse: bool) -> Walk:
         walk = Walk(self.path, family.data, *bounds, reverse)

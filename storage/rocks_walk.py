@@ -84,17 +84,26 @@ class TableFile(NamedTuple):
     first: bytes
     last: bytes
     size: int
+    number: int  # Its name is that, too.
+    level: int  # Those of level 0 overlap; within another one they ascend.
 
 
-_FILE = re.compile(r"^ \d+:(\d+)\[.*?\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' ", re.M)
+_LEVEL = re.compile(r"^--- level (\d+) ---", re.M)
+_FILE = re.compile(
+    r"^ (\d+):(\d+)\[.*?\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' ", re.M
+)
 
 
 def files_of(text: str) -> list[TableFile]:
-    """The files in the engine's property rocksdb.sstables."""
-    return [
-        TableFile(bytes.fromhex(match[2]), bytes.fromhex(match[3]), int(match[1]))
-        for match in _FILE.finditer(text)
-    ]
+    """The files in the engine's property rocksdb.sstables, in its order."""
+    _, *parts = _LEVEL.split(text)
+    found = []
+    for level, files in zip(parts[::2], parts[1::2], strict=True):
+        for match in _FILE.finditer(files):
+            number, size, first, last = match.groups()
+            bounds = bytes.fromhex(first), bytes.fromhex(last)
+            found.append(TableFile(*bounds, int(size), int(number), int(level)))
+    return found
 
 
 def file_pieces(files: list[TableFile], start: bytes, end: bytes) -> list[Piece]:

@@ -7,11 +7,11 @@ use for it, so each node tells the others by an entry of the log, now and then, 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import LocalProtocolError
 from .map_orders import Progress
-from .pieces import Packed, Pairs, Pieces, Taken
+from .pieces import Scanned, Taken
 from .values import (
     CHUNK_PAIRS_MAX,
     COPY_TABLE,
@@ -82,7 +82,7 @@ class Chunk(NamedTuple):
     """The answer to a client data request."""
 
     flags: int
-    frames: list[bytes]  # Key, value, key, value ...; packed: as of answers.encode_chunk().
+    frames: list[Any]  # Key, value, key, value ... (bytes); packed: buffers, see pieces.Scanned.
 
 
 class Statistics(NamedTuple):
@@ -132,9 +132,9 @@ class JobFailed(Exception):
 
 
 class _Job:
-    def __init__(self, scan: Scan, pairs: Pairs, statistics: Statistics) -> None:
+    def __init__(self, scan: Scan, pairs: Scanned, statistics: Statistics) -> None:
         self.scan = scan
-        self.pieces = Pieces(pairs)
+        self.pairs = pairs
         self.statistics = statistics
         self.idle_ms = 0  # When it ends for want of requests.
 
@@ -288,7 +288,7 @@ class JobTable:
 
     # ---- jobs ----
 
-    def begin(self, scan: Scan, pairs: Pairs, now_ms: int, unix_ms: int) -> int:
+    def begin(self, scan: Scan, pairs: Scanned, now_ms: int, unix_ms: int) -> int:
         """A job on a lease that is there; returns its APID. pairs are what the scan yields."""
         held = self._leases[scan.lease]
         if len(self._jobs) >= self.limits.jobs_max:
@@ -324,9 +324,12 @@ class JobTable:
         if job.left is not None:
             room = min(room, job.left)
         most = min(form.bytes_max or self.limits.chunk_bytes_max, self.limits.chunk_bytes_max)
-        frames: list[bytes] = []
-        columns = Packed()
-        taken = self._take(job, room, most, columns.add if form.packed else frames.extend)
+        frames: list[Any] = []
+        if form.packed:
+            taken, frames = job.pairs.columns(room, most)
+        else:
+            taken = job.pairs.take(room, most, frames.extend)
+        self._count(job, taken)
         self._renew(job, now_ms)
         if not taken.pairs:
             self._end(apid, DONE, unix_ms)
@@ -335,25 +338,22 @@ class JobTable:
         last = (taken.ended or job.left == 0) and taken.pairs < wanted
         if last:
             self._end(apid, DONE, unix_ms)
-        return Chunk(PARTIAL_DATA if last else 0, columns.frames() if form.packed else frames)
+        return Chunk(PARTIAL_DATA if last else 0, frames)
 
     def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
         """For a mapper: the next pairs as key, value, key, value ...; none at the end."""
         frames: list[bytes] = []
-        self._take(self._jobs[apid], pairs_max, bytes_max, frames.extend)
+        job = self._jobs[apid]
+        self._count(job, job.pairs.take(pairs_max, bytes_max, frames.extend))
         return frames
 
-    def _take(
-        self, job: _Job, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
-    ) -> Taken:
-        """The next pairs of a job, which are counted."""
-        taken = job.pieces.take(pairs_max, bytes_max, add)
+    @staticmethod
+    def _count(job: _Job, taken: Taken) -> None:
         was = job.statistics
         if taken.pairs:
             job.statistics = was._replace(
                 rows=was.rows + taken.pairs, size=was.size + taken.size, chunks=was.chunks + 1
             )
-        return taken
 
     def wrote(self, apid: int, puts: int, deletes: int) -> None:
         """A mapper's output was written."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .columns import joined
 
@@ -20,13 +20,9 @@ class Taken(NamedTuple):
     ended: bool  # The scan's end was met on the way.
 
 
-class Pieces:
-    """A scan that is taken piece by piece."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        self._pairs = pairs
-        self._piece = 4  # What the first rows are like, few tell.
-        self._rest: list[bytes] = []  # Read, and not taken.
+class Scanned(Protocol):
+    """A scan that is taken piece by piece. Whatever reading raises, comes out of both; what was
+    taken before is right."""
 
     def take(self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]) -> Taken:
         """Gives the next pairs to add(), as key, value, key, value ..., in pieces.
@@ -34,6 +30,21 @@ class Pieces:
         pairs_max   so many at most
         bytes_max   they end with the pair that reaches this
         """
+
+    def columns(self, pairs_max: int, bytes_max: int) -> tuple[Taken, list[Any]]:
+        """The same pairs as buffers: key offsets, keys, value offsets, values (columns.join).
+        ValueError: 4 GiB or more."""
+
+
+class Pieces:
+    """Scanned, of an iterator."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._piece = 4  # What the first rows are like, few tell.
+        self._rest: list[bytes] = []  # Read, and not taken.
+
+    def take(self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]) -> Taken:
         count = size = 0
         while size < bytes_max and count < pairs_max:
             piece, sizes = self._next(pairs_max - count)
@@ -45,6 +56,11 @@ class Pieces:
             count += len(piece) // 2
             size += sizes
         return Taken(count, size, False)
+
+    def columns(self, pairs_max: int, bytes_max: int) -> tuple[Taken, list[Any]]:
+        packed = Packed()
+        taken = self.take(pairs_max, bytes_max, packed.add)
+        return taken, packed.frames()
 
     def _next(self, pairs_max: int) -> tuple[list[bytes], int]:
         if self._rest:

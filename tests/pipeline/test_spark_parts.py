@@ -13,6 +13,7 @@ from kelek.pipeline.spark_driver import Link, Stages, short
 from kelek.protocols.zerodb import map_orders
 from kelek.protocols.zerodb.job import JobLimits, JobTable, Lease, Scan
 from kelek.protocols.zerodb.map_orders import MapOrder, Trouble, encode
+from kelek.protocols.zerodb.pieces import Pieces
 from kelek.protocols.zerodb.values import MAP_TABLE
 
 PAGES = """An error occurred while calling o73.collectToPython.
@@ -43,7 +44,7 @@ def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
     numbers = iter(range(1, 99))
     table = JobTable(JobLimits(), lambda: next(numbers))
     table.add_lease(Lease(next(numbers), 7, "", 0, 0), True, 0)
-    table.begin(Scan(MAP_TABLE, 7, 1), iter(pairs), 0, 0)
+    table.begin(Scan(MAP_TABLE, 7, 1), Pieces(iter(pairs)), 0, 0)
     return table
 
 

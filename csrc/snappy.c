@@ -1,0 +1,87 @@
+/* Decodes Snappy, as the tables' files have it (google/snappy, format_description.txt). */
+#include <string.h>
+
+#include "api.h"
+#include "sst.h"
+
+enum {
+    LITERAL = 0,
+    COPY_1 = 1,        /* how many bytes of offset stand behind the tag */
+    LITERAL_LONG = 60, /* from here on the size of a literal stands behind the tag */
+    SHARE_MAX = 32,    /* a byte stands for no more: three of them copy 64 */
+    WIDE = 16          /* bytes that are copied at once where there is room */
+};
+
+/* The size in front: 7 bits a byte, at most 32 of them. Returns the bytes that it takes, or 0. */
+static size_t size_read(const uint8_t *data, size_t size, uint64_t *value) {
+    *value = 0;
+    for (size_t i = 0; i < size && i < 5; i++) {
+        *value |= (uint64_t)(data[i] & 0x7f) << 7 * i;
+        if (data[i] < 0x80) return *value <= UINT32_MAX ? i + 1 : 0;
+    }
+    return 0;
+}
+
+ssize_t klk_snappy_size(const uint8_t *data, size_t size) {
+    uint64_t found;
+    size_t head = size_read(data, size, &found);
+    if (head == 0 || found > (uint64_t)(size - head) * SHARE_MAX) return KLK_ECORRUPT;
+    return (ssize_t)found;
+}
+
+/* A little endian number of 1 to 4 bytes. */
+static uint32_t number_read(const uint8_t *data, uint32_t bytes) {
+    uint32_t value = 0;
+    for (uint32_t i = 0; i < bytes; i++) value |= (uint32_t)data[i] << 8 * i;
+    return value;
+}
+
+/* Copies what may overlap what it writes: then the bytes repeat. */
+static void copy_back(uint8_t *out, size_t offset, size_t size, size_t room) {
+    const uint8_t *from = out - offset;
+    if (offset >= WIDE && room >= size + WIDE) {
+        for (size_t i = 0; i < size; i += WIDE) memcpy(out + i, from + i, WIDE);
+        return;
+    }
+    for (size_t i = 0; i < size; i++) out[i] = from[i];
+}
+
+int klk_snappy_decode(const uint8_t *data, size_t size, uint8_t *out, size_t out_max) {
+    uint64_t wanted;
+    ssize_t known = klk_snappy_size(data, size);
+    if (known < 0) return KLK_ECORRUPT;
+    if ((size_t)known > out_max) return KLK_ESPACE;
+    const uint8_t *at = data + size_read(data, size, &wanted), *end = data + size;
+    uint8_t *to = out, *to_end = out + known;
+    while (at < end) {
+        uint32_t tag = *at++, kind = tag & 3;
+        size_t left = (size_t)(end - at), room = (size_t)(to_end - to), count;
+        if (kind == LITERAL) {
+            uint32_t bytes = tag >> 2 < LITERAL_LONG ? 0 : (tag >> 2) - LITERAL_LONG + 1;
+            if (bytes > left) return KLK_ECORRUPT;
+            count = (size_t)(bytes ? number_read(at, bytes) : tag >> 2) + 1;
+            at += bytes;
+            left -= bytes;
+            if (count > left || count > room) return KLK_ECORRUPT;
+            if (count <= WIDE && left >= WIDE && room >= WIDE)
+                memcpy(to, at, WIDE);
+            else
+                memcpy(to, at, count);
+            at += count;
+        } else {
+            uint32_t bytes = kind == COPY_1 ? 1 : kind == 2 ? 2 : 4;
+            if (bytes > left) return KLK_ECORRUPT;
+            size_t offset = number_read(at, bytes);
+            count = (size_t)(tag >> 2) + 1;
+            if (kind == COPY_1) {
+                count = (tag >> 2 & 7) + 4;
+                offset |= (size_t)(tag >> 5) << 8;
+            }
+            at += bytes;
+            if (offset == 0 || offset > (size_t)(to - out) || count > room) return KLK_ECORRUPT;
+            copy_back(to, offset, count, room);
+        }
+        to += count;
+    }
+    return to == to_end ? KLK_OK : KLK_ECORRUPT;
+}
