@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import NamedTuple
 
 from ...native import Arena, Frames
+from ...native.zre import Said
 from ..errors import LocalProtocolError
 from . import codec, values
 from .beacon import Beacon, decode_beacon, encode_beacon
@@ -72,7 +73,8 @@ class Node:
         """LocalProtocolError: a name, header or endpoint that can't be said, an unfit UUID."""
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self.groups: set[str] = set()  # Its own.
+        self.groups: set[str] = set()  # Its own ...
+        self._group_names: dict[bytes, str] = {}  # ... as they are on the wire.
         self._status = 0
         self._peers = Peers()
         self._limiter = Limiter(setup.rate)
@@ -131,6 +133,7 @@ class Node:
         if len(self.groups) == values.COUNT_V1_MAX:
             raise LocalProtocolError(f"a node is in {values.COUNT_V1_MAX} groups at most")
         self.groups.add(group)
+        self._group_names[group.encode()] = group
         self._status = (self._status + 1) % STATUSES
         self._say_all(Join(group, self._status))
         self._elect(group)
@@ -140,6 +143,7 @@ class Node:
         if group not in self.groups:
             return
         self.groups.remove(group)
+        del self._group_names[group.encode()]
         self._status = (self._status + 1) % STATUSES
         self._say_all(Leave(group, self._status))
         self._elect(group)
@@ -150,20 +154,28 @@ class Node:
         peer = self._peers.uuids.get(uuid)
         if peer is None or peer.version_out is None:
             return False
-        self._say(peer, Whisper(content))
+        if len(content) == 1:
+            self._peers.traffic.say(peer.to, None, content[0])
+            self._sending[peer.number] = peer
+        else:
+            self._say(peer, Whisper(content))
         return True
 
     def shout(self, group: str, content: list[bytes]) -> int:
         """Sends content to all others in a group; returns how many they are. Of more frames than
         one v1 peers get nothing, and are counted."""
-        members = list(self._peers.groups.get(group, {}).values())
+        members = self._peers.groups.get(group, {})
+        if len(content) == 1 and members:
+            self._peers.traffic.say(self._peers.shouted(group), group.encode(), content[0])
+            self._sending.update(members)
+            return len(members)
         count = 0
-        for peer in members:
-            if peer.version_out is Version.V1 and len(content) != 1:
+        for peer in members.values():
+            if peer.version_out is Version.V1:
                 self.counters["v1_not_shouted"] += 1
-                continue
-            self._say(peer, Shout(group, content))
-            count += 1
+            else:
+                self._say(peer, Shout(group, content))
+                count += 1
         return count
 
     def elect(self, group: str) -> None:
@@ -260,8 +272,39 @@ class Node:
 
     def on_messages(self, messages: Arena, now_ms: int) -> None:
         """Messages of the mailbox: [routing id][the sender's address][frames ..]."""
-        for routing_id, source, *frames in messages.messages():
-            self.on_message(routing_id, source, frames, now_ms)
+        position = 0
+        while position < messages.count and not self._stopped:
+            position, said = self._peers.traffic.take(messages, position, now_ms)
+            if said:
+                self._on_said(said)
+            if position < messages.count:
+                routing_id, source, *frames = messages.message(position)
+                self.on_message(routing_id, source, frames, now_ms)
+                position += 1
+
+    def on_batch(self, routing_id: bytes, source: bytes, messages: Arena, now_ms: int) -> None:
+        """Messages of one sender: [frames ..]; for owners of many nodes, of one to another."""
+        position, uuid = 0, routing_id[-values.UUID_BYTES :]
+        while position < messages.count and not self._stopped:
+            peer = self._peers.uuids.get(uuid)
+            known = peer.version if peer is not None else None
+            if peer and known and routing_id == codec.routing_id(uuid, known):
+                position, said = self._peers.traffic.take(messages, position, now_ms, peer.slot)
+                if said:
+                    self._on_said(said)
+            if position < messages.count:
+                self.on_message(routing_id, source, messages.message(position), now_ms)
+                position += 1
+
+    def _on_said(self, said: list[Said]) -> None:
+        slots, tell, names = self._peers.slots, self._events.append, self._group_names
+        for slot, group, content in said:
+            if group is None:
+                tell(Event(EventKind.WHISPER, slots[slot].info, "", content))
+            elif group in names:
+                tell(Event(EventKind.SHOUT, slots[slot].info, names[group], content))
+            else:
+                self.counters["shouts_elsewhere"] += 1
 
     def on_message(
         self, routing_id: bytes, source: bytes, frames: Sequence[bytes], now_ms: int
@@ -289,9 +332,13 @@ class Node:
     def _in_sequence(self, peer: Peer, sequence: int) -> bool:
         """Whether nothing was lost before this. Decisions: in v2 a gap disconnects the peer; in v1
         it is counted, nothing more."""
-        want = (peer.want_sequence + 1) % SEQUENCES
-        peer.want_sequence = sequence
-        if sequence == want or (want == SEQUENCES - 1 and sequence == 0):  # pyre leaves 65535 out.
+        wire = peer.wire
+        want = (wire.want + 1) % wire.sequences
+        if sequence == 0 and want == SEQUENCES - 1:
+            wire.sequences = SEQUENCES - 1  # pyre leaves 65535 out, and wants the same of others.
+            want = 0
+        wire.want = sequence
+        if sequence == want:
             return True
         self.counters["gaps"] += 1
         if peer.version is Version.V1:
@@ -375,9 +422,12 @@ class Node:
         for other in self._peers.at(place):
             if other is not peer:  # One mailbox has one node: the other one was there before.
                 self._remove(other)
-        peer.version, peer.want_sequence = greeting.version, greeting.sequence
+        was_ready = peer.ready
+        self._peers.set_ready(peer, greeting.version)
+        peer.wire.want = greeting.sequence
         self._answer(peer, place, now_ms)
-        self._on_greeted(peer, hello, now_ms)
+        self._on_greeted(peer, hello, was_ready)
+        peer.wire.heard_ms = now_ms
 
     def _peer_of(self, greeting: "_Greeting", now_ms: int) -> Peer | None:
         """The peer that greets: known, one of the static ones, or new; None: refused."""
@@ -420,13 +470,10 @@ class Node:
             self._greet(peer, peer.version_out, now_ms)
         peer.awaiting = False
 
-    def _on_greeted(self, peer: Peer, hello: Hello, now_ms: int) -> None:
+    def _on_greeted(self, peer: Peer, hello: Hello, was_ready: bool) -> None:
         """Takes over what a HELLO says."""
         assert peer.uuid is not None
         assert peer.version is not None
-        was_ready = peer.ready
-        self._peers.set_ready(peer)
-        peer.heard_ms, peer.silent = now_ms, 0
         peer.info = PeerInfo(peer.uuid, hello.name, peer.endpoint, peer.version, hello.headers)
         if not was_ready:
             self._tell(EventKind.ENTER, peer)
@@ -442,7 +489,8 @@ class Node:
             self._actions.append(Disconnect(peer.number))
             peer.out.clear()
         peer.version_out, peer.greet_ms = version, None
-        peer.awaiting, peer.asked_ms, peer.sent_sequence = True, now_ms, 0
+        peer.awaiting, peer.asked_ms = True, now_ms
+        peer.wire.version_out, peer.wire.sent = version, 0
         # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
         self._actions.append(Connect(peer.number, peer.endpoint, own_id))
@@ -460,8 +508,7 @@ class Node:
     # ---- silence ----
 
     def _on_life(self, peer: Peer, now_ms: int) -> None:
-        peer.heard_ms = now_ms
-        peer.silent = 0
+        peer.wire.heard_ms = now_ms
 
     def _check(self, now_ms: int) -> None:
         """Looks at all peers' clocks; the next look comes when the first of them can be due."""
@@ -484,19 +531,22 @@ class Node:
             elif now_ms >= peer.asked_ms + times.evasive_ms and peer.version_out is not None:
                 self._greet(peer, peer.version_out, now_ms)  # It may have missed it.
             return now_ms + times.evasive_ms
-        if now_ms >= peer.heard_ms + times.dead_ms:
+        heard_ms: int = peer.wire.heard_ms
+        quiet_ms = now_ms - heard_ms
+        if quiet_ms >= times.dead_ms:
             # Text: no reply to a PING and no other traffic for longer: treated as dead.
             self.counters["dead"] += 1
             self._remove(peer)
             return now_ms + times.evasive_ms
-        quiet_ms = now_ms - peer.heard_ms
+        if heard_ms != peer.quiet_since_ms:
+            peer.quiet_since_ms, peer.silent = heard_ms, 0
         if quiet_ms < times.evasive_ms:
-            return peer.heard_ms + times.evasive_ms
+            return heard_ms + times.evasive_ms
         self._on_quiet(peer, quiet_ms, now_ms)
         steps = (times.silent_ms, times.dead_ms)
         return min(
             peer.asked_ms + times.evasive_ms,
-            *(peer.heard_ms + step for step in steps if step > quiet_ms),
+            *(heard_ms + step for step in steps if step > quiet_ms),
         )
 
     # Text: SHOULD send a PING to a peer whose beacons have not come for a certain time.
@@ -587,9 +637,9 @@ class Node:
 
     def _say(self, peer: Peer, command: Command) -> None:
         assert peer.version_out is not None
-        sequence = (peer.sent_sequence + 1) % SEQUENCES
+        sequence = (peer.wire.sent + 1) % peer.wire.sequences
         peer.out.add(codec.encode(sequence, command, peer.version_out))
-        peer.sent_sequence = sequence
+        peer.wire.sent = sequence
         self._sending[peer.number] = peer
 
     @property
@@ -600,6 +650,11 @@ class Node:
         if self._beacon_ms is None:
             return self._check_ms
         return min(self._beacon_ms, self._check_ms)
+
+    @property
+    def busy(self) -> bool:
+        """Whether ready() has something to hand out, whatever the time is."""
+        return bool(self._actions or self._sending or self._beacons or self._events)
 
     def ready(self, now_ms: int) -> Ready:
         """Everything to be done now. The batches of sends stay the node's: send them, tell

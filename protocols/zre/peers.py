@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...native import Frames
+from ...native.zre import Places, Wire
 from .beacon import is_own_uuid
-from .codec import endpoint_of
+from .codec import endpoint_of, routing_id
 from .values import Version
 
 _FRAMES = 4096, 64  # Room for a peer's outgoing messages at first: bytes, frames.
@@ -47,9 +48,9 @@ class Peer:
     """One peer, from the first word of it until it has left."""
 
     __slots__ = (
-        "address", "asked_ms", "awaiting", "greet_ms", "groups", "heard_ms", "info",
-        "made_ms", "number", "out", "own", "port", "ready", "repair_ms", "sent_sequence", "silent",
-        "static", "status", "uuid", "version", "version_out", "want_sequence",
+        "address", "asked_ms", "awaiting", "greet_ms", "groups", "info", "made_ms", "number", "out",
+        "own", "port", "quiet_since_ms", "ready", "repair_ms", "silent", "slot", "static", "status",
+        "to", "uuid", "version", "version_out", "wire",
     )  # fmt: skip
 
     def __init__(self, number: int, uuid: bytes | None, place: tuple[str, int]) -> None:
@@ -64,12 +65,15 @@ class Peer:
         self.awaiting = False  # We have greeted it, and have not heard a HELLO since.
         self.groups: set[str] = set()
         self.status = 0
-        self.sent_sequence = self.want_sequence = 0
-        self.silent = 0  # 1: EVASIVE was said, 2: SILENT, too.
+        self.silent = 0  # 1: EVASIVE was said, 2: SILENT, too ...
+        self.quiet_since_ms = 0  # ... of the silence that began then.
         self.greet_ms: int | None = None  # When to greet it, unless it has done so first.
-        self.heard_ms = self.made_ms = self.asked_ms = self.repair_ms = 0
+        self.made_ms = self.asked_ms = self.repair_ms = 0
         self.info: PeerInfo | None = None
         self.out = Frames(*_FRAMES)
+        self.slot = 0  # Its place in C ...
+        self.wire: Any = None  # ... and what is there: want, sent, sequences, heard_ms.
+        self.to: Places  # Itself alone, to whisper to.
 
     @property
     def endpoint(self) -> str:
@@ -85,7 +89,10 @@ class Peers:
         self.places: dict[tuple[str, int], dict[int, Peer]] = {}  # By where their mailbox is.
         self.groups: dict[str, dict[int, Peer]] = {}
         self.unready = 0
+        self.traffic = Wire()
+        self.slots: dict[int, Peer] = {}
         self._number = 0
+        self._shouted: dict[str, Places] = {}  # Of groups: who is shouted to.
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -96,7 +103,13 @@ class Peers:
     def add(self, uuid: bytes | None, place: tuple[str, int], now_ms: int) -> Peer:
         self._number += 1
         peer = self.numbers[self._number] = Peer(self._number, uuid, place)
-        peer.made_ms = peer.heard_ms = now_ms
+        moves = self.traffic.moves
+        peer.slot = self.traffic.add(peer.out)
+        self.slots[peer.slot] = peer
+        for moved in self.slots.values() if self.traffic.moves != moves else (peer,):
+            moved.wire = self.traffic.peer(moved.slot)
+        peer.to = Places([peer.slot])
+        peer.made_ms = peer.wire.heard_ms = now_ms
         self.places.setdefault(place, {})[peer.number] = peer
         if uuid is not None:
             self.uuids[uuid] = peer
@@ -119,7 +132,12 @@ class Peers:
         peer.uuid, peer.own = uuid, is_own_uuid(uuid)
         self.uuids[uuid] = peer
 
-    def set_ready(self, peer: Peer) -> None:
+    def set_ready(self, peer: Peer, version: Version) -> None:
+        """It has greeted us, in that version."""
+        assert peer.uuid is not None
+        if peer.version is not version:
+            peer.version = version
+            self.traffic.greeted(peer.slot, routing_id(peer.uuid, version), version)
         if not peer.ready:
             peer.ready = True
             self.unready -= 1
@@ -133,17 +151,31 @@ class Peers:
             self.unready -= 1
         for group in list(peer.groups):
             self.leave(peer, group)
+        del self.slots[peer.slot]
+        self.traffic.remove(peer.slot)
 
     def join(self, peer: Peer, group: str) -> None:
         peer.groups.add(group)
         self.groups.setdefault(group, {})[peer.number] = peer
+        self._shouted.pop(group, None)
 
     def leave(self, peer: Peer, group: str) -> None:
         peer.groups.discard(group)
+        self._shouted.pop(group, None)
         members = self.groups.get(group, {})
         members.pop(peer.number, None)
         if not members:
             self.groups.pop(group, None)  # Names of groups that others make up are not kept.
+
+    def shouted(self, group: str) -> Places:
+        """Those in a group, as C takes them."""
+        found = self._shouted.get(group)
+        if found is None:
+            slots = [peer.slot for peer in self.groups.get(group, {}).values()]
+            found = Places(slots)
+            if slots:
+                self._shouted[group] = found
+        return found
 
     def at(self, place: tuple[str, int]) -> Iterable[Peer]:
         """Those whose mailbox is there."""

@@ -1,0 +1,122 @@
+/* WHISPER and SHOUT of ZRE by the batch. */
+#include "zre.h"
+
+#include "messages.h"
+
+enum { SIGNATURE_FIRST = 0xaa, SIGNATURE_SECOND = 0xa1, HEADER_MAX = 6 + 1 + 255 };
+
+static uint64_t routing_hash(const struct klk_zre_peers *peers, const uint8_t *id, uint32_t size) {
+    uint64_t hash = peers->seed ^ 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < size; i++) {
+        hash = (hash ^ id[i]) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+void klk_zre_index(struct klk_zre_peers *peers) {
+    uint32_t mask = peers->index_size - 1;
+    memset(peers->index, 0, sizeof *peers->index * peers->index_size);
+    for (uint32_t place = 0; place < peers->count; place++) {
+        const struct klk_zre_peer *peer = &peers->peers[place];
+        if (!peer->version) continue;
+        uint64_t slot = routing_hash(peers, peer->routing_id, peer->routing_size) & mask;
+        while (peers->index[slot]) slot = (slot + 1) & mask;
+        peers->index[slot] = place + 1;
+    }
+}
+
+/* The place of the peer of that routing id, or count. */
+static uint32_t peer_find(const struct klk_zre_peers *peers, const uint8_t *id, uint32_t size) {
+    uint32_t mask = peers->index_size - 1;
+    uint64_t slot = routing_hash(peers, id, size) & mask;
+    for (; peers->index[slot]; slot = (slot + 1) & mask) {
+        const struct klk_zre_peer *peer = &peers->peers[peers->index[slot] - 1];
+        if (peer->routing_size == size && memcmp(peer->routing_id, id, size) == 0)
+            return peers->index[slot] - 1;
+    }
+    return peers->count;
+}
+
+static uint32_t header_size(uint32_t version) { return version == 1 ? 5 : 6; }
+
+/* Whether a group's name, all of what is left of the header, is one that we judge. */
+static int group_fits(const uint8_t *group, uint32_t size) {
+    if (!size || size - 1 != group[0]) return 0;
+    for (uint32_t i = 1; i < size; i++)
+        if (group[i] & 0x80) return 0;
+    return 1;
+}
+
+/* The kind of a header that is well formed with so many frames of content behind it, or 0. */
+static uint32_t header_kind(const uint8_t *header, uint32_t size, uint32_t version,
+                            uint32_t contents) {
+    uint32_t fixed = header_size(version);
+    if (size < fixed || header[0] != SIGNATURE_FIRST || header[1] != SIGNATURE_SECOND) return 0;
+    if (version == 2 && header[3] != 2) return 0;
+    if (header[2] == KLK_ZRE_PING_OK) return size == fixed && !contents ? KLK_ZRE_PING_OK : 0;
+    if (contents > KLK_ZRE_FRAMES_MAX || (version == 1 && !contents)) return 0;
+    if (header[2] == KLK_ZRE_WHISPER) return size == fixed ? KLK_ZRE_WHISPER : 0;
+    if (header[2] != KLK_ZRE_SHOUT) return 0;
+    return group_fits(header + fixed, size - fixed) ? KLK_ZRE_SHOUT : 0;
+}
+
+uint32_t klk_zre_take(struct klk_zre_peers *peers, const struct klk_messages *in, uint32_t sender,
+                      int64_t now_ms, uint32_t *position, uint32_t *events) {
+    uint32_t found = 0, before = sender < peers->count ? 0 : 2, place = sender;
+    for (; *position < in->messages; ++*position) {
+        uint32_t frames = klk_messages_frames(in, *position), size;
+        if (frames <= before) break;
+        if (before) {
+            const uint8_t *id = klk_messages_at(in, *position, 0, &size);
+            place = peer_find(peers, id, size);
+            if (place == peers->count) break;
+        }
+        struct klk_zre_peer *peer = &peers->peers[place];
+        if (!peer->version) break;
+        const uint8_t *header = klk_messages_at(in, *position, before, &size);
+        uint32_t fixed = header_size(peer->version), contents = frames - before - 1;
+        uint32_t kind = header_kind(header, size, peer->version, contents);
+        if (!kind) break;
+        uint32_t sequence = (uint32_t)header[fixed - 2] << 8 | header[fixed - 1];
+        if (sequence != (peer->want + 1) % peer->sequences) break;
+        peer->want = sequence;
+        peer->heard_ms = now_ms;
+        if (kind == KLK_ZRE_PING_OK) continue;
+        uint32_t first = in->firsts[*position] + before + 1;
+        uint32_t *event = events + KLK_ZRE_EVENT_NUMBERS * found++;
+        event[0] = place;
+        event[1] = kind;
+        event[2] = first;
+        event[3] = first + contents;
+        event[4] = in->offsets[first - 1] + fixed + 1;
+        event[5] = kind == KLK_ZRE_SHOUT ? size - fixed - 1 : 0;
+    }
+    return found;
+}
+
+int klk_zre_say(struct klk_zre_peers *peers, const uint32_t *places, uint32_t count,
+                const uint8_t *group, uint32_t group_size, const uint8_t *content,
+                uint32_t content_size, uint32_t *position) {
+    uint8_t header[HEADER_MAX] = {SIGNATURE_FIRST, SIGNATURE_SECOND,
+                                  group ? KLK_ZRE_SHOUT : KLK_ZRE_WHISPER};
+    for (; *position < count; ++*position) {
+        struct klk_zre_peer *peer = &peers->peers[places[*position]];
+        uint32_t size = header_size(peer->version_out);
+        uint32_t sequence = (peer->sent + 1) % peer->sequences;
+        header[3] = 2;
+        header[size - 2] = (uint8_t)(sequence >> 8);
+        header[size - 1] = (uint8_t)sequence;
+        if (group) {
+            header[size++] = (uint8_t)group_size;
+            memcpy(header + size, group, group_size);
+            size += group_size;
+        }
+        if (!klk_messages_fit(peer->out, (uint64_t)size + content_size, 2)) return KLK_EFULL;
+        klk_messages_frame(peer->out, header, size);
+        klk_messages_frame(peer->out, content, content_size);
+        klk_messages_end(peer->out);
+        peer->sent = sequence;
+    }
+    return KLK_OK;
+}

@@ -1,0 +1,173 @@
+"""WHISPER and SHOUT in C against a twin that decodes each message by itself."""
+
+from random import Random
+
+import pytest
+
+from kelek.native import Arena, Frames
+from kelek.native.zre import Places, Said, Wire
+from kelek.protocols.zre import codec
+from kelek.protocols.zre.errors import Malformed
+from kelek.protocols.zre.values import SEQUENCES, Version
+
+Message = list[bytes]
+
+
+class Twin:
+    """What each peer has said last, in a dict."""
+
+    def __init__(self) -> None:
+        self.places: dict[bytes, tuple[int, Version]] = {}
+        self.want: dict[int, int] = {}
+        self.heard_ms: dict[int, int] = {}
+        self.sequences: dict[int, int] = {}
+
+    def take(self, messages: list[Message], now_ms: int) -> tuple[int, list[Said]]:
+        """The same, of messages with routing id and address."""
+        said: list[Said] = []
+        for position, message in enumerate(messages):
+            found = self._judge(message)
+            if found is None:
+                return position, said
+            place, sequence, command = found
+            self.want[place], self.heard_ms[place] = sequence, now_ms
+            if isinstance(command, codec.Whisper):
+                said.append((place, None, command.content))
+            elif isinstance(command, codec.Shout):
+                said.append((place, command.group.encode(), command.content))
+        return len(messages), said
+
+    def _judge(self, message: Message) -> tuple[int, int, codec.Command] | None:
+        if len(message) < 3 or message[0] not in self.places:
+            return None
+        place, version = self.places[message[0]]
+        try:
+            sequence, command = codec.decode(message[2:], version)
+        except Malformed:
+            return None
+        if not isinstance(command, codec.Whisper | codec.Shout | codec.PingOk):
+            return None
+        if isinstance(command, codec.Shout) and not command.group.isascii():
+            return None
+        if sequence != (self.want[place] + 1) % self.sequences[place]:
+            return None
+        return place, sequence, command
+
+
+class Peer:
+    """One that speaks, mostly well."""
+
+    def __init__(self, dice: Random, version: Version) -> None:
+        self.dice, self.version = dice, version
+        self.routing_id = codec.routing_id(b"\x01" + dice.randbytes(15), version)
+        self.sent = dice.choice([0, SEQUENCES - 20, SEQUENCES - 2, 510])
+
+    def message(self) -> Message:
+        dice = self.dice
+        contents = 1 if self.version is Version.V1 else dice.choice([1, 1, 1, 2, 5])
+        content = [dice.randbytes(dice.choice([0, 3, 300])) for _ in range(contents)]
+        commands: list[codec.Command] = [
+            codec.Whisper(content),
+            codec.Shout(dice.choice(["", "g", "G" * 255, "é"]), content),
+            codec.PingOk(),
+            codec.Ping(),
+            codec.Join("g", 3),
+        ]
+        command = dice.choices(commands, [10, 10, 4, 1, 1])[0]
+        self.sent = (self.sent + 1) % SEQUENCES
+        frames = codec.encode(self.sent, command, self.version)
+        if dice.random() < 0.1:
+            frames = self._broken(frames)
+        return [self.routing_id, b"127.0.0.1", *frames]
+
+    def _broken(self, frames: Message) -> Message:
+        dice, head = self.dice, bytearray(frames[0])
+        what = dice.randrange(5)
+        if what == 0:
+            head[dice.randrange(len(head))] ^= 1 << dice.randrange(8)
+        elif what == 1:
+            return [bytes(head[: dice.randrange(len(head))]), *frames[1:]]
+        elif what == 2:
+            return [bytes(head) + b"x", *frames[1:]]
+        elif what == 3:
+            return frames[:1]
+        else:
+            return [*frames, *[b"x"] * dice.choice([1, 1023, 1024])]
+        return [bytes(head), *frames[1:]]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_history_of_traffic_is_its_twins(seed: int) -> None:
+    """What is taken in, and where it stops, is what the twin says; peers come and go."""
+    dice = Random(seed)
+    wire, twin = Wire(), Twin()
+    peers: dict[int, Peer] = {}
+    for turn in range(60):
+        for _ in range(20 if turn == 0 else dice.randrange(3)):
+            peer = Peer(dice, dice.choice(list(Version)))
+            place = wire.add(Frames())
+            peers[place] = peer
+            if dice.random() < 0.9:
+                wire.greeted(place, peer.routing_id, peer.version)
+                twin.places[peer.routing_id] = place, peer.version
+            wire.peer(place).want = twin.want[place] = peer.sent
+            twin.sequences[place], twin.heard_ms[place] = SEQUENCES, 0
+        if dice.random() < 0.5:
+            place = dice.choice(list(peers))
+            twin.places.pop(peers.pop(place).routing_id, None)
+            wire.remove(place)
+        speakers = [*peers.items(), (-1, Peer(dice, Version.V2))]
+        messages, senders = [], []
+        for _ in range(dice.randint(1, 60)):
+            place, peer = dice.choice(speakers)
+            messages.append(peer.message())
+            senders.append((place, peer.sent))
+        arena, position = Arena.from_messages(messages), 0
+        while position < len(messages):
+            stopped, said = wire.take(arena, position, turn)
+            assert (stopped - position, said) == twin.take(messages[position:], turn)
+            for place in peers:
+                known = wire.peer(place).want, wire.peer(place).heard_ms
+                assert known == (twin.want[place], twin.heard_ms[place])
+            position = stopped + 1
+            for place, sent in senders[stopped:position]:
+                if place >= 0:  # The caller goes on behind what it stopped at.
+                    wire.peer(place).want = twin.want[place] = sent
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_said_is_what_the_twin_encodes(seed: int) -> None:
+    dice = Random(seed)
+    wire = Wire()
+    outs = [Frames(64, 4) for _ in range(30)]
+    places = [wire.add(out) for out in outs]
+    versions = [dice.choice(list(Version)) for _ in outs]
+    expected: list[list[Message]] = [[] for _ in outs]
+    sent = [0] * len(outs)
+    for place, version in zip(places, versions, strict=True):
+        wire.peer(place).version_out = version
+    for _ in range(50):
+        to = dice.sample(range(len(outs)), dice.randint(0, len(outs)))
+        group = dice.choice([None, "", "g", "é" * 127])
+        content = dice.randbytes(dice.choice([0, 1, 200, 5000]))
+        wire.say(
+            Places([places[i] for i in to]), None if group is None else group.encode(), content
+        )
+        for i in to:
+            sent[i] += 1
+            command = codec.Whisper([content]) if group is None else codec.Shout(group, [content])
+            expected[i].append(codec.encode(sent[i], command, versions[i]))
+    assert [out.messages() for out in outs] == expected
+
+
+@pytest.mark.parametrize("version", Version)
+def test_messages_of_one_sender_need_no_routing_id(version: Version) -> None:
+    wire = Wire()
+    place = wire.add(Frames())
+    contents = [[b"x" * i] for i in range(20)]
+    arena = Arena.from_messages(
+        [codec.encode(i + 1, codec.Whisper(c), version) for i, c in enumerate(contents)]
+    )
+    assert wire.take(arena, 0, 5, place) == (0, [])  # It has not greeted us.
+    wire.greeted(place, codec.routing_id(b"\x07" * 16, version), version)
+    assert wire.take(arena, 0, 5, place) == (20, [(place, None, content) for content in contents])
