@@ -1,0 +1,255 @@
+"""What must not upset a node of ZRE: forged beacons and greetings, junk, floods, gaps."""
+
+from collections.abc import Sequence
+from ipaddress import ip_network
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek.native import Arena
+from kelek.protocols.zre import codec
+from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
+from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
+from kelek.protocols.zre.node import Connect, Disconnect, Node, NodeSetup, Ready
+from kelek.protocols.zre.peers import EventKind
+from kelek.protocols.zre.values import Version
+
+ME = own_uuid(b"\x11" * 14)
+OTHER = b"\x02" * 16
+SOURCE = "10.0.0.2"
+HELLO = Hello(SOURCE, 61_000, ("g",), 1, "other", {})
+
+
+class Place:
+    """One node, and a stranger who talks to it from SOURCE."""
+
+    def __init__(self, version: Version = Version.V2, **settings: object) -> None:
+        setup = NodeSetup(ME, "10.0.0.1", 61_000, "me", beacons=False)
+        self.node = Node(setup._replace(**settings), 0)  # type: ignore[arg-type]
+        self.version = version
+        self.now_ms = 0
+
+    def say(
+        self, sequence: int, command: Command, source: str = SOURCE, uuid: bytes = OTHER
+    ) -> Ready:
+        return self.send(codec.encode(sequence, command, self.version), source, uuid)
+
+    def send(self, frames: Sequence[bytes], source: str = SOURCE, uuid: bytes = OTHER) -> Ready:
+        routing_id = codec.routing_id(uuid, self.version)
+        arena = Arena.from_messages([[routing_id, source.encode(), *frames]])
+        self.node.on_messages(arena, self.now_ms)
+        return self.node.ready(self.now_ms)
+
+    def hear(self, data: bytes, source: str = SOURCE) -> Ready:
+        self.node.on_beacon(data, source, self.now_ms)
+        return self.node.ready(self.now_ms)
+
+    def count(self, name: str) -> int:
+        return self.node.counters[name]
+
+
+def connected(ready: Ready) -> list[str]:
+    return [action.endpoint for action in ready.actions if isinstance(action, Connect)]
+
+
+def test_a_greeting_that_names_another_address() -> None:
+    place = Place()
+    for address in ("10.0.0.3", "127.0.0.1", "10.0.0.1"):
+        assert place.say(1, HELLO._replace(address=address)).actions == []
+    assert place.say(1, HELLO, source="").actions == []
+    assert place.say(1, HELLO, source="localhost:0:0:1").actions == []
+    assert place.count("message_address") == 5
+    assert place.node.peers == {}
+    assert connected(place.say(1, HELLO)) == [f"tcp://{SOURCE}:61000"]
+
+
+def test_a_subnet_of_ours_may_be_named() -> None:
+    place = Place(subnets=(ip_network("192.168.7.0/24"),))
+    assert place.say(1, HELLO._replace(address="192.168.8.1")).actions == []
+    assert connected(place.say(1, HELLO._replace(address="192.168.7.1"))) == [
+        "tcp://192.168.7.1:61000"
+    ]
+
+
+def test_nobody_else_takes_a_peers_place() -> None:
+    place = Place()
+    place.say(1, HELLO)
+    assert place.say(1, HELLO._replace(address="10.0.0.9"), source="10.0.0.9").actions == []
+    assert place.hear(encode_beacon(Beacon(OTHER, 61_000)), "10.0.0.9").actions == []
+    assert place.hear(encode_beacon(Beacon(OTHER, 0)), "10.0.0.9").actions == []
+    assert place.count("hello_other_place") == 1
+    assert place.count("beacon_other_place") == 1
+    assert [peer.endpoint for peer in place.node.peers.values()] == [f"tcp://{SOURCE}:61000"]
+    (event,) = place.hear(encode_beacon(Beacon(OTHER, 0))).events
+    assert event.kind is EventKind.EXIT
+
+
+def test_a_goodbye_of_a_v1_node_is_no_beacon() -> None:
+    place = Place(Version.V1)
+    place.say(1, HELLO._replace(name=""))
+    assert place.hear(encode_beacon(Beacon(OTHER, 0))).events == []
+    assert place.hear(encode_beacon(Beacon(b"\x09" * 16, 0))).actions == []
+    assert place.count("beacon_port") == 2
+    assert len(place.node.peers) == 1
+
+
+def test_our_own_name_is_nobody_elses() -> None:
+    place = Place()
+    assert place.hear(encode_beacon(Beacon(ME, 61_000))).actions == []
+    assert place.say(1, HELLO, uuid=ME).actions == []
+    assert (place.count("beacon_own"), place.count("hello_own")) == (1, 1)
+
+
+def test_nothing_counts_before_a_greeting() -> None:
+    place = Place()
+    for sequence, command in ((1, Ping()), (2, Join("g", 1)), (3, Whisper([b"x"]))):
+        assert place.say(sequence, command) == Ready([], [], [], [])
+    assert place.count("before_hello") == 3
+    place.say(1, HELLO)
+    ready = place.say(2, Whisper([b"now"]))
+    assert [event.content for event in ready.events] == [[b"now"]]
+
+
+def test_a_greeting_out_of_order() -> None:
+    place = Place()
+    assert place.say(2, HELLO).actions == []
+    assert place.count("hello_sequence") == 1
+
+
+@pytest.mark.parametrize("sequence", [2, 4, 0, 65_535])
+def test_a_gap_ends_a_v2_peer(sequence: int) -> None:
+    place = Place()
+    place.say(1, HELLO)
+    place.say(2, Whisper([b"x"]))
+    ready = place.say(sequence, Whisper([b"lost"]))
+    assert [event.kind for event in ready.events] == [EventKind.EXIT]
+    assert [type(action) for action in ready.actions] == [Disconnect]
+    assert place.say(3, Whisper([b"x"])).events == []
+    assert place.count("gaps") == 1
+
+
+def test_a_gap_of_a_v1_peer_is_counted() -> None:
+    place = Place(Version.V1)
+    place.say(1, HELLO._replace(name=""))
+    # 514 looks like version 2 to whoever looks at octets.
+    assert [event.content for event in place.say(514, Whisper([b"x"])).events] == [[b"x"]]
+    assert [event.content for event in place.say(515, Whisper([b"y"])).events] == [[b"y"]]
+    assert place.count("gaps") == 1
+
+
+def test_a_version_stays_what_it_was() -> None:
+    place = Place()
+    place.say(1, HELLO)
+    place.version = Version.V1
+    assert place.say(1, HELLO._replace(name="")).actions == []
+    assert place.say(2, Whisper([b"x"])).events == []
+    assert place.count("version_changed") == 1
+
+
+def test_group_names_are_taken_as_they_are() -> None:
+    place = Place()
+    place.node.join("Group")
+    place.say(1, HELLO)
+    for sequence, group in ((2, "group"), (3, "GROUP"), (4, ""), (5, "x" * 255), (6, "Größe")):
+        assert place.say(sequence, Shout(group, [b"x"])).events == []
+    assert place.count("shouts_elsewhere") == 5
+    (event,) = place.say(7, Shout("Group", [b"x"])).events
+    assert event.group == "Group"
+
+
+def test_groups_of_a_peer_have_a_limit() -> None:
+    place = Place()
+    place.say(1, HELLO._replace(groups=tuple(f"g{i}" for i in range(4096)), status=0))
+    place.say(2, Join("one more", 1))
+    assert place.count("groups_refused") == 1
+    assert len(place.node.peer_groups) == 4096
+
+
+def test_a_status_that_never_fits_is_asked_about_rarely() -> None:
+    place = Place()
+    place.say(1, HELLO)
+    asked = sum(len(place.say(i + 2, Join("g", 77)).actions) for i in range(100))
+    assert asked == 2, "one connection is closed, and made anew"
+    assert place.count("status_gaps") == 100
+
+
+def test_a_flood_of_beacons() -> None:
+    """A hundred thousand nodes that are not there: few are believed, the real one still enters."""
+    place, dice = Place(), Random(1)
+    connections = 0
+    for _ in range(100_000):
+        uuid = own_uuid(dice.randbytes(14)) if dice.random() < 0.5 else b"\x05" + dice.randbytes(15)
+        place.node.on_beacon(encode_beacon(Beacon(uuid, dice.randrange(1, 65_536))), SOURCE, 0)
+    connections += len(connected(place.node.ready(0)))
+    assert connections <= 250
+    status = place.node.status()
+    assert status["unready"] == 250
+    assert place.count("beacon_refused") == 99_750
+    assert place.say(1, HELLO._replace(address="10.0.0.3"), source="10.0.0.3").events
+    for now_ms in range(0, 20_001, 1000):
+        place.now_ms = now_ms
+        place.node.ready(now_ms)
+    assert place.node.status()["unready"] == 0
+
+
+def test_a_flood_of_greetings() -> None:
+    place, dice = Place(peers_max=100), Random(1)
+    entered = 0
+    for i in range(2000):
+        hello = HELLO._replace(port=1 + i)
+        entered += len(place.say(1, hello, uuid=b"\x05" + dice.randbytes(15)).actions)
+    assert entered == 100
+    assert len(place.node.peers) == 100
+    assert place.count("hello_refused") == 1900
+
+
+def test_who_greets_displaces_who_was_only_heard() -> None:
+    place = Place(peers_max=4)
+    place.hear(encode_beacon(Beacon(b"\x05" * 16, 1)))
+    for i in range(4):
+        place.say(1, HELLO._replace(port=10 + i), uuid=bytes([6 + i]) * 16)
+    assert len(place.node.peers) == 4
+    assert place.count("displaced") == 1
+
+
+def test_two_nodes_have_not_one_mailbox() -> None:
+    place = Place()
+    place.say(1, HELLO)
+    ready = place.say(1, HELLO, uuid=b"\x07" * 16)
+    assert [event.kind for event in ready.events][:2] == [EventKind.EXIT, EventKind.ENTER]
+    assert set(place.node.peers) == {b"\x07" * 16}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"", b"x", OTHER, b"\x01" + OTHER, b"\x02" + OTHER, b"\x01" * 300]),
+            st.lists(
+                st.one_of(
+                    st.binary(max_size=40),
+                    st.binary(max_size=40).map(lambda data: b"\xaa\xa1" + data),
+                    st.binary(max_size=40).map(lambda data: b"\xaa\xa1\x01\x02\x00\x01" + data),
+                ),
+                max_size=3,
+            ),
+        ),
+        max_size=20,
+    )
+)
+def test_junk_is_discarded(messages: list[tuple[bytes, list[bytes]]]) -> None:
+    place = Place()
+    for routing_id, frames in messages:
+        arena = Arena.from_messages([[routing_id, SOURCE.encode(), *frames]])
+        place.node.on_messages(arena, 0)
+        place.node.on_batch(routing_id, SOURCE.encode(), Arena.from_messages([frames or [b""]]), 0)
+        assert place.node.ready(0).events == []
+    assert connected(place.say(1, HELLO)) == [f"tcp://{SOURCE}:61000"]
+
+
+@given(st.binary(max_size=40))
+def test_junk_datagrams_are_discarded(data: bytes) -> None:
+    place = Place()
+    assert place.hear(data).actions == []
+    assert place.hear(b"ZRE" + data[:18]).actions == []
