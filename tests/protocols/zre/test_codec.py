@@ -35,7 +35,7 @@ from kelek.protocols.zre.log import (
     uuid_hash,
 )
 from kelek.protocols.zre.peers import Event, EventKind, PeerInfo
-from kelek.protocols.zre.values import Level, LogEvent, Reason, Version
+from kelek.protocols.zre.values import SIGNATURE, Level, LogEvent, Reason, Version
 
 V1, V2 = Version.V1, Version.V2
 UUID = bytes(range(0x10, 0x20))
@@ -168,7 +168,7 @@ def test_a_cut_header_is_refused(sequence: int, command: Command, data: st.DataO
 
 @given(st.lists(st.binary(max_size=80), max_size=4), st.sampled_from(Version), st.integers(0, 8))
 def test_junk_is_refused_and_nothing_else(frames: list[bytes], version: Version, kind: int) -> None:
-    begun = [codec.SIGNATURE + bytes([kind, 2]) + frame for frame in frames[:1]] + frames[1:]
+    begun = [SIGNATURE + bytes([kind, 2]) + frame for frame in frames[:1]] + frames[1:]
     for message in (frames, begun):
         try:
             sequence, _ = decode(message, version)
