@@ -83,7 +83,7 @@ def run(target: str, **options: Any) -> None:
 
 @click.group(cls=endings.Program)
 def broker() -> None:
-    """What brokers have in work: services, workers, queue."""
+    """What brokers have in work: services, workers, queue; how fast one is: bench."""
 
 
 def listing(command: Callable[..., None]) -> Callable[..., None]:
@@ -119,3 +119,35 @@ def queue(**options: Any) -> None:
     from . import broker_lists
 
     broker_lists.queue(options)
+
+
+@broker.command()
+@broker_options("clients")
+@click.option("--workers-url", metavar="URL", help="The broker's url for workers, with --url.")
+@click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0, show_default=True,
+              metavar="SECONDS", help="Give up after so long without an answer.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
+              help="How many requests.")  # fmt: skip
+@click.option("--outstanding", type=click.IntRange(1, 65_536), default=100, show_default=True,
+              help="How many of them at a time.")  # fmt: skip
+@click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
+              help="How many more, each sent when the one before is answered.")  # fmt: skip
+@click.option("--size", type=click.IntRange(0, 64_000_000), default=64, show_default=True,
+              help="Bytes in each, where no BODY is given.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 1000), default=4, show_default=True,
+              help="How many workers of our own.")  # fmt: skip
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=32, show_default=True,
+              help="How many requests each of them is given ahead.")  # fmt: skip
+@output_option
+@click.argument("service", required=False)
+@click.argument("bodies", metavar="[BODY]...", type=DATA, nargs=-1)
+@endings.spoken
+def bench(service: str | None, bodies: tuple[bytes, ...], output: str, **options: Any) -> None:
+    """Measures requests a second and their latency at a broker that runs.
+
+    They are for workers of our own that send back what they get, or for SERVICE, which then does
+    so much work. `python -m kelek.bench broker` measures more, on brokers of its own.
+    """
+    from . import broker_bench
+
+    broker_bench.bench(service, bodies, output, options)
