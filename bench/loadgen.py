@@ -16,7 +16,8 @@ from kelek.bench.machine import BenchError, ends_with_us
 
 HERE = Path(__file__).resolve().parent
 DRIVERS = ("zmqraft", "etcd", "zerodb", "redis", "broker")
-SOURCES = [HERE / f"loadgen{part}.c" for part in ("", "_zmq", *(f"_{name}" for name in DRIVERS))]
+PARTS = ("", "_zmq", "_zmtp", *(f"_{name}" for name in DRIVERS))
+SOURCES = [HERE / f"loadgen{part}.c" for part in PARTS]
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 SLACK_S = 60.0  # Beyond its own time limits a generator is stuck.
 

@@ -7,22 +7,23 @@
  * answers with one FINAL and says PING when it has heard nothing for a while. With --pack 1 they
  * serve a plain zmq_proxy instead: no READY, and what they answer is a client's FINAL already. They
  * run until they are killed. */
+#define _GNU_SOURCE
 #include "loadgen.h"
-#include "loadgen_zmq.h"
+#include "loadgen_zmtp.h"
 
-#include <stdio.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW_MAX = 1 << 12, FRAMES_MAX = 16, FRAME_MAX = 1 << 16, PING_MS = 1000 };
+enum { WINDOW_MAX = 1 << 12, SIZE_MAX_BYTES = 1 << 16, PING_MS = 1000, LOOK_MS = 20 };
 
 static const char SERVICE[] = "echo";
-static zmq_message message;
+static struct pollfd polled[LOAD_CLIENTS_MAX];
 
 /* ---- clients ---- */
 
 struct client {
-    void *socket;
+    struct load_zmtp connection;
     uint64_t sent_at[WINDOW_MAX]; /* by number modulo WINDOW_MAX; 0: none is outstanding */
     uint64_t next, outstanding;
 };
@@ -33,49 +34,33 @@ static uint64_t outstanding;
 
 static void send_request(struct client *client, uint64_t now) {
     uint64_t number = client->next++;
-    load_send_frame(client->socket, "KLKC01", 6, true);
-    load_send_frame(client->socket, "\1", 1, true);
-    load_send_frame(client->socket, SERVICE, sizeof SERVICE - 1, true);
-    load_send_frame(client->socket, &number, sizeof number, true);
-    load_send_frame(client->socket, body, load_options.size, false);
+    struct load_zmtp *connection = &client->connection;
+    load_zmtp_frame(connection, "KLKC01", 6, true);
+    load_zmtp_frame(connection, "\1", 1, true);
+    load_zmtp_frame(connection, SERVICE, sizeof SERVICE - 1, true);
+    load_zmtp_frame(connection, &number, sizeof number, true);
+    load_zmtp_frame(connection, body, load_options.size, false);
     client->sent_at[number % WINDOW_MAX] = now;
     client->outstanding++;
     outstanding++;
     load_counters.sent++;
 }
 
-/* Takes in one message; returns its frames, 0: none waits. */
-static int receive(void *socket, uint8_t frames[][FRAME_MAX], size_t *sizes) {
-    int count = 0;
-    do {
-        if (load_zmq.msg_recv(&message, socket, ZMQ_DONTWAIT) < 0) {
-            if (count)
-                load_die("zmq_msg_recv");
-            return 0;
-        }
-        size_t size = load_zmq.msg_size(&message);
-        if (count == FRAMES_MAX || size > FRAME_MAX)
-            load_die("a message is too large");
-        memcpy(frames[count], load_zmq.msg_data(&message), size);
-        sizes[count++] = size;
-    } while (load_zmq.msg_more(&message));
-    return count;
-}
-
-static void on_answer(struct client *client, int count, uint8_t frames[][FRAME_MAX],
-                      const size_t *sizes) {
-    uint64_t number, now = load_now_ns();
-    if (count != 5 || sizes[1] != 1 || frames[1][0] != 3 || sizes[3] != sizeof number) {
+static void on_answer(struct client *client, int count, const struct load_frame *frames,
+                      uint64_t now) {
+    uint64_t number;
+    if (count != 5 || frames[1].size != 1 || frames[1].data[0] != 3 ||
+        frames[3].size != sizeof number) {
         load_counters.rejected++;
         return;
     }
-    memcpy(&number, frames[3], sizeof number);
+    memcpy(&number, frames[3].data, sizeof number);
     uint64_t *sent_at = &client->sent_at[number % WINDOW_MAX];
     if (number >= client->next || !*sent_at) {
         load_counters.stray++;
         return;
     }
-    if (sizes[4] != load_options.size)
+    if (frames[4].size != load_options.size)
         load_counters.malformed++;
     load_commit(*sent_at, now, 1);
     *sent_at = 0;
@@ -84,15 +69,13 @@ static void on_answer(struct client *client, int count, uint8_t frames[][FRAME_M
 }
 
 static void clients_open(void) {
-    if (load_options.window > WINDOW_MAX / 2 || load_options.size > FRAME_MAX)
+    if (load_options.window > WINDOW_MAX / 2 || load_options.size > SIZE_MAX_BYTES)
         load_die("--window, --size: out of range");
-    load_open_libzmq(load_options.libzmq);
-    load_zmq.msg_init(&message);
     body = calloc(1, load_options.size);
     if (!body)
         load_die("out of memory");
     for (int i = 0; i < load_options.clients; i++)
-        clients[i].socket = load_new_socket(load_options.urls[i % load_options.url_count], false);
+        load_zmtp_open(&clients[i].connection, load_options.urls[i % load_options.url_count]);
 }
 
 /* A number is free for another request when its answer has come: the oldest one may be late. */
@@ -101,93 +84,104 @@ static bool has_room(const struct client *client) {
            !client->sent_at[client->next % WINDOW_MAX];
 }
 
+/* Sends what the other side takes, and tells what to wait for. */
+static struct pollfd flushed(struct load_zmtp *connection) {
+    short events = POLLIN;
+    if (load_zmtp_flush(connection))
+        events |= POLLOUT;
+    return (struct pollfd){.fd = connection->fd, .events = events};
+}
+
+static void clients_send(uint64_t now) {
+    for (int i = 0; i < load_options.clients; i++) {
+        while (has_room(&clients[i]) && load_wants_more(now))
+            send_request(&clients[i], now);
+        polled[i] = flushed(&clients[i].connection);
+    }
+}
+
+/* Returns whether there was any answer. */
+static bool clients_receive(uint64_t now) {
+    struct load_frame frames[LOAD_ZMTP_FRAMES_MAX];
+    bool any = false;
+    for (int i = 0; i < load_options.clients; i++) {
+        int count;
+        if (!(polled[i].revents & ~POLLOUT))
+            continue;
+        load_zmtp_fill(&clients[i].connection);
+        while ((count = load_zmtp_take(&clients[i].connection, frames)) > 0) {
+            on_answer(&clients[i], count, frames, now);
+            any = true;
+        }
+    }
+    return any;
+}
+
 void load_broker(void) {
-    static zmq_item items[LOAD_CLIENTS_MAX];
-    static uint8_t frames[FRAMES_MAX][FRAME_MAX];
-    size_t sizes[FRAMES_MAX];
     clients_open();
     load_begin();
     uint64_t now = load_now_ns(), heard = now;
     while (!load_is_over(now, outstanding)) {
-        for (int i = 0; i < load_options.clients; i++) {
-            while (has_room(&clients[i]) && load_wants_more(now))
-                send_request(&clients[i], now);
-            items[i] = (zmq_item){.socket = clients[i].socket, .events = ZMQ_POLLIN};
-        }
-        load_zmq.poll(items, load_options.clients, 20);
+        clients_send(now);
+        poll(polled, (nfds_t)load_options.clients, LOOK_MS);
         now = load_now_ns();
-        for (int i = 0; i < load_options.clients; i++) {
-            int count;
-            while ((items[i].revents & ZMQ_POLLIN) &&
-                   (count = receive(clients[i].socket, frames, sizes)) > 0) {
-                on_answer(&clients[i], count, frames, sizes);
-                heard = now;
-            }
-        }
+        if (clients_receive(now))
+            heard = now;
         if (outstanding && now > heard + (uint64_t)(load_options.give_up_s * 1e9))
             load_die("no answer");
-        now = load_now_ns();
     }
 }
 
 /* ---- workers ---- */
 
-static void ready(void *socket) {
+static void ready(struct load_zmtp *connection) {
     uint8_t window[2] = {(uint8_t)(load_options.window >> 8), (uint8_t)load_options.window};
-    load_send_frame(socket, "KLKW01", 6, true);
-    load_send_frame(socket, "\1", 1, true);
-    load_send_frame(socket, SERVICE, sizeof SERVICE - 1, load_options.window > 1);
+    load_zmtp_frame(connection, "KLKW01", 6, true);
+    load_zmtp_frame(connection, "\1", 1, true);
+    load_zmtp_frame(connection, SERVICE, sizeof SERVICE - 1, load_options.window > 1);
     if (load_options.window > 1)
-        load_send_frame(socket, window, sizeof window, false);
+        load_zmtp_frame(connection, window, sizeof window, false);
 }
 
-/* Sends frames on as they are, but for the command's octet. */
-static void answer(void *socket, int count, uint8_t frames[][FRAME_MAX], const size_t *sizes,
-                   int command) {
-    frames[command][0] = load_options.pack ? 3 : 4;
-    for (int f = 0; f < count; f++)
-        load_send_frame(socket, frames[f], sizes[f], f + 1 < count);
-}
-
-static bool work(void *socket, uint8_t frames[][FRAME_MAX], size_t *sizes) {
+/* Sends frames back as they are, but for the command's octet. */
+static void work(struct load_zmtp *connection) {
+    struct load_frame frames[LOAD_ZMTP_FRAMES_MAX];
     int count, command = load_options.pack ? 2 : 1;
-    bool any = false;
-    while ((count = receive(socket, frames, sizes)) > 0) {
-        any = true;
-        if (count <= command || sizes[command] != 1)
+    while ((count = load_zmtp_take(connection, frames)) > 0) {
+        if (count <= command || frames[command].size != 1)
             continue; /* A PONG. */
-        if (!load_options.pack && frames[command][0] != 2)
+        if (!load_options.pack && frames[command].data[0] != 2)
             load_die("the broker says DISCONNECT");
-        answer(socket, count, frames, sizes, command);
+        frames[command].data[0] = load_options.pack ? 3 : 4;
+        for (int f = 0; f < count; f++)
+            load_zmtp_frame(connection, frames[f].data, frames[f].size, f + 1 < count);
     }
-    return any;
 }
 
 _Noreturn void load_workers(void) {
-    static zmq_item items[LOAD_CLIENTS_MAX];
-    static uint8_t frames[FRAMES_MAX][FRAME_MAX];
+    static struct load_zmtp workers[LOAD_CLIENTS_MAX];
     static uint64_t heard[LOAD_CLIENTS_MAX];
-    size_t sizes[FRAMES_MAX];
-    load_open_libzmq(load_options.libzmq);
-    load_zmq.msg_init(&message);
     for (int i = 0; i < load_options.clients; i++) {
-        void *socket = load_new_socket(load_options.urls[i % load_options.url_count], false);
-        items[i] = (zmq_item){.socket = socket, .events = ZMQ_POLLIN};
+        load_zmtp_open(&workers[i], load_options.urls[i % load_options.url_count]);
         heard[i] = load_now_ns();
         if (!load_options.pack)
-            ready(socket);
+            ready(&workers[i]);
+        polled[i] = flushed(&workers[i]);
     }
     for (;;) {
-        load_zmq.poll(items, load_options.clients, PING_MS);
+        poll(polled, (nfds_t)load_options.clients, PING_MS);
         uint64_t now = load_now_ns();
         for (int i = 0; i < load_options.clients; i++) {
-            if ((items[i].revents & ZMQ_POLLIN) && work(items[i].socket, frames, sizes)) {
+            if (polled[i].revents & ~POLLOUT) {
+                load_zmtp_fill(&workers[i]);
+                work(&workers[i]);
                 heard[i] = now;
             } else if (!load_options.pack && now > heard[i] + PING_MS * 1000000ull) {
-                load_send_frame(items[i].socket, "KLKW01", 6, true);
-                load_send_frame(items[i].socket, "PING", 4, false);
+                load_zmtp_frame(&workers[i], "KLKW01", 6, true);
+                load_zmtp_frame(&workers[i], "PING", 4, false);
                 heard[i] = now;
             }
+            polled[i] = flushed(&workers[i]);
         }
     }
 }

@@ -1,0 +1,206 @@
+/* ZMTP 3.0 by hand (loadgen_zmtp.h). */
+#define _GNU_SOURCE
+#include "loadgen_zmtp.h"
+#include "loadgen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    GREETING_BYTES = 64,
+    FLAG_MORE = 1,
+    FLAG_LONG = 2,
+    FLAG_COMMAND = 4,
+    RETRY_MS = 10,
+    IN_BYTES = 1 << 16,
+    FRAME_BYTES_MAX = 1 << 24 /* of a message that is received */
+};
+
+/* The command READY of a DEALER: its name, then Socket-Type. */
+static const uint8_t READY[] = "\4\34\5READY\13Socket-Type\0\0\0\6DEALER";
+
+/* ---- connecting ---- */
+
+static int connected(const struct addrinfo *address) {
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        load_die("socket");
+    if (connect(fd, address->ai_addr, address->ai_addrlen) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Finds out who HOST:PORT is. */
+static struct addrinfo *resolved(const char *url) {
+    char host[256];
+    const char *start = strncmp(url, "tcp://", 6) ? NULL : url + 6;
+    const char *colon = start ? strrchr(start, ':') : NULL;
+    if (!colon || (size_t)(colon - start) >= sizeof host)
+        load_die("--urls: tcp://HOST:PORT");
+    memcpy(host, start, (size_t)(colon - start));
+    host[colon - start] = 0;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    if (getaddrinfo(host, colon + 1, &hints, &found))
+        load_die(url);
+    return found;
+}
+
+static void receive_all(int fd, uint8_t *data, size_t size) {
+    while (size) {
+        ssize_t got = recv(fd, data, size, 0);
+        if (got <= 0)
+            load_die("the other side has ended the handshake");
+        data += got;
+        size -= (size_t)got;
+    }
+}
+
+/* What the other side says of itself is read, and not looked at: it would have ended this. */
+static void shake_hands(int fd) {
+    uint8_t greeting[GREETING_BYTES] = {0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'N',
+                                        [13] = 'U',    [14] = 'L', [15] = 'L'};
+    uint8_t head[2], rest[UINT8_MAX];
+    if (send(fd, greeting, sizeof greeting, MSG_NOSIGNAL) < 0)
+        load_die("send");
+    receive_all(fd, greeting, sizeof greeting);
+    if (send(fd, READY, sizeof READY - 1, MSG_NOSIGNAL) < 0)
+        load_die("send");
+    receive_all(fd, head, sizeof head);
+    if (head[0] != FLAG_COMMAND)
+        load_die("the other side does not speak ZMTP 3 with NULL");
+    receive_all(fd, rest, head[1]);
+}
+
+void load_zmtp_open(struct load_zmtp *connection, const char *url) {
+    const int one = 1;
+    const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
+    struct addrinfo *address = resolved(url);
+    uint64_t until = load_now_ns() + (uint64_t)(load_options.give_up_s * 1e9);
+    while ((connection->fd = connected(address)) < 0) {
+        if (load_now_ns() > until)
+            load_die(url);
+        nanosleep(&pause, NULL);
+    }
+    freeaddrinfo(address);
+    setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    shake_hands(connection->fd);
+    if (fcntl(connection->fd, F_SETFL, O_NONBLOCK) < 0)
+        load_die("fcntl");
+}
+
+/* ---- sending ---- */
+
+/* Room for so many bytes behind what a buffer holds, which moves to the front. */
+static void make_room(uint8_t **data, size_t *from, size_t *to, size_t *size, size_t more) {
+    if (*to + more <= *size)
+        return;
+    size_t used = *to - *from;
+    if (used)
+        memmove(*data, *data + *from, used);
+    *from = 0;
+    *to = used;
+    if (used + more <= *size)
+        return;
+    *size = 2 * (used + more);
+    *data = realloc(*data, *size);
+    if (!*data)
+        load_die("out of memory");
+}
+
+void load_zmtp_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
+    uint8_t flags = more ? FLAG_MORE : 0;
+    make_room(&c->out, &c->out_from, &c->out_to, &c->out_size, size + 9);
+    uint8_t *at = c->out + c->out_to;
+    if (size <= UINT8_MAX) {
+        *at++ = flags;
+        *at++ = (uint8_t)size;
+    } else {
+        *at++ = flags | FLAG_LONG;
+        for (int shift = 56; shift >= 0; shift -= 8)
+            *at++ = (uint8_t)((uint64_t)size >> shift);
+    }
+    if (size)
+        memcpy(at, data, size);
+    c->out_to = (size_t)(at - c->out) + size;
+}
+
+bool load_zmtp_flush(struct load_zmtp *c) {
+    while (c->out_from < c->out_to) {
+        ssize_t sent = send(c->fd, c->out + c->out_from, c->out_to - c->out_from, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno == EAGAIN)
+            return true;
+        if (sent < 0)
+            load_die("send");
+        c->out_from += (size_t)sent;
+    }
+    c->out_from = c->out_to = 0;
+    return false;
+}
+
+/* ---- receiving ---- */
+
+void load_zmtp_fill(struct load_zmtp *c) {
+    if (c->in_from == c->in_to)
+        c->in_from = c->in_to = 0;
+    make_room(&c->in, &c->in_from, &c->in_to, &c->in_size, IN_BYTES);
+    ssize_t got = recv(c->fd, c->in + c->in_to, c->in_size - c->in_to, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (got <= 0)
+        load_die("the other side has ended the connection");
+    c->in_to += (size_t)got;
+}
+
+/* Reads a frame's head at `at`; returns its bytes, 0: it is not all there. */
+static size_t head_read(const struct load_zmtp *c, size_t at, uint8_t *flags, size_t *size) {
+    size_t left = c->in_to - at;
+    if (left < 2)
+        return 0;
+    *flags = c->in[at];
+    *size = c->in[at + 1];
+    if (!(*flags & FLAG_LONG))
+        return 2;
+    if (left < 9)
+        return 0;
+    uint64_t value = 0;
+    for (size_t i = 1; i < 9; i++)
+        value = value << 8 | c->in[at + i];
+    if (value > FRAME_BYTES_MAX)
+        load_die("a message is too large");
+    *size = (size_t)value;
+    return 9;
+}
+
+int load_zmtp_take(struct load_zmtp *c, struct load_frame *frames) {
+    size_t at = c->in_from;
+    for (int count = 0;;) {
+        uint8_t flags;
+        size_t size, head = head_read(c, at, &flags, &size);
+        if (!head || size > c->in_to - at - head)
+            return 0;
+        if (count == LOAD_ZMTP_FRAMES_MAX)
+            load_die("a message has too many frames");
+        frames[count] = (struct load_frame){c->in + at + head, size};
+        at += head + size;
+        if (flags & FLAG_COMMAND) {
+            c->in_from = at; /* None that a DEALER must answer. */
+            continue;
+        }
+        count++;
+        if (flags & FLAG_MORE)
+            continue;
+        c->in_from = at;
+        return count;
+    }
+}
