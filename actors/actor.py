@@ -202,6 +202,11 @@ class Loop:
     def on_wake(self, now_ms: int) -> None:
         """Called once a wake, after everything that had arrived was handed over."""
 
+    def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
+        """What is ready and for what, after timeout_ms at the latest. Whoever serves in C, too,
+        does it here."""
+        return self._poller.poll(timeout_ms)
+
     def deadline_ms(self) -> int | None:
         """When on_wake() must come next, in monotonic_ms(), whatever arrives; None: no matter."""
         return None
@@ -261,11 +266,11 @@ class Loop:
         socket: Socket,
         on_arena: Callable[[Arena], None],
         arena_bytes: int = ARENA_BYTES,
-    ) -> None:
+    ) -> Drain:
         """Hands everything that arrives on the socket to on_arena, in whole messages.
 
         An arena is good until the handler returns. Messages over the socket's limits are dropped,
-        counted and logged at most once a minute.
+        counted and logged at most once a minute. Returns how it is read, for wait().
         """
         options = self._sockets[socket]
         drain = Drain(
@@ -276,11 +281,13 @@ class Loop:
             addressed=options.addressed,
         )
 
+        dropped = 0
+
         def on_readable() -> None:
-            dropped = drain.dropped
+            nonlocal dropped
             arena = drain.take()
             if drain.dropped != dropped:
-                count = drain.dropped - dropped
+                count, dropped = drain.dropped - dropped, drain.dropped
                 self.log_rarely("oversize-dropped", count=count, socket=_address(options))
             self._unread.discard(socket)
             if drain.more:
@@ -292,6 +299,7 @@ class Loop:
         self._readers[socket] = on_readable
         self._drained.add(socket)
         self._register(socket)
+        return drain
 
     def watch(self, source: Socket | int, on_readable: Callable[[], None]) -> None:
         """Calls on_readable whenever a socket or file descriptor has something to read."""
@@ -411,7 +419,7 @@ class Loop:
         """Everything that has arrived is taken in, then on_wake() acts once."""
         while self.running:
             unread = self._unread - self._paused if self._unread else ()
-            ready = self._poller.poll(0 if unread else self._timeout_ms())
+            ready = self.wait(0 if unread else self._timeout_ms())
             self.now_ms = monotonic_ms()
             for source in unread:
                 if source in self._readers:

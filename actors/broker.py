@@ -7,11 +7,12 @@ here.
 import zmq
 
 from ..native import Arena, Frames
-from ..native.budget import Budget
+from ..native.budget import Budget, Unsent
+from ..native.server import Door, Served, Server
 from ..protocols.majordomo.broker import Broker as Machine
 from ..protocols.majordomo.broker import BrokerSetup
 from ..protocols.majordomo.values import Headers
-from .actor import Actor, Socket, SocketOptions, main
+from .actor import Actor, Socket, SocketOptions, main, monotonic_ms
 
 REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
 ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
@@ -52,14 +53,21 @@ class Broker(Actor):
         # Requests for a worker are bounded by its window, and all of them by bytes_max.
         self._unbounded = Budget((1 << 64) - 1)
         self._clients = self._door("clients_url", ANSWERS_HWM)
+        self._server: Server | None = None
         if settings["workers_url"] == settings["clients_url"]:
             self._workers = self._clients
             self.listen(self._clients, self._on_messages)
         else:
             self._workers = self._door("workers_url", 0)
             # Answers first: they make room for requests.
-            self.listen(self._workers, self._on_answers)
-            self.listen(self._clients, self._on_requests)
+            self._answers = self.listen(self._workers, self._on_answers)
+            self._requests = self.listen(self._clients, self._on_requests)
+            self._server = Server(
+                self._machine.exchange,
+                self._poller,
+                Door(self._clients, self._requests, self._budget),
+                Door(self._workers, self._answers, self._unbounded),
+            )
         self.ready()
 
     def _door(self, key: str, send_hwm: int) -> Socket:
@@ -76,6 +84,22 @@ class Broker(Actor):
         return self.socket(zmq.ROUTER, options)
 
     # ---- the loop ----
+
+    def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
+        """Plain requests and answers go their way in C; what does not is seen to here."""
+        if self._server is None:
+            return super().wait(timeout_ms)
+        ready, served, position, unsent = self._server.wait(timeout_ms)
+        now_ms = monotonic_ms()
+        if served is Served.REQUESTS:
+            self._machine.on_requests(self._requests.arena, now_ms, position)
+        elif served is Served.ANSWERS:
+            self._machine.on_answers(self._answers.arena, now_ms, position)
+        elif served is Served.CLIENTS and unsent:
+            self._machine.on_clients_gone(self._sent(self._machine.clients, unsent))
+        elif served is Served.WORKERS and unsent:
+            self._machine.on_workers_gone(self._sent(self._machine.workers, unsent), now_ms)
+        return ready
 
     def _on_requests(self, arena: Arena) -> None:
         self._machine.on_requests(arena, self.now_ms)
@@ -106,6 +130,10 @@ class Broker(Actor):
         """Sends all of it; returns the routing ids of those that are not there."""
         unsent = budget.send(socket, messages)
         self.check(socket)
+        return self._sent(messages, unsent)
+
+    def _sent(self, messages: Frames, unsent: Unsent) -> list[bytes]:
+        """As _send(), of what was sent already."""
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.over)
         gone = [messages.message(position)[0] for position in unsent.gone]
         messages.clear()

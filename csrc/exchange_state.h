@@ -119,6 +119,7 @@ struct klk_exchange {
     uint64_t number;
     uint64_t bytes;
     uint64_t counters[KLK_EXCHANGE_COUNTERS];
+    uint32_t patient; /* answers since serve.c sent some, while others wait for their service */
     uint32_t refusal_sizes[KLK_REFUSALS];
     uint8_t refusals[KLK_REFUSALS][512];
 };

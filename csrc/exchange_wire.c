@@ -354,6 +354,8 @@ static int answer_take(struct klk_exchange *exchange, struct request *request, i
                             in->offsets + reader->first, frames_left(reader));
     } else if (answer_write(exchange, request, is_final, reader, clients) != KLK_OK) {
         return KLK_EFULL;
+    } else if (request->service->waiting > clients->messages) {
+        exchange->patient++;
     }
     exchange->counters[is_final ? KLK_EXCHANGE_FINALS : KLK_EXCHANGE_PARTIALS]++;
     if (is_final) {

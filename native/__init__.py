@@ -521,6 +521,17 @@ class Drain:
         """The room that the arena has now."""
         return int(self._arena._struct.bytes_max)
 
+    @property
+    def arena(self) -> Arena:
+        """What take() returns."""
+        return self._arena
+
+    @property
+    def is_grown(self) -> bool:
+        """The arena has more room than it is meant to, for a large message that came lately."""
+        arena = self._arena._struct
+        return bool(arena.bytes_max > self._arena_bytes or arena.frames_max > self._frames)
+
     def take(self) -> Arena:
         """Everything that waits, up to the size of the arena; never blocks.
 
@@ -555,7 +566,7 @@ class Drain:
     def _shrink(self) -> None:
         """Gives back what a large message has needed, once none has come for a while."""
         arena = self._arena._struct
-        if arena.bytes_max <= self._arena_bytes and arena.frames_max <= self._frames:
+        if not self.is_grown:
             return
         self._quiet += 1
         growing = arena.frames - self._arena._firsts[arena.messages]

@@ -7,7 +7,7 @@ given up with its connection.
 import errno
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .._native import ffi, lib
 from . import Arena, _os_error, _uncleared, backend, opened
@@ -24,6 +24,15 @@ class Unsent(NamedTuple):
     over: list[int]  # Too much for what their client leaves unread.
     full: list[int]  # The socket has no room for them.
     gone: list[int]  # Their client is not there.
+
+    @classmethod
+    def of(cls, pairs: Any, count: int) -> Self:
+        """C's: a position and a reason each."""
+        found = cls([], [], [])
+        numbers = ffi.unpack(pairs, 2 * count) if count else ()
+        for place, reason in zip(numbers[::2], numbers[1::2], strict=True):
+            found[reason].append(place)
+        return found
 
 
 class Budget:
@@ -66,11 +75,7 @@ class Budget:
         )
         if code < 0:
             raise _os_error("zmq_msg_send")
-        found = Unsent([], [], [])
-        numbers = ffi.unpack(unsent, 2 * unsents[0]) if unsents[0] else ()
-        for place, reason in zip(numbers[::2], numbers[1::2], strict=True):
-            found[reason].append(place)
-        return found
+        return Unsent.of(unsent, unsents[0])
 
     # ---- without libzmq's symbols ----
 

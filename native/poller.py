@@ -83,8 +83,10 @@ class Poller:
         found = lib.klk_poll_wait(self._poll, timeout_ms)
         if found < 0:
             raise _os_error("waiting for sockets")
-        if not found:
-            return []
+        return self.ready() if found else []
+
+    def ready(self) -> list[tuple[Source, int]]:
+        """The sources that the last wait in C has found ready, and what for."""
         items = self._items
         return [
             (source, items[place].ready)

@@ -93,20 +93,23 @@ class Broker:
         """Messages for workers."""
         return self._exchange.workers
 
+    @property
+    def exchange(self) -> Exchange:
+        """For whoever moves plain requests and answers in C (native/server.py)."""
+        return self._exchange
+
     # ---- what arrives ----
 
-    def on_requests(self, arena: Arena, now_ms: int) -> None:
-        """Messages of clients: [routing id][frames ..]."""
-        position = 0
+    def on_requests(self, arena: Arena, now_ms: int, position: int = 0) -> None:
+        """Messages of clients from one on: [routing id][frames ..]."""
         while position < arena.count:
             position, stop = self._exchange.take_requests(arena, position, now_ms)
             if stop is not None:
                 self._on_own_request(arena.message(position), stop, now_ms)
                 position += 1
 
-    def on_answers(self, arena: Arena, now_ms: int) -> None:
-        """Messages of workers: [routing id][frames ..]."""
-        position = 0
+    def on_answers(self, arena: Arena, now_ms: int, position: int = 0) -> None:
+        """Messages of workers from one on: [routing id][frames ..]."""
         while position < arena.count:
             position, stop = self._exchange.take_answers(arena, position, now_ms)
             if stop is not None:

@@ -1,0 +1,154 @@
+/* The inner loop of a broker: poll, drain, match, send, without a return to Python. */
+#define _GNU_SOURCE
+#include "serve.h"
+
+#include <time.h>
+
+#include "budget.h"
+#include "exchange_state.h"
+
+typedef int (*door_take)(struct klk_serve *, uint32_t *position, int64_t now_ms);
+
+enum { LEFT = 1 }; /* Something is the caller's. */
+enum { HELD_MS = 1 };
+
+static int64_t monotonic_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static struct klk_poll_item *item_of(const struct klk_serve *serve, const struct klk_door *door) {
+    for (uint32_t i = 0; i < serve->poll->count; i++)
+        if (serve->poll->items[i].socket == door->socket) return &serve->poll->items[i];
+    return NULL;
+}
+
+/* Whether anything is ready that is not a door to be read. */
+static int others_ready(const struct klk_poll *poll, const struct klk_poll_item *clients,
+                        const struct klk_poll_item *workers) {
+    for (uint32_t i = 0; i < poll->count; i++) {
+        const struct klk_poll_item *item = &poll->items[i];
+        int expected = item == clients || item == workers ? KLK_POLL_IN : 0;
+        if (item->ready & ~expected) return 1;
+    }
+    return 0;
+}
+
+static int take_answers(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
+    int32_t stop;
+    return klk_exchange_take_answers(serve->exchange, serve->workers.drain->arena, position, now_ms,
+                                     serve->clients.out, serve->workers.out, &stop);
+}
+
+static int take_requests(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
+    int32_t stop;
+    return klk_exchange_take_requests(serve->exchange, serve->clients.drain->arena, position,
+                                      now_ms, serve->clients.out, &stop);
+}
+
+/* Takes in what waits at a door. An item that stays ready tells the caller to read on there.
+ * Returns KLK_OK, LEFT when messages from serve->position on are the caller's, or KLK_EOS. */
+static int door_serve(struct klk_serve *serve, struct klk_door *door, struct klk_poll_item *item,
+                      door_take take, int64_t now_ms) {
+    if (!item->ready && !door->more) return KLK_OK;
+    uint64_t dropped = door->drain->dropped;
+    int result = klk_drain_take(door->drain, door->socket, 1);
+    if (result < 0 && result != KLK_ESPACE) return result;
+    door->more = result == KLK_MORE;
+    /* A message that needs more room is read there, one that was thrown away told of. */
+    item->ready = result == KLK_ESPACE || door->drain->dropped != dropped ? KLK_POLL_IN : 0;
+    serve->position = 0;
+    return take(serve, &serve->position, now_ms) == KLK_OK ? KLK_OK : LEFT;
+}
+
+/* Sends what is for a door. Returns KLK_OK, LEFT when some of it was not sent, or KLK_EOS. */
+static int door_send(struct klk_door *door, struct klk_poll_item *item) {
+    uint32_t position = 0;
+    if (!door->out->messages) return KLK_OK;
+    item->check = 1; /* Sending takes up what its descriptor would have shown. */
+    int result = klk_budget_send(door->budget, door->socket, door->out, 0, door->bytes_max,
+                                 &position, door->unsent, &door->unsents);
+    if (result != KLK_OK) return result;
+    if (door->unsents) return LEFT;
+    door->out->frames = door->out->messages = 0;
+    return KLK_OK;
+}
+
+/* Whether what is for clients goes with what comes behind it: when wakes come fast, and all of it
+ * is for those of whom more wait. */
+static int holds(struct klk_serve *serve, int64_t now_ms) {
+    uint32_t count = serve->clients.out->messages, patient = serve->exchange->patient;
+    int is_fast = now_ms - serve->woke_ms <= HELD_MS;
+    serve->woke_ms = now_ms;
+    if (count && !serve->held_ms) serve->held_ms = now_ms;
+    if (count && count == patient && count < KLK_SERVE_HELD_MAX && is_fast &&
+        now_ms - serve->held_ms < HELD_MS)
+        return 1;
+    serve->held_ms = 0;
+    serve->exchange->patient = 0;
+    return 0;
+}
+
+static int is_too_much(const struct klk_serve *serve) {
+    return serve->clients.out->messages > KLK_SERVE_MESSAGES_MAX ||
+           serve->workers.out->messages > KLK_SERVE_MESSAGES_MAX;
+}
+
+/* One wake. Returns KLK_OK, LEFT with serve->served, or KLK_EOS. */
+static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
+                struct klk_poll_item *workers, int64_t now_ms) {
+    /* Answers first: they make room for requests. */
+    serve->served = KLK_SERVED_ANSWERS;
+    int result = door_serve(serve, &serve->workers, workers, take_answers, now_ms);
+    if (result != KLK_OK) return result;
+    serve->served = KLK_SERVED_REQUESTS;
+    result = door_serve(serve, &serve->clients, clients, take_requests, now_ms);
+    if (result != KLK_OK) return result;
+    serve->served = KLK_SERVED_ALL;
+    result = klk_exchange_dispatch(serve->exchange, now_ms, serve->clients.out, serve->workers.out);
+    if (result != KLK_OK || is_too_much(serve)) return LEFT; /* Whoever has more room goes on. */
+    serve->served = KLK_SERVED_WORKERS;
+    result = door_send(&serve->workers, workers);
+    if (result != KLK_OK) return result;
+    serve->served = KLK_SERVED_CLIENTS;
+    result = holds(serve, now_ms) ? KLK_OK : door_send(&serve->clients, clients);
+    if (result != KLK_OK) return result;
+    serve->served = KLK_SERVED_ALL;
+    return KLK_OK;
+}
+
+/* What a drain has left is told of as if it had just come. */
+static void door_leave(struct klk_door *door, struct klk_poll_item *item) {
+    if (door->more) item->ready = KLK_POLL_IN;
+    door->more = 0;
+}
+
+int klk_serve_wait(struct klk_serve *serve, int64_t timeout_ms) {
+    struct klk_poll_item *clients = item_of(serve, &serve->clients);
+    struct klk_poll_item *workers = item_of(serve, &serve->workers);
+    if (!clients || !workers) return KLK_EINVAL;
+    int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms;
+    serve->served = KLK_SERVED_ALL;
+    serve->held_ms = 0; /* The caller has sent them. */
+    serve->exchange->patient = 0;
+    for (;;) {
+        int more = serve->clients.more || serve->workers.more;
+        int64_t left_ms = more || now_ms >= end_ms ? 0 : end_ms - now_ms;
+        if (serve->held_ms && left_ms > HELD_MS) left_ms = HELD_MS;
+        int found = klk_poll_wait(serve->poll, left_ms);
+        if (found < 0) return found;
+        if (others_ready(serve->poll, clients, workers)) break;
+        if (!found && !more && !serve->held_ms) break;
+        now_ms = monotonic_ms();
+        int result = wake(serve, clients, workers, now_ms);
+        if (result < 0) return result;
+        if (result == LEFT || clients->ready || workers->ready) break;
+        int64_t expires_ms = klk_exchange_expires_ms(serve->exchange);
+        if (expires_ms >= 0 && expires_ms < end_ms) end_ms = expires_ms;
+        if (now_ms >= end_ms) break;
+    }
+    door_leave(&serve->clients, clients);
+    door_leave(&serve->workers, workers);
+    return KLK_OK;
+}
