@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -29,6 +29,7 @@ from ..protocols.zerodb.handoff import (
     JOB_SERVER,
     LEASE,
     MARK,
+    PAIRS,
     WRITE,
 )
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
@@ -89,7 +90,8 @@ class JobServer(Actor):
                                                                    or can't be had
                PULL    [HEAD]                                      from a table_worker: an entry
                                                                    about a lease is applied
-    done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays
+    done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays;
+                                                                   see PAIRS
     asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
                PUSH    [HEAD][table][packed operations]            to it: write
                PUSH    [HEAD][table][packed operations][reqid]     to it: let the log say this of
@@ -279,9 +281,8 @@ class JobServer(Actor):
 
     def _on_client_data(self, asker: Asker, request: requests.ClientData) -> int:
         apid, extension = request.apid or 0, request.extension
-        form = job.ChunkForm(extension.bytes_max, bool(extension.flags & values.PACKED))
         try:
-            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), form)
+            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
         except (JobFailed, StorageError) as error:
             if isinstance(error, StorageError):
                 self._table.fail(apid, str(error), unix_ms())
@@ -291,10 +292,23 @@ class JobServer(Actor):
             self._answer(asker, answers.encode_refusal(refusal))
             return 0
         head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
-        # What goes through zerodb_server is joined with other answers.
-        frames = chunk.frames if asker.ticket is None else list(map(bytes, chunk.frames))
-        self._answer(asker, [head, *frames])
-        return sum(map(len, frames))
+        packed = bool(extension.flags & values.PACKED) or not chunk.columns
+        self._answer_columns(asker, [head], chunk.columns, packed)
+        return sum(map(len, chunk.columns))
+
+    def _answer_columns(
+        self, asker: Asker, head: list[bytes], columns: list[Any], packed: bool
+    ) -> None:
+        """An answer that ends with columns as they are, or with their pairs."""
+        head = [asker.routing_id, *([b""] if asker.envelope else []), *head]
+        if asker.ticket is not None:  # Who passes it on makes pairs of them.
+            kind = 0 if packed else PAIRS
+            mark = MARK.pack(JOB_SERVER, kind, 0, 0, asker.ticket)
+            self._done.send([mark, *head, *columns])
+        elif packed:
+            self._answers.add([*head, *columns])
+        else:
+            self._answers.add_pairs(head, columns)
 
     def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:
         found = self._table.statistics(request.apid)

@@ -28,6 +28,7 @@ from ..protocols.zerodb.handoff import (
     HELLO,
     JOB_SERVER,
     MARK,
+    PAIRS,
     PROGRESS,
     STANDING,
     TABLES,
@@ -70,7 +71,8 @@ class ZerodbServer(Actor):
     logs       PUB     [55 01 00][level][ms][sender][text]     to whoever listens, at `log_url`
     work       PUSH    [HEAD][routing id][request frames ..]   to each table_worker
     taken      PUSH    [TAKEN]                                 to each, of what came over `done`
-    done       PULL    [MARK][routing id]([empty])[answer frames ..]  of them and the job_server
+    done       PULL    [MARK][routing id]([empty])[answer frames ..]  of them and the job_server,
+                                                                  whose PAIRS come as columns
     reports    PULL    [HEAD]([..])                            of each table_worker
     requests   PUSH    as work, or what came of an ask         to the job_server
     asks       PULL    [HEAD][table][..]                       of the job_server
@@ -209,7 +211,7 @@ class ZerodbServer(Actor):
         self._count_taken(arena, marks)
         due = [self._is_due(*mark) for mark in MARK.iter_unpack(marks)]
         messages = arena
-        if len(self.session.gathering) or not all(due):
+        if len(self.session.gathering) or not all(due) or any(marks[2 :: MARK.size]):
             messages = self._sorted(arena, due)
         self._send_answers(messages, skip=1)
 
@@ -228,7 +230,8 @@ class ZerodbServer(Actor):
                 pipe.send([told])
 
     def _sorted(self, arena: Arena, due: list[bool]) -> Frames:
-        """The answers that are due; parts of one that all workers give are not among them."""
+        """The answers that are due; parts of one that all workers give are not among them. What
+        came as columns becomes pairs."""
         messages = Frames()
         for position, is_due in enumerate(due):
             mark, *answer = message = arena.message(position)
@@ -236,9 +239,17 @@ class ZerodbServer(Actor):
                 self.counters["late_answers"] += 1
             elif answer[0].startswith(PREFIX):
                 self.session.on_part(MARK.unpack(mark)[0], answer)
+            elif MARK.unpack(mark)[1] == PAIRS:
+                self._add_pairs(messages, message)
             else:
                 messages.add(message)
         return messages
+
+    def _add_pairs(self, messages: Frames, message: list[bytes]) -> None:
+        try:
+            messages.add_pairs(message[:-4], message[-4:])
+        except (NativeError, ValueError):
+            self.log_rarely("malformed-dropped", pipe="done", messages=1)
 
     def _send_answers(self, messages: Arena, skip: int = 0) -> None:
         """Who does not read holds up nobody and fills no memory."""

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "api.h"
+#include "messages.h"
 
 /* The seconds that a request id begins with, as microseconds since 1970. */
 static int64_t reqid_time(const uint8_t *reqid) {
@@ -65,5 +66,33 @@ int klk_columns_part(const uint32_t *offsets, uint32_t count, const uint8_t *dat
         if (size) memcpy(column->data + end, data + (offsets[i] - offsets[0]), size);
         column->offsets[i / 2 + 1] = (int32_t)((uint32_t)end + size);
     }
+    return KLK_OK;
+}
+
+static uint32_t offset_at(const struct klk_packed *column, size_t i) {
+    uint32_t offset;
+    memcpy(&offset, column->offsets + 4 * i, sizeof offset);
+    return offset;
+}
+
+static int is_ascending(const struct klk_packed *column, size_t count) {
+    if (offset_at(column, 0) != 0) return 0;
+    for (size_t i = 0; i < count; i++)
+        if (offset_at(column, i + 1) < offset_at(column, i)) return 0;
+    return offset_at(column, count) == column->data_size;
+}
+
+int klk_columns_join(struct klk_messages *out, const struct klk_packed *columns) {
+    size_t size = columns[0].offsets_size;
+    if (size < 4 || size % 4 || size != columns[1].offsets_size) return KLK_EINVAL;
+    size_t count = size / 4 - 1;
+    if (!is_ascending(&columns[0], count) || !is_ascending(&columns[1], count)) return KLK_EINVAL;
+    if (!klk_messages_fit(out, (uint64_t)columns[0].data_size + columns[1].data_size, 2 * count))
+        return KLK_EFULL;
+    for (size_t i = 0; i < count; i++)
+        for (int c = 0; c < 2; c++) {
+            uint32_t start = offset_at(&columns[c], i), end = offset_at(&columns[c], i + 1);
+            klk_messages_frame(out, columns[c].data + start, end - start);
+        }
     return KLK_OK;
 }

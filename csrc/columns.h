@@ -41,4 +41,17 @@ struct klk_column {
 int klk_columns_part(const uint32_t *offsets, uint32_t count, const uint8_t *data,
                      struct klk_column *columns);
 
+/* A column of items as it came over a pipe, or goes to a client. */
+struct klk_packed {
+    const uint8_t *offsets; /* numbers u32 of this machine, wherever they lie; the first is 0 */
+    const uint8_t *data;
+    size_t offsets_size; /* in bytes: 4 for each item, and 4 */
+    size_t data_size;
+};
+
+/* Adds the items of two columns to the message that grows at the end of out, a frame each, in
+ * turns. Returns KLK_OK, KLK_EINVAL when there are not so many of each or an offset is not between
+ * the one before and data_size, KLK_EFULL when out must grow; then nothing was written. */
+int klk_columns_join(struct klk_messages *out, const struct klk_packed *columns);
+
 #endif

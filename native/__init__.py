@@ -382,6 +382,33 @@ class Frames(Arena):
     def end(self) -> None:
         self._end()
 
+    def add_pairs(self, frames: Sequence[bytes], columns: Sequence[Readable]) -> None:
+        """A message of frames, behind which the items of two columns stand in turns, a frame each.
+
+        columns   offsets (u32 of this machine) and bytes of the first, and of the second
+
+        NativeError: EINVAL when these are no columns of equal length.
+        """
+        if len(columns) != 4:
+            raise NativeError(EINVAL)
+        self.begin(frames)
+        held = [ffi.from_buffer(one) for one in columns]
+        packed = ffi.new("struct klk_packed[2]")
+        for column, offsets, data in zip(packed, held[::2], held[1::2], strict=True):
+            column.offsets, column.offsets_size = offsets, len(offsets)
+            column.data, column.data_size = data, len(data)
+        messages = self._struct
+        size, count = len(held[1]) + len(held[3]), len(held[0]) // 2
+        self._grow(
+            _doubled(messages.bytes_max, self._offsets[messages.frames] + size, BYTES_MAX),
+            _doubled(messages.frames_max, messages.frames + count, FRAMES_MAX),
+        )
+        code = lib.klk_columns_join(messages, packed)
+        if code < 0:
+            self.undo()
+            raise NativeError(code)
+        self.end()
+
     def undo(self) -> None:
         """Forgets the message that begin() began."""
         self._struct.frames = self._firsts[self._struct.messages]

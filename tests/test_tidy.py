@@ -422,6 +422,7 @@ TWINS = {
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/test_reads.py::test_a_history_of_reads",
     r"klk_columns_add": "native/test_columns.py::test_columns_are_their_twins",
+    r"klk_columns_join": "native/test_columns.py::test_joined_columns_are_their_twins",
     r"klk_columns_part": "native/test_columns.py::test_parted_frames_are_their_twins",
     r"klk_entries_add": "native/test_entries.py::test_messages_of_entries_are_their_twins",
     r"klk_requests_\w+": "native/test_requests.py::test_requests_are_read_as_the_twin_does",

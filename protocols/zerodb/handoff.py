@@ -20,10 +20,11 @@ HEAD = struct.Struct("<BBHIQQ")
 _STAMP = struct.Struct("<IQQ")
 _STAMP_OFFSET = 4
 
-# What stands before each answer on its way to the server: the worker's number, 0, its epoch, the
-# request's place among those of its ticket, the ticket.
+# What stands before each answer on its way to the server: the worker's number, 0 or PAIRS, its
+# epoch, the request's place among those of its ticket, the ticket.
 MARK = struct.Struct("<HHIIQ")
 JOB_SERVER = 0xFFFF  # The number in the mark of the job_server's answers: only the ticket counts.
+PAIRS = 1  # The last four frames are columns, of which a client gets the pairs, a frame each.
 
 ANSWER = 0  # A client's request, to be answered.
 SILENT = 1  # One that nobody waits for.

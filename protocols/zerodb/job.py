@@ -68,21 +68,11 @@ class Scan(NamedTuple):
     target: int | None = None  # The table that is written.
 
 
-class ChunkForm(NamedTuple):
-    """How a client wants its chunks."""
-
-    bytes_max: int = 0  # Of keys and values; one pair always goes. 0: our own limit.
-    packed: bool = False
-
-
-TEXT_FORM = ChunkForm()
-
-
 class Chunk(NamedTuple):
     """The answer to a client data request."""
 
     flags: int
-    frames: list[Any]  # Key, value, key, value ... (bytes); packed: buffers, see pieces.Scanned.
+    columns: list[Any]  # Buffers, see pieces.Scanned; none: there are no pairs.
 
 
 class Statistics(NamedTuple):
@@ -302,8 +292,10 @@ class JobTable:
         self._renew(self._jobs[apid], now_ms)
         return apid
 
-    def chunk(self, apid: int, now_ms: int, unix_ms: int, form: ChunkForm = TEXT_FORM) -> Chunk:
+    def chunk(self, apid: int, now_ms: int, unix_ms: int, bytes_max: int = 0) -> Chunk:
         """The next chunk; an empty one with NO_MORE_DATA behind the last, and for what is no job.
+
+        bytes_max   of keys and values, which end with the pair that reaches it; 0: our own limit
 
         Raises JobFailed for a job that has failed or was ended by a request, as an end without
         error would hide that pairs are missing; and whatever reading raises: the caller then fails
@@ -323,12 +315,8 @@ class JobTable:
         room = min(wanted, self.limits.chunk_pairs_max)
         if job.left is not None:
             room = min(room, job.left)
-        most = min(form.bytes_max or self.limits.chunk_bytes_max, self.limits.chunk_bytes_max)
-        frames: list[Any] = []
-        if form.packed:
-            taken, frames = job.pairs.columns(room, most)
-        else:
-            taken = job.pairs.take(room, most, frames.extend)
+        most = min(bytes_max or self.limits.chunk_bytes_max, self.limits.chunk_bytes_max)
+        taken, columns = job.pairs.columns(room, most)
         self._count(job, taken)
         self._renew(job, now_ms)
         if not taken.pairs:
@@ -338,7 +326,7 @@ class JobTable:
         last = (taken.ended or job.left == 0) and taken.pairs < wanted
         if last:
             self._end(apid, DONE, unix_ms)
-        return Chunk(PARTIAL_DATA if last else 0, frames)
+        return Chunk(PARTIAL_DATA if last else 0, columns)
 
     def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
         """For a mapper: the next pairs as key, value, key, value ...; none at the end."""

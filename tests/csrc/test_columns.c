@@ -147,7 +147,46 @@ static void test_parts(void) {
     }
 }
 
+static void test_join(void) {
+    /* Two items of each, of 1 and 2, and of 0 and 3 bytes. */
+    uint32_t numbers[2][3] = {{0, 1, 3}, {0, 0, 3}}, offsets[8] = {0}, firsts[8] = {0};
+    struct klk_packed columns[2];
+    uint8_t *held[4];
+    for (int c = 0; c < 2; c++) {
+        held[2 * c] = exact_copy((const uint8_t *)numbers[c], sizeof numbers[c]);
+        held[2 * c + 1] = exact_copy((const uint8_t *)(c ? "xyz" : "abc"), 3);
+        columns[c] = (struct klk_packed){held[2 * c], held[2 * c + 1], sizeof numbers[c], 3};
+    }
+    uint8_t *bytes = exact(6);
+    struct klk_messages out = {.bytes = bytes, .offsets = offsets, .firsts = firsts};
+    out.bytes_max = 5;
+    out.frames_max = 4;
+    REQUIRE(klk_columns_join(&out, columns) == KLK_EFULL && out.frames == 0);
+    out.bytes_max = 6;
+    out.frames_max = 3;
+    REQUIRE(klk_columns_join(&out, columns) == KLK_EFULL && out.frames == 0);
+    out.frames_max = 4;
+    uint32_t dice = 5;
+    for (int round = 0; round < 2000; round++) {
+        struct klk_packed bad[2] = {columns[0], columns[1]};
+        uint8_t *junk = exact_copy((const uint8_t *)numbers[round % 2], 12);
+        junk[next_random(&dice) % 12] = (uint8_t)next_random(&dice);
+        bad[round % 2].offsets = junk;
+        bad[round % 2].offsets_size = next_random(&dice) % 13;
+        int code = klk_columns_join(&out, bad);
+        REQUIRE(code == KLK_OK || code == KLK_EINVAL);
+        out.frames = 0;
+        free(junk);
+    }
+    REQUIRE(klk_columns_join(&out, columns) == KLK_OK && out.frames == 4);
+    REQUIRE(offsets[1] == 1 && offsets[2] == 1 && offsets[3] == 3 && offsets[4] == 6);
+    REQUIRE(memcmp(bytes, "abcxyz", 6) == 0);
+    for (int i = 0; i < 4; i++) free(held[i]);
+    free(bytes);
+}
+
 int main(void) {
+    test_join();
     test_parts();
     test_two_blocks();
     test_room();

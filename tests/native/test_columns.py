@@ -10,6 +10,7 @@ from kelek import native
 from kelek.clients.arrow import ENTRY_SCHEMA, entries_of
 from kelek.native.columns import Message, cut_columns
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.columns import join
 from kelek.protocols.zmqraft.requests import Part
 from kelek.tests.native.blocks import some_blocks
 
@@ -71,3 +72,38 @@ def test_parted_frames_are_their_twins(count: int) -> None:
 
 def offsets_of(items: list[bytes]) -> bytes:
     return array("i", accumulate(map(len, items), initial=0)).tobytes()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 3000])
+def test_joined_columns_are_their_twins(count: int) -> None:
+    """Two columns as frames in turns, behind others, wherever there is room."""
+    dice = Random(count)
+    items = [[dice.randbytes(dice.randrange(30)) for _ in range(count)] for _ in range(2)]
+    columns = [part for column in items for part in join(column)]
+    frames = native.Frames(64, 4)
+    frames.add([b"before"])
+    frames.add_pairs([b"head", b""], columns)
+    frames.add([b"behind"])
+    twins = [part for pair in zip(*items, strict=True) for part in pair]
+    assert frames.messages() == [[b"before"], [b"head", b"", *twins], [b"behind"]]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [b"", b"", b"", b""],
+        [bytes(4), b""],
+        [bytes(4), b"", bytes(8), b""],
+        [bytes(5), b"", bytes(5), b""],
+        [bytes(4), b"x", bytes(4), b""],
+        [*join([b"ab", b"c"])[:1], b"abcd", *join([b"ab", b"c"])],
+        [b"\0\0\0\0\2\0\0\0\1\0\0\0", b"a", *join([b"ab", b"c"])],
+        [b"\1\0\0\0\1\0\0\0", b"a", *join([b"ab"])],
+    ],
+)
+def test_what_are_no_columns_is_refused(columns: list[bytes]) -> None:
+    frames = native.Frames()
+    with pytest.raises(native.NativeError):
+        frames.add_pairs([b"head"], columns)
+    frames.add([b"next"])
+    assert frames.messages() == [[b"next"]]
