@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from kelek.protocols.garlicfarm import codec, digest, gate, handshake, messages
+from kelek.protocols.garlicfarm import codec, digest, gate, handshake, members, messages
 from kelek.protocols.garlicfarm.messages import RESPONSE_TYPES, MessageType, ValueType
+from kelek.protocols.garlicfarm.peer_values import FarmSetup
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/garlic-farm.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -56,3 +57,15 @@ def test_the_handshakes_numbers() -> None:
     offered = "SHA-256, SHA-256-sess, MD5, MD5-sess"
     assert offered in TEXT
     assert [each.name for each in digest.ALGORITHMS] == offered.split(", ")
+
+
+def test_a_servers_numbers() -> None:
+    setup = FarmSetup(1)
+    longest_ms = setup.election_timeout_ms_max
+    assert f"can't answer within {setup.request_timeout_ms} ms" in TEXT
+    assert f"SyncLogs of {setup.sync_entries_max} entries" in TEXT
+    assert f"no\n  more than {setup.sync_gap} entries" in TEXT
+    assert f"for {members.PATIENCE_ELECTIONS * longest_ms // 1000} s ends the attempt" in TEXT
+    assert f"said again after {setup.election_timeout_ms_min} ms" in TEXT
+    assert f"or after {2 * longest_ms} ms, the Configuration" in TEXT
+    assert f"heard nothing for {2 * longest_ms} ms" in TEXT

@@ -1,0 +1,398 @@
+"""A farm in one process: servers, their disks and connections in virtual time, one seed.
+
+Connections carry bytes in order and are cut at random; a server that is killed keeps its disk. A
+server of another make takes part with the same three faces: accept, on_requests, links.
+"""
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from kelek.protocols.garlicfarm import codec
+from kelek.protocols.garlicfarm.entries import configuration_of
+from kelek.protocols.garlicfarm.inbound import Grant
+from kelek.protocols.garlicfarm.messages import (
+    ClusterServer,
+    Entry,
+    FarmConfiguration,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+from kelek.protocols.garlicfarm.peer import FarmPeer
+from kelek.protocols.garlicfarm.peer_values import (
+    FarmSetup,
+    Recovered,
+    SnapshotMark,
+    recovered,
+)
+from kelek.protocols.raft.core import Role
+from kelek.protocols.raft.messages import Batch, HardState
+from kelek.protocols.record import decode_block, slice_block
+
+DELAY_MS_MAX = 20
+ADMIN = Grant("admin")
+
+
+def server(number: int) -> ClusterServer:
+    return ClusterServer(number, f"tcp://127.0.0.1:{9000 + number}")
+
+
+class Disk:
+    """What a server has made durable."""
+
+    def __init__(self, servers: tuple[ClusterServer, ...]) -> None:
+        self.state = HardState()
+        self.is_member = bool(servers)
+        self.base = (0, 0)
+        self.log: list[Batch] = []
+        self.beginning = FarmConfiguration(0, 0, servers)
+        self.mark = SnapshotMark()
+        self.snapshot = b""
+        self.incoming = bytearray()
+
+    def save(self, state: HardState, is_member: bool) -> None:
+        assert state.term >= self.state.term
+        self.state, self.is_member = state, is_member
+
+    def append(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            while self.log and self.log[-1].first_index >= batch.first_index:
+                self.log.pop()
+            if self.log and self.log[-1].last_index >= batch.first_index:
+                self.log[-1] = slice_block(
+                    self.log[-1], self.log[-1].first_index, batch.first_index - 1
+                )
+            assert batch.first_index == self.last_index + 1
+            self.log.append(batch)
+
+    @property
+    def last_index(self) -> int:
+        return self.log[-1].last_index if self.log else self.base[0]
+
+    def reset(self, index: int, term: int) -> None:
+        self.log, self.base = [], (index, term)
+        if not index:
+            self.mark, self.snapshot = SnapshotMark(), b""
+            self.beginning = FarmConfiguration(0, 0, ())
+
+    def batches(
+        self, first_index: int, last_index: int, last_term: int, bytes_max: int
+    ) -> list[Batch]:
+        found: list[Batch] = []
+        for batch in self.log:
+            if first_index <= batch.last_index and batch.first_index <= last_index:
+                first, last = max(batch.first_index, first_index), min(batch.last_index, last_index)
+                found.append(slice_block(batch, first, last))
+            if sum(len(each.block) for each in found) > bytes_max:
+                break
+        return found
+
+    def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
+        return self.snapshot[offset : offset + size] if mark == self.mark else None
+
+    def write_snapshot(self, offset: int, data: bytes) -> None:
+        if offset == 0:
+            self.incoming.clear()
+        assert offset == len(self.incoming)
+        self.incoming += data
+
+    def install_snapshot(self, mark: SnapshotMark) -> None:
+        assert mark.size == len(self.incoming)
+        self.mark, self.snapshot = mark, bytes(self.incoming)
+
+    def recover(self) -> Recovered:
+        if self.mark.last_index > self.last_index or self.base[0] > self.mark.last_index:
+            self.log, self.base = [], (self.mark.last_index, self.mark.last_term)
+        log = [
+            slice_block(batch, max(batch.first_index, self.mark.last_index + 1), batch.last_index)
+            for batch in self.log
+            if batch.last_index > self.mark.last_index
+        ]
+        first = (0, self.beginning)
+        if self.mark.last_index:
+            first = (self.mark.last_index, self.mark.configuration)
+        later = []
+        for batch in log:
+            if batch.count == 1 and (configuration := configuration_of(batch)) is not None:
+                later.append((batch.first_index, configuration))
+        return recovered((self.state, self.is_member), log, [first, *later], self.mark)
+
+    def values(self) -> dict[int, tuple[int, bytes]]:
+        """Index to (kind, data) of every entry in the log."""
+        return {
+            batch.first_index + at: (record.kind, record.data)
+            for batch in self.log
+            for at, record in enumerate(decode_block(batch.block)[1])
+        }
+
+
+class Client:
+    """Whoever sends requests to a server, and reads the answers."""
+
+    def __init__(self, world: "World", to: int, grant: Grant = ADMIN) -> None:
+        self.world, self.to = world, to
+        self.answers: list[Response] = []
+        self._stream = codec.ResponseStream()
+        self.closed = ""
+        self.connection = world.peers[to].accept(grant)
+        world.readers[to, self.connection] = self._read
+
+    def send(self, *requests: Request) -> None:
+        self.send_bytes(b"".join(map(codec.encode_request, requests)))
+
+    def send_bytes(self, data: bytes) -> None:
+        peer = self.world.peers[self.to]
+        self.world.after(1, lambda: self._arrive(peer, data))
+
+    def _arrive(self, peer: FarmPeer, data: bytes) -> None:
+        if self.world.peers.get(self.to) is peer and self.connection in peer.inbound:
+            peer.on_requests(self.connection, data, self.world.now_ms)
+
+    def _read(self, data: bytes, failure: str) -> None:
+        self.answers += self._stream.feed(data)
+        self.closed = self.closed or failure
+
+
+def client_request(*values: bytes) -> Request:
+    entries = tuple(Entry(0, ValueType.APPLICATION, value) for value in values)
+    return Request(MessageType.CLIENT_REQUEST, entries=entries)
+
+
+class World:
+    """The servers, by id, that run; their disks, which stay."""
+
+    def __init__(self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.random = Random(seed)
+        self.now_ms = 1000
+        self.members = tuple(map(server, members))
+        self.disks: dict[int, Disk] = {}
+        self.peers: dict[int, FarmPeer] = {}
+        self.setups: dict[int, FarmSetup] = {}
+        self.readers: dict[tuple[int, int], Callable[[bytes, str], None]] = {}
+        self.cut: set[frozenset[int]] = set()  # Pairs that can't reach each other.
+        self.leaders: dict[int, int] = {}  # By term.
+        self._links: dict[tuple[int, int], int] = {}  # (from, to) to the connection there.
+        self._busy: dict[tuple[int, int, int], int] = {}  # Until when a connection's bytes travel.
+        self._links_tried: set[tuple[int, int]] = set()
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        for number in members:
+            self.start(number, self.members)
+
+    def after(self, delay_ms: int, event: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (self.now_ms + delay_ms, self._order, event))
+
+    def _delay(self) -> int:
+        return self.random.randint(1, DELAY_MS_MAX)
+
+    # Servers.
+
+    def start(self, number: int, servers: tuple[ClusterServer, ...] = (), **setup: Any) -> None:
+        disk = self.disks.setdefault(number, Disk(servers))
+        known = self.setups.get(number) or FarmSetup(number, servers)
+        self.setups[number] = known._replace(**setup)
+        dice = Random(self.random.random())
+        self.peers[number] = FarmPeer(self.setups[number], disk.recover(), disk, self.now_ms, dice)
+
+    def kill(self, number: int) -> None:
+        del self.peers[number]
+        for link in [each for each in self._links if number in each]:
+            self._break(link)
+        self.readers = {key: read for key, read in self.readers.items() if key[0] != number}
+
+    def _break(self, link: tuple[int, int]) -> None:
+        connection = self._links.pop(link)
+        near, far = (self.peers.get(number) for number in link)
+        if near is not None:
+            near.on_lost(link[1])
+        if far is not None:
+            far.on_closed(connection)
+
+    def break_links(self) -> None:
+        """All connections between servers end."""
+        for link in list(self._links):
+            self._break(link)
+
+    # Time.
+
+    def run(self, ms: int) -> None:
+        self.run_until(lambda: False, ms, must=False)
+
+    def run_until(self, done: Callable[[], bool], ms: int = 60_000, must: bool = True) -> None:
+        end_ms = self.now_ms + ms
+        self._turn()
+        while self.now_ms < end_ms and not done():
+            deadlines = [peer.deadline_ms for peer in self.peers.values()]
+            next_ms = min([*deadlines, end_ms, *(at for at, *_ in self._events[:1])])
+            self.now_ms = max(self.now_ms, next_ms)
+            while self._events and self._events[0][0] <= self.now_ms:
+                heapq.heappop(self._events)[2]()
+            self._turn()
+            self.now_ms += 1
+        assert done() or not must, f"not within {ms} ms: {self.status()}"
+
+    def _turn(self) -> None:
+        for number, peer in list(self.peers.items()):
+            peer.wake(self.now_ms)
+            self._connect(number, peer)
+            for to, link in peer.links.items():
+                self._send_out(number, to, peer, bytes(link.out))
+                link.out.clear()
+            peer.write()
+            for connection, inbound in list(peer.inbound.items()):
+                data, failure = bytes(inbound.out), inbound.failure
+                inbound.out.clear()
+                read = self.readers.get((number, connection))
+                if (data or failure) and read is not None:
+                    read(data, failure)
+                if failure:
+                    self._close(number, connection)
+        self._check()
+
+    def _close(self, number: int, connection: int) -> None:
+        self.peers[number].on_closed(connection)
+        for link, there in list(self._links.items()):
+            if link[1] == number and there == connection:
+                self._break(link)
+
+    def _connect(self, number: int, peer: FarmPeer) -> None:
+        for to in set(peer.links) | {b for a, b in self._links if a == number}:
+            link = (number, to)
+            up = link in self._links
+            wished = to in peer.links
+            if up and (not wished or peer.links[to].failure or frozenset(link) in self.cut):
+                self._break(link)
+            elif not up and wished and link not in self._links_tried:
+                self._links_tried.add(link)
+                self.after(self._delay(), partial(self._made, link, peer))
+
+    def _made(self, link: tuple[int, int], peer: FarmPeer) -> None:
+        self._links_tried.discard(link)
+        number, to = link
+        far = self.peers.get(to)
+        if self.peers.get(number) is not peer or far is None or frozenset(link) in self.cut:
+            return
+        if to not in peer.links or link in self._links:
+            return
+        connection = self._links[link] = far.accept(Grant(f"server{number}", number, False))
+        self.readers[to, connection] = lambda data, failure: self._send_back(link, connection, data)
+        peer.on_connected(to, self.now_ms)
+
+    def _send_out(self, number: int, to: int, peer: FarmPeer, data: bytes) -> None:
+        connection = self._links.get((number, to))
+        if not data or connection is None:
+            return
+        self._later((number, to), connection, lambda: self._arrive(to, connection, data))
+
+    def _arrive(self, to: int, connection: int, data: bytes) -> None:
+        if to in self.peers and connection in self.peers[to].inbound:
+            self.peers[to].on_requests(connection, data, self.now_ms)
+
+    def _send_back(self, link: tuple[int, int], connection: int, data: bytes) -> None:
+        if data and self._links.get(link) == connection:
+            number, to = link
+            self._later(
+                (to, number),
+                connection,
+                lambda: (
+                    self.peers[number].on_answers(to, data, self.now_ms)
+                    if self._links.get(link) == connection
+                    else None
+                ),
+            )
+
+    def _later(self, way: tuple[int, int], connection: int, event: Callable[[], None]) -> None:
+        """In order on each connection."""
+        at = max(self.now_ms + self._delay(), self._busy.get((*way, connection), 0))
+        self._busy[*way, connection] = at
+        self.after(at - self.now_ms, event)
+
+    # What must hold.
+
+    def _check(self) -> None:
+        """One leader a term; what is committed is the same everywhere, and stays."""
+        for number, peer in self.peers.items():
+            core = peer.core
+            if core.role is Role.LEADER:
+                assert self.leaders.setdefault(core.term, number) == number
+
+    def committed(self, number: int) -> dict[int, tuple[int, bytes]]:
+        core = self.peers[number].core
+        index = min(core.commit_index, core.durable_index)
+        return {at: each for at, each in self.disks[number].values().items() if at <= index}
+
+    def check_same(self) -> None:
+        whole: dict[int, tuple[int, bytes]] = {}
+        for number in self.peers:
+            for at, each in self.committed(number).items():
+                assert whole.setdefault(at, each) == each, f"entry {at} of server {number}"
+
+    def snapshot(self, number: int, data: bytes, keep_entries: int = 0) -> SnapshotMark:
+        """A server makes a snapshot of what it has committed, and forgets the entries."""
+        peer, disk = self.peers[number], self.disks[number]
+        index = min(peer.core.commit_index, peer.core.durable_index)
+        term = peer.core.log.term_at(index)
+        assert term is not None
+        disk.mark = SnapshotMark(index, term, peer.roster.at(index), len(data))
+        disk.snapshot = data
+        peer.on_snapshot(disk.mark, keep_entries)
+        base = peer.core.log.base_index
+        disk.base = (base, peer.core.log.base_term)
+        disk.log = [
+            slice_block(batch, max(batch.first_index, base + 1), batch.last_index)
+            for batch in disk.log
+            if batch.last_index > base
+        ]
+        return disk.mark
+
+    # Reports.
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads the newest term."""
+        leading = [
+            (peer.core.term, number)
+            for number, peer in self.peers.items()
+            if peer.core.role is Role.LEADER
+        ]
+        return max(leading)[1] if leading else None
+
+    def elect(self) -> int:
+        """Until somebody leads and has committed an entry of its own."""
+
+        def settled() -> bool:
+            leader = self.leader
+            if leader is None:
+                return False
+            core = self.peers[leader].core
+            return core.log.term_at(core.commit_index) == core.term
+
+        self.run_until(settled)
+        assert self.leader is not None
+        return self.leader
+
+    def ask(self, request: Request, to: int | None = None, grant: Grant = ADMIN) -> Response:
+        """One request, and its answer."""
+        client = Client(self, self.elect() if to is None else to, grant)
+        client.send(request)
+        self.run_until(lambda: bool(client.answers) or bool(client.closed))
+        assert client.answers, client.closed
+        return client.answers[0]
+
+    def ids(self, number: int) -> list[int]:
+        return sorted(each.id for each in self.peers[number].roster.committed.servers)
+
+    def status(self) -> dict[int, object]:
+        return {
+            number: (
+                peer.core.role.value, peer.core.term, peer.core.leader, peer.core.commit_index,
+                peer.core.log.last_index, self.ids(number), peer.malformed,
+                peer.members.change and peer.members.change.stage,
+            )
+            for number, peer in self.peers.items()
+        }  # fmt: skip

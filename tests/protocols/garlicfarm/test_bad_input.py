@@ -1,0 +1,220 @@
+"""What others may send to a server of a farm: a connection ends, or a request is refused. Nobody
+else suffers, no term moves."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kelek.protocols.garlicfarm import codec, members
+from kelek.protocols.garlicfarm.inbound import Grant
+from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, ValueType
+from kelek.protocols.garlicfarm.peer import PIPELINED_MAX
+from kelek.protocols.raft.core import Role
+from kelek.tests.protocols.garlicfarm.farm_world import (
+    Client,
+    World,
+    client_request,
+    server,
+)
+
+USER = Grant("user", None, False)
+APPEND, VOTE = MessageType.APPEND_ENTRIES, MessageType.REQUEST_VOTE
+APPLICATION, CONFIGURATION = ValueType.APPLICATION, ValueType.CONFIGURATION
+
+
+def settled() -> tuple[World, int, int]:
+    """A farm, its leader, and another member."""
+    world = World()
+    leader = world.elect()
+    world.ask(client_request(b"one"))
+    world.run(1000)
+    return world, leader, next(number for number in (1, 2, 3) if number != leader)
+
+
+def from_(source: int, to: int, **fields: object) -> Request:
+    return Request(VOTE, source, to, 1)._replace(**fields)  # type: ignore[arg-type]
+
+
+Make = Callable[[int, int, int], Request]
+CLOSED: dict[str, Make] = {
+    "our own id": lambda leader, other, term: from_(leader, leader, term=term),
+    "for somebody else": lambda leader, other, term: from_(other, 99, term=term),
+    "AppendEntries at our own term": lambda leader, other, term: from_(
+        other, leader, type=APPEND, term=term, last_log_term=1, last_log_index=1
+    ),
+    "SyncLog at our own term": lambda leader, other, term: from_(
+        other, leader, type=MessageType.SYNC_LOG, term=term
+    ),
+    "a vote with entries": lambda leader, other, term: from_(
+        other, leader, term=term, entries=(Entry(1, APPLICATION, b""),)
+    ),
+    "JoinCluster without a Configuration": lambda leader, other, term: from_(
+        other, leader, type=MessageType.JOIN_CLUSTER, term=term
+    ),
+    "a Configuration that is none": lambda leader, other, term: from_(
+        other, leader, type=APPEND, term=9, entries=(Entry(1, CONFIGURATION, b"x"),)
+    ),
+    "a LogPack in a log": lambda leader, other, term: from_(
+        other, leader, type=APPEND, term=9, entries=(Entry(1, ValueType.LOG_PACK, b""),)
+    ),
+    "entries of term 0": lambda leader, other, term: from_(
+        other, leader, type=APPEND, term=9, entries=(Entry(0, APPLICATION, b""),)
+    ),
+    "entries that go back in terms": lambda leader, other, term: from_(
+        other, leader, type=APPEND, term=9,
+        entries=(Entry(2, APPLICATION, b""), Entry(1, APPLICATION, b"")),
+    ),
+    "a term that no core has": lambda leader, other, term: from_(
+        other, leader, type=APPEND, term=2**63 - 1
+    ),
+    "AddServer without a server": lambda leader, other, term: Request(MessageType.ADD_SERVER),
+    "AddServer with an application entry": lambda leader, other, term: Request(
+        MessageType.ADD_SERVER, entries=(Entry(0, APPLICATION, b""),)
+    ),
+    "RemoveServer with an endpoint": lambda leader, other, term: members.add_server(
+        server(3)
+    )._replace(type=MessageType.REMOVE_SERVER),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_ends_a_connection(name: str) -> None:
+    world, leader, other = settled()
+    terms = {number: peer.core.term for number, peer in world.peers.items()}
+    client, fine = Client(world, leader), Client(world, leader)
+    client.send(CLOSED[name](leader, other, terms[leader]))
+    world.run_until(lambda: bool(client.closed))
+    assert not client.answers
+    assert world.peers[leader].malformed == 1
+    fine.send(client_request(b"two"))
+    world.run_until(lambda: bool(fine.answers))
+    assert fine.answers[0].is_accepted
+    assert {number: peer.core.term for number, peer in world.peers.items()} == terms
+    assert world.leader == leader
+
+
+REFUSED: dict[str, tuple[Grant, Make]] = {
+    "a stranger's vote": (USER, lambda leader, other, term: from_(77, leader, term=term + 1000)),
+    "a member's vote": (
+        Grant("two", None, False),
+        lambda leader, other, term: from_(
+            other, leader, term=term + 1000, last_log_term=term + 1, last_log_index=99
+        ),
+    ),
+    "a stranger's JoinCluster": (
+        USER,
+        lambda leader, other, term: from_(
+            77, leader, type=MessageType.JOIN_CLUSTER, term=term + 1000,
+            entries=(Entry(1, CONFIGURATION, bytes(16)),),
+        ),
+    ),
+    "a stranger's AppendEntries": (
+        USER,
+        lambda leader, other, term: from_(77, leader, type=APPEND, term=term + 1000),
+    ),
+    "a stranger's LeaveCluster": (
+        USER,
+        lambda leader, other, term: from_(
+            77, leader, type=MessageType.LEAVE_CLUSTER, term=term
+        ),
+    ),
+    "a change by somebody": (USER, lambda leader, other, term: members.add_server(server(9))),
+    "another one's removal": (
+        Grant("two", 2, False),
+        lambda leader, other, term: members.remove_server(3)._replace(source=2),
+    ),
+    "entries of other kinds": (
+        USER,
+        lambda leader, other, term: Request(
+            MessageType.CLIENT_REQUEST, entries=(Entry(0, CONFIGURATION, bytes(16)),)
+        ),
+    ),
+    "an entry that is too large": (
+        USER,
+        lambda leader, other, term: client_request(bytes((10 << 20) + 1)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    world, leader, other = settled()
+    terms = {number: peer.core.term for number, peer in world.peers.items()}
+    before = {number: len(disk.values()) for number, disk in world.disks.items()}
+    grant, make = REFUSED[name]
+    client = Client(world, leader, grant)
+    client.send(make(leader, other, terms[leader]))
+    world.run_until(lambda: bool(client.answers))
+    world.run(3000)
+    (answer,) = client.answers
+    assert not answer.is_accepted
+    assert not client.closed
+    assert (answer.source, answer.term) == (leader, terms[leader])
+    assert {number: peer.core.term for number, peer in world.peers.items()} == terms
+    assert {number: len(disk.values()) for number, disk in world.disks.items()} == before
+
+
+def test_who_speaks_for_another_server() -> None:
+    world, leader, other = settled()
+    client = Client(world, leader, Grant("nine", 9, False))
+    client.send(from_(other, leader))
+    world.run_until(lambda: bool(client.closed))
+    assert "nine" in client.closed
+
+
+def test_too_many_requests_at_once() -> None:
+    world, leader, _ = settled()
+    world.cut = {frozenset(pair) for pair in ((1, 2), (2, 3), (1, 3))}
+    client = Client(world, leader)
+    client.send(*[client_request(b"x")] * PIPELINED_MAX)
+    world.run(5)
+    assert not client.closed
+    client.send(client_request(b"x"))
+    world.run(5)
+    assert "wait for answers" in client.closed
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    """Also when a later one is known first."""
+    world, leader, _ = settled()
+    client = Client(world, leader)
+    client.send(client_request(b"a"), members.remove_server(99), client_request(b"b"))
+    world.run_until(lambda: len(client.answers) == 3)
+    assert [(int(answer.type), answer.is_accepted) for answer in client.answers] == [
+        (4, True),
+        (9, False),
+        (4, True),
+    ]
+
+
+def test_a_server_that_never_answers() -> None:
+    """Its connection is given up, and made anew."""
+    world, leader, other = settled()
+    peer = world.peers[leader]
+    link = peer.links[other]
+    world._send_back = lambda *_: None  # type: ignore[method-assign]
+    world.run_until(lambda: not link.is_up or bool(link.failure), 10_000)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.binary(max_size=80), max_size=5), st.integers(0, 2**32))
+def test_junk_ends_a_connection_and_nothing_else(junk: list[bytes], seed: int) -> None:
+    world, leader, other = settled()
+    term = world.peers[leader].core.term
+    random = world.random
+    random.seed(seed)
+    for data in junk:
+        kind = random.choice(sorted(codec.REQUEST_TYPES))
+        last_term, last_index, commit = (random.choice((0, 1, 2, term)) for _ in range(3))
+        value_type = random.choice(list(ValueType))
+        entries = tuple([Entry(1, value_type, data)][: random.randint(0, 1)])
+        client = Client(world, leader)
+        source = random.choice((other, 77))
+        client.send(Request(kind, source, leader, term, last_term, last_index, commit, entries))
+        client.send_bytes(data)
+    world.run(2000)
+    assert world.peers[leader].core.role is Role.LEADER
+    assert world.ask(client_request(b"two")).is_accepted
+    world.check_same()
