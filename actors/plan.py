@@ -60,6 +60,12 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
             alone.append(_actor("spark_job", str(data_dir), 0))
     if topology.nodes[node].broker:
         alone.append(_actor("broker", str(data_dir), 0))
+    if topology.nodes[node].zre:
+        # The goodbye of zre_node leaves by zre_beacon.
+        alone.append(_actor("zre_beacon", str(data_dir), 1))
+        alone.append(_actor("zre_node", str(data_dir), 0))
+        if topology.nodes[node].zre["log_service"] != "off":
+            alone.append(_actor("zre_log", str(data_dir), 0))
     units: tuple[UnitPlan, ...]
     if one_process:
         units = (UnitPlan(node, "node", (*peer, *alone)),)

@@ -14,6 +14,7 @@ from .yaml_tree import Mapping, Mark, Node, Scalar
 
 TABLE_MAX = (1 << 32) - 1
 TABLES_LISTED_MAX = 65_536
+LIST_MAX = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 MULTICAST = re.compile(r"e?pgm://[^\s;]+;[0-9.]+:[0-9]{1,5}")
 NAME_RULE = "1 to 32 letters, digits, dots, dashes or underscores"
@@ -223,6 +224,25 @@ def tables_key() -> Key:
                 reader.fail(scalar.mark, key, problem, "list fewer")
             tables.update(range(first, last + 1))
         return sorted(tables)
+
+    return Key(read, [])
+
+
+def list_key(what: str, problem: Callable[[str], str]) -> Key:
+    """A list of words, by default empty; problem says what is wrong with one, or nothing."""
+
+    def read(reader: Reader, node: Node, key: str) -> list[str]:
+        if not isinstance(node, yaml_tree.Sequence):
+            reader.fail(node.mark, key, f"must be a list of {what}", "write [first, second]")
+        if len(node.items) > LIST_MAX:
+            reader.fail(node.mark, key, f"more than {LIST_MAX}", "list fewer")
+        found = []
+        for item in node.items:
+            scalar = reader.scalar(item, key, f"one of {what}")
+            if wrong := problem(scalar.text):
+                reader.fail(scalar.mark, key, f"'{scalar.text}' {wrong}", f"write {what}")
+            found.append(scalar.text)
+        return found
 
     return Key(read, [])
 

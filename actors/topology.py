@@ -30,6 +30,7 @@ from .schema import (
     url_key,
 )
 from .yaml_tree import Mapping, Node, Scalar
+from .zre_keys import NODE_ZRE_KEYS, ZRE_KEYS
 
 NODES_MAX = 64
 
@@ -44,6 +45,7 @@ class NodeTopology(NamedTuple):
     dialect: str
     zerodb: dict[str, str]  # The urls of its doors to the tables; empty: it has none.
     broker: dict[str, str]  # The urls of its broker; empty: it has none.
+    zre: dict[str, str]  # How other nodes find it; empty: they don't.
 
 
 class Topology(NamedTuple):
@@ -59,6 +61,7 @@ class Topology(NamedTuple):
     clients: dict[str, Any]
     zerodb: dict[str, Any]
     broker: dict[str, Any]
+    zre: dict[str, Any]
     nodes: dict[str, NodeTopology]
     places: dict[str, str]  # key.path -> FILE:LINE:COL
 
@@ -91,6 +94,7 @@ class Topology(NamedTuple):
             "state_machine": self.state_machine,
             **({"zerodb": {**self.zerodb, **own.zerodb}} if own.zerodb else {}),
             **({"broker": {**self.broker, **own.broker}} if own.broker else {}),
+            **({"zre": {**self.zre, **own.zre}} if own.zre else {}),
             **self.raft,
             **self.log,
         }
@@ -105,6 +109,8 @@ class Topology(NamedTuple):
             **{f"zerodb.{key}": f"nodes.{node}.zerodb.{key}" for key in NODE_ZERODB_KEYS},
             **{f"broker.{key}": f"broker.{key}" for key in BROKER_KEYS},
             **{f"broker.{key}": f"nodes.{node}.broker.{key}" for key in NODE_BROKER_KEYS},
+            **{f"zre.{key}": f"zre.{key}" for key in ZRE_KEYS},
+            **{f"zre.{key}": f"nodes.{node}.zre.{key}" for key in NODE_ZRE_KEYS},
             "data_dir": "data",
             "state_machine": "state_machine",
         }
@@ -131,6 +137,7 @@ NODE_KEYS = {
     "dialect": choice_key("kelek", "text", "node", default="kelek"),
     "zerodb": section_key(NODE_ZERODB_KEYS, default={}),
     "broker": section_key(NODE_BROKER_KEYS, default={}),
+    "zre": section_key(NODE_ZRE_KEYS, default={}),
 }
 
 # docs/topology.md has the same table in words; a test holds them together.
@@ -219,7 +226,7 @@ def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]
                 value.mark, path, "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
             )
         _check_zerodb(reader, path, value, settings)
-        _check_broker(reader, path, value, settings)
+        _check_ours(reader, path, value, settings)
         _check_taken(reader, path, value, taken)
         nodes[node_name.text] = NodeTopology(node_name.text, **settings)
     return nodes
@@ -239,13 +246,14 @@ def _check_zerodb(reader: Reader, path: str, node: Node, settings: dict[str, Any
         reader.fail(mark, path, "there is no door", f"add one of {', '.join(doors)}")
 
 
-def _check_broker(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
-    """A node with a broker is one that we run."""
-    if settings["broker"] and settings["dialect"] != "kelek":
-        assert isinstance(node, Mapping)
-        mark = next(value.mark for word, value in node.entries if word.text == "broker")
-        way_out = "remove `broker:` or `dialect:`"
-        reader.fail(mark, f"{path}.broker", "this node is not ours", way_out)
+def _check_ours(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
+    """A node with a broker, or that others shall find, is one that we run."""
+    for key in ("broker", "zre"):
+        if settings[key] and settings["dialect"] != "kelek":
+            assert isinstance(node, Mapping)
+            mark = next(value.mark for word, value in node.entries if word.text == key)
+            way_out = f"remove `{key}:` or `dialect:`"
+            reader.fail(mark, f"{path}.{key}", "this node is not ours", way_out)
 
 
 def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -> None:
@@ -278,6 +286,7 @@ TOP_KEYS = {
     "clients": section_key(CLIENT_KEYS),
     "zerodb": section_key(ZERODB_KEYS),
     "broker": section_key(BROKER_KEYS),
+    "zre": section_key(ZRE_KEYS),
 }
 
 
@@ -299,6 +308,7 @@ def load(path: str) -> Topology:
         found["clients"],
         found["zerodb"],
         found["broker"],
+        found["zre"],
         found["nodes"],
         reader.places,
     )
@@ -328,6 +338,11 @@ def _check_together(topology: Topology) -> None:
         if headers.count(topology.broker[key]) > 1 or topology.broker[key].startswith("MDP"):
             problem = f"{topology.broker[key]} is a header of others, too"
             raise OperatorError(topology.place(f"broker.{key}"), problem, "choose another one")
+    zre = topology.zre
+    for key, other in (("silent_ms", "evasive_ms"), ("dead_ms", "silent_ms")):
+        if zre[key] <= zre[other]:
+            problem = f"{zre[key]} ms is not above `{other}`, {zre[other]} ms"
+            raise OperatorError(topology.place(f"zre.{key}"), problem, "make it larger")
     if topology.zerodb["spark"]:
         _check_spark(topology)
     if not topology.own_nodes:

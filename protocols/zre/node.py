@@ -189,6 +189,23 @@ class Node:
         elect() was not called."""
         return self._elected.get(group)
 
+    def set_header(self, name: str, value: str, now_ms: int) -> None:
+        """Headers travel in HELLO alone: all peers are greeted again. LocalProtocolError: it can't
+        be said."""
+        setup, headers = self.setup, {**self.setup.headers, name: value}
+        if headers == setup.headers:
+            return
+        self.setup = setup._replace(headers=headers)
+        try:
+            for version in Version:
+                codec.encode(1, self._hello(version), version)
+        except LocalProtocolError:
+            self.setup = setup
+            raise
+        for peer in self._peers:
+            if peer.version_out is not None:
+                self._greet(peer, peer.version_out, now_ms)
+
     def stop(self) -> None:
         """Says goodbye; after one more ready() nothing more is said."""
         if self._stopped:
@@ -474,9 +491,12 @@ class Node:
         """Takes over what a HELLO says."""
         assert peer.uuid is not None
         assert peer.version is not None
+        before = peer.info
         peer.info = PeerInfo(peer.uuid, hello.name, peer.endpoint, peer.version, hello.headers)
         if not was_ready:
             self._tell(EventKind.ENTER, peer)
+        elif before != peer.info:
+            self._tell(EventKind.CHANGED, peer)
         for group in sorted(peer.groups.difference(hello.groups)):
             self._on_leave(peer, group)
         for group in hello.groups:

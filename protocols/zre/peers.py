@@ -26,6 +26,7 @@ class PeerInfo(NamedTuple):
 class EventKind(Enum):
     ENTER = "ENTER"
     EXIT = "EXIT"
+    CHANGED = "CHANGED"  # It has greeted us again, and says another name or other headers.
     JOIN = "JOIN"
     LEAVE = "LEAVE"
     EVASIVE = "EVASIVE"  # Silent for a while: it is asked.

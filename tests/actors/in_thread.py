@@ -37,13 +37,14 @@ class Rig:
         self.context: zmq.Context[Socket] = zmq.Context()
         self.sockets: list[Socket] = []  # An unclosed one would be complained of.
         self.stop_in, self.stop_out = os.pipe()
+        self.places: dict[str, str] = {}  # Of options, for the operator's errors.
         self.socket(zmq.ROUTER).bind("inproc://control")
 
     def begin(self, kind: type[Watched], folder: str, epoch: int, options: dict[str, Any]) -> Any:
         """Starts it; returns the actor."""
         setup = ActorSetup(
             "n1", kind.role, kind.role, "c", "inproc://rig", folder,
-            "inproc://control", epoch, False, options, {},
+            "inproc://control", epoch, False, options, self.places,
         )  # fmt: skip
         self._actor = actor = kind(setup, Host(self.stop_in, 2, self.context))
         actor._open()
@@ -80,7 +81,8 @@ class Rig:
         self._actor.run_loop()
 
     def end(self) -> None:
-        self._actor.on_stop()
+        if not self._actor._starting:
+            self._actor.on_stop()
         self._actor.close_sockets()
         self.context.destroy(linger=0)
         os.close(self.stop_in)

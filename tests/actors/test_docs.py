@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kelek.actors import topology
+from kelek.actors import topology, zre_keys
 from kelek.actors.schema import REQUIRED, Key
 
 TEXT = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
@@ -45,11 +45,13 @@ def value(text: str) -> object:
         ("of a node's `zerodb`", topology.NODE_ZERODB_KEYS),
         ("of `zerodb`", topology.ZERODB_KEYS),
         ("of `spark`", topology.SPARK_KEYS),
+        ("of a node's `zre`", zre_keys.NODE_ZRE_KEYS),
+        ("of `zre`", zre_keys.ZRE_KEYS),
     ],
 )
 def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
     odd: dict[str, dict[str, object]] = {
-        "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": ""},
+        "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": "", "zre": ""},
         "of `zerodb`": {"spark": ""},
     }
     assert {key: value(text) for key, text in table(title).items()} == {

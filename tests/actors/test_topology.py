@@ -32,6 +32,7 @@ zerodb:
   stale: allowed
   cache_bytes: 1 GiB
 broker: {request_ttl_ms: 2 min}
+zre: {port: 5671, static: ['tcp://10.0.0.9:61001'], subnets: [10.0.0.0/24], dead_ms: 1 min}
 nodes:
   a:
     url: tcp://10.0.0.1:7201
@@ -39,6 +40,7 @@ nodes:
     peer_url: tcp://10.0.0.1:7221
     zerodb: {url: 'tcp://10.0.0.1:7100', sub_url: 'epgm://eth0;239.1.1.1:5555'}
     broker: {clients_url: 'tcp://10.0.0.1:7300', workers_url: 'tcp://10.0.0.1:7300'}
+    zre: {interface: eth0, broadcast: 10.0.0.255, log_service: table}
   b:
     url: tcp://[fe80::1]:7201
     peer_url: ipc:///tmp/b.peers
@@ -81,7 +83,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert found.zerodb["local"] == [7, 100, 101, 102]
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
-    assert found.place("nodes.b.url").endswith("t.yaml:28:10: nodes.b.url")
+    assert found.place("nodes.b.url").endswith("t.yaml:30:10: nodes.b.url")
     assert found.place("raft.rpc_timeout_ms").endswith("t.yaml: raft.rpc_timeout_ms")
     options = found.options("a")
     assert options["members"]["b"]["peer_url"] == "ipc:///tmp/b.peers"
@@ -92,13 +94,20 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert options["zerodb"]["workers"] == 2
     assert options["zerodb"]["request_timeout_ms"] == 5000, "a default"
     places = found.option_places("a")
-    assert places["zerodb.url"].endswith("t.yaml:25:19: nodes.a.zerodb.url")
+    assert places["zerodb.url"].endswith("t.yaml:26:19: nodes.a.zerodb.url")
     assert places["zerodb.stale"].endswith("t.yaml:17:10: zerodb.stale")
     assert options["broker"]["workers_url"] == options["broker"]["clients_url"]
     assert options["broker"]["request_ttl_ms"] == 120_000
     assert options["broker"]["client_header"] == "KLKC01", "a default"
-    assert places["broker.workers_url"].endswith("t.yaml:26:63: nodes.a.broker.workers_url")
-    assert not {"zerodb", "broker"} & set(found.options("b"))
+    assert places["broker.workers_url"].endswith("t.yaml:27:63: nodes.a.broker.workers_url")
+    assert options["zre"]["interface"] == "eth0"
+    assert options["zre"]["broadcast"] == "10.0.0.255"
+    assert options["zre"]["static"] == ["tcp://10.0.0.9:61001"]
+    assert options["zre"]["dead_ms"] == 60_000
+    assert options["zre"]["evasive_ms"] == 5000, "a default"
+    assert places["zre.interface"].endswith("t.yaml:28:22: nodes.a.zre.interface")
+    assert places["zre.port"].endswith("t.yaml:20:13: zre.port")
+    assert not {"zerodb", "broker", "zre"} & set(found.options("b"))
 
 
 def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
@@ -143,11 +152,14 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
         ["zerodb_server"],
         ["job_server"],
         ["broker"],
+        ["zre_beacon"],
+        ["zre_node"],
+        ["zre_log"],
     ]
     assert [unit.name for unit in units[3:5]] == ["table_worker", "table_worker.2"]
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     (unit,) = plan.node_plan(found, "a", one_process=True).units
-    assert len(unit.actors) == 9
+    assert len(unit.actors) == 12
     spark = "zerodb:\n  mapper: wasm\n  spark: {memory: 2 GiB}"
     found = topology.load(write(tmp_path, GOOD.replace("zerodb:\n  workers: 2", spark)))
     assert found.options("a")["zerodb"]["spark"]["threshold_bytes"] == 256 << 20, "a default"
@@ -192,7 +204,7 @@ MISTAKES = [
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
      "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, "
-     "state_machine, nodes, raft, log, clients, zerodb, broker"),
+     "state_machine, nodes, raft, log, clients, zerodb, broker, zre"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),
@@ -325,6 +337,21 @@ MISTAKES = [
      "t.yaml:7:13: nodes.a.broker: this node is not ours; remove `broker:` or `dialect:`"),
     ("one header for two", HEAD + "broker: {worker_header: KLKC01}\n",
      "t.yaml:3:25: broker.worker_header: KLKC01 is a header of others, too; choose another one"),
+    ("a foreign node that is found", node("dialect: text\n    zre: {}"),
+     "t.yaml:7:10: nodes.a.zre: this node is not ours; remove `zre:` or `dialect:`"),
+    ("no address to broadcast to", node("zre: {broadcast: x}"),
+     "t.yaml:6:22: nodes.a.zre.broadcast: 'x' is no IPv4 address; "
+     "write the address that reaches all, as 10.0.0.255"),
+    ("no mailbox", HEAD + "zre: {static: ['tcp://host:1']}\n",
+     "t.yaml:3:16: zre.static: 'tcp://host:1' is no endpoint of a mailbox; "
+     "write tcp://ADDRESS:PORT"),
+    ("no subnet", HEAD + "zre: {subnets: [10.0.0.1/24]}\n",
+     "t.yaml:3:17: zre.subnets: '10.0.0.1/24' is no subnet: 10.0.0.1/24 has host bits set; "
+     "write subnets, as 10.1.0.0/16"),
+    ("no list of mailboxes", HEAD + "zre: {static: x}\n",
+     "t.yaml:3:15: zre.static: must be a list of tcp://ADDRESS:PORT; write [first, second]"),
+    ("dead before it is asked", HEAD + "zre: {dead_ms: 4 s}\n",
+     "t.yaml:3:16: zre.dead_ms: 4000 ms is not above `silent_ms`, 10000 ms; make it larger"),
     ("tables of a foreign node", node("dialect: text\n    zerodb: {url: 'tcp://h:3'}"),
      "t.yaml:7:13: nodes.a.zerodb: this node is not ours; remove `zerodb:` or `dialect:`"),
     ("relative ipc", node("broadcast_url: ipc://x"),
@@ -345,8 +372,8 @@ def test_a_mistake_has_place_problem_and_way_out(tmp_path: Path, text: str, line
 def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
     line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
     assert line == (
-        "t.yaml:28:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
-        "line 24; give each its own address"
+        "t.yaml:30:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
+        "line 25; give each its own address"
     )
 
 

@@ -331,3 +331,25 @@ def test_group_names_have_a_limit() -> None:
     for name in ("", "x" * 256, "é" * 128):
         with pytest.raises(LocalProtocolError):
             node.join(name)
+
+
+def test_a_header_that_is_set_reaches_all() -> None:
+    world = World(19)
+    hosts = [world.add(name) for name in "abc"]
+    for host in hosts:
+        host.node.join("g")
+    world.run(2000)
+    hosts[0].node.set_header("X-NEW", "tcp://1.2.3.4:5", world.now_ms)
+    world.act(hosts[0])
+    world.run(10)
+    for host in hosts[1:]:
+        assert host.node.peers[hosts[0].node.uuid].headers == {"X-NEW": "tcp://1.2.3.4:5"}
+        assert host.seen(EventKind.CHANGED) == ["a"]
+    assert hosts[0].node.shout("g", [b"x"]) == 2
+    world.act(hosts[0])
+    world.run(10)
+    assert [host.events[-1].content for host in hosts[1:]] == [[b"x"], [b"x"]]
+    with pytest.raises(LocalProtocolError):
+        hosts[0].node.set_header("X" * 256, "", world.now_ms)
+    world.run(20_000)
+    assert not any(host.seen(EventKind.EXIT) for host in hosts)

@@ -1,0 +1,255 @@
+"""A node's presence in the network: other nodes find it by ZRE, and what it offers by its headers.
+
+What is decided is in protocols/zre/node.py; the datagrams are zre_beacon's.
+"""
+
+import os
+import time
+from ipaddress import ip_address, ip_network
+from random import SystemRandom
+
+import zmq
+
+from ..native import Arena, send_batch
+from ..protocols.errors import LocalProtocolError
+from ..protocols.zre import services, values
+from ..protocols.zre.beacon import Beacon, own_uuid
+from ..protocols.zre.codec import parse_endpoint
+from ..protocols.zre.errors import Malformed
+from ..protocols.zre.log import encode_report, report_of
+from ..protocols.zre.node import Connect, Disconnect, Node, NodeSetup
+from ..protocols.zre.peers import Event, EventKind, PeerInfo
+from ..protocols.zre.values import Times, Version
+from .actor import Actor, Socket, SocketOptions, main
+from .errors import OperatorError
+from .zre_pipes import BEACON, HWM, NODE, decode_heard, interface_of
+
+BIND_TRIES = 100
+MESSAGES_HWM = 1000  # Of one peer, that wait to be taken in.
+MESSAGE_BYTES_MAX = 1 << 20  # Nobody has much to say to this node.
+LAST_WORDS_MS = 50  # Behind the goodbye, for it to reach zre_beacon.
+LOG_HWM = 1000  # Reports that a log service leaves lying; what is beyond is dropped.
+SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that the log of this process shows.
+
+
+class ZreNode(Actor):
+    """Speaks ZRE, both versions (docs/protocols/zre.md).
+
+    mailbox   ROUTER  [routing id][frames ..]   of peers, at a port in 61000-65535
+    peers     DEALER  [frames ..]               to one peer each; it never receives
+    heard     PULL    zre_pipes                 of zre_beacon
+    sends     PUSH    zre_pipes                 to zre_beacon
+    services  PULL    zre_pipes                 of processes of this node that offer something
+    reports   PUB     [report] (ZRE/LOG)        to the log services that peers announce
+    """
+
+    role = NODE
+
+    def on_start(self) -> None:
+        settings = self.options["zre"]
+        interface = interface_of(self.setup)
+        heard = SocketOptions(bind=(self.endpoint(NODE, "heard"),), hwm=HWM)
+        self.listen(self.socket(zmq.PULL, heard), self._on_heard)
+        told = SocketOptions(bind=(self.endpoint(NODE, "services"),), hwm=HWM)
+        self.listen(self.socket(zmq.PULL, told), self._on_services)
+        sends = SocketOptions(connect=(self.endpoint(BEACON, "sends"),), hwm=HWM)
+        self._sends = self.socket(zmq.PUSH, sends)
+        self._subnets = tuple(ip_network(text) for text in settings["subnets"])
+        port = self._open_mailbox(interface.address)
+        try:
+            self._node = Node(self._node_setup(interface.address, port), self.now_ms)
+        except LocalProtocolError as error:
+            raise OperatorError(
+                self.setup.places["zre.static"], str(error), "write tcp://ADDRESS:PORT"
+            ) from error
+        self._peers: dict[int, Socket] = {}
+        self._reports: Socket | None = None
+        self._log_services: dict[bytes, str] = {}  # Of peers, by UUID.
+        self._gone_ms: int | None = None
+        self.log("mailbox", address=interface.address, port=port, uuid=self._node.uuid.hex())
+        self.ready()
+
+    def _node_setup(self, address: str, port: int) -> NodeSetup:
+        settings = self.options["zre"]
+        return NodeSetup(
+            own_uuid(os.urandom(14)),
+            address,
+            port,
+            self.setup.node,
+            announced(self.setup.cluster, self.options),
+            Version.V1 if settings["greeting"] == "v1" else Version.V2,
+            static=tuple(settings["static"]),
+            subnets=self._subnets,
+            times=Times(
+                settings["beacon_ms"],
+                settings["greet_wait_ms"],
+                settings["evasive_ms"],
+                settings["silent_ms"],
+                settings["dead_ms"],
+            ),
+        )
+
+    def _open_mailbox(self, address: str) -> int:
+        """Text: a ROUTER, bound in C000 to FFFF. Returns the port."""
+        options = SocketOptions(
+            hwm=MESSAGES_HWM,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            message_frames_max=values.CONTENT_FRAMES_MAX + 3,
+            router_handover=True,  # Who greets anew does so on a new connection.
+            addressed=True,
+        )
+        mailbox = self.socket(zmq.ROUTER, options)
+        port = bound_port(mailbox, address)
+        if port is None:
+            raise OperatorError(
+                self.setup.places["zre.interface"],
+                f"no port of {values.MAILBOX_BIND_MIN} to {values.MAILBOX_BIND_MAX} is free there",
+                "end the programs that hold them",
+            )
+        self.listen(mailbox, self._on_mailbox)
+        return port
+
+    # ---- what arrives ----
+
+    def _on_mailbox(self, arena: Arena) -> None:
+        self._node.on_messages(arena, self.now_ms)
+
+    def _on_heard(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            for uuid, port, source in decode_heard(frames):
+                self._node.hear(Beacon(uuid, port), source, self.now_ms)
+
+    def _on_services(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            name, value = (frame.decode() for frame in frames)
+            self._node.set_header(name, value, self.now_ms)
+            self.log("announced", header=name, value=value)
+
+    # ---- the loop ----
+
+    def on_wake(self, now_ms: int) -> None:
+        full = [-1]
+        while full:  # Who takes nothing is let go, and that is said at once, too.
+            full = self._act(now_ms)
+            self._node.on_full(full, now_ms)
+
+    def _act(self, now_ms: int) -> list[int]:
+        """Does what the node wants; returns the peers that take nothing."""
+        ready = self._node.ready(now_ms)
+        for action in ready.actions:
+            if isinstance(action, Disconnect):
+                self.close(self._peers.pop(action.number))
+            else:
+                self._connect(action)
+        full = []
+        for number, frames in ready.sends:
+            # Text: a full send buffer is "peer not responding"; so no send ever waits.
+            send_batch(self._peers[number], frames, "keep")
+            if len(frames):
+                frames.clear()
+                full.append(number)
+        for beacon in ready.beacons:
+            self.send(self._sends, [beacon])
+        for event in ready.events:
+            self._on_event(event)
+        return full
+
+    def _connect(self, action: Connect) -> None:
+        """Text: a DEALER for each peer, with our identity, connected to its mailbox."""
+        options = SocketOptions(
+            connect=(action.endpoint,),
+            hwm=1,  # It receives nothing.
+            send_hwm=values.SEND_HWM,
+            routing_id=action.routing_id,
+            reconnect_ms=(100, 1000),
+        )
+        self._peers[action.number] = self.socket(zmq.DEALER, options)
+
+    # ---- what happens to peers ----
+
+    def _on_event(self, event: Event) -> None:
+        if event.peer is None:
+            return
+        if event.kind in SPOKEN:
+            word = "entered" if event.kind is EventKind.ENTER else "left"
+            self.log(f"peer-{word}", name=event.peer.name, endpoint=event.peer.endpoint)
+        if event.kind in (EventKind.ENTER, EventKind.CHANGED):
+            self._report_to(event.peer)
+        report = report_of(event, self._node.uuid, time.time_ns() // 1_000_000)
+        if report is not None and self._reports is not None:
+            self.send(self._reports, [encode_report(report)])
+        if event.kind is EventKind.EXIT:
+            endpoint = self._log_services.pop(event.peer.uuid, None)
+            if endpoint is not None and self._reports is not None:
+                self._reports.disconnect(endpoint)
+
+    # Text: any node wishing to send log data SHALL create a PUB socket and connect it to the
+    # endpoint of the log service.
+    def _report_to(self, peer: PeerInfo) -> None:
+        endpoint = peer.headers.get(values.LOG_SERVICE, "")
+        if not self.options["zre"]["report"] or not self._is_of(endpoint, peer):
+            return
+        if self._reports is None:
+            self._reports = self.socket(zmq.PUB, SocketOptions(hwm=LOG_HWM))
+        if endpoint not in self._log_services.values():
+            self._reports.connect(endpoint)
+            self._log_services[peer.uuid] = endpoint
+
+    def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
+        """Whether a service is where its node is, or in a subnet of ours: nobody makes us connect
+        elsewhere."""
+        try:
+            address, _ = parse_endpoint(endpoint)
+            if address == parse_endpoint(peer.endpoint)[0]:
+                return True
+            return any(ip_address(address) in subnet for subnet in self._subnets)
+        except (Malformed, ValueError):
+            return False
+
+    # ---- the end ----
+
+    def on_stop_asked(self) -> None:
+        self._node.stop()
+        self._gone_ms = self.now_ms + LAST_WORDS_MS
+
+    def drained(self) -> bool:
+        return self._gone_ms is None or self.now_ms >= self._gone_ms
+
+    def deadline_ms(self) -> int | None:
+        return self._gone_ms if self._gone_ms is not None else self._node.deadline_ms
+
+    def status(self) -> dict[str, object]:
+        return {**self._node.status(), "mailbox": self._node.setup.port}
+
+
+def bound_port(socket: Socket, address: str) -> int | None:
+    """Binds to a free port above the ephemeral ones; None: there is none at that address."""
+    first, last = values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX
+    for port in SystemRandom().sample(range(first, last + 1), BIND_TRIES):
+        try:
+            socket.bind(f"tcp://{address}:{port}")
+        except zmq.ZMQError:
+            continue
+        return port
+    return None
+
+
+def announced(cluster: str, options: dict[str, object]) -> dict[str, str]:
+    """What a node of this topology offers, as its headers say it; ipc is of this machine alone."""
+    zerodb, broker = (options.get(key) or {} for key in ("zerodb", "broker"))
+    assert isinstance(zerodb, dict)
+    assert isinstance(broker, dict)
+    urls = {
+        services.LOG: options["url"],
+        services.TABLES: zerodb.get("url", ""),
+        services.BROKER: broker.get("clients_url", ""),
+        services.WORKERS: broker.get("workers_url", ""),
+    }
+    return {
+        services.CLUSTER: cluster,
+        **{name: str(url) for name, url in urls.items() if str(url).startswith("tcp://")},
+    }
+
+
+if __name__ == "__main__":
+    main(ZreNode)

@@ -1,0 +1,305 @@
+"""The actors of ZRE over real sockets, each alone in the test's thread: the test is all others."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.actors import zre_pipes
+from kelek.actors.errors import OperatorError
+from kelek.actors.zre_beacon import ZreBeacon
+from kelek.actors.zre_keys import NODE_ZRE_KEYS, ZRE_KEYS
+from kelek.actors.zre_log import KEY, ZreLog
+from kelek.actors.zre_node import ZreNode, announced
+from kelek.native.datagrams import LOOPBACK, LOOPBACK_BROADCAST, Heard
+from kelek.protocols.zerodb import ops
+from kelek.protocols.zre import codec, services
+from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
+from kelek.protocols.zre.codec import Hello, Ping, PingOk
+from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
+from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
+from kelek.tests.actors.in_thread import Rig, Socket, Watched
+from kelek.tests.ports import free_port, free_udp_port
+
+PEER = own_uuid(b"\x22" * 14)
+REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x")
+
+
+class Node(Watched, ZreNode):
+    pass
+
+
+class Beacons(Watched, ZreBeacon):
+    pass
+
+
+class Logs(Watched, ZreLog):
+    pass
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.end()
+
+
+def options(**settings: object) -> dict[str, Any]:
+    """What the topology says, on loopback; members as in a cluster that nobody runs."""
+    keys = {**ZRE_KEYS, **NODE_ZRE_KEYS}
+    zre = {name: key.default for name, key in keys.items()}
+    zre |= {"interface": LOOPBACK, "broadcast": LOOPBACK_BROADCAST, "port": free_udp_port()}
+    url = f"tcp://{LOOPBACK}:{free_port()}"
+    return {"zre": {**zre, **settings}, "url": url, "members": {"n1": {"url": url}}}
+
+
+def received(rig: Rig, socket: Socket) -> list[bytes]:
+    """The next message, while the actor runs."""
+    rig.turn(lambda: socket.poll(0))
+    return socket.recv_multipart()
+
+
+# ---- zre_beacon ----
+
+
+def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
+    told = rig.bound("zre_node.heard")
+    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options())
+    sends = rig.connected("zre_beacon.sends")
+    beacon = encode_beacon(Beacon(PEER, 61_000))
+    sends.send(beacon)
+    heard = zre_pipes.decode_heard(received(rig, told))
+    assert heard == [Heard(PEER, 61_000, LOOPBACK)], "a broadcast reaches its sender, too"
+    sends.send(beacon)
+    rig.turn(lambda: actor.counters["repeated"])
+    assert not told.poll(0), "what was just passed on is left out"
+    assert actor.counters["sent"] == 2
+
+
+def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
+    """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
+    told = rig.bound("zre_node.heard")
+    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options())
+    address = LOOPBACK, actor.options["zre"]["port"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for i in range(200):
+            sender.sendto(b"ZRE\x02" + i.to_bytes(18), address)
+        rig.turn(lambda: actor._udp.malformed >= 200)
+        for first in range(0, 10_000, 500):
+            before = actor.counters["heard"] + actor.counters["refused"] + actor._udp.flooded
+            for i in range(first, first + 500):
+                uuid = b"\x07" + i.to_bytes(15)
+                sender.sendto(encode_beacon(Beacon(uuid, 1 + i)), address)
+            rig.turn(
+                lambda before=before: (  # type: ignore[misc]
+                    actor.counters["heard"] + actor.counters["refused"] + actor._udp.flooded
+                    > before
+                )
+            )
+    assert told.poll(0)
+    assert actor.counters["heard"] < 10_000
+    assert actor.status()["malformed"] == 200
+
+
+def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
+    rig.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
+    with pytest.raises(OperatorError, match=r"interface: no interface 'eth77'; there are .*lo; na"):
+        rig.begin(Beacons, str(tmp_path), 1, options(interface="eth77"))
+
+
+# ---- zre_node ----
+
+
+class Stranger:
+    """A peer of the node's: a mailbox and, once it knows where, a DEALER."""
+
+    def __init__(self, rig: Rig, actor: Node, version: Version) -> None:
+        self.rig, self.actor, self.version = rig, actor, version
+        self.mailbox = rig.socket(zmq.ROUTER)
+        self.mailbox.router_handover = True
+        self.port = self.mailbox.bind_to_random_port(
+            f"tcp://{LOOPBACK}", min_port=20_000, max_port=32_000
+        )
+        self.dealer = rig.socket(zmq.DEALER)
+        self.dealer.routing_id = codec.routing_id(PEER, version)
+        self.sequence = 0
+
+    def connect(self) -> None:
+        self.dealer.connect(f"tcp://{LOOPBACK}:{self.actor.status()['mailbox']}")
+
+    def say(self, command: codec.Command) -> None:
+        self.sequence = 1 if isinstance(command, Hello) else self.sequence + 1
+        self.dealer.send_multipart(codec.encode(self.sequence, command, self.version))
+
+    def hello(self, **headers: str) -> Hello:
+        name = "stranger" if self.version is Version.V2 else ""
+        return Hello(LOOPBACK, self.port, (), 0, name, {k.replace("_", "-"): v
+                                                         for k, v in headers.items()})  # fmt: skip
+
+    def next(self) -> tuple[Version, codec.Command]:
+        """What the node says next, and in which version."""
+        routing_id, *frames = received(self.rig, self.mailbox)
+        uuid, version = codec.identify(routing_id)
+        assert uuid == self.actor._node.uuid
+        return version, codec.decode(frames, version)[1]
+
+
+@pytest.fixture
+def node(rig: Rig, tmp_path: Path) -> Node:
+    rig.bound("zre_beacon.sends")
+    actor: Node = rig.begin(Node, str(tmp_path), 1, options())
+    return actor
+
+
+def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: Node) -> None:
+    sends = rig.sockets[-1]
+    beacon = decode_beacon(received(rig, sends)[0])
+    assert beacon == Beacon(node._node.uuid, node._node.setup.port)
+    assert 0xC000 <= beacon.port <= 0xFFFF
+    stranger = Stranger(rig, node, Version.V2)
+    heard = rig.connected("zre_node.heard")
+    heard.send_multipart(zre_pipes.encode_heard([Heard(PEER, stranger.port, LOOPBACK)]))
+    version, hello = stranger.next()
+    assert version is Version.V2
+    assert isinstance(hello, Hello)
+    assert (hello.address, hello.port, hello.name) == (LOOPBACK, beacon.port, "n1")
+    assert hello.headers == {services.CLUSTER: "c", services.LOG: node.options["url"]}
+
+
+@pytest.mark.parametrize("version", list(Version))
+def test_who_greets_is_answered_in_its_version(rig: Rig, node: Node, version: Version) -> None:
+    stranger = Stranger(rig, node, version)
+    stranger.connect()
+    stranger.say(stranger.hello())
+    said = stranger.next()
+    assert said[0] is version
+    assert isinstance(said[1], Hello)
+    stranger.say(Ping())
+    assert stranger.next() == (version, PingOk())
+    rig.turn(lambda: node.status()["peers"] == 1)
+
+
+def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: Node) -> None:
+    """The address of the connection is asked for, and another one is not believed."""
+    stranger = Stranger(rig, node, Version.V2)
+    stranger.connect()
+    stranger.say(stranger.hello()._replace(address="127.0.0.2"))
+    rig.turn(lambda: node._node.counters["message_address"])
+    assert node._peers == {}
+
+
+def test_a_service_is_announced_and_reported_to(rig: Rig, node: Node) -> None:
+    stranger = Stranger(rig, node, Version.V2)
+    reports = rig.socket(zmq.SUB)
+    reports.subscribe(b"")
+    port = reports.bind_to_random_port(f"tcp://{LOOPBACK}", min_port=20_000, max_port=32_000)
+    stranger.connect()
+    stranger.say(stranger.hello(X_ZRELOG=f"tcp://{LOOPBACK}:{port}"))
+    assert isinstance(stranger.next()[1], Hello)
+    status = 0
+
+    def heard() -> bool:
+        """The first reports get lost: a PUB knows nobody yet."""
+        nonlocal status
+        if reports.poll(0):
+            return True
+        status = (status + 1) % 256
+        stranger.say(codec.Join(f"g{status}", status))
+        return False
+
+    rig.turn(heard)
+    report = decode_report(reports.recv_multipart())
+    assert (report.event, report.peer) == (LogEvent.JOIN, uuid_hash(PEER))
+    rig.connected("zre_node.services").send_multipart([LOG_SERVICE.encode(), b"tcp://127.0.0.1:9"])
+    said: codec.Command = Ping()
+    while not isinstance(said, Hello):
+        said = stranger.next()[1]
+    assert said.headers[LOG_SERVICE] == "tcp://127.0.0.1:9"
+
+
+def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
+    stranger = Stranger(rig, node, Version.V2)
+    stranger.connect()
+    stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
+    rig.turn(lambda: node.status()["peers"] == 1)
+    assert node._reports is None
+
+
+def test_goodbye_is_said(rig: Rig, node: Node) -> None:
+    sends = rig.sockets[-1]
+    received(rig, sends)
+    node.ask_stop()
+    assert decode_beacon(received(rig, sends)[0]).port == 0
+    rig.turn(node.drained)
+    assert node.status()["peers"] == 0
+
+
+def test_what_is_announced() -> None:
+    found = announced(
+        "c",
+        {
+            "url": "ipc:///tmp/x",
+            "zerodb": {"url": "tcp://h:1"},
+            "broker": {"clients_url": "tcp://h:2", "workers_url": "tcp://h:3"},
+        },
+    )
+    assert found == {
+        services.CLUSTER: "c",
+        services.TABLES: "tcp://h:1",
+        services.BROKER: "tcp://h:2",
+        services.WORKERS: "tcp://h:3",
+    }
+
+
+# ---- zre_log ----
+
+
+def collected(rig: Rig, actor: Logs, sent: list[bytes], done: Callable[[], object]) -> None:
+    """Publishes until the actor has got it: the first ones are lost on a new connection."""
+    reports = rig.socket(zmq.PUB)
+    reports.connect(actor.status()["endpoint"])  # type: ignore[arg-type]
+
+    def publish() -> object:
+        if not done():
+            for data in sent:
+                reports.send(data)
+        return done()
+
+    rig.turn(publish)
+
+
+@pytest.mark.parametrize("service", ["log", "table"])
+def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, service: str) -> None:
+    told = rig.bound("zre_node.services")
+    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service=service, log_table=7))
+    endpoint = str(actor.status()["endpoint"])
+    assert received(rig, told) == [LOG_SERVICE.encode(), endpoint.encode()]
+    port = int(endpoint.rpartition(":")[2])
+    assert 0xC000 <= port <= 0xFFFF
+    collected(rig, actor, [encode_report(REPORT)], lambda: actor._flying)
+    data = actor._flying[0].updates[0]
+    if service == "log":
+        assert decode_report([data]) == REPORT
+    else:
+        (put,) = ops.unpack(data)
+        assert isinstance(put, ops.Put)
+        assert put.table == 7
+        assert decode_report([put.values[0]]) == REPORT
+        assert KEY.unpack(put.keys[0])[:4] == (REPORT.time_ms, 1, 2, LogEvent.ENTER)
+
+
+def test_junk_is_no_report(rig: Rig, tmp_path: Path) -> None:
+    rig.bound("zre_node.services")
+    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service="log"))
+    junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]
+    collected(
+        rig,
+        actor,
+        junk,
+        lambda: actor.counters["report_short"] and actor.counters["report_trailing"],
+    )
+    assert actor.counters["report_signature"]
+    assert actor.status()["waiting"] == 0
