@@ -4,8 +4,11 @@
 
 The load generator (loadgen_broker.c) plays clients with 100 requests of 64 bytes outstanding, and
 in a process of its own four workers that send back what they get. In the same round the same load
-goes through a plain zmq_proxy (no queues, no ids, nobody is held dead) and through a broker that
-is written as the guide writes it: in Python, a message at a time, with libzmq's poll.
+goes through a plain zmq_proxy (no queues, no ids, nobody is held dead), through the least broker
+that there can be on libzmq (loadgen_bare.c: in C, it checks and remembers nothing), and through one
+that is written as the guide writes it: in Python, a message at a time, with libzmq's poll.
+
+At last it answers 10,000 requests while 200 of its 210 workers are killed (broker_kills.py).
 """
 
 import subprocess
@@ -19,7 +22,8 @@ import zmq
 
 from kelek.actors.actor import ActorSetup
 from kelek.actors.topology import BROKER_KEYS
-from kelek.bench.loadgen import Generator, Load, libzmq
+from kelek.bench.broker_kills import SCALE, Kills, kills
+from kelek.bench.loadgen import Generator, Load, finish, libzmq
 from kelek.bench.machine import BenchError, cpu_s, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
@@ -29,6 +33,7 @@ WORKERS = 4
 WINDOW = 32
 MANY = Load(clients=4, window=25)
 ALONE = Load(clients=1, window=1)
+NAMES = (("kelek", WINDOW), ("kelek", 1), ("bare", 1), ("proxy", 1), ("one_by_one", 1))
 IDLE = 1000  # Workers, and clients.
 IDLE_S = 10.0
 START_S = 20
@@ -83,13 +88,15 @@ def one_by_one(clients_url: str, workers_url: str) -> None:
 
 
 class Between:
-    """Something between clients and workers, and the workers."""
+    """Something between clients and workers, and the workers; our broker with all defaults but the
+    settings that are given."""
 
-    def __init__(self, name: str, directory: Path, generator: Generator) -> None:
+    def __init__(self, name: str, directory: Path, generator: Generator, **settings: int) -> None:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
         self.generator = generator
+        self.settings = {**{key: value.default for key, value in BROKER_KEYS.items()}, **settings}
         ports = free_ports(2)
         self.clients_url, self.workers_url = (f"tcp://127.0.0.1:{port}" for port in ports)
         self.processes: list[subprocess.Popen[Any]] = []
@@ -99,14 +106,18 @@ class Between:
         command = [sys.executable, "-P", "-m"]
         if self.name == "kelek":
             self._spawn([*command, "kelek.actors.broker", "--setup", str(self._setup())])
+        elif self.name == "bare":
+            urls = f"{self.clients_url},{self.workers_url}"
+            target = ["--protocol", "bare", "--libzmq", libzmq(), "--urls", urls]
+            self._spawn([str(self.generator.path), *target])
         else:
             module = [*command, "kelek.bench.broker", self.name]
             self._spawn([*module, self.clients_url, self.workers_url])
 
     def _setup(self) -> Path:
-        """The broker's actor alone, with all defaults: its supervisor is nobody."""
+        """The broker's actor alone: its supervisor is nobody."""
         options = {
-            **{key: value.default for key, value in BROKER_KEYS.items()},
+            **self.settings,
             "clients_url": self.clients_url,
             "workers_url": self.workers_url,
         }
@@ -132,16 +143,18 @@ class Between:
         self.processes.append(process)
         return process
 
-    def add_workers(self, count: int, window: int) -> "subprocess.Popen[bytes]":
-        load = Load(count, window)
-        arguments = load._replace(pack=int(self.name == "proxy")).arguments()
-        target = ["--protocol", "workers", "--libzmq", libzmq(), "--urls", self.workers_url]
-        return self._spawn([str(self.generator.path), *target, *arguments])
+    def add_workers(self, count: int, window: int, hold_ms: int = 0) -> "subprocess.Popen[bytes]":
+        load = Load(count, window, pack=int(self.name == "proxy"), hold_ms=hold_ms)
+        target = ["--protocol", "workers", "--urls", self.workers_url]
+        return self._spawn([str(self.generator.path), *target, *load.arguments()])
+
+    def start_load(self, load: Load) -> "subprocess.Popen[str]":
+        """finish() takes what it has counted."""
+        return self.generator.start(["--protocol", "broker", "--urls", self.clients_url], load)
 
     def run(self, load: Load) -> dict[str, Any]:
-        target = ["--protocol", "broker", "--libzmq", libzmq(), "--urls", self.clients_url]
         before, started = cpu_s([self.processes[0].pid]), time.monotonic()
-        result = self.generator.run(target, load)
+        result = finish(self.start_load(load), load)
         if not result["measured"] or result["malformed"] or result["rejected"]:
             raise BenchError(f"{self.name}: requests went wrong: {result}")
         spent = cpu_s([self.processes[0].pid]) - before
@@ -162,7 +175,7 @@ def measure(directory: Path, rounds: int) -> Section:
     generator = Generator(directory)
     found: dict[str, list[dict[str, Any]]] = {}
     for number in range(rounds):
-        for name, window in (("kelek", WINDOW), ("kelek", 1), ("proxy", 1), ("one_by_one", 1)):
+        for name, window in NAMES:
             folder = directory / f"{number}-{window}"
             folder.mkdir(exist_ok=True)
             between = Between(name, folder, generator)
@@ -175,7 +188,10 @@ def measure(directory: Path, rounds: int) -> Section:
                 found.setdefault(f"{key} alone", []).append(between.run(ALONE))
             finally:
                 between.stop()
-    return _section(found, idle(directory, generator))
+    folder = directory / "kills"
+    folder.mkdir()
+    killed = kills(Between("kelek", folder, generator))
+    return _section(found, idle(directory, generator), killed)
 
 
 def idle(directory: Path, generator: Generator) -> tuple[float, float]:
@@ -214,12 +230,15 @@ def anonymous_mb(pid: int) -> float:
     raise BenchError("no smaps_rollup")
 
 
-def _section(found: dict[str, list[dict[str, Any]]], idled: tuple[float, float]) -> Section:
+def _section(
+    found: dict[str, list[dict[str, Any]]], idled: tuple[float, float], killed: Kills
+) -> Section:
     def values(name: str, key: str) -> list[float]:
         return [result[key] for result in found[name]]
 
     wide, narrow = found[f"kelek {WINDOW}"], found["kelek 1"]
-    plain, guide = found["proxy 1"], found["one_by_one 1"]
+    plain, bare, guide = found["proxy 1"], found["bare 1"], found["one_by_one 1"]
+    names = [f"{name} {window}" for name, window in NAMES]
     figures = [
         summed_up("4 workers, no window", values("kelek 1", "updates_s"), "/s", 60_000, up=True),
         summed_up("window 32", values(f"kelek {WINDOW}", "updates_s"), "/s", 150_000, up=True),
@@ -233,20 +252,27 @@ def _section(found: dict[str, list[dict[str, Any]]], idled: tuple[float, float])
         ),
         summed_up("1,000 + 1,000 idle", [100 * idled[0]], "% of a core", 5, up=False),
         summed_up("1,000 + 1,000 idle, memory", [idled[1]], "MB", 200, up=False),
+        summed_up(
+            f"{SCALE.killed} killed: answered once", [killed.once], "", SCALE.requests, up=True
+        ),
+        summed_up(
+            f"{SCALE.killed} killed: longest wait / heartbeats'",
+            [killed.wait_of_expiry],
+            "",
+            1.25,
+            up=False,
+        ),
     ]
     rows = [
         ROW_HEAD,
-        *(
-            row(f"{name}, 100 outstanding", values(name, "updates_s"), "/s")
-            for name in (f"kelek {WINDOW}", "kelek 1", "proxy 1", "one_by_one 1")
-        ),
-        *(
-            row(f"{name}, CPU of it", values(name, "busy"), "cores", ".2f")
-            for name in (f"kelek {WINDOW}", "kelek 1", "proxy 1", "one_by_one 1")
-        ),
+        *(row(f"{name}, 100 outstanding", values(name, "updates_s"), "/s") for name in names),
+        *(row(f"{name}, CPU of it", values(name, "busy"), "cores", ".2f") for name in names),
+        row("kelek 1 / bare", ratios(narrow, bare, "updates_s"), "", ".2f"),
         row("kelek 1 / one_by_one", ratios(narrow, guide, "updates_s"), "", ".2f"),
         row("kelek alone, p50", values("kelek 1 alone", "p50_us"), "us"),
         row("proxy alone, p50", values("proxy 1 alone", "p50_us"), "us"),
+        row(f"{SCALE.killed} killed, requests resent", [killed.resent], ""),
+        row(f"{SCALE.killed} killed, longest wait", [killed.wait_s], "s", ".1f"),
     ]
     note = f"{WORKERS} workers in one thread of one process, clients in another; the number behind"
     return Section("The broker", figures, rows, f"{note} a name is the window of each worker.")

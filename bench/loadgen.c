@@ -4,12 +4,14 @@
  *
  *   --protocol zmqraft|etcd|zerodb|redis|broker   what is spoken
  *   --protocol workers the other side of a broker: workers that send back what they get
+ *   --protocol bare    the least broker that there can be, between the two
  *   --urls A,B,..      every peer: tcp://HOST:PORT (zmqraft, zerodb) or HOST:PORT (etcd, redis)
  *   --op put|get|scan|packed   zerodb, redis (no scans): what is asked; an update is then a row
  *   --batch N          ... rows in a request; the window counts requests
  *   --keys N           ... different keys, used one after the other
  *   --table N          zerodb: the table's number,
  *   --tables N         ... and how many from there on are asked in turn
+ *   --hold-ms N        workers: so long each keeps what it was asked
  *   --wait N           redis: each write is followed by WAIT N
  *   --libzmq PATH      zmqraft, zerodb: the shared library (pyzmq's own: no header is needed)
  *   --ident IDENT      zmqraft: node form (ident as frame 3) instead of text form
@@ -57,7 +59,7 @@ struct load_counters load_counters;
 
 static struct {
     uint64_t begun, from, to; /* ns; [from, to) is measured */
-    uint64_t first_done, last_done, longest_gap;
+    uint64_t first_done, last_done, longest_gap, longest;
     uint64_t measured; /* updates committed in [from, to) */
     double cpu_from, cpu_to;
     uint64_t histogram[HIST_SIZE];
@@ -160,6 +162,8 @@ void load_commit(uint64_t sent_ns, uint64_t now, uint64_t records) {
         note_gap(account.last_done > account.from ? account.last_done : account.from, now);
     }
     account.last_done = now;
+    if (now - sent_ns > account.longest)
+        account.longest = now - sent_ns;
     if (now < account.from || now >= account.to)
         return;
     account.measured += records;
@@ -191,6 +195,7 @@ static void report(void) {
     report_number("p90_us", percentile_us(.9));
     report_number("p99_us", percentile_us(.99));
     report_number("p999_us", percentile_us(.999));
+    report_number("longest_us", (double)account.longest / 1e3);
     report_count("measured", account.measured);
     report_count("sent", c->sent);
     report_count("done", c->done);
@@ -254,6 +259,8 @@ static bool take_option(const char *name, char *value) {
         o->tables = strtoul(value, NULL, 10);
     else if (!strcmp(name, "--wait"))
         o->wait = atoi(value);
+    else if (!strcmp(name, "--hold-ms"))
+        o->hold_ms = atoi(value);
     else if (!strcmp(name, "--clients"))
         o->clients = atoi(value);
     else if (!strcmp(name, "--window"))
@@ -313,6 +320,8 @@ int main(int argc, char **argv) {
         load_broker();
     else if (!strcmp(protocol, "workers"))
         load_workers();
+    else if (!strcmp(protocol, "bare"))
+        load_bare();
     else
         load_die("unknown protocol");
     report();

@@ -36,6 +36,7 @@ struct load_options {
     unsigned long table;    /* ZeroDB: the first one's number */
     unsigned long tables;   /* ... and how many are asked in turn */
     int wait;               /* Redis: replicas that must have a write */
+    int hold_ms;            /* workers: so long each keeps what it was asked */
     uint64_t count; /* send so many and end; 0: send for warmup_s + secs */
     double secs, warmup_s, drain_s, give_up_s;
     uint64_t timeout_ns; /* without any answer for so long: the leader is looked for again */
@@ -76,5 +77,6 @@ void load_zerodb(void);
 void load_redis(void);
 void load_broker(void);
 _Noreturn void load_workers(void);
+_Noreturn void load_bare(void);
 
 #endif

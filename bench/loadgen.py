@@ -16,7 +16,7 @@ from kelek.bench.machine import BenchError, ends_with_us
 
 HERE = Path(__file__).resolve().parent
 DRIVERS = ("zmqraft", "etcd", "zerodb", "redis", "broker")
-PARTS = ("", "_zmq", "_zmtp", *(f"_{name}" for name in DRIVERS))
+PARTS = ("", "_zmq", "_zmtp", "_bare", *(f"_{name}" for name in DRIVERS))
 SOURCES = [HERE / f"loadgen{part}.c" for part in PARTS]
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 SLACK_S = 60.0  # Beyond its own time limits a generator is stuck.
@@ -34,6 +34,7 @@ class Load(NamedTuple):
     pack: int = 0  # Updates in one message of kelek's own form.
     reads: bool = False  # Linearizable reads in place of updates.
     give_up_s: float = 30.0
+    hold_ms: int = 0  # Workers: so long each keeps what it was asked.
 
     def arguments(self) -> list[str]:
         return [
@@ -41,7 +42,7 @@ class Load(NamedTuple):
             *("--size", str(self.size), "--secs", str(self.secs), "--warmup", str(self.warmup_s)),
             *("--count", str(self.updates), "--pack", str(self.pack)),
             *("--reads", str(int(self.reads))),
-            *("--give-up", str(self.give_up_s)),
+            *("--give-up", str(self.give_up_s), "--hold-ms", str(self.hold_ms)),
         ]
 
 

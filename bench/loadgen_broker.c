@@ -4,9 +4,9 @@
  * `broker`: `window` requests of `size` bytes are outstanding on each of `clients` connections. An
  * id is the request's number, so answers may come in any order.
  * `workers`: `clients` workers in one thread, each with READY and a window of `window`; each
- * answers with one FINAL and says PING when it has heard nothing for a while. With --pack 1 they
- * serve a plain zmq_proxy instead: no READY, and what they answer is a client's FINAL already. They
- * run until they are killed. */
+ * answers with one FINAL, after --hold-ms, and says PING when it has heard nothing for a while. With
+ * --pack 1 they serve a plain zmq_proxy instead: no READY, and what they answer is a client's FINAL
+ * already. They run until they are killed. */
 #define _GNU_SOURCE
 #include "loadgen.h"
 #include "loadgen_zmtp.h"
@@ -143,45 +143,73 @@ static void ready(struct load_zmtp *connection) {
         load_zmtp_frame(connection, window, sizeof window, false);
 }
 
-/* Sends frames back as they are, but for the command's octet. */
-static void work(struct load_zmtp *connection) {
+/* Sends frames back as they are, but for the command's octet. Returns false when the broker wants to
+ * hear no more of this connection. */
+static bool work(struct load_zmtp *connection) {
     struct load_frame frames[LOAD_ZMTP_FRAMES_MAX];
     int count, command = load_options.pack ? 2 : 1;
     while ((count = load_zmtp_take(connection, frames)) > 0) {
         if (count <= command || frames[command].size != 1)
             continue; /* A PONG. */
         if (!load_options.pack && frames[command].data[0] != 2)
-            load_die("the broker says DISCONNECT");
+            return false;
         frames[command].data[0] = load_options.pack ? 3 : 4;
         for (int f = 0; f < count; f++)
             load_zmtp_frame(connection, frames[f].data, frames[f].size, f + 1 < count);
     }
+    return true;
+}
+
+static struct worker {
+    struct load_zmtp connection;
+    const char *url;
+    uint64_t heard, due; /* ns; before that it keeps what it answers */
+} workers[LOAD_CLIENTS_MAX];
+
+static void worker_open(struct worker *worker) {
+    load_zmtp_open(&worker->connection, worker->url);
+    worker->heard = load_now_ns();
+    if (!load_options.pack)
+        ready(&worker->connection);
+}
+
+/* Takes in what has come, says PING when nothing has, and sends what is due; returns when that is
+ * for what it keeps. */
+static uint64_t worker_turn(struct worker *worker, struct pollfd *item, uint64_t now) {
+    if (item->revents & ~POLLOUT) {
+        load_zmtp_fill(&worker->connection);
+        worker->heard = now;
+        if (!work(&worker->connection)) {
+            load_zmtp_close(&worker->connection);
+            worker_open(worker);
+        }
+        worker->due = now + (uint64_t)load_options.hold_ms * 1000000u;
+    } else if (!load_options.pack && now > worker->heard + PING_MS * 1000000ull) {
+        load_zmtp_frame(&worker->connection, "KLKW01", 6, true);
+        load_zmtp_frame(&worker->connection, "PING", 4, false);
+        worker->heard = now;
+    }
+    *item = (struct pollfd){.fd = worker->connection.fd, .events = POLLIN};
+    if (now < worker->due)
+        return worker->due;
+    *item = flushed(&worker->connection);
+    return UINT64_MAX;
 }
 
 _Noreturn void load_workers(void) {
-    static struct load_zmtp workers[LOAD_CLIENTS_MAX];
-    static uint64_t heard[LOAD_CLIENTS_MAX];
     for (int i = 0; i < load_options.clients; i++) {
-        load_zmtp_open(&workers[i], load_options.urls[i % load_options.url_count]);
-        heard[i] = load_now_ns();
-        if (!load_options.pack)
-            ready(&workers[i]);
-        polled[i] = flushed(&workers[i]);
+        workers[i].url = load_options.urls[i % load_options.url_count];
+        worker_open(&workers[i]);
+        polled[i] = flushed(&workers[i].connection);
     }
-    for (;;) {
-        poll(polled, (nfds_t)load_options.clients, PING_MS);
-        uint64_t now = load_now_ns();
+    for (int timeout_ms = PING_MS;;) {
+        poll(polled, (nfds_t)load_options.clients, timeout_ms);
+        uint64_t now = load_now_ns(), due = now + PING_MS * 1000000ull;
         for (int i = 0; i < load_options.clients; i++) {
-            if (polled[i].revents & ~POLLOUT) {
-                load_zmtp_fill(&workers[i]);
-                work(&workers[i]);
-                heard[i] = now;
-            } else if (!load_options.pack && now > heard[i] + PING_MS * 1000000ull) {
-                load_zmtp_frame(&workers[i], "KLKW01", 6, true);
-                load_zmtp_frame(&workers[i], "PING", 4, false);
-                heard[i] = now;
-            }
-            polled[i] = flushed(&workers[i]);
+            uint64_t at = worker_turn(&workers[i], &polled[i], now);
+            if (at < due)
+                due = at;
         }
+        timeout_ms = (int)((due - now) / 1000000u) + (due - now < PING_MS * 1000000ull);
     }
 }

@@ -22,7 +22,8 @@ void load_open_libzmq(const char *path) {
         {&load_zmq.send, "zmq_send"},             {&load_zmq.poll, "zmq_poll"},
         {&load_zmq.msg_init, "zmq_msg_init"},     {&load_zmq.msg_recv, "zmq_msg_recv"},
         {&load_zmq.msg_more, "zmq_msg_more"},     {&load_zmq.msg_data, "zmq_msg_data"},
-        {&load_zmq.msg_size, "zmq_msg_size"},
+        {&load_zmq.msg_size, "zmq_msg_size"},     {&load_zmq.msg_send, "zmq_msg_send"},
+        {&load_zmq.bind, "zmq_bind"},
     };
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *symbol = dlsym(library, symbols[i].name);

@@ -10,6 +10,7 @@
 enum {
     ZMQ_PAIR = 0,
     ZMQ_DEALER = 5,
+    ZMQ_ROUTER = 6,
     ZMQ_LINGER = 17,
     ZMQ_RECONNECT_IVL = 18,
     ZMQ_SNDHWM = 23,
@@ -38,11 +39,13 @@ struct load_zmq {
     int (*close)(void *);
     int (*setsockopt)(void *, int, const void *, size_t);
     int (*connect)(void *, const char *);
+    int (*bind)(void *, const char *);
     int (*monitor)(void *, const char *, int);
     int (*send)(void *, const void *, size_t, int);
     int (*poll)(zmq_item *, int, long);
     int (*msg_init)(zmq_message *);
     int (*msg_recv)(zmq_message *, void *, int);
+    int (*msg_send)(zmq_message *, void *, int);
     int (*msg_more)(const zmq_message *);
     void *(*msg_data)(zmq_message *);
     size_t (*msg_size)(const zmq_message *);

@@ -97,6 +97,11 @@ void load_zmtp_open(struct load_zmtp *connection, const char *url) {
         load_die("fcntl");
 }
 
+void load_zmtp_close(struct load_zmtp *connection) {
+    close(connection->fd);
+    connection->in_from = connection->in_to = connection->out_from = connection->out_to = 0;
+}
+
 /* ---- sending ---- */
 
 /* Room for so many bytes behind what a buffer holds, which moves to the front. */

@@ -26,6 +26,8 @@ struct load_zmtp {
 /* Connects to tcp://HOST:PORT, and tries until somebody is there; ends the process when
  * load_options.give_up_s have passed. */
 void load_zmtp_open(struct load_zmtp *connection, const char *url);
+/* What was not sent and what was not taken is lost; it may be opened again. */
+void load_zmtp_close(struct load_zmtp *connection);
 /* Adds a frame to what load_zmtp_flush() sends. */
 void load_zmtp_frame(struct load_zmtp *connection, const void *data, size_t size, bool more);
 /* Sends as much as the other side takes; returns whether something is left. */

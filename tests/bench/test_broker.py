@@ -1,17 +1,22 @@
 """The load generator against the broker, the proxy and the guide's broker: the same answers."""
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from kelek.bench.broker import Between
+from kelek.bench.broker_kills import Scale, kills
 from kelek.bench.loadgen import Generator, Load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc")
 
 
-@pytest.mark.parametrize(("name", "window"), [("kelek", 8), ("proxy", 1), ("one_by_one", 1)])
+@pytest.mark.parametrize(
+    ("name", "window"), [("kelek", 8), ("proxy", 1), ("one_by_one", 1), ("bare", 1)]
+)
 def test_each_request_is_answered(
     tmp_path: Path, generator: Generator, name: str, window: int
 ) -> None:
@@ -23,3 +28,14 @@ def test_each_request_is_answered(
     finally:
         between.stop()
     assert (result["done"], result["stray"], result["rejected"]) == (500, 0, 0)
+
+
+def test_each_request_is_answered_once_while_workers_are_killed(
+    generator: Generator,
+) -> None:
+    directory = tempfile.mkdtemp(prefix="k", dir="/tmp")  # A Unix socket's path has 107 bytes.
+    between = Between("kelek", Path(directory), generator, interval_ms=250, liveness=12)
+    try:
+        assert kills(between, Scale(requests=300, workers=8, killed=6)).once == 300
+    finally:
+        shutil.rmtree(directory)
