@@ -4,9 +4,9 @@
  * `broker`: `window` requests of `size` bytes are outstanding on each of `clients` connections. An
  * id is the request's number, so answers may come in any order.
  * `workers`: `clients` workers in one thread, each with READY and a window of `window`; each
- * answers with one FINAL, after --hold-ms, and says PING when it has heard nothing for a while. With
- * --pack 1 they serve a plain zmq_proxy instead: no READY, and what they answer is a client's FINAL
- * already. They run until they are killed. */
+ * answers with one FINAL, after --hold-ms, and says PING when it has heard nothing for a while.
+ * With --pack 1 they serve a plain zmq_proxy instead: no READY, and what they answer is a client's
+ * FINAL already. They run until they are killed. */
 #define _GNU_SOURCE
 #include "loadgen.h"
 #include "loadgen_zmtp.h"
@@ -143,8 +143,8 @@ static void ready(struct load_zmtp *connection) {
         load_zmtp_frame(connection, window, sizeof window, false);
 }
 
-/* Sends frames back as they are, but for the command's octet. Returns false when the broker wants to
- * hear no more of this connection. */
+/* Sends frames back as they are, but for the command's octet. Returns false when the broker wants
+ * to hear no more of this connection. */
 static bool work(struct load_zmtp *connection) {
     struct load_frame frames[LOAD_ZMTP_FRAMES_MAX];
     int count, command = load_options.pack ? 2 : 1;
