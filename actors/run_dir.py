@@ -119,8 +119,15 @@ def sweep(base: Path) -> None:
     for topology in _entries(base):
         for path in _entries(topology):
             left = RunDir(topology, path.name)
-            if path.is_dir() and not is_locked(path) and left._lock():
+            if _is_ours(path) and not is_locked(path) and left._lock():
                 left.release()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a supervisor has made it: with a lock first of all. Whatever else somebody keeps
+    under our name, a clone of us in a runtime directory of his choice, stays as it is."""
+    names = [entry.name for entry in _entries(path)]
+    return path.is_dir() and (not names or LOCK in names)
 
 
 def running(base: Path) -> dict[str, dict[str, Any]]:

@@ -31,3 +31,13 @@ def test_others_may_come_and_go_as_we_look(tmp_path: Path) -> None:
                 sweep(tmp_path)
         finally:
             other.kill()
+
+
+def test_only_what_supervisors_left_is_swept(tmp_path: Path) -> None:
+    left, theirs = tmp_path / "0123456789" / "n1", tmp_path / "docs" / "protocols"
+    for folder, name in ((left, "lock"), (left, "raft_peer.peers"), (theirs, "zre.md")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    sweep(tmp_path)
+    assert not left.exists()
+    assert (theirs / "zre.md").exists()
