@@ -1,6 +1,7 @@
 """The commands `kelek call`, `kelek worker` and `kelek broker`: services, from a shell.
 
-Only click is imported before a command runs; what a command does is in broker_commands.py.
+Only click is imported before a command runs; what commands do is in broker_commands.py,
+worker_commands.py, broker_lists.py and broker_bench.py.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ def broker_options(whose: str) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         topology = click.option(
-            "-t", "--topology", metavar="FILE",
+            "-t", "--topology", metavar="FILE", type=click.Path(),
             help="The brokers of this file (default: ./topology.yaml, else the demo's).",
         )  # fmt: skip
         url = click.option(
@@ -76,14 +77,14 @@ def run(target: str, **options: Any) -> None:
     MODULE is looked for in this folder first. With SIGTERM, or when it is interrupted, it finishes
     what it has and ends; the second time it ends at once.
     """
-    from . import broker_commands
+    from . import worker_commands
 
-    broker_commands.work(target, options)
+    worker_commands.work(target, options)
 
 
 @click.group(cls=endings.Program)
 def broker() -> None:
-    """What brokers have in work: services, workers, queue; how fast one is: bench."""
+    """Brokers: services, workers, queue, bench."""
 
 
 def listing(command: Callable[..., None]) -> Callable[..., None]:

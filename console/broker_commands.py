@@ -1,7 +1,5 @@
-"""What `kelek call` and `kelek worker` do. They parse no command line."""
+"""What `kelek call` does. It parses no command line."""
 
-import importlib
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,9 +15,8 @@ from ..clients.broker_steps import (
     checked_request_id,
     checked_service,
 )
-from ..clients.serving import Service, Worker, WorkerTuning, service
-from .broker_doors import CLIENTS_URL, WORKERS_URL, find_brokers, in_one_line
-from .endings import FAILED, Ending
+from .broker_doors import CLIENTS_URL, find_brokers, in_one_line
+from .endings import Ending
 from .output import show_json, stdin
 from .places import Where
 from .table_output import data_json
@@ -81,55 +78,3 @@ def show(body: Body, final: bool, output: str) -> None:
     for frame in body.frames:
         if frame or not final:  # Behind its parts an answer often has nothing more to say.
             click.echo(frame, nl=not frame.endswith(b"\n"))
-
-
-def work(target: str, options: Where) -> None:
-    """Serves until SIGTERM or an interrupt, and then to the end of what was begun."""
-    offered = find_service(target, options)
-    doors = find_brokers(options, WORKERS_URL)
-
-    def begun() -> None:
-        click.echo(f"serving service={offered.name} brokers={','.join(doors.urls)}")
-        sys.stdout.flush()
-
-    def failed(error: Exception) -> None:
-        sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
-
-    tuning = WorkerTuning(interval_ms=doors.interval_ms, headers=doors.headers)
-    worker = Worker(offered, doors.urls, tuning=tuning, on_begun=begun, on_failure=failed)
-    worker.run()
-    counters = worker.counters
-    answered, errors = counters.get("answered", 0), counters.get("failed", 0)
-    click.echo(f"ended service={offered.name} answered={answered} failed={errors}")
-
-
-def find_service(target: str, options: Where) -> Service[Any, Any]:
-    """The service at MODULE:NAME, or the function there as a service of the name that is given."""
-    module_name, colon, path = target.partition(":")
-    if not colon or not module_name or not path:
-        raise Ending(f"{target}: write MODULE:FUNCTION")
-    # A module of the folder that somebody is in is meant: it is named on the command line.
-    sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise Ending(f"{module_name}: {error}", FAILED) from error
-    except SyntaxError as error:
-        raise Ending(f"{error.filename}:{error.lineno}: {error.msg}", FAILED) from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise Ending(f"{target}: {module_name} has no {path}")
-        found = getattr(found, part)
-    name, concurrency, window = options["name"], options["concurrency"], options["window"]
-    if isinstance(found, Service):
-        name, concurrency = name or found.name, concurrency or found.concurrency
-        window = window or max(found.window, concurrency)
-        found = found.function
-    elif not callable(found):
-        raise Ending(f"{target}: it is no function")
-    if not name:
-        raise Ending(f"{target}: it is no @kelek.service; say with --name which one it is")
-    try:
-        return service(name, concurrency=concurrency or 1, window=window)(found)
-    except ValueError as error:
-        raise Ending(f"{target}: {error}") from error

@@ -199,7 +199,7 @@ def data_options(command: F) -> F:
     """Whose data directory is meant: a path, or a node of a topology."""
     options = [
         click.argument("data_dir", required=False, type=click.Path()),
-        click.option("-t", "--topology", metavar="FILE",
+        click.option("-t", "--topology", metavar="FILE", type=click.Path(),
                      help="Take the directories from this file (default: ./topology.yaml, else "
                           "the demo's)."),
         click.option("--node", "nodes", multiple=True, metavar="NODE",
@@ -267,7 +267,7 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
 @click.option("--from", "node", required=True, metavar="NODE", shell_complete=completion.nodes,
               help="Whose data is gone on with.")  # fmt: skip
 @click.option("--cluster", required=True, metavar="IDENT", help="The new cluster's ident.")
-@click.option("-t", "--topology", metavar="FILE",
+@click.option("-t", "--topology", metavar="FILE", type=click.Path(),
               help="The lost cluster's (default: ./topology.yaml, else the demo's).")  # fmt: skip
 @click.option("--lose-what-only-others-have", "confirmed", is_flag=True,
               help="Really do it: without this only the warnings are shown, at once.")  # fmt: skip
@@ -286,7 +286,7 @@ def recover(node: str, cluster: str, topology: str | None, confirmed: bool, outp
 
 
 @main.command()
-@click.option("-t", "--topology", metavar="FILE",
+@click.option("-t", "--topology", metavar="FILE", type=click.Path(),
               help="Of the commands (default: ./topology.yaml, else the demo's).")  # fmt: skip
 @click.argument("number", metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX), required=False)
 @endings.spoken

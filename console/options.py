@@ -32,6 +32,7 @@ def cluster_options(command: F) -> F:
             "-t",
             "--topology",
             metavar="FILE",
+            type=click.Path(),
             help="The cluster of this file (default: ./topology.yaml, else the demo's).",
         ),
         click.option(
@@ -92,7 +93,7 @@ DATA = HexText()
 def server_options(command: F) -> F:
     """Whose tables are meant."""
     options = [
-        click.option("-t", "--topology", metavar="FILE",
+        click.option("-t", "--topology", metavar="FILE", type=click.Path(),
                      help="The cluster of this file (default: ./topology.yaml, else the demo's)."),
         click.option("--url", "urls", multiple=True, metavar="URL",
                      help="A node's ZeroDB url, instead of a topology; may be given again."),
