@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .clients.async_broker import AsyncBroker as AsyncBroker
     from .clients.async_log import AsyncLog as AsyncLog
+    from .clients.async_node import AsyncNode as AsyncNode
     from .clients.async_table import AsyncTable as AsyncTable
     from .clients.batch import Batch as Batch
     from .clients.body import Body as Body
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .clients.errors import MembersBusy as MembersBusy
     from .clients.errors import MembersRefused as MembersRefused
     from .clients.errors import NoBroker as NoBroker
+    from .clients.errors import NodeError as NodeError
     from .clients.errors import NoLeader as NoLeader
     from .clients.errors import NoPeer as NoPeer
     from .clients.errors import NoServer as NoServer
@@ -36,24 +38,35 @@ if TYPE_CHECKING:
     from .clients.errors import UpdateRefused as UpdateRefused
     from .clients.errors import UpdateTooLarge as UpdateTooLarge
     from .clients.log import Log as Log
+    from .clients.node import Node as Node
+    from .clients.node_face import NodeTuning as NodeTuning
     from .clients.serving import Service as Service
     from .clients.serving import Worker as Worker
     from .clients.serving import WorkerTuning as WorkerTuning
     from .clients.serving import service as service
     from .clients.table import Table as Table
     from .clients.table import TableOptions as TableOptions
+    from .protocols.zre.peers import Event as Event
+    from .protocols.zre.peers import EventKind as EventKind
+    from .protocols.zre.peers import PeerInfo as PeerInfo
 
 # Loaded when first asked for: `import kelek` alone loads neither ZeroMQ nor the C core.
 # What is not named here is one of the errors.
 _LAZY = {
     "AsyncBroker": ".clients.async_broker",
     "AsyncLog": ".clients.async_log",
+    "AsyncNode": ".clients.async_node",
     "AsyncTable": ".clients.async_table",
     "Batch": ".clients.batch",
     "Body": ".clients.body",
     "Broker": ".clients.broker",
     "BrokerTuning": ".clients.broker_steps",
+    "Event": ".protocols.zre.peers",
+    "EventKind": ".protocols.zre.peers",
     "Log": ".clients.log",
+    "Node": ".clients.node",
+    "NodeTuning": ".clients.node_face",
+    "PeerInfo": ".protocols.zre.peers",
     "Service": ".clients.serving",
     "Table": ".clients.table",
     "TableOptions": ".clients.table",
@@ -65,6 +78,7 @@ _LAZY = {
 __all__ = [
     "AsyncBroker",
     "AsyncLog",
+    "AsyncNode",
     "AsyncTable",
     "Batch",
     "Body",
@@ -73,6 +87,8 @@ __all__ = [
     "BrokerTimeout",
     "BrokerTuning",
     "ChangesGone",
+    "Event",
+    "EventKind",
     "JobLost",
     "Log",
     "LogCompacted",
@@ -84,6 +100,10 @@ __all__ = [
     "NoLeader",
     "NoPeer",
     "NoServer",
+    "Node",
+    "NodeError",
+    "NodeTuning",
+    "PeerInfo",
     "Service",
     "ServiceFailed",
     "SnapshotNotMade",

@@ -152,3 +152,7 @@ class ServiceFailed(BrokerError):
             code  # 429: nobody has room for it; 500: its program failed; any other: its own.
         )
         self.text = text
+
+
+class NodeError(Exception):
+    """Something about a node of ZRE could not be done."""

@@ -39,7 +39,7 @@ THREADS = "multiprocessing concurrent.futures"
 PURE = f"socket os time threading random select selectors asyncio subprocess io {THREADS}"
 # The longest matching prefix of a module's path counts.
 LAYERS = {
-    "__init__.py": layer("clients protocols.errors", banned=THREADS),
+    "__init__.py": layer("clients protocols.errors protocols.zre.peers", banned=THREADS),
     "build_ext.py": layer("", "cffi"),
     "setup.py": layer("", "setuptools"),
     "native/": layer("_native native", "zmq", f"asyncio threading subprocess {THREADS}"),

@@ -9,7 +9,9 @@ the end of stdin ends it politely. What happens it says on stdout in the same ma
 import argparse
 import json
 import os
+import select
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 READ_BYTES = 1 << 16
@@ -50,3 +52,9 @@ class Words:
         self.over = not data
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        """Every order as it comes, until the end of stdin."""
+        while not self.over:
+            select.select([self.source], [], [])
+            yield from self.taken()

@@ -1,0 +1,606 @@
+"""What the nodes of a process share: a thread that takes in what arrives, sockets for beacons.
+
+The thread is there while there are nodes. Whoever waits for events in the blocking face does the
+thread's work meanwhile (a guest), so that no message has to go from one thread to another. All
+that belongs to nodes is touched under one lock; the poller only by who turns.
+"""
+
+import atexit
+import random
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import zmq
+
+from .. import native
+from ..native.datagrams import Datagrams, Interface
+from ..native.poller import Poller
+from ..protocols.errors import LocalProtocolError
+from ..protocols.zre import codec, values
+from ..protocols.zre.beacon import Beacon
+from ..protocols.zre.node import Connect, Node, NodeSetup
+from ..protocols.zre.peers import Event
+from .links import monotonic_ms
+
+PARK_MS = 10  # So long after a guest has left the thread expects it back.
+RETRY_MS = 2  # Between two looks whether peers have room again.
+IDLE_MS = 60_000
+EVENTS_MAX = 1 << 16  # Unread ones of a node: its mailbox is then not read, and its peers wait.
+EVENT_BYTES_MAX = 64 << 20
+SOCKETS_MAX = 16_384
+RECEIVE_MESSAGES_MAX = 10_000
+TAKES_MAX = 16  # Of one mailbox in a row.
+ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
+FAREWELL_MS = 100  # For the last messages to leave.
+HANDSHAKE_MS = 2000
+BIND_TRIES = 64
+Socket = zmq.Socket[bytes]
+
+
+class Wish(NamedTuple):
+    """What a node is begun with."""
+
+    setup: NodeSetup  # Its port is found here.
+    interface: Interface | None  # Where beacons are heard and sent; None: nowhere.
+    udp_port: int
+    patience_ms: int  # So long a peer may have no room.
+
+
+class Place:
+    """A node among those of the process, and what is its own: sockets, events that wait."""
+
+    def __init__(self, hub: "Hub", wish: Wish) -> None:
+        """Raises OSError: the address can't be bound to."""
+        self.hub = hub
+        self.host = wish.setup.address
+        self.patience_ms = wish.patience_ms
+        self.node: Node | None = None  # Until the mailbox has its port.
+        self.ear: Datagrams | None = None
+        self.events: deque[Event] = deque()
+        self.bytes = 0  # Of messages taken in since the events were all read.
+        self.paused = False  # Too much is unread.
+        self.closed = False
+        self.listeners: list[Callable[[], object]] = []  # Called once, in whatever thread.
+        self.links: dict[int, Socket | Place] = {}  # DEALERs, or nodes of this process.
+        self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
+        self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
+        self.deadline_ms: int | None = 0
+        self.mailbox = _mailbox(hub.context)
+        self.port = _bind(self.mailbox, self.host)
+        self.drain = native.Drain(
+            self.mailbox,
+            message_bytes_max=values.MESSAGE_BYTES_MAX,
+            message_frames_max=values.CONTENT_FRAMES_MAX + 8,
+            arena_bytes=ARENA_BYTES,
+            frames=ARENA_FRAMES,
+            addressed=True,
+        )
+
+    @property
+    def endpoint(self) -> str:
+        return codec.endpoint_of(self.host, self.port)
+
+    @property
+    def full(self) -> bool:
+        return len(self.events) >= EVENTS_MAX or self.bytes >= EVENT_BYTES_MAX
+
+    def tell(self) -> None:
+        """Wakes who waits for news of this node. Under the lock."""
+        told, self.listeners = self.listeners, []
+        for listener in told:
+            listener()
+
+
+def _mailbox(context: "zmq.Context[Socket]") -> Socket:
+    mailbox = context.socket(zmq.ROUTER)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.ROUTER_HANDOVER, 1),  # Who greets again comes on a new connection.
+        (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
+        (zmq.MAXMSGSIZE, values.MESSAGE_BYTES_MAX),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+    ):
+        mailbox.setsockopt(option, value)
+    return mailbox
+
+
+def _bind(mailbox: Socket, host: str) -> int:
+    """Binds to a free port of the text's range. Raises zmq.ZMQError."""
+    ports = range(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX + 1)
+    for port in random.sample(ports, BIND_TRIES):
+        try:
+            mailbox.bind(codec.endpoint_of(host, port))
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                mailbox.close()
+                raise
+            continue
+        return port
+    mailbox.close()
+    raise zmq.ZMQError(zmq.EADDRINUSE)
+
+
+class Hub:
+    """All nodes of this process.
+
+    mailboxes   ROUTER  [routing id][frames of a command ..]   from the DEALERs of peers
+    dealers     DEALER  [frames of a command ..]               to one peer's mailbox each
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)  # Events, room, or somebody to turn.
+        self.context: zmq.Context[Socket] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+        self._places: dict[str, Place] = {}  # By endpoint.
+        self._mailboxes: dict[Socket, Place] = {}
+        self._closing: list[Place] = []
+        self._claims = 0  # Nodes that are about to begin.
+        self._ears: dict[tuple[Interface, int], Datagrams] = {}
+        self._hearers: dict[int, list[Place]] = {}  # By the ear's descriptor.
+        self._local: deque[tuple[Place, bytes, bytes, list[list[bytes]]]] = deque()
+        self._touched: set[Place] = set()
+        self._unfinished: set[Place] = set()  # Have more than their arena took.
+        self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
+        self._turner = threading.Lock()  # Who has it polls.
+        self._guests = 0
+        self._come_ms = self._left_ms = 0  # When the first guest came, when the last one went.
+        self._deep = False  # The thread waits until the last guest has gone.
+        self._parked = threading.Condition(self.lock)
+        self._poller = Poller()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._by_fd = self._wake_in.fileno()
+        self._poller.register(self._by_fd, zmq.POLLIN)
+        self._thread: threading.Thread | None = None
+        self.over = False
+
+    # ---- nodes come and go ----
+
+    def claim(self) -> bool:
+        """Has it wait for a node that will begin(); False: it has ended."""
+        with self.lock:
+            self._claims += not self.over
+            return not self.over
+
+    def begin(self, wish: Wish) -> Place:
+        """Begins a node, of whoever has claimed that. Raises OSError, LocalProtocolError."""
+        try:
+            return self._begin(wish)
+        finally:
+            with self.lock:
+                self._claims -= 1
+                if self._thread is None:
+                    self._end()  # The first node could not begin: nobody knows this one yet.
+                elif self._deserted:
+                    self.wake()
+
+    def _begin(self, wish: Wish) -> Place:
+        place = Place(self, wish)
+        try:
+            place.node = Node(wish.setup._replace(port=place.port), monotonic_ms())
+            with self.lock:
+                if wish.interface is not None:
+                    place.ear = self._ear(wish.interface, wish.udp_port)
+        except (OSError, LocalProtocolError):
+            place.mailbox.close()
+            raise
+        with self.lock:
+            self._places[place.endpoint] = self._mailboxes[place.mailbox] = place
+            if place.ear is not None:
+                self._hearers[place.ear.fileno()].append(place)
+            self._change(lambda: self._poller.register(place.mailbox, zmq.POLLIN))
+            self.act(place)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kelek-nodes", daemon=True)
+                self._thread.start()
+        return place
+
+    def _ear(self, interface: Interface, port: int) -> Datagrams:
+        """The socket for beacons there, shared. Raises OSError."""
+        known = self._ears.get((interface, port))
+        if known is None:
+            known = self._ears[interface, port] = Datagrams(interface, port)
+            self._hearers[known.fileno()] = []
+            fd = known.fileno()
+            self._change(lambda: self._poller.register(fd, zmq.POLLIN))
+        return known
+
+    def drop(self, place: Place) -> None:
+        """Ends a node that nobody has any more; from anywhere, also from within the collector."""
+        self._change(lambda: self.remove(place))
+
+    def remove_all(self) -> None:
+        """At the end of the process."""
+        with self.lock:
+            places = list(self._places.values())
+            for place in places:
+                self.remove(place)
+        for place in places:
+            self.wait_closed(place)
+
+    def remove(self, place: Place) -> None:
+        """Ends a node with a goodbye; its sockets are closed by who turns."""
+        with self.lock:
+            if place.closed or place.node is None:
+                return
+            place.node.stop()
+            self.act(place)
+            place.closed = True
+            place.deadline_ms = None
+            del self._places[place.endpoint], self._mailboxes[place.mailbox]
+            self._closing.append(place)
+            self._change(lambda: self._close(place))
+            place.tell()
+            self.changed.notify_all()
+
+    def wait_closed(self, place: Place) -> None:
+        """Waits until a removed node's sockets are closed, and the thread with the last of them."""
+        with self.lock:
+            while place in self._closing or (self._deserted and not self.over):
+                self.changed.wait()
+            thread = self._thread if self.over else None
+        if thread is not None:
+            thread.join()
+
+    @property
+    def _deserted(self) -> bool:
+        return not self._places and not self._closing and not self._claims
+
+    def _close(self, place: Place) -> None:
+        """Of a removed node, by who turns."""
+        self._poller.register(place.mailbox, 0)
+        place.mailbox.close()
+        for link in place.links.values():
+            if not isinstance(link, Place):
+                link.close(FAREWELL_MS)
+        place.links.clear()
+        place.stuck.clear()
+        self._unfinished.discard(place)
+        if place.ear is not None:
+            self._leave_ear(place, place.ear)
+        self._closing.remove(place)
+        self.changed.notify_all()
+
+    def _leave_ear(self, place: Place, ear: Datagrams) -> None:
+        hearers = self._hearers[ear.fileno()]
+        hearers.remove(place)
+        if not hearers:
+            del self._hearers[ear.fileno()]
+            del self._ears[ear.interface, ear.port]
+            self._poller.register(ear.fileno(), 0)
+            ear.close()
+
+    def _change(self, change: Callable[[], object]) -> None:
+        """Has the poller changed by who turns, before the next wait."""
+        self._changes.append(change)
+        self.wake()
+
+    def wake(self) -> None:
+        """Ends the wait of who turns."""
+        with suppress(BlockingIOError):
+            self._wake_out.send(b"\0")
+
+    # ---- who turns ----
+
+    def _run(self) -> None:
+        """The thread: turns while no guest does, until the last node has gone."""
+        while True:
+            with self.lock:
+                if self._places:
+                    self._park()
+                if not self._turner.acquire(blocking=False):
+                    self.changed.wait(PARK_MS / 1000)
+                    continue
+                if self._deserted:
+                    self._end()
+                    self._turner.release()
+                    return
+            self.turn(IDLE_MS)
+            self._release()
+
+    def _park(self) -> None:
+        """Leaves the turning to guests while there are any, and for a moment after."""
+        now_ms = monotonic_ms()
+        while self._guests or now_ms - self._left_ms < PARK_MS:
+            self._deep = self._guests > 0 and now_ms - self._come_ms >= PARK_MS
+            self._parked.wait(None if self._deep else PARK_MS / 1000)
+            now_ms = monotonic_ms()
+        self._deep = False
+
+    def _end(self) -> None:
+        """There are no nodes any more: the next one gets a hub of its own."""
+        self.over = True
+        for end in (self._wake_in, self._wake_out):
+            end.close()
+        self.context.term()
+        self.changed.notify_all()
+
+    def _release(self) -> None:
+        self._turner.release()
+        with self.lock:
+            self.changed.notify_all()
+
+    def wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
+        """Waits as a guest until something is so, or that time has come."""
+        with self.lock:
+            if is_done():
+                return
+            if not self._guests:
+                self._come_ms = monotonic_ms()
+            self._guests += 1
+        if self._turner.locked():
+            self.wake()
+        try:
+            while not self._wait_once(is_done, until_ms):
+                pass
+        finally:
+            with self.lock:
+                self._guests -= 1
+                self._left_ms = monotonic_ms()
+                if self._deep:
+                    self._parked.notify_all()
+
+    def _wait_once(self, is_done: Callable[[], bool], until_ms: int | None) -> bool:
+        with self.lock:
+            left_ms = IDLE_MS if until_ms is None else until_ms - monotonic_ms()
+            if is_done() or left_ms <= 0:
+                return True
+            if not self._turner.acquire(blocking=False):
+                self.changed.wait(left_ms / 1000)
+                return is_done()
+        try:
+            self.turn(left_ms)
+        finally:
+            self._release()
+        return False
+
+    def turn(self, wait_ms: int) -> None:
+        """One round: waits until something arrives or is due, takes it in, and acts."""
+        with self.lock:
+            while self._changes:
+                self._changes.popleft()()
+            if self._deserted:
+                return
+            wait_ms = self._wait_ms(wait_ms)
+        ready = self._poller.poll(wait_ms)
+        now_ms = monotonic_ms()
+        with self.lock:
+            places = dict.fromkeys(self._unfinished)
+            for source, _ in ready:
+                if source == self._by_fd:
+                    self._slept()
+                elif isinstance(source, int):
+                    self._hear(source, now_ms)
+                elif source in self._mailboxes:
+                    places[self._mailboxes[source]] = None
+            for place in places:
+                self._take(place, now_ms)
+            for place in self._places.values():
+                if place.deadline_ms is not None and place.deadline_ms <= now_ms:
+                    self._touched.add(place)
+                if place.stuck:
+                    self._retry(place, now_ms)
+            self._act_touched()
+
+    def _wait_ms(self, most_ms: int) -> int:
+        if self._unfinished:
+            return 0
+        places = self._places.values()
+        deadlines = [place.deadline_ms for place in places if place.deadline_ms is not None]
+        if deadlines:
+            most_ms = min(most_ms, max(0, min(deadlines) - monotonic_ms()))
+        if any(place.stuck for place in places):
+            most_ms = min(most_ms, RETRY_MS)
+        return most_ms
+
+    def _slept(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wake_in.recv(4096):
+                pass
+
+    # ---- what arrives ----
+
+    def _hear(self, fd: int, now_ms: int) -> None:
+        ear = next((ear for ear in self._ears.values() if ear.fileno() == fd), None)
+        if ear is None:
+            return
+        hearers = self._hearers[fd]
+        for uuid, port, source in ear.take(now_ms):
+            beacon = Beacon(uuid, port)
+            for place in hearers:
+                node = place.node
+                if node is None or place.closed:
+                    continue
+                node.hear(beacon, source, now_ms)
+                if node.busy:
+                    self._touched.add(place)
+
+    def _take(self, place: Place, now_ms: int) -> None:
+        """Takes in what lies in a mailbox, unless too much of it is unread."""
+        self._unfinished.discard(place)
+        node = place.node
+        if place.closed or node is None:
+            return
+        for _ in range(TAKES_MAX):
+            if place.full:
+                self._pause(place)
+                break
+            arena = place.drain.take()
+            if not arena.count:
+                break
+            place.bytes += arena.size
+            node.on_messages(arena, now_ms)
+            place.events += self._ready(place)
+        else:
+            self._unfinished.add(place)
+        if place.drain.more:
+            self._unfinished.add(place)
+        self._touched.add(place)
+
+    def _pause(self, place: Place) -> None:
+        place.paused = True
+        self._poller.register(place.mailbox, 0)
+
+    def resume(self, place: Place) -> None:
+        """Its events were read. Under the lock."""
+        place.bytes = 0
+        if place.paused and not place.closed:
+            place.paused = False
+            self._change(lambda: self._resume(place))
+
+    def _resume(self, place: Place) -> None:
+        if not place.closed:
+            self._poller.register(place.mailbox, zmq.POLLIN)
+            self._unfinished.add(place)
+
+    # ---- what is to be done ----
+
+    def act(self, place: Place) -> None:
+        """Does what a node wants, and what others want because of it. Under the lock, by whoever
+        has told the node something."""
+        before_ms = place.deadline_ms
+        self._touched.add(place)
+        told = self._act_touched()
+        after_ms = place.deadline_ms
+        sooner = after_ms is not None and (before_ms is None or after_ms < before_ms)
+        if place.stuck or sooner or (told and self._guests):
+            self.wake()
+
+    def _act_touched(self) -> bool:
+        """Whether anybody was told of events."""
+        told = False
+        while self._touched or self._local:
+            while self._touched:
+                place = self._touched.pop()
+                if place.node is None or place.closed:
+                    continue
+                place.events += self._ready(place)
+                place.deadline_ms = place.node.deadline_ms
+                if place.events:
+                    place.tell()
+                    self.changed.notify_all()
+                    told = True
+            self._deliver()
+        return told
+
+    def _ready(self, place: Place) -> list[Event]:
+        assert place.node is not None
+        done = place.node.ready(monotonic_ms())
+        for action in done.actions:
+            if isinstance(action, Connect):
+                self._connect(place, action)
+            else:
+                self._disconnect(place, action.number)
+        for number, frames in done.sends:
+            self._send(place, number, frames)
+        if place.ear is not None:
+            for beacon in done.beacons:
+                place.ear.send(beacon)
+        return done.events
+
+    def _connect(self, place: Place, action: Connect) -> None:
+        local = self._places.get(action.endpoint)
+        if local is not None:
+            place.links[action.number] = local
+            place.routing_ids[action.number] = action.routing_id
+            return
+        dealer = self.context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, values.SEND_HWM),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+        ):
+            dealer.setsockopt(option, value)
+        dealer.setsockopt(zmq.ROUTING_ID, action.routing_id)
+        try:
+            dealer.connect(action.endpoint)
+        except zmq.ZMQError:
+            dealer.close()  # No address here: it stays a peer that never answers.
+            return
+        place.links[action.number] = dealer
+
+    def _disconnect(self, place: Place, number: int) -> None:
+        link = place.links.pop(number, None)
+        place.routing_ids.pop(number, None)
+        if place.stuck.pop(number, None) is not None:
+            self.changed.notify_all()
+        if link is not None and not isinstance(link, Place):
+            link.close()
+
+    def _send(self, place: Place, number: int, frames: native.Frames) -> None:
+        link = place.links.get(number)
+        if link is None:
+            frames.clear()
+        else:
+            self._push(place, number, link, frames)
+            if len(frames):
+                place.stuck.setdefault(number, (frames, monotonic_ms()))
+
+    def _push(
+        self, place: Place, number: int, link: "Socket | Place", frames: native.Frames
+    ) -> None:
+        """Sends as much as there is room for."""
+        if not isinstance(link, Place):
+            native.send_batch(link, frames, "keep")
+        elif not link.full:
+            routing_id, source = place.routing_ids[number], place.host.encode()
+            self._local.append((link, routing_id, source, frames.messages()))
+            frames.clear()
+
+    def _deliver(self) -> None:
+        """To nodes of this process."""
+        now_ms = monotonic_ms()
+        while self._local:
+            place, routing_id, source, messages = self._local.popleft()
+            if place.node is None or place.closed:
+                continue
+            for frames in messages:
+                place.node.on_message(routing_id, source, frames, now_ms)
+            self._touched.add(place)
+
+    def _retry(self, place: Place, now_ms: int) -> None:
+        """Sends what had no room; a peer that has none for too long is held to be gone."""
+        assert place.node is not None
+        for number, (frames, since_ms) in list(place.stuck.items()):
+            link = place.links.get(number)
+            if link is not None:
+                self._push(place, number, link, frames)
+            if not len(frames):
+                del place.stuck[number]
+            elif now_ms - since_ms > place.patience_ms:
+                del place.stuck[number]
+                frames.clear()
+                place.node.on_full([number], now_ms)
+                self._touched.add(place)
+        if not place.stuck:
+            place.tell()
+            self.changed.notify_all()
+
+
+_hub: Hub | None = None
+_hub_forks = 0
+_hub_lock = threading.Lock()
+
+
+def shared_hub() -> Hub:
+    """The hub of this process, claimed for a node that is to begin()."""
+    global _hub, _hub_forks
+    with _hub_lock:
+        if _hub is None or _hub_forks != native.forks() or not _hub.claim():
+            if _hub is None:
+                atexit.register(_end_all)
+            _hub, _hub_forks = Hub(), native.forks()
+            _hub.claim()
+        return _hub
+
+
+def _end_all() -> None:
+    """Says goodbye for nodes that were not closed."""
+    if _hub is not None and not _hub.over and _hub_forks == native.forks():
+        _hub.remove_all()

@@ -1,0 +1,231 @@
+"""kelek.Node and kelek.AsyncNode: several in this process, and beside others in one of theirs."""
+
+import asyncio
+import gc
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.tests.interop.zre_nodes import OURS, NodeProcess
+from kelek.tests.ports import free_udp_port
+
+DEADLINE_MS = 60_000
+Kind = kelek.EventKind
+Make = Callable[..., kelek.Node]
+
+
+def tuned(port: int, **settings: Any) -> kelek.NodeTuning:
+    return kelek.NodeTuning(port=port, interface="127.0.0.1", **settings)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_udp_port()
+
+
+@pytest.fixture
+def make(port: int) -> Iterator[Make]:
+    """Begins nodes that find each other."""
+    with ExitStack() as stack:
+
+        def begin(name: str, headers: dict[str, str] | None = None, **more: Any) -> kelek.Node:
+            return stack.enter_context(kelek.Node(name, headers, tuning=tuned(port, **more)))
+
+        yield begin
+
+
+def wait_for(node: kelek.Node, kind: kelek.EventKind, name: str = "") -> kelek.Event:
+    """The next event of this kind, of a peer of this name; those before it are left out."""
+    seen = []
+    for event in node.events(DEADLINE_MS):
+        seen.append(event)
+        if event.kind is kind and (not name or (event.peer and event.peer.name == name)):
+            return event
+    raise AssertionError(f"no {kind} of {name}; there was {seen[-20:]}")
+
+
+def peer_of(node: kelek.Node, name: str) -> kelek.PeerInfo:
+    found = wait_for(node, Kind.ENTER, name).peer
+    assert found is not None
+    return found
+
+
+def test_nodes_of_one_process_find_each_other(make: Make) -> None:
+    a = make("a", {"X-A": "1"})
+    b = make("b")
+    seen = peer_of(b, "a")
+    assert (seen.headers, seen.uuid, seen.endpoint) == ({"X-A": "1"}, a.uuid, a.endpoint)
+    assert peer_of(a, "b").uuid == b.uuid
+    assert [peer.name for peer in a.peers] == ["b"]
+    assert a.peer(b.uuid) == a.peers[0]
+    assert b.whisper(seen, [b"two", b"frames"])
+    whisper = wait_for(a, Kind.WHISPER)
+    assert whisper.peer is not None
+    assert (whisper.peer.name, whisper.content) == ("b", [b"two", b"frames"])
+    assert not b.whisper(bytes(16), b"to nobody")
+    b.close()
+    assert wait_for(a, Kind.EXIT).peer == whisper.peer
+    assert a.peers == []
+
+
+def test_groups(make: Make) -> None:
+    nodes = [make(name) for name in "abc"]
+    a, b, c = nodes
+    for node in nodes:
+        node.join("lights")
+    for node in nodes:
+        for other in nodes:
+            if other is not node:
+                wait_for(node, Kind.JOIN)
+    assert a.groups == {"lights"}
+    assert {peer.name for peer in a.peer_groups["lights"]} == {"b", "c"}
+    assert a.shout("lights", "on") == 2
+    assert a.shout("Lights", "names differ by case") == 0
+    for node in (b, c):
+        event = wait_for(node, Kind.SHOUT)
+        assert (event.group, event.content) == ("lights", [b"on"])
+    c.leave("lights")
+    assert wait_for(a, Kind.LEAVE, "c").group == "lights"
+    assert a.shout_many("lights", ["1", "2", "3"]) == 1
+    assert [wait_for(b, Kind.SHOUT).content for _ in range(3)] == [[b"1"], [b"2"], [b"3"]]
+    a.elect("lights")
+    leader = a.leader("lights")
+    assert leader == min(a.uuid, b.uuid)
+
+
+def test_a_leader_that_goes_is_replaced(make: Make) -> None:
+    nodes = sorted((make(name) for name in "abc"), key=lambda node: node.uuid)
+    for node in nodes:
+        node.join("g")
+        node.elect("g")
+    for node in nodes:
+        while node.leader("g") != nodes[0].uuid or len(node.peers) < 2:
+            assert node.receive(DEADLINE_MS)
+    nodes[0].close()
+    for node in nodes[1:]:
+        while node.leader("g") != nodes[1].uuid:
+            assert node.receive(DEADLINE_MS)
+
+
+def test_a_fast_sender_waits_for_a_slow_reader(port: int, make: Make) -> None:
+    """Nothing is lost, and nobody is taken for dead, though the reader's buffers are full."""
+    count = 80_000
+    a, b = make("a"), make("b", patience_ms=DEADLINE_MS)
+    peer = peer_of(b, "a")
+    done = []
+    text = [b"%d" % i for i in range(count)]
+    sender = threading.Thread(target=lambda: done.append(b.whisper_many(peer, text)))
+    sender.start()
+    got: list[bytes] = []
+    while len(got) < count:
+        events = a.receive(DEADLINE_MS)
+        assert events
+        got += [event.content[0] for event in events if event.kind is Kind.WHISPER]
+    sender.join()
+    assert done == [True]
+    assert got == text
+
+
+def test_a_peer_without_room_is_held_to_be_gone(port: int, make: Make) -> None:
+    """A process that is there and reads nothing."""
+    a = make("a", patience_ms=50)
+    with NodeProcess(OURS, port, name="b") as b:
+        peer = peer_of(a, "b")
+        b.pause()
+        while a.whisper_many(peer, [bytes(10_000)] * 1000):
+            pass
+        assert wait_for(a, Kind.EXIT).peer == peer
+        b.go_on()
+        assert peer_of(a, "b").uuid == peer.uuid, "it is found again"
+
+
+def test_a_node_that_is_closed(make: Make) -> None:
+    node, other = make("a"), make("b")
+    node.close()
+    node.close()
+    assert node.closed
+    assert all(event.kind is Kind.ENTER for event in node.events()), "what was there, and the end"
+    assert node.receive() == []
+    for use in (lambda: node.join("g"), lambda: node.whisper(other.uuid, b"")):
+        with pytest.raises(kelek.NodeError, match="closed"):
+            use()
+    other.close()
+
+
+def test_what_cannot_be_said(port: int, make: Make) -> None:
+    node = make("a")
+    with pytest.raises(ValueError, match="group"):
+        node.join("x" * 256)
+    with pytest.raises(ValueError, match="255"):
+        kelek.Node("x" * 256, tuning=tuned(port))
+    with pytest.raises(OSError, match="no interface"):
+        kelek.Node(tuning=kelek.NodeTuning(interface="nowhere"))
+    with pytest.raises(TypeError, match="a peer is"):
+        node.whisper(7, b"")  # type: ignore[arg-type]
+
+
+def test_a_node_that_nobody_has_any_more_goes(make: Make, port: int) -> None:
+    node = make("a")
+    lost: kelek.Node | None = kelek.Node("b", tuning=tuned(port))
+    peer_of(node, "b")
+    del lost
+    gc.collect()
+    wait_for(node, Kind.EXIT, "b")
+
+
+def test_the_thread_ends_with_the_last_node(port: int) -> None:
+    with kelek.Node(tuning=tuned(port)) as one, kelek.Node(tuning=tuned(port)) as two:
+        hub = one._hub
+        assert two._hub is hub
+        thread = hub._thread
+        assert thread is not None
+    thread.join(DEADLINE_MS / 1000)
+    assert hub.over
+    with kelek.Node(tuning=tuned(port)) as another:
+        assert another._hub is not hub
+
+
+def test_it_is_of_no_use_behind_a_fork(make: Make) -> None:
+    node = make("a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Of Python 3.12: there are threads.
+        pid = os.fork()
+    if pid == 0:
+        try:
+            node.join("g")
+        except kelek.NodeError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    node.join("g")
+
+
+def test_events_end_after_a_while(make: Make) -> None:
+    node = make("a")
+    assert list(node.events(0)) == []
+    assert node.receive(1) == []
+
+
+def test_it_is_there_for_asyncio(port: int, make: Make) -> None:
+    make("plain").join("g")
+
+    async def talk() -> None:
+        async with kelek.AsyncNode("async", tuning=tuned(port)) as node:
+            node.join("g")
+            async for event in node.events(DEADLINE_MS):
+                if event.kind is Kind.JOIN:
+                    break
+            assert await node.shout("g", "hello") == 1
+            assert await node.shout_many("g", ["1", "2"]) == 1
+            assert await node.whisper(node.peers[0], "you")
+            assert await node.whisper_many(node.peers[0], ["3"])
+            waiting = asyncio.create_task(node.receive())
+        assert all(event.kind is not Kind.EXIT for event in await waiting), "it ends with the node"
+
+    asyncio.run(talk())
