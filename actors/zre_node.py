@@ -23,12 +23,12 @@ from ..protocols.zre.values import Times, Version
 from .actor import Actor, Socket, SocketOptions, main
 from .errors import OperatorError
 from .zre_pipes import BEACON, HWM, NODE, decode_heard, interface_of
+from .zre_reports import Reports
 
 BIND_TRIES = 100
 MESSAGES_HWM = 1000  # Of one peer, that wait to be taken in.
 MESSAGE_BYTES_MAX = 1 << 20  # Nobody has much to say to this node.
 LAST_WORDS_MS = 50  # Behind the goodbye, for it to reach zre_beacon.
-LOG_HWM = 1000  # Reports that a log service leaves lying; what is beyond is dropped.
 SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that the log of this process shows.
 
 
@@ -40,7 +40,7 @@ class ZreNode(Actor):
     heard     PULL    zre_pipes                 of zre_beacon
     sends     PUSH    zre_pipes                 to zre_beacon
     services  PULL    zre_pipes                 of processes of this node that offer something
-    reports   PUB     [report] (ZRE/LOG)        to the log services that peers announce
+    reports   XPUB    [report] (ZRE/LOG)        to each log service that a peer announces
     """
 
     role = NODE
@@ -63,8 +63,7 @@ class ZreNode(Actor):
                 self.setup.places["zre.static"], str(error), "write tcp://ADDRESS:PORT"
             ) from error
         self._peers: dict[int, Socket] = {}
-        self._reports: Socket | None = None
-        self._log_services: dict[bytes, str] = {}  # Of peers, by UUID.
+        self._reports = Reports(self)
         self._gone_ms: int | None = None
         self.log("mailbox", address=interface.address, port=port, uuid=self._node.uuid.hex())
         self.ready()
@@ -122,8 +121,12 @@ class ZreNode(Actor):
     def _on_services(self, arena: Arena) -> None:
         for frames in arena.messages():
             name, value = (frame.decode() for frame in frames)
+            if self._node.setup.headers.get(name) == value:
+                continue
             self._node.set_header(name, value, self.now_ms)
             self.log("announced", header=name, value=value)
+            if name == values.LOG_SERVICE and self.options["zre"]["report"]:
+                self._reports.connect(self._node.uuid, value)
 
     # ---- the loop ----
 
@@ -176,24 +179,19 @@ class ZreNode(Actor):
         if event.kind in (EventKind.ENTER, EventKind.CHANGED):
             self._report_to(event.peer)
         report = report_of(event, self._node.uuid, time.time_ns() // 1_000_000)
-        if report is not None and self._reports is not None:
-            self.send(self._reports, [encode_report(report)])
+        if report is not None and self.options["zre"]["report"]:
+            self._reports.send(encode_report(report))
         if event.kind is EventKind.EXIT:
-            endpoint = self._log_services.pop(event.peer.uuid, None)
-            if endpoint is not None and self._reports is not None:
-                self._reports.disconnect(endpoint)
+            self._reports.disconnect(event.peer.uuid)
 
     # Text: any node wishing to send log data SHALL create a PUB socket and connect it to the
     # endpoint of the log service.
     def _report_to(self, peer: PeerInfo) -> None:
         endpoint = peer.headers.get(values.LOG_SERVICE, "")
-        if not self.options["zre"]["report"] or not self._is_of(endpoint, peer):
-            return
-        if self._reports is None:
-            self._reports = self.socket(zmq.PUB, SocketOptions(hwm=LOG_HWM))
-        if endpoint not in self._log_services.values():
-            self._reports.connect(endpoint)
-            self._log_services[peer.uuid] = endpoint
+        if self.options["zre"]["report"] and self._is_of(endpoint, peer):
+            self._reports.connect(peer.uuid, endpoint)
+        else:
+            self._reports.disconnect(peer.uuid)
 
     def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
         """Whether a service is where its node is, or in a subnet of ours: nobody makes us connect

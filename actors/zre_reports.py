@@ -1,0 +1,68 @@
+"""What a node reports to the log services of others: one socket each, which waits until it listens.
+
+A SUB that is bound hears nothing of a PUB that has just connected: what is sent before its
+subscription has come back is lost. So the sockets are XPUBs, on the wire the same, that show it.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+import zmq
+
+from .actor import Loop, Socket, SocketOptions
+
+HWM = 1000  # Reports that a log service leaves lying; what is beyond is dropped.
+RECENT_MAX = 256  # Reports that a new service is told of ...
+RECENT_MS = 60_000  # ... if they are no older.
+SUBSCRIBED = 1  # What a subscription begins with (ZMTP).
+
+
+class _Service(NamedTuple):
+    endpoint: str
+    socket: Socket
+
+
+class Reports:
+    """Those of one node, by the UUID of who has announced a service."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._services: dict[bytes, _Service] = {}
+        self._listening: set[bytes] = set()
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT_MAX)  # When, and what.
+
+    def __len__(self) -> int:
+        return len(self._services)
+
+    def send(self, report: bytes) -> None:
+        """To all services that listen; those that will get it when they do."""
+        self._recent.append((self._loop.now_ms, report))
+        for uuid in self._listening:
+            self._loop.send(self._services[uuid].socket, [report])
+
+    def connect(self, uuid: bytes, endpoint: str) -> None:
+        """A service is there; one that has moved is left."""
+        known = self._services.get(uuid)
+        if known is not None:
+            if known.endpoint == endpoint:
+                return
+            self.disconnect(uuid)
+        socket = self._loop.socket(zmq.XPUB, SocketOptions(connect=(endpoint,), hwm=HWM))
+        self._services[uuid] = _Service(endpoint, socket)
+        self._loop.watch(socket, lambda: self._on_subscribed(uuid, socket))
+
+    def _on_subscribed(self, uuid: bytes, socket: Socket) -> None:
+        while socket.poll(0):
+            word = socket.recv(zmq.DONTWAIT)
+            if word[:1] != bytes([SUBSCRIBED]) or uuid in self._listening:
+                continue
+            self._listening.add(uuid)
+            for then_ms, report in self._recent:
+                if then_ms >= self._loop.now_ms - RECENT_MS:
+                    self._loop.send(socket, [report])
+
+    def disconnect(self, uuid: bytes) -> None:
+        service = self._services.pop(uuid, None)
+        if service is not None:
+            self._listening.discard(uuid)
+            self._loop.close(service.socket)

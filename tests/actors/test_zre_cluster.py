@@ -1,0 +1,67 @@
+"""A cluster whose nodes find each other: presence is kept in its own log."""
+
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.zre.log import Report, decode_report
+from kelek.protocols.zre.values import LogEvent
+from kelek.tests.ports import free_udp_port
+
+DEADLINE_S = 60
+ZRE = "    zre: {interface: 127.0.0.1, broadcast: 127.255.255.255, log_service: %s}\n"
+
+
+def eventually(look: Callable[[], Any], what: str) -> Any:
+    until = time.monotonic() + DEADLINE_S
+    while not (found := look()):
+        assert time.monotonic() < until, what
+    return found
+
+
+def nodes_of(shell: Any, role: str = "zre_node") -> dict[str, dict[str, Any]]:
+    return {row["node"]: row for row in shell.status() if row["role"] == role}
+
+
+def reports_of(shell: Any) -> list[Report]:
+    """What the log service has kept."""
+    found = []
+    for line in shell.ok("kelek log tail --topology topology.yaml --after 0 -o json").splitlines():
+        entry = json.loads(line)
+        with suppress(RemoteProtocolError):
+            found.append(decode_report([base64.b64decode(entry.get("data_base64", ""))]))
+    return found
+
+
+def test_presence_is_kept_in_the_log(shell: Any) -> None:
+    """Three nodes; one that is killed comes back as another node, and the log tells of both."""
+    path = shell.place / "topology.yaml"
+    text = path.read_text()
+    for node in ("n1", "n2", "n3"):
+        text = text.replace(
+            f"  {node}:\n", f"  {node}:\n{ZRE % ('log' if node == 'n1' else 'off')}"
+        )
+    times = "beacon_ms: 200, evasive_ms: 1000, silent_ms: 1500, dead_ms: 3000"
+    path.write_text(f"{text}zre: {{port: {free_udp_port()}, {times}}}\n")
+    shell.ok("supervisor start topology.yaml --detach")
+
+    def all_see_each_other() -> bool:
+        rows = nodes_of(shell)
+        return len(rows) == 3 and all(row.get("peers") == 2 for row in rows.values())
+
+    eventually(all_see_each_other, "they do not find each other")
+
+    def kept(event: LogEvent) -> set[int]:
+        """Of whom that is reported."""
+        return {report.peer for report in reports_of(shell) if report.event is event}
+
+    eventually(lambda: len(kept(LogEvent.ENTER)) >= 2, "nobody reports who has come")
+    os.kill(nodes_of(shell)["n2"]["pid"], signal.SIGKILL)
+    eventually(lambda: kept(LogEvent.EXIT), "nobody reports who has gone")
+    eventually(all_see_each_other, "it does not come back")
