@@ -65,6 +65,7 @@ ZRE_KEYS = {
     "dead_ms": duration_ms_key(20, 3_600_000, 30_000),
     "static": list_key("tcp://ADDRESS:PORT", _endpoint_problem),
     "subnets": list_key("subnets, as 10.1.0.0/16", _subnet_problem),
+    "gossip": boolean_key(False),
     "report": boolean_key(True),
     "log_table": count_key(0, TABLE_MAX, 0),
 }

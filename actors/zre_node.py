@@ -79,6 +79,7 @@ class ZreNode(Actor):
             Version.V1 if settings["greeting"] == "v1" else Version.V2,
             static=tuple(settings["static"]),
             subnets=self._subnets,
+            gossip=settings["gossip"],
             times=Times(
                 settings["beacon_ms"],
                 settings["greet_wait_ms"],

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...native import Arena, Frames
 from ...native.zre import Said
 from ..errors import LocalProtocolError
-from . import codec, values
+from . import codec, gossip, values
 from .beacon import Beacon, decode_beacon, encode_beacon
 from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
 from .election import leader_of
@@ -38,6 +38,7 @@ class NodeSetup(NamedTuple):
     beacons: bool = True  # Whether to send any.
     static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
     subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Where a HELLO may say that it is.
+    gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
     peers_max: int = values.PEERS_MAX
     rate: Rate = RATE  # Of new peers from one address.
     times: Times = TIMES
@@ -259,15 +260,19 @@ class Node:
             self.counters["beacon_refused"] += 1
             return
         # Decisions: connect only to the datagram's own source address.
-        peer = self._peers.add(beacon.uuid, (source, beacon.port), now_ms)
+        self._meet(beacon.uuid, (source, beacon.port), now_ms)
+        if self._beacon_ms is not None:  # Decisions: one at once when a new peer is heard.
+            self._beacon_ms = min(self._beacon_ms, self._beaconed_ms + ANSWER_BEACON_MS)
+
+    def _meet(self, uuid: bytes, place: tuple[str, int], now_ms: int) -> None:
+        """A new peer, which has said nothing to us yet."""
+        peer = self._peers.add(uuid, place, now_ms)
         if peer.own:
             self._greet(peer, self.setup.greeting, now_ms)
         else:
             # Decisions: a greeting in the wrong version upsets old nodes, so they go first.
             peer.greet_ms = now_ms + self.setup.times.greet_wait_ms
             self._check_ms = min(self._check_ms, peer.greet_ms)
-        if self._beacon_ms is not None:  # Decisions: one at once when a new peer is heard.
-            self._beacon_ms = min(self._beacon_ms, self._beaconed_ms + ANSWER_BEACON_MS)
 
     def _has_room(self, now_ms: int, greeting: Hello | None) -> bool:
         """Whether the table takes one more; who greets us may displace one that has not."""
@@ -293,7 +298,7 @@ class Node:
         while position < messages.count and not self._stopped:
             position, said = self._peers.traffic.take(messages, position, now_ms)
             if said:
-                self._on_said(said)
+                self._on_said(said, now_ms)
             if position < messages.count:
                 routing_id, source, *frames = messages.message(position)
                 self.on_message(routing_id, source, frames, now_ms)
@@ -308,15 +313,18 @@ class Node:
             if peer and known and routing_id == codec.routing_id(uuid, known):
                 position, said = self._peers.traffic.take(messages, position, now_ms, peer.slot)
                 if said:
-                    self._on_said(said)
+                    self._on_said(said, now_ms)
             if position < messages.count:
                 self.on_message(routing_id, source, messages.message(position), now_ms)
                 position += 1
 
-    def _on_said(self, said: list[Said]) -> None:
+    def _on_said(self, said: list[Said], now_ms: int) -> None:
         slots, tell, names = self._peers.slots, self._events.append, self._group_names
         for slot, group, content in said:
             if group is None:
+                if self.setup.gossip and self._is_gossip(slots[slot], content):
+                    self._on_gossip(content[0], now_ms)
+                    continue
                 tell(Event(EventKind.WHISPER, slots[slot].info, "", content))
             elif group in names:
                 tell(Event(EventKind.SHOUT, slots[slot].info, names[group], content))
@@ -366,7 +374,10 @@ class Node:
     def _on_command(self, peer: Peer, command: Command, now_ms: int) -> None:
         match command:
             case Whisper(content):
-                self._tell(EventKind.WHISPER, peer, "", content)
+                if self.setup.gossip and self._is_gossip(peer, content):
+                    self._on_gossip(content[0], now_ms)
+                else:
+                    self._tell(EventKind.WHISPER, peer, "", content)
             case Shout(group, content):
                 if group in self.groups:
                     self._tell(EventKind.SHOUT, peer, group, content)
@@ -445,6 +456,8 @@ class Node:
         self._answer(peer, place, now_ms)
         self._on_greeted(peer, hello, was_ready)
         peer.wire.heard_ms = now_ms
+        if self.setup.gossip and not was_ready:
+            self._gossip(peer)
 
     def _peer_of(self, greeting: "_Greeting", now_ms: int) -> Peer | None:
         """The peer that greets: known, one of the static ones, or new; None: refused."""
@@ -520,10 +533,47 @@ class Node:
         setup = self.setup
         groups = tuple(sorted(self.groups))
         headers = setup.headers
+        if setup.gossip:
+            headers = {**headers, gossip.HEADER: gossip.VALUE}
         if version is Version.V1:  # It has no name; and what is too long for it is left out.
             fit = values.STRING_BYTES_MAX - 1
             headers = {k: v for k, v in headers.items() if len(k.encode() + v.encode()) <= fit}
         return Hello(setup.address, setup.port, groups, self._status, setup.name, headers)
+
+    # ---- gossip ----
+
+    def _gossips(self, peer: Peer) -> bool:
+        return peer.info is not None and gossip.HEADER in peer.info.headers
+
+    def _gossip(self, peer: Peer) -> None:
+        """Tells a new peer of all others, and them of it: those that want to hear."""
+        others = [other for other in self._peers if other.ready and other is not peer]
+        if self._gossips(peer) and others:
+            self._say(peer, Whisper([gossip.encode_sightings(map(_sighting, others))]))
+        told = gossip.encode_sightings([_sighting(peer)])
+        for other in others:
+            if self._gossips(other) and other.version_out is not None:
+                self._say(other, Whisper([told]))
+
+    def _is_gossip(self, peer: Peer, content: list[bytes]) -> bool:
+        return len(content) == 1 and content[0].startswith(gossip.MARK) and self._gossips(peer)
+
+    def _on_gossip(self, data: bytes, now_ms: int) -> None:
+        try:
+            sightings = gossip.decode_sightings(data)
+        except Malformed as error:
+            self.counters[f"gossip_{error.reason.value}"] += 1
+            return
+        for uuid, address, port in sightings:
+            if uuid == self.uuid or not uuid[0] or uuid in self._peers.uuids:
+                continue
+            # Nobody makes us connect anywhere but within our subnets.
+            if not self._is_place_of(address, b""):
+                self.counters["gossip_address"] += 1
+            elif not self._has_room(now_ms, None) or not self._limiter.allows(address, now_ms):
+                self.counters["gossip_refused"] += 1
+            else:
+                self._meet(uuid, (address, port), now_ms)
 
     # ---- silence ----
 
@@ -702,6 +752,11 @@ class Node:
             "groups": len(self.groups),
             **self.counters,
         }
+
+
+def _sighting(peer: Peer) -> gossip.Sighting:
+    assert peer.uuid is not None
+    return gossip.Sighting(peer.uuid, peer.address, peer.port)
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:

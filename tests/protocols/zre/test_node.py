@@ -1,14 +1,18 @@
 """Nodes of ZRE among themselves, in virtual time; what must not upset them is in test_bad_input."""
 
+from ipaddress import ip_network
+
 import pytest
 
 from kelek.protocols.errors import LocalProtocolError
+from kelek.protocols.zre import gossip
 from kelek.protocols.zre.node import Node, NodeSetup
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
 from kelek.tests.protocols.zre.zre_world import World
 
 FOREIGN = bytes(range(1, 17))  # No UUID of ours.
+OTHER = b"\x09" * 16
 
 
 def test_two_nodes_find_each_other_at_once() -> None:
@@ -353,3 +357,40 @@ def test_a_header_that_is_set_reaches_all() -> None:
         hosts[0].node.set_header("X" * 256, "", world.now_ms)
     world.run(20_000)
     assert not any(host.seen(EventKind.EXIT) for host in hosts)
+
+
+@pytest.mark.parametrize("greeting", list(Version))
+def test_gossip_makes_a_mesh_where_udp_is_closed(greeting: Version) -> None:
+    """All know one seed; it tells them of each other, and users hear nothing of that."""
+    world = World(20, beacon_loss=1.0)
+    subnets = (ip_network("10.0.0.0/24"),)
+    seed = world.add("seed", gossip=True, subnets=subnets, greeting=greeting)
+    static = (f"tcp://{seed.address}:61000",)
+    hosts = [
+        world.add(f"n{i}", static=static, gossip=True, subnets=subnets, greeting=greeting)
+        for i in range(20)
+    ]
+    mute = world.add("mute", static=static)
+    world.run(5000)
+    assert all(len(host.node.peers) == 21 for host in hosts)
+    assert len(mute.node.peers) == 21, "who does not gossip is told of"
+    assert all(event.kind is EventKind.ENTER for host in hosts for event in host.events)
+    world.run(60_000)
+    assert not any(host.seen(EventKind.EXIT) for host in [seed, *hosts])
+
+
+def test_gossip_leads_nobody_out_of_its_subnets() -> None:
+    world = World(21, beacon_loss=1.0)
+    seed = world.add("seed", gossip=True)
+    static = (f"tcp://{seed.address}:61000",)
+    hosts = [world.add(name, static=static, gossip=True) for name in "ab"]
+    world.run(5000)
+    assert [host.peer_names() for host in hosts] == [{"seed"}, {"seed"}]
+    assert sum(host.node.counters["gossip_address"] for host in hosts) == 2
+    for junk in (b"x", OTHER, OTHER + b"\xfftcp", OTHER + b"\x03abc", OTHER + b"\x00"):
+        seed.node.whisper(hosts[0].node.uuid, [gossip.MARK + junk])
+    world.act(seed)
+    world.run(10)
+    counters = hosts[0].node.counters
+    assert counters["gossip_short"] + counters["gossip_address"] == 6
+    assert hosts[0].seen(EventKind.WHISPER) == []

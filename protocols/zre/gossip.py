@@ -1,0 +1,52 @@
+"""Where UDP is closed: nodes tell each other whom they know. Ours alone, by WHISPERs between nodes
+that both announce it in a header; others never get one.
+
+    content   8 octets     MARK
+              then each    16 octets of UUID, 1 of size, so many of endpoint (tcp://ADDRESS:PORT)
+
+Whom a node connects to on somebody else's word is bounded by its subnets (node.py).
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from . import codec
+from .errors import Malformed
+from .values import UUID_BYTES, Reason
+
+HEADER = "X-KELEK-GOSSIP"
+VALUE = "1"
+MARK = b"\x00KLKG\x01\x00\x00"
+SIGHTINGS_MAX = 1000  # In one message.
+
+
+class Sighting(NamedTuple):
+    """A node that somebody knows."""
+
+    uuid: bytes
+    address: str
+    port: int
+
+
+def encode_sightings(sightings: Iterable[Sighting]) -> bytes:
+    """The first SIGHTINGS_MAX of them."""
+    pieces = [MARK]
+    for uuid, address, port in list(sightings)[:SIGHTINGS_MAX]:
+        endpoint = codec.endpoint_of(address, port).encode()
+        pieces += (uuid, bytes([len(endpoint)]), endpoint)
+    return b"".join(pieces)
+
+
+def decode_sightings(data: bytes) -> list[Sighting]:
+    """Of a content that begins with MARK. Malformed: it is not of that form."""
+    found: list[Sighting] = []
+    at = len(MARK)
+    while at < len(data):
+        end = at + UUID_BYTES + 1
+        size = data[end - 1] if end <= len(data) else 0
+        if not size or end + size > len(data) or len(found) == SIGHTINGS_MAX:
+            raise Malformed(Reason.SHORT, "sightings that are cut, or too many")
+        endpoint = data[end : end + size].decode("ascii", "replace")
+        found.append(Sighting(data[at : end - 1], *codec.parse_endpoint(endpoint)))
+        at = end + size
+    return found

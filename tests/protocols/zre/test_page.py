@@ -1,0 +1,62 @@
+"""docs/protocols/zre.md names the commands, headers and numbers that the code has."""
+
+import re
+from pathlib import Path
+
+from kelek.actors import zre_beacon, zre_reports
+from kelek.native import datagrams
+from kelek.protocols.zre import gossip, log, services, values
+from kelek.protocols.zre.limiter import RATE
+from kelek.protocols.zre.node import UNREADY_PART
+from kelek.protocols.zre.peers import EventKind
+from kelek.protocols.zre.values import TIMES, Kind, Level, LogEvent
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs/protocols/zre.md").read_text(encoding="utf-8")
+FLAT = " ".join(TEXT.split())
+
+
+def test_commands() -> None:
+    rows = dict(re.findall(r"^\| (\d) ([A-Z-]+) \|", TEXT, re.M))
+    assert {int(number): word.replace("-", "_") for number, word in rows.items()} == {
+        kind.value: kind.name for kind in Kind
+    }
+
+
+def test_events() -> None:
+    told = TEXT.split("| what the user is told |", 1)[1].split("\n\n", 1)[0]
+    assert set(re.findall(r"\b[A-Z]{4,}\b", told)) == {kind.value for kind in EventKind}
+
+
+def test_headers() -> None:
+    names = {value for name, value in vars(services).items() if name.isupper()}
+    names -= {services.URLS_SEPARATOR}
+    assert set(re.findall(r"^\| `(X-[A-Z-]+)` \|", TEXT, re.M)) == names | {values.LOG_SERVICE}
+    assert f"`{gossip.HEADER}`" in TEXT
+
+
+def test_reports() -> None:
+    for kind in (Level, LogEvent):
+        assert ", ".join(f"{one.value} {one.name}" for one in kind) in TEXT
+    assert log.FRAME_BYTES_MAX == 18 + 255
+
+
+def test_numbers() -> None:
+    assert f"UDP to port {values.BEACON_PORT}" in TEXT
+    assert f"({values.ANSWER_BEACON_MS} ms apart at least)" in TEXT
+    assert f"{values.MAILBOX_BIND_MIN}-{values.MAILBOX_BIND_MAX}" in TEXT
+    assert f"send buffer holds {values.SEND_HWM} messages" in FLAT
+    assert f"left {TIMES.greet_wait_ms} ms to go first" in FLAT
+    assert f"After {TIMES.evasive_ms // 1000} s without one" in FLAT
+    assert f"after {TIMES.dead_ms // 1000} s it is dead" in FLAT
+    assert f"for {TIMES.silent_ms // 1000} s, asked in vain" in FLAT
+    assert f"dropped after {TIMES.silent_ms // 1000} s" in FLAT
+    assert f"{values.GROUPS_MAX} groups of a peer, {values.HEADERS_MAX} headers" in FLAT
+    assert f"{values.HEADER_BYTES_MAX} octets of one header's value" in FLAT
+    assert f"any number of frames, {values.CONTENT_FRAMES_MAX} at most" in TEXT
+    assert f"beyond {datagrams.PER_S} a second are dropped in C" in FLAT
+    assert f"`zre_beacon` {zre_beacon.RATE.per_s} a second of one address" in FLAT
+    assert f"{RATE.burst} new peers are believed at once, then {RATE.per_s} a second" in FLAT
+    assert f"The table has {values.PEERS_MAX} peers at most" in FLAT
+    assert UNREADY_PART == 4
+    assert f"up to {zre_reports.RECENT_MAX} of the last minute" in FLAT
+    assert zre_reports.RECENT_MS == 60_000
