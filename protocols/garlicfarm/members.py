@@ -195,7 +195,8 @@ class Members:
             change.stage is Stage.COMMIT and self._core.commit_index < change.index
         ):
             return None
-        return min(change.until_ms, change.again_ms) if change.again_ms else change.until_ms
+        says = change.again_ms and change.stage is not Stage.COMMIT
+        return min(change.until_ms, change.again_ms) if says else change.until_ms
 
     def _say(self, change: Change, now_ms: int, send: Send) -> None:
         """What the one that comes or goes is to hear next; again, when it is not answered."""
@@ -307,7 +308,12 @@ class Members:
         peer = peer_of(change.server.id)
         leaving = self._roster.find(change.server.id) is None
         told = [each.commit_sent for each in self._core.followers if leaving and each.peer == peer]
-        return now_ms >= change.until_ms or all(index >= change.index for index in told)
+        if not told:
+            return True
+        if change.again_ms == 0 and told[0] >= change.index:  # It is on its way there.
+            change.again_ms = now_ms
+            change.until_ms = min(change.until_ms, now_ms + 2 * self._setup.heartbeat_ms)
+        return now_ms >= change.until_ms
 
     def _append(self, change: Change, servers: tuple[ClusterServer, ...], now_ms: int) -> None:
         core = self._core

@@ -641,17 +641,22 @@ class FarmPeer:
 
     def _enfranchise(self) -> None:
         """A newcomer votes once it is in a Configuration, and campaigns once that is committed:
-        before, others would not hear it, and its term would outrun theirs."""
+        before, others would not hear it, and its term would outrun theirs. Nor does one campaign
+        that was told to leave: a leader of JRaft would fall, and it may be gone already."""
         core, own = self.core, self.setup.server_id
         is_in = self.roster.find(own) is not None
-        if any(server.id == own for server in self.roster.committed.servers):
+        committed = self.roster.committed
+        if self._silent:
+            self.is_member = False
+        elif committed.log_index and any(server.id == own for server in committed.servers):
             self.is_member = True
         elif not is_in and core.commit_index >= core.log.configurations.last_index > 0:
             self.is_member = False
-        may_vote = (self.is_member or is_in) and not self._silent
+        may_vote = self.is_member or (is_in and not self._silent)
         if core.may_vote is not may_vote:
             core.may_vote = may_vote
-        if not self.is_member and core.role is Role.FOLLOWER:
+        may_campaign = self.is_member and self._leaving is None
+        if not may_campaign and core.role is Role.FOLLOWER:
             early_ms = self._now_ms + self.setup.election_timeout_ms_min - core.deadline_ms
             core.on_busy(max(0, early_ms))
 

@@ -5,10 +5,10 @@ server of another make takes part with the same three faces: accept, on_requests
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from kelek.protocols.garlicfarm import codec
 from kelek.protocols.garlicfarm.entries import configuration_of
@@ -130,6 +130,42 @@ class Disk:
         }
 
 
+class Side(Protocol):
+    """One end of a connection."""
+
+    out: bytearray
+    failure: str
+
+
+class Node(Protocol):
+    """A server, of whatever make."""
+
+    @property
+    def links(self) -> Mapping[int, Side]: ...
+
+    @property
+    def inbound(self) -> Mapping[int, Side]: ...
+
+    @property
+    def deadline_ms(self) -> int: ...
+
+    def accept(self, grant: Grant) -> int: ...
+
+    def on_requests(self, connection: int, data: bytes, now_ms: int) -> None: ...
+
+    def on_closed(self, connection: int) -> None: ...
+
+    def on_connected(self, server_id: int, now_ms: int) -> None: ...
+
+    def on_answers(self, server_id: int, data: bytes, now_ms: int) -> None: ...
+
+    def on_lost(self, server_id: int) -> None: ...
+
+    def wake(self, now_ms: int) -> None: ...
+
+    def write(self) -> None: ...
+
+
 class Client:
     """Whoever sends requests to a server, and reads the answers."""
 
@@ -138,18 +174,18 @@ class Client:
         self.answers: list[Response] = []
         self._stream = codec.ResponseStream()
         self.closed = ""
-        self.connection = world.peers[to].accept(grant)
+        self.connection = world.nodes[to].accept(grant)
         world.readers[to, self.connection] = self._read
 
     def send(self, *requests: Request) -> None:
         self.send_bytes(b"".join(map(codec.encode_request, requests)))
 
     def send_bytes(self, data: bytes) -> None:
-        peer = self.world.peers[self.to]
+        peer = self.world.nodes[self.to]
         self.world.after(1, lambda: self._arrive(peer, data))
 
-    def _arrive(self, peer: FarmPeer, data: bytes) -> None:
-        if self.world.peers.get(self.to) is peer and self.connection in peer.inbound:
+    def _arrive(self, peer: Node, data: bytes) -> None:
+        if self.world.nodes.get(self.to) is peer and self.connection in peer.inbound:
             peer.on_requests(self.connection, data, self.world.now_ms)
 
     def _read(self, data: bytes, failure: str) -> None:
@@ -162,26 +198,42 @@ def client_request(*values: bytes) -> Request:
     return Request(MessageType.CLIENT_REQUEST, entries=entries)
 
 
-class World:
-    """The servers, by id, that run; their disks, which stay."""
+class Wire:
+    """A connection between servers, by its number at the acceptor's."""
 
-    def __init__(self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3)) -> None:
+    def __init__(self, connection: int) -> None:
+        self.connection = connection
+        self.busy_ms: dict[tuple[int, int], int] = {}  # Until when bytes travel each way.
+
+
+class World:
+    """The servers, by id, that run, ours and others; the disks of ours, which stay."""
+
+    def __init__(
+        self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
+    ) -> None:
+        """others: of the members those that are not ours; the test puts them into `others`."""
         self.random = Random(seed)
         self.now_ms = 1000
         self.members = tuple(map(server, members))
         self.disks: dict[int, Disk] = {}
         self.peers: dict[int, FarmPeer] = {}
+        self.others: dict[int, Node] = {}
         self.setups: dict[int, FarmSetup] = {}
         self.readers: dict[tuple[int, int], Callable[[bytes, str], None]] = {}
         self.cut: set[frozenset[int]] = set()  # Pairs that can't reach each other.
         self.leaders: dict[int, int] = {}  # By term.
-        self._links: dict[tuple[int, int], int] = {}  # (from, to) to the connection there.
-        self._busy: dict[tuple[int, int, int], int] = {}  # Until when a connection's bytes travel.
+        self._links: dict[tuple[int, int], Wire] = {}  # By (from, to).
         self._links_tried: set[tuple[int, int]] = set()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         for number in members:
-            self.start(number, self.members)
+            if number not in others:
+                self.start(number, self.members)
+
+    @property
+    def nodes(self) -> dict[int, Node]:
+        return {**self.others, **self.peers}
 
     def after(self, delay_ms: int, event: Callable[[], None]) -> None:
         self._order += 1
@@ -200,14 +252,15 @@ class World:
         self.peers[number] = FarmPeer(self.setups[number], disk.recover(), disk, self.now_ms, dice)
 
     def kill(self, number: int) -> None:
-        del self.peers[number]
+        if self.peers.pop(number, None) is None:
+            del self.others[number]
         for link in [each for each in self._links if number in each]:
             self._break(link)
         self.readers = {key: read for key, read in self.readers.items() if key[0] != number}
 
     def _break(self, link: tuple[int, int]) -> None:
-        connection = self._links.pop(link)
-        near, far = (self.peers.get(number) for number in link)
+        connection = self._links.pop(link).connection
+        near, far = (self.nodes.get(number) for number in link)
         if near is not None:
             near.on_lost(link[1])
         if far is not None:
@@ -227,7 +280,7 @@ class World:
         end_ms = self.now_ms + ms
         self._turn()
         while self.now_ms < end_ms and not done():
-            deadlines = [peer.deadline_ms for peer in self.peers.values()]
+            deadlines = [peer.deadline_ms for peer in self.nodes.values()]
             next_ms = min([*deadlines, end_ms, *(at for at, *_ in self._events[:1])])
             self.now_ms = max(self.now_ms, next_ms)
             while self._events and self._events[0][0] <= self.now_ms:
@@ -237,11 +290,11 @@ class World:
         assert done() or not must, f"not within {ms} ms: {self.status()}"
 
     def _turn(self) -> None:
-        for number, peer in list(self.peers.items()):
+        for number, peer in list(self.nodes.items()):
             peer.wake(self.now_ms)
             self._connect(number, peer)
             for to, link in peer.links.items():
-                self._send_out(number, to, peer, bytes(link.out))
+                self._send_out(number, to, bytes(link.out))
                 link.out.clear()
             peer.write()
             for connection, inbound in list(peer.inbound.items()):
@@ -255,12 +308,12 @@ class World:
         self._check()
 
     def _close(self, number: int, connection: int) -> None:
-        self.peers[number].on_closed(connection)
-        for link, there in list(self._links.items()):
-            if link[1] == number and there == connection:
+        self.nodes[number].on_closed(connection)
+        for link, wire in list(self._links.items()):
+            if link[1] == number and wire.connection == connection:
                 self._break(link)
 
-    def _connect(self, number: int, peer: FarmPeer) -> None:
+    def _connect(self, number: int, peer: Node) -> None:
         for to in set(peer.links) | {b for a, b in self._links if a == number}:
             link = (number, to)
             up = link in self._links
@@ -271,45 +324,39 @@ class World:
                 self._links_tried.add(link)
                 self.after(self._delay(), partial(self._made, link, peer))
 
-    def _made(self, link: tuple[int, int], peer: FarmPeer) -> None:
+    def _made(self, link: tuple[int, int], peer: Node) -> None:
         self._links_tried.discard(link)
         number, to = link
-        far = self.peers.get(to)
-        if self.peers.get(number) is not peer or far is None or frozenset(link) in self.cut:
+        far = self.nodes.get(to)
+        if self.nodes.get(number) is not peer or far is None or frozenset(link) in self.cut:
             return
         if to not in peer.links or link in self._links:
             return
-        connection = self._links[link] = far.accept(Grant(f"server{number}", number, False))
-        self.readers[to, connection] = lambda data, failure: self._send_back(link, connection, data)
+        wire = self._links[link] = Wire(far.accept(Grant(f"server{number}", number, False)))
+        self.readers[to, wire.connection] = lambda data, failure: self._send_back(link, wire, data)
         peer.on_connected(to, self.now_ms)
 
-    def _send_out(self, number: int, to: int, peer: FarmPeer, data: bytes) -> None:
-        connection = self._links.get((number, to))
-        if not data or connection is None:
-            return
-        self._later((number, to), connection, lambda: self._arrive(to, connection, data))
+    def _send_out(self, number: int, to: int, data: bytes) -> None:
+        wire = self._links.get((number, to))
+        if data and wire is not None:
+            self._later(wire, (number, to), partial(self._arrive, wire, (number, to), data))
 
-    def _arrive(self, to: int, connection: int, data: bytes) -> None:
-        if to in self.peers and connection in self.peers[to].inbound:
-            self.peers[to].on_requests(connection, data, self.now_ms)
+    def _arrive(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+        if self._links.get(link) is wire:
+            self.nodes[link[1]].on_requests(wire.connection, data, self.now_ms)
 
-    def _send_back(self, link: tuple[int, int], connection: int, data: bytes) -> None:
-        if data and self._links.get(link) == connection:
-            number, to = link
-            self._later(
-                (to, number),
-                connection,
-                lambda: (
-                    self.peers[number].on_answers(to, data, self.now_ms)
-                    if self._links.get(link) == connection
-                    else None
-                ),
-            )
+    def _send_back(self, link: tuple[int, int], wire: Wire, data: bytes) -> None:
+        if data and self._links.get(link) is wire:
+            self._later(wire, link[::-1], partial(self._answer, wire, link, data))
 
-    def _later(self, way: tuple[int, int], connection: int, event: Callable[[], None]) -> None:
-        """In order on each connection."""
-        at = max(self.now_ms + self._delay(), self._busy.get((*way, connection), 0))
-        self._busy[*way, connection] = at
+    def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+        if self._links.get(link) is wire:
+            self.nodes[link[0]].on_answers(link[1], data, self.now_ms)
+
+    def _later(self, wire: Wire, way: tuple[int, int], event: Callable[[], None]) -> None:
+        """In order on each way of a connection."""
+        at = max(self.now_ms + self._delay(), wire.busy_ms.get(way, 0))
+        wire.busy_ms[way] = at
         self.after(at - self.now_ms, event)
 
     # What must hold.

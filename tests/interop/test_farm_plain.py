@@ -1,0 +1,206 @@
+"""Our servers of a farm beside one that is written from the protocol's description alone."""
+
+from functools import partial
+
+import pytest
+
+from kelek.protocols.garlicfarm import members
+from kelek.protocols.garlicfarm.messages import MessageType
+from kelek.protocols.raft.core import Role
+from kelek.tests.interop.farm_plain import APPLICATION, Plain
+from kelek.tests.protocols.garlicfarm.farm_world import Client, World, client_request, server
+
+PLAIN = 3
+SLOW: dict[str, int] = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
+
+
+def mixed(seed: int = 1, plain_leads: bool = False) -> tuple[World, Plain]:
+    """Two of ours and a plain one, which all know each other from the beginning."""
+    world = World(seed, (1, 2, 3), (PLAIN,))
+    plain = add_plain(world, {each.id: each.endpoint for each in world.members}, PLAIN)
+    if plain_leads:
+        for number in (1, 2):
+            world.kill(number)
+            world.start(number, world.members, **SLOW)
+        world.run_until(lambda: plain.role == "leader" and plain.commit > 0)
+    else:
+        world.elect()
+    return world, plain
+
+
+def add_plain(world: World, servers: dict[int, str], number: int) -> Plain:
+    plain = Plain(number, servers, world.now_ms, world.random.randrange(1000))
+    world.others[number] = plain
+    return plain
+
+
+def values_of(world: World, number: int) -> list[bytes]:
+    """The application's entries that a server of ours has committed."""
+    return [data for kind, data in world.committed(number).values() if kind == 0]
+
+
+def plain_values(plain: Plain) -> list[bytes]:
+    log = plain.log[: plain.commit - plain.start + 1]
+    return [entry.value for entry in log if entry.kind == APPLICATION]
+
+
+def test_it_follows_ours() -> None:
+    world, plain = mixed()
+    told = [b"value %d" % number for number in range(30)]
+    for value in told:
+        assert world.ask(client_request(value)).is_accepted
+    world.run(2000)
+    assert plain_values(plain) == told
+    assert plain.leader == world.leader
+    follower = next(number for number in (1, 2) if number != world.leader)
+    world.kill(follower)
+    assert world.ask(client_request(b"its vote counts")).is_accepted
+    assert world.peers[plain.leader].malformed == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_votes(seed: int) -> None:
+    """Without it nobody of ours would win."""
+    world, plain = mixed(seed)
+    leader = world.leader
+    assert leader is not None
+    world.kill(leader)
+    world.run_until(lambda: world.leader is not None or plain.role == "leader")
+    if world.leader is not None:
+        assert world.ask(client_request(b"on we go")).is_accepted
+
+
+def test_it_leads_ours() -> None:
+    world, plain = mixed(plain_leads=True)
+    client = Client(world, PLAIN)
+    told = [b"value %d" % number for number in range(30)]
+    for value in told:
+        client.send(client_request(value))
+        world.run(50)
+    world.run_until(lambda: plain_values(plain) == told)
+    world.run(3000)
+    assert [answer.is_accepted for answer in client.answers] == [True] * 30
+    for number in (1, 2):
+        assert values_of(world, number) == told
+        assert world.peers[number].core.leader == str(PLAIN)
+        assert world.peers[number].malformed == 0
+    answer = world.ask(client_request(b"x"), 1)
+    assert (answer.destination, answer.is_accepted, answer.next_index) == (PLAIN, False, 0)
+
+
+def test_ours_catch_up_from_it() -> None:
+    """Also when nothing of what they have fits."""
+    world, plain = mixed(plain_leads=True)
+    world.kill(1)
+    client = Client(world, PLAIN)
+    client.send(*[client_request(b"%d" % number) for number in range(40)])
+    world.run_until(lambda: len(plain_values(plain)) == 40)
+    world.start(1)
+    world.run_until(lambda: values_of(world, 1) == plain_values(plain))
+    world.kill(1)
+    del world.disks[1]
+    world.start(1, world.members, **SLOW)
+    world.run_until(lambda: values_of(world, 1) == plain_values(plain))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_it_is_taken_in_by_ours(compacted: bool) -> None:
+    world = World(members=(1, 2))
+    told = [b"value %d" % number for number in range(25)]
+    for value in told:
+        world.ask(client_request(value))
+    world.run(1000)
+    if compacted:
+        for number in (1, 2):
+            world.snapshot(number, bytes(10_000))
+        told = [b"later"]
+        world.ask(client_request(*told))
+    plain = add_plain(world, {}, 4)
+    assert world.ask(members.add_server(server(4))).is_accepted
+    world.run_until(lambda: not plain.joining)
+    world.run_until(lambda: 4 in world.ids(1) and 4 in world.ids(2))
+    assert world.ask(client_request(b"last")).is_accepted
+    world.run_until(lambda: plain_values(plain) == [*told, b"last"])
+    assert (plain.snapshot == bytes(10_000)) is compacted
+    # And leaves again.
+    assert world.ask(members.remove_server(4)).is_accepted
+    world.run_until(lambda: plain.left and world.ids(world.elect()) == [1, 2])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_ours_is_taken_in_by_it(compacted: bool) -> None:
+    world, plain = mixed(plain_leads=True)
+    client = Client(world, PLAIN)
+    client.send(*[client_request(b"%d" % number) for number in range(40)])
+    world.run_until(lambda: len(plain_values(plain)) == 40)
+    world.run(2000)
+    if compacted:
+        plain.compact(bytes(range(250)) * 50)
+        client.send(client_request(b"later"))
+        world.run_until(lambda: plain_values(plain) == [b"later"])
+    world.start(4, (), **SLOW)
+    world.run(500)
+    client.send(members.add_server(server(4)))
+    world.run_until(lambda: 4 in plain.servers and 4 in world.ids(4))
+    world.run_until(lambda: values_of(world, 4) == plain_values(plain))
+    assert world.disks[4].snapshot == plain.snapshot
+    assert world.peers[4].malformed == 0
+    client.send(members.remove_server(4))
+    world.run_until(lambda: 4 not in plain.servers and not world.peers[4].is_member, 100_000)
+    assert world.peers[4].core.role is Role.FOLLOWER
+    kinds = [answer.type for answer in client.answers[-2:]]
+    assert kinds == [MessageType.ADD_SERVER_RESPONSE, MessageType.REMOVE_SERVER_RESPONSE]
+    # Nobody is disturbed by who has left, also when it starts anew.
+    world.kill(4)
+    world.start(4)
+    world.run(60_000)
+    assert plain.role == "leader"
+    client.send(client_request(b"last"))
+    world.run_until(lambda: all(values_of(world, number)[-1:] == [b"last"] for number in (1, 2)))
+
+
+def test_an_empty_follower_of_a_compacted_leader() -> None:
+    """It refuses with next index 2, as 1 would stall a leader of JRaft, and gets a snapshot."""
+    world, plain = mixed(plain_leads=True)
+    world.kill(1)
+    client = Client(world, PLAIN)
+    client.send(*[client_request(b"%d" % number) for number in range(10)])
+    world.run_until(lambda: len(plain_values(plain)) == 10)
+    plain.compact(b"a snapshot")
+    del world.disks[1]
+    world.start(1, world.members)
+    world.run_until(lambda: world.disks[1].snapshot == b"a snapshot")
+    client.send(client_request(b"more"))
+    world.run_until(lambda: values_of(world, 1) == [b"more"])
+
+
+def has_answer(client: Client) -> bool:
+    return bool(client.answers or client.closed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_leads_nothing_is_lost(seed: int) -> None:
+    """Connections end and servers of ours are killed; elections go as they go."""
+    world, plain = mixed(seed)
+    told: list[bytes] = []
+    for number in range(12):
+        value = b"value %d" % number
+        world.run_until(lambda: world.leader is not None or plain.role == "leader")
+        if world.leader is not None and plain.role != "leader":
+            # What the plain one accepts may be lost: it says so before the commit.
+            client = Client(world, world.leader)
+            client.send(client_request(value))
+            world.run_until(partial(has_answer, client), 5000, must=False)
+            told += [value for answer in client.answers if answer.is_accepted]
+        world.break_links()
+        world.run(world.random.randint(0, 2000))
+        if number % 4 == 1:
+            victim = world.random.choice((1, 2))
+            world.kill(victim)
+            world.run(world.random.randint(0, 6000))
+            world.start(victim, world.members)
+    world.run(20_000)
+    world.check_same()
+    assert told
+    for found in (values_of(world, 1), values_of(world, 2), plain_values(plain)):
+        assert [value for value in dict.fromkeys(found) if value in told] == told
