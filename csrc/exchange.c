@@ -111,6 +111,26 @@ void klk_service_settle(struct klk_exchange *exchange, struct service *service) 
     free(service);
 }
 
+int klk_service_is_kept(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size) {
+    if (!exchange->kept.count) return 0;
+    uint64_t hash = klk_exchange_hash(exchange, 4, name, size);
+    for (struct node *node = table_first(&exchange->kept, hash); node; node = node->next)
+        if (node->hash == hash && name_is(&KLK_OF(node, struct kept, node)->name, name, size))
+            return 1;
+    return 0;
+}
+
+int klk_exchange_keep(struct klk_exchange *exchange, const uint8_t *service, uint32_t size) {
+    if (!size || size > KLK_EXCHANGE_NAME_MAX) return KLK_EINVAL;
+    if (klk_service_is_kept(exchange, service, size)) return KLK_OK;
+    struct kept *kept = calloc(1, sizeof *kept);
+    if (!kept) return KLK_ESPACE;
+    name_set(&kept->name, service, size);
+    kept->node.hash = klk_exchange_hash(exchange, 4, service, size);
+    table_add(&exchange->kept, &kept->node);
+    return KLK_OK;
+}
+
 /* There may be something to dispatch now. */
 static void service_wake(struct klk_exchange *exchange, struct service *service) {
     if (klk_link_is_alone(&service->dirty)) klk_link_before(&service->dirty, &exchange->dirty);
@@ -478,7 +498,8 @@ struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
     klk_link_alone(&exchange->waiting);
     klk_link_alone(&exchange->heard);
     if (!table_open(&exchange->services) || !table_open(&exchange->clients) ||
-        !table_open(&exchange->requests) || !table_open(&exchange->workers)) {
+        !table_open(&exchange->requests) || !table_open(&exchange->workers) ||
+        !table_open(&exchange->kept)) {
         klk_exchange_close(exchange);
         return NULL;
     }
@@ -511,6 +532,7 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     nodes_free(&exchange->workers);
     nodes_free(&exchange->clients);
     nodes_free(&exchange->services);
+    nodes_free(&exchange->kept);
     free(exchange);
 }
 

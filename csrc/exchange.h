@@ -31,7 +31,8 @@ enum klk_exchange_stop {
     KLK_STOP_INTERNAL,    /* a request for the broker's own: mmi., titanic., klk. */
     KLK_STOP_STRANGER,    /* a valid command of a peer that is no worker */
     KLK_STOP_COMMAND,     /* READY or DISCONNECT of a worker */
-    KLK_STOP_UNEXPECTED   /* an answer to nothing that it was asked */
+    KLK_STOP_UNEXPECTED,  /* an answer to nothing that it was asked */
+    KLK_STOP_KEPT         /* a request for a service whose requests its caller keeps */
 };
 
 struct klk_exchange_setup {
@@ -86,6 +87,10 @@ void klk_exchange_close(struct klk_exchange *exchange);
  * Returns KLK_OK or KLK_EINVAL. */
 int klk_exchange_refusal(struct klk_exchange *exchange, int refusal, const uint8_t *data,
                          uint32_t size);
+
+/* Requests for this service are left to the caller from now on. Returns KLK_OK, KLK_EINVAL or
+ * KLK_ESPACE. */
+int klk_exchange_keep(struct klk_exchange *exchange, const uint8_t *service, uint32_t size);
 
 /* KLK_EXCHANGE_COUNTERS numbers that only grow. */
 const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange);

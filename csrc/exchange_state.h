@@ -43,6 +43,12 @@ struct service {
     struct name name;
 };
 
+/* A service whose requests are the caller's. */
+struct kept {
+    struct node node;
+    struct name name;
+};
+
 struct client {
     struct node node;
     struct link lines;
@@ -113,6 +119,7 @@ struct klk_exchange {
     struct table clients;
     struct table requests;
     struct table workers;
+    struct table kept;
     struct link dirty;
     struct link waiting;
     struct link heard;
@@ -162,6 +169,8 @@ uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, c
 
 struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
                                  uint32_t size);
+/* Whether requests for it are the caller's. */
+int klk_service_is_kept(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
 /* Finds or makes it; NULL: no memory, or too many. */
 struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
 /* A service without workers and requests is nothing that need be kept. */

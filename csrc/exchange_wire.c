@@ -211,6 +211,8 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
     if (begins(asking->service, "mmi.") || begins(asking->service, "titanic.") ||
         begins(asking->service, "klk."))
         return KLK_STOP_INTERNAL;
+    if (klk_service_is_kept(exchange, asking->service.data, asking->service.size))
+        return KLK_STOP_KEPT;
     return KLK_OK;
 }
 

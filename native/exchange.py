@@ -36,6 +36,7 @@ class Stop(IntEnum):
     STRANGER = lib.KLK_STOP_STRANGER
     COMMAND = lib.KLK_STOP_COMMAND
     UNEXPECTED = lib.KLK_STOP_UNEXPECTED
+    KEPT = lib.KLK_STOP_KEPT
 
 
 class ExchangeSetup(NamedTuple):
@@ -53,6 +54,7 @@ class ExchangeSetup(NamedTuple):
     bytes_max: int = 1 << 30  # Of all requests that are held.
     service_bytes_max: int = 1 << 28  # Of those that wait for one service.
     collected_bytes_max: int = 1 << 24  # Of PARTIALs for one request of an RFC 7 client.
+    kept: tuple[bytes, ...] = ()  # Services whose requests are left to the caller: Stop.KEPT.
 
 
 class WorkerInfo(NamedTuple):
@@ -118,6 +120,8 @@ class Exchange:
         weakref.finalize(self, lib.klk_exchange_close, self._exchange)
         for number, refusal in enumerate(setup.refusals):
             self._check(lib.klk_exchange_refusal(self._exchange, number, refusal, len(refusal)))
+        for service in setup.kept:
+            self._check(lib.klk_exchange_keep(self._exchange, service, len(service)))
         self._position = ffi.new("uint32_t *")
         self._stop = ffi.new("int32_t *")
 

@@ -116,6 +116,7 @@ class Twin:
                 deadline_ms = now_ms + left_ms if left_ms < 2**63 - now_ms - 1 else None
         wanted(bool(frames))
         wanted(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
+        wanted(service not in setup.kept, Stop.KEPT)
         return Asked(framing, client, service, request_id, deadline_ms, frames)
 
     def _take_request(self, asked: Asked, now_ms: int) -> None:

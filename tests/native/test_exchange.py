@@ -16,10 +16,10 @@ from kelek.tests.native.exchange_twin import (
     Twin,
 )
 
-SETUP = ExchangeSetup(
-    b"KLKC01", b"KLKW01", b"KLKD01", (b"client", b"queue", b"expired"), 3, request_ttl_ms=500
-)
-SERVICES = (b"echo", b"a service", b"mmi.service", b"sum")
+REFUSALS = (b"client", b"queue", b"expired")
+KEPT = (b"kept", b"kept, too")
+SETUP = ExchangeSetup(b"KLKC01", b"KLKW01", b"KLKD01", REFUSALS, 3, request_ttl_ms=500, kept=KEPT)
+SERVICES = (b"echo", b"a service", b"mmi.service", b"sum", b"kept")
 JUNK = (
     b"",
     b"\1",
@@ -163,7 +163,7 @@ class History:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_history_is_its_twins(seed: int) -> None:
     history = History(seed)
-    for _ in range(400):
+    for _ in range(500):
         history.step()
         history.check()
     assert history.twin.counters["finals"] > 10
