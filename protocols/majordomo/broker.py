@@ -5,6 +5,7 @@ of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 t
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgpack
@@ -25,15 +26,32 @@ from .codec import (
     Failure,
     Final,
     Ready,
+    Request,
     decode_client_request,
     decode_worker_command,
     encode_failure,
     encode_order,
     encode_reply,
 )
+from .durable import Durable, DurableSetup
+from .ledger import LedgerSetup
 from .values import Framing, Headers
 
+_U32_MAX = (1 << 32) - 1
+_U64_MAX = (1 << 64) - 1
 SILENCED_MAX = 65_536  # Routing ids that are not heard any more; the oldest are forgotten.
+
+
+class DurableOptions(NamedTuple):
+    """What a broker is told of its durable services."""
+
+    node: str  # No other broker has the name.
+    token: bytes  # Of 8 octets, of this process alone.
+    reply_ttls_ms: dict[bytes, int]  # The durable services, and how long their answers are kept.
+    unix_offset_ms: int  # Unix time is the monotonic one and this.
+    request_ttl_ms: int = 86_400_000  # So long a request waits for a worker.
+    bytes_max: int = 512 << 20  # Of all that is kept.
+    lease_ms: int = 3000
 
 
 class BrokerSetup(NamedTuple):
@@ -48,6 +66,7 @@ class BrokerSetup(NamedTuple):
     bytes_max: int = 1 << 30  # Of all requests.
     workers_max: int = 65_536
     services_max: int = 65_536
+    durable: DurableOptions | None = None  # None: no service is.
 
 
 class Broker:
@@ -61,27 +80,28 @@ class Broker:
     def __init__(self, setup: BrokerSetup, now_ms: int) -> None:
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self._exchange = Exchange(
-            ExchangeSetup(
-                setup.headers.client,
-                setup.headers.worker,
-                setup.headers.deadline,
-                (
-                    _refusal(values.BUSY, "this client has too many requests in work"),
-                    _refusal(values.BUSY, "too many requests wait for this service"),
-                    _refusal(values.EXPIRED, "no worker took the request in time"),
-                ),
-                setup.inflight_max,
-                setup.services_max,
-                setup.request_ttl_ms,
-                setup.bytes_max,
-                setup.service_bytes_max,
-            )
-        )
-        self._workers = 0
+        self._kept = frozenset(setup.durable.reply_ttls_ms if setup.durable else ())
+        self._exchange = Exchange(_exchange_setup(setup, tuple(self._kept)))
+        self.durable: Durable | None = None
+        if setup.durable is not None:
+            self.durable = Durable(_durable_setup(setup, setup.durable), now_ms)
+            self._join()
+        self._workers: set[bytes] = set()
         self._mdp_workers: set[bytes] = set()  # To them we send HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
         self._beat_ms = now_ms + setup.interval_ms
+
+    def _join(self) -> None:
+        """What is for workers goes one way, whoever says it."""
+        assert self.durable is not None
+        self.durable.exchange.workers = self._exchange.workers
+
+    @property
+    def _exchanges(self) -> tuple[Exchange, ...]:
+        """That of plain services, and that of durable ones."""
+        if self.durable is None:
+            return (self._exchange,)
+        return self._exchange, self.durable.exchange
 
     @property
     def clients(self) -> Frames:
@@ -111,10 +131,21 @@ class Broker:
     def on_answers(self, arena: Arena, now_ms: int, position: int = 0) -> None:
         """Messages of workers from one on: [routing id][frames ..]."""
         while position < arena.count:
-            position, stop = self._exchange.take_answers(arena, position, now_ms)
+            position, stop = self._take_answers(arena, position, now_ms)
             if stop is not None:
                 self._on_command(arena.message(position), stop, now_ms)
                 position += 1
+
+    def _take_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
+        """Each exchange takes what comes of its own workers, in runs."""
+        while True:
+            position, stop = self._exchange.take_answers(arena, position, now_ms)
+            if stop is not Stop.STRANGER or self.durable is None:
+                return position, stop
+            first = position
+            position, stop = self.durable.exchange.take_answers(arena, position, now_ms)
+            if stop is not Stop.STRANGER or position == first:
+                return position, stop
 
     def on_messages(self, arena: Arena, now_ms: int) -> None:
         """Messages of clients and workers at one endpoint: their headers tell them apart."""
@@ -123,7 +154,7 @@ class Broker:
             position, stop = self._exchange.take_requests(arena, position, now_ms)
             if stop is Stop.INVALID:
                 first = position
-                position, stop = self._exchange.take_answers(arena, position, now_ms)
+                position, stop = self._take_answers(arena, position, now_ms)
                 if stop is None or (stop is Stop.INVALID and position > first):
                     continue  # The end, or perhaps a client's again.
                 self._on_command(arena.message(position), stop, now_ms)
@@ -148,30 +179,75 @@ class Broker:
     def _on_own_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
         routing_id, *frames = message
         try:
-            if stop is not Stop.INTERNAL:
+            if stop not in (Stop.INTERNAL, Stop.KEPT):
                 raise RemoteProtocolError("no request of any framing")
             framing, request = decode_client_request(frames, self.setup.headers)
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
             return
-        body = self._own_answer(request.service, request.body, now_ms)
+        if stop is Stop.KEPT:
+            assert self.durable is not None
+            self.durable.ask(routing_id, framing, request, now_ms)
+            return
+        if self.durable is not None and request.service.startswith(values.TITANIC):
+            body = self._titanic(routing_id, framing, request, now_ms)
+            if not body:
+                return  # It is answered when it is written.
+        else:
+            body = self._own_answer(request.service, request.body, now_ms)
         final = Final(request.service, request.request_id, body)
         self.clients.add([routing_id, *encode_reply(final, framing, self.setup.headers)])
         self.counters["own_requests"] += 1
 
+    def _titanic(
+        self, routing_id: bytes, framing: Framing, request: Request, now_ms: int
+    ) -> list[bytes]:
+        """RFC 9: requests that outlive their clients. Nothing: the answer comes later."""
+        assert self.durable is not None
+        if request.service == values.TITANIC_REPLY:
+            return self.durable.titanic_reply(request.body[0])
+        if request.service == values.TITANIC_CLOSE:
+            self.durable.ask(routing_id, framing, request, now_ms)
+            return []
+        if request.service != values.TITANIC_REQUEST:
+            return [values.MMI_NOT_IMPLEMENTED]
+        if len(request.body) < 2 or not values.is_service(request.body[0]):
+            return [values.TITANIC_UNKNOWN]
+        if request.body[0] not in self._kept:
+            return [values.TITANIC_NOT_DURABLE]
+        self.durable.ask(routing_id, framing, request, now_ms)
+        return []
+
     def _own_answer(self, service: bytes, body: list[bytes], now_ms: int) -> list[bytes]:
         """RFC 8: mmi.service says whether a service has a worker. Ours: lists, a row a frame."""
         if service == values.MMI_SERVICE:
-            found = self._exchange.service(body[0])
-            return [values.MMI_FOUND if found and found.workers else values.MMI_NOT_FOUND]
+            found = (exchange.service(body[0]) for exchange in self._exchanges)
+            is_there = any(info and info.workers for info in found)
+            return [values.MMI_FOUND if is_there else values.MMI_NOT_FOUND]
         if service == values.OWN_SERVICES:
-            rows = [_service_row(info, now_ms) for info in self._exchange.services()]
+            rows = list(self._service_rows(now_ms))
         elif service == values.OWN_WORKERS:
-            rows = [_worker_row(info, now_ms) for info in self._exchange.worker_infos()]
+            rows = [_worker_row(info, now_ms) for info in self._worker_infos()]
         else:
             return [values.MMI_NOT_IMPLEMENTED]
         behind = sorted((key, row) for key, row in rows if key > body[0])
         return [msgpack.packb(row) for _, row in behind[: values.OWN_ROWS_MAX]] or [b""]
+
+    def _service_rows(self, now_ms: int) -> Iterator[tuple[bytes, dict[str, object]]]:
+        for info in self._exchange.services():
+            yield _service_row(info, now_ms)
+        if self.durable is None:
+            return
+        kept = self.durable.ledger.waiting()
+        infos = {info.name: info for info in self.durable.exchange.services()}
+        for name in infos.keys() | kept.keys() | self._kept:
+            info = infos.get(name, ServiceInfo(name, 0, 0, 0, 0, 0, None))
+            _, row = _service_row(info, now_ms)
+            open_, done = kept.get(name, (0, 0))
+            yield name, {**row, "durable": open_, "durable_answers": done}
+
+    def _worker_infos(self) -> list[WorkerInfo]:
+        return [info for exchange in self._exchanges for info in exchange.worker_infos()]
 
     # ---- what a worker's message means that is no answer ----
 
@@ -203,22 +279,23 @@ class Broker:
         """False: it may not be a worker."""
         if ready.service.startswith(values.RESERVED):
             return False
-        if self._workers >= self.setup.workers_max:
+        if len(self._workers) >= self.setup.workers_max:
             self.counters["workers_over"] += 1
             return False
         worker = NewWorker(routing_id, ready.service, framing, ready.window, ready.deadlines)
-        if not self._exchange.add_worker(worker, now_ms):  # It is one already, or no room.
-            return False
-        self._workers += 1
+        exchange = self._exchanges[ready.service in self._kept]
+        if routing_id in self._workers or not exchange.add_worker(worker, now_ms):
+            return False  # It is one already, or finds no room.
+        self._workers.add(routing_id)
         if framing is not Framing.TEXT:
             self._mdp_workers.add(routing_id)
         return True
 
     def _end(self, routing_id: bytes, now_ms: int) -> bool:
         """Takes a worker out; its requests go to others, oldest first. False: it is none."""
-        if self._exchange.end_worker(routing_id, now_ms) is None:
+        if all(exchange.end_worker(routing_id, now_ms) is None for exchange in self._exchanges):
             return False
-        self._workers -= 1
+        self._workers.discard(routing_id)
         self._mdp_workers.discard(routing_id)
         return True
 
@@ -243,27 +320,45 @@ class Broker:
         if due_ms is not None and now_ms >= due_ms:
             self._on_time(now_ms)
         self._exchange.dispatch(now_ms)
+        if self.durable is not None:
+            self._step_durable(self.durable, now_ms)
+
+    def _step_durable(self, durable: Durable, now_ms: int) -> None:
+        durable.ready(now_ms)
+        if durable.is_lost:
+            # What they do is another broker's to give out; their answers would come to nothing.
+            for info in durable.exchange.worker_infos():
+                self._disconnect(info.routing_id, Framing(info.framing), now_ms)
+            durable.begin_anew()
+            self._join()
+        for reply in durable.ledger.replies:
+            self.clients.add(reply)
+        durable.ledger.replies.clear()
 
     def _on_time(self, now_ms: int) -> None:
-        while (routing_id := self._exchange.silent(now_ms - self._expiry_ms)) is not None:
-            self._end(routing_id, now_ms)
-            self.counters["workers_expired"] += 1
-        self._exchange.expire(now_ms)
+        for exchange in self._exchanges:
+            while (routing_id := exchange.silent(now_ms - self._expiry_ms)) is not None:
+                self._end(routing_id, now_ms)
+                self.counters["workers_expired"] += 1
+            exchange.expire(now_ms)
         if self._mdp_workers and now_ms >= self._beat_ms:
-            self._exchange.beat(now_ms - self.setup.interval_ms, now_ms)
+            for exchange in self._exchanges:
+                exchange.beat(now_ms - self.setup.interval_ms, now_ms)
             self._beat_ms = now_ms + self.setup.interval_ms
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest; None: when something arrives."""
-        exchange = self._exchange
         due_ms = self._beat_ms if self._mdp_workers else None
-        heard_ms, expires_ms = exchange.heard_ms, exchange.expires_ms
-        if heard_ms is not None and (due_ms is None or heard_ms + self._expiry_ms < due_ms):
-            due_ms = heard_ms + self._expiry_ms + 1
-        if expires_ms is not None and (due_ms is None or expires_ms < due_ms):
-            due_ms = expires_ms
-        return due_ms
+        for exchange in self._exchanges:
+            heard_ms, expires_ms = exchange.heard_ms, exchange.expires_ms
+            if heard_ms is not None and (due_ms is None or heard_ms + self._expiry_ms < due_ms):
+                due_ms = heard_ms + self._expiry_ms + 1
+            if expires_ms is not None and (due_ms is None or expires_ms < due_ms):
+                due_ms = expires_ms
+        if self.durable is None or (durable_ms := self.durable.deadline_ms) is None:
+            return due_ms
+        return durable_ms if due_ms is None else min(due_ms, durable_ms)
 
     @property
     def _expiry_ms(self) -> int:
@@ -273,19 +368,60 @@ class Broker:
 
     def disconnect_all(self, now_ms: int) -> None:
         """The broker ends: its workers shall look for another one at once."""
-        for info in self._exchange.worker_infos():
+        if self.durable is not None:
+            self.durable.end(now_ms)
+        for info in self._worker_infos():
             self._disconnect(info.routing_id, Framing(info.framing), now_ms)
 
     def status(self) -> dict[str, int]:
         """Numbers for `supervisor status`."""
         requests, size = self._exchange.held
         return {
-            "workers": self._workers,
+            "workers": len(self._workers),
             "held": requests,
             "held_bytes": size,
             **self._exchange.counters,
             **self.counters,
+            **(self.durable.status() if self.durable else {}),
         }
+
+
+def _exchange_setup(setup: BrokerSetup, kept: tuple[bytes, ...]) -> ExchangeSetup:
+    headers = setup.headers
+    return ExchangeSetup(
+        headers.client,
+        headers.worker,
+        headers.deadline,
+        (
+            _refusal(values.BUSY, "this client has too many requests in work"),
+            _refusal(values.BUSY, "too many requests wait for this service"),
+            _refusal(values.EXPIRED, "no worker took the request in time"),
+        ),
+        setup.inflight_max,
+        setup.services_max,
+        setup.request_ttl_ms,
+        setup.bytes_max,
+        setup.service_bytes_max,
+        kept=kept,
+    )
+
+
+def _durable_setup(setup: BrokerSetup, options: DurableOptions) -> DurableSetup:
+    """The ledger has the limits; what it hands to its exchange finds room there."""
+    exchange = _exchange_setup(setup, ())._replace(
+        inflight_max=_U32_MAX,
+        request_ttl_ms=options.request_ttl_ms,
+        bytes_max=_U64_MAX,
+        service_bytes_max=_U64_MAX,
+    )
+    ledger = LedgerSetup(
+        options.token,
+        options.reply_ttls_ms,
+        bytes_max=options.bytes_max,
+        inflight_max=setup.inflight_max,
+        headers=setup.headers,
+    )
+    return DurableSetup(options.node, ledger, exchange, options.unix_offset_ms, options.lease_ms)
 
 
 def _refusal(code: int, message: str) -> bytes:

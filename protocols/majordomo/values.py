@@ -77,6 +77,14 @@ REQUEST_TTL_MS = 60_000
 MMI = b"mmi."
 MMI_SERVICE = b"mmi.service"
 TITANIC = b"titanic."
+TITANIC_REQUEST = b"titanic.request"
+TITANIC_REPLY = b"titanic.reply"
+TITANIC_CLOSE = b"titanic.close"
+TITANIC_OK = b"200"
+TITANIC_PENDING = b"300"
+TITANIC_UNKNOWN = b"400"
+TITANIC_FAILED = b"500"
+TITANIC_NOT_DURABLE = b"501"
 OWN = b"klk."  # Ours: what the broker has to say of itself.
 OWN_SERVICES = b"klk.services"
 OWN_WORKERS = b"klk.workers"
@@ -93,6 +101,7 @@ ERROR_BYTES_MAX = 4096  # Of the second one.
 ERROR_TEXT_BYTES_MAX = 1024
 # Its codes.
 BUSY = 429  # This client has too many requests in work, or the service has too many queued.
+TOO_LARGE = 413  # Of a durable request, or its answers: more than is kept.
 FAILED = 500  # The worker's program did: our workers say so.
 EXPIRED = 504  # No worker took it, or finished it, in time.
 

@@ -1,0 +1,669 @@
+"""Requests of durable services and their answers, as the store has them: who asked what, what is
+written, what is answered. It reaches no store and knows no worker: durable.py does.
+
+Everything is kept in segments, one key of the store each, so that a batch of any size is one write:
+`r` segments hold requests, `f` segments how they ended. A request is known by (identity, id) from
+its request segment on until the segment with its end is deleted.
+"""
+
+import hashlib
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgpack
+
+from . import values
+from .codec import Failure, Final, Partial, Request, encode_failure, encode_reply
+from .values import Framing, Headers
+
+VERSION = 1
+REQUESTS = b"r"
+ENDS = b"f"
+STAMP_BYTES = 8  # Unix time in ms, big-endian: keys are in the order of time.
+TOKEN_BYTES = 8
+NUMBER_BYTES = 4
+KEY_BYTES = 1 + STAMP_BYTES + TOKEN_BYTES + NUMBER_BYTES
+SEGMENT_BYTES = 128 << 10  # Of frames, and the record that reaches beyond it.
+SEGMENT_RECORDS = 2048
+RECORD_BYTES_MAX = 16 << 20  # Of a request, or of all its answers.
+RECORD_FRAMES_MAX = 4096
+OVERHEAD_BYTES = 512  # That a record takes here besides its frames.
+NOBODY = b"\0"  # What identities begin with that no client has set itself.
+TITANIC_CLIENT = b"\0titanic"  # Requests that came by titanic.request are nobody's.
+CLOSE = b"titanic.close"
+
+FULL = Failure(values.BUSY, "the store of durable requests is full")
+OVER = Failure(values.BUSY, "this client has too many requests in work")
+LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
+
+Name = tuple[bytes, bytes]  # Identity, and request id.
+Pair = tuple[bytes, bytes]
+Message = list[bytes]
+
+# Where a record is on its way.
+WRITING, QUEUED, WORKING, ENDING, DONE = range(5)
+
+
+class LedgerSetup(NamedTuple):
+    """How much is kept, and for how long."""
+
+    token: bytes  # TOKEN_BYTES, of this process alone.
+    reply_ttls_ms: dict[bytes, int]  # By service: answers are kept so long.
+    reply_ttl_ms: int = 60_000  # Of services that are not named there.
+    bytes_max: int = 512 << 20  # Of all that is kept, each record with what it costs.
+    inflight_max: int = 4096  # Requests of one client that have not ended.
+    headers: Headers = values.HEADERS
+
+
+class Record:
+    """One request, from when it is taken in until its end is forgotten."""
+
+    __slots__ = (
+        "answers", "asker", "body", "due_ms", "end", "framing", "here", "home", "is_over", "name",
+        "service", "size", "state",
+    )  # fmt: skip
+
+    def __init__(self, name: Name, service: bytes, framing: int) -> None:
+        self.name = name
+        self.service = service
+        self.framing = framing
+        self.body: Message = []
+        self.due_ms = 0  # Unix time of its client's deadline; 0: none.
+        self.answers: list[tuple[bool, Message]] = []  # Whether it is the last one, and its body.
+        self.size = 0
+        self.state = WRITING
+        self.is_over = False  # Its answers are more than is kept.
+        self.here = False  # Its client asks this broker.
+        self.asker: Name | None = None  # Who sent titanic.request.
+        self.home: Segment | None = None  # While that is in the store.
+        self.end: Segment | None = None
+
+
+class Segment:
+    """What one key of the store holds."""
+
+    __slots__ = ("deleting", "is_written", "key", "open", "records", "size")
+
+    def __init__(self, key: bytes, records: list[Record], size: int) -> None:
+        self.key = key
+        self.records = records
+        self.size = size
+        self.open = 0  # Of requests: those that have not ended.
+        self.is_written = False
+        self.deleting = False
+
+    @property
+    def stamp_ms(self) -> int:
+        return int.from_bytes(self.key[1 : 1 + STAMP_BYTES], "big")
+
+
+class Ledger:
+    """What is for clients is put into `replies`: messages with the routing id first."""
+
+    def __init__(self, setup: LedgerSetup) -> None:
+        assert len(setup.token) == TOKEN_BYTES
+        self.setup = setup
+        self.counters: Counter[str] = Counter()
+        self.replies: list[Message] = []
+        self.size = 0  # Of all that is kept.
+        self._known: dict[Name, Record] = {}
+        self._closed: Counter[bytes] = Counter()
+        self._segments: dict[bytes, Segment] = {}
+        self._inflight: Counter[bytes] = Counter()
+        self._asked: list[Record] = []  # To be written.
+        self._ended: list[Record] = []
+        self._queued: deque[Record] = deque()
+        self._dead: dict[bytes, Segment] = {}  # All that is in them has ended.
+        self._due: list[tuple[int, bytes]] = []  # A heap: when segments of ends may go.
+        self._refused: set[bytes] = set()  # Ends that were written to no avail, as far as we know.
+        self._numbers = 0
+
+    # ---- what clients want ----
+
+    def identity(self, routing_id: bytes) -> bytes:
+        """By which a client is known again. A routing id that the ROUTER has made, or that looks
+        so, means nothing to another broker, nor to this one's next process."""
+        if routing_id.startswith(NOBODY):
+            return NOBODY + self.setup.token + routing_id
+        return routing_id
+
+    def ask(self, routing_id: bytes, framing: Framing, request: Request, unix_ms: int) -> None:
+        """A client's request for a durable service."""
+        identity, request_id = self.identity(routing_id), request.request_id
+        if framing is not Framing.TEXT:
+            request_id = self.setup.token + self._next_number()
+        name = identity, request_id
+        known = self._known.get(name)
+        if known is not None:
+            self._repeat(known)
+            return
+        record = Record(name, request.service, framing)
+        record.here = True
+        record.body = request.body
+        if request.remaining_ms is not None and request.remaining_ms < 1 << 48:
+            record.due_ms = unix_ms + request.remaining_ms
+        self._add_asked(record, identity)
+
+    def ask_titanic(self, routing_id: bytes, framing: Framing, request: Request) -> None:
+        """titanic.request (RFC 9): the body is a service and its request's body. It is answered
+        with 200 and the uuid when it is written. Every broker makes the same uuid of a repeat."""
+        asker = self.identity(routing_id), request.request_id
+        if framing is not Framing.TEXT:
+            asker = asker[0], self.setup.token + self._next_number()
+        made_of = len(asker[0]).to_bytes(2, "big") + b"".join(asker)
+        uuid = hashlib.blake2b(made_of, digest_size=16).hexdigest().encode()
+        known = self._known.get((TITANIC_CLIENT, uuid))
+        if known is not None:
+            self.counters["repeated"] += 1
+            if known.state != WRITING:
+                self._tell_uuid(known)
+            return
+        record = Record((TITANIC_CLIENT, uuid), request.body[0], framing)
+        record.body = request.body[1:]
+        record.asker = asker
+        self._add_asked(record, asker[0])
+
+    def titanic_reply(self, uuid: bytes) -> Message:
+        """What titanic.reply is answered with (RFC 9)."""
+        record = self._known.get((TITANIC_CLIENT, uuid))
+        if record is None or self._closed[uuid]:
+            return [values.TITANIC_UNKNOWN]
+        if record.state != DONE:
+            return [values.TITANIC_PENDING]
+        return [values.TITANIC_OK, *(frame for _, body in record.answers for frame in body)]
+
+    def _add_asked(self, record: Record, identity: bytes) -> None:
+        record.size = OVERHEAD_BYTES + sum(map(len, record.body))
+        refusal = None
+        if record.size > RECORD_BYTES_MAX or len(record.body) > RECORD_FRAMES_MAX:
+            refusal = LARGE
+        elif self.size + record.size > self.setup.bytes_max:
+            refusal = FULL
+        elif self._inflight[identity] >= self.setup.inflight_max:
+            refusal = OVER
+        if refusal is not None:
+            self.counters["refused"] += 1
+            self.refuse(record, refusal)
+            return
+        self._know(record)
+        self._asked.append(record)
+        self.counters["requests"] += 1
+
+    def refuse(self, record: Record, failure: Failure) -> None:
+        """MDP has no word for it; titanic.request has one of its own."""
+        if record.asker is not None:
+            self._tell_titanic(record, [values.TITANIC_FAILED])
+        elif record.framing == Framing.TEXT:
+            reply = Final(record.service, record.name[1], encode_failure(failure))
+            self._reply(record, record.name, reply)
+
+    def _know(self, record: Record) -> None:
+        self._known[record.name] = record
+        self.size += record.size
+        if record.state != DONE:
+            self._inflight[self._client_of(record)] += 1
+        if record.service == CLOSE and record.body:
+            self._closed[record.body[0]] += 1
+
+    @staticmethod
+    def _client_of(record: Record) -> bytes:
+        return record.name[0] if record.asker is None else record.asker[0]
+
+    def _forget(self, record: Record) -> None:
+        if self._known.get(record.name) is not record:
+            return
+        del self._known[record.name]
+        self.size -= record.size
+        if record.state != DONE:
+            self._settle(record)
+        if record.service == CLOSE and record.body:
+            self._closed[record.body[0]] -= 1
+            self._closed += Counter()  # Without those that are 0.
+
+    def _settle(self, record: Record) -> None:
+        """It counts no longer among its client's requests in work."""
+        client = self._client_of(record)
+        self._inflight[client] -= 1
+        if self._inflight[client] <= 0:
+            del self._inflight[client]
+
+    def _repeat(self, record: Record) -> None:
+        """The first request stands for it; what was said so far is said again."""
+        self.counters["repeated"] += 1
+        record.here = True
+        last = record.state == DONE
+        self._tell(record, [each for each in record.answers if last or not each[0]])
+
+    # ---- what clients are told ----
+
+    def _tell(self, record: Record, answers: Iterable[tuple[bool, Message]]) -> None:
+        service, request_id = record.service, record.name[1]
+        if record.framing == Framing.MDP01:  # It takes one answer.
+            if any(last for last, _ in answers):
+                whole = [frame for _, body in record.answers for frame in body]
+                self._reply(record, record.name, Final(service, b"", whole))
+            return
+        if record.framing != Framing.TEXT:
+            request_id = b""
+        for last, body in answers:
+            kind = Final if last else Partial
+            self._reply(record, record.name, kind(service, request_id, body))
+
+    def _tell_uuid(self, record: Record) -> None:
+        self._tell_titanic(record, [values.TITANIC_OK, record.name[1]])
+
+    def _tell_titanic(self, record: Record, body: Message) -> None:
+        """Whoever has sent titanic.request."""
+        assert record.asker is not None
+        text = record.framing == Framing.TEXT
+        request_id = record.asker[1] if text else b""
+        self._reply(record, record.asker, Final(values.TITANIC_REQUEST, request_id, body))
+
+    def _reply(self, record: Record, name: Name, reply: Final | Partial) -> None:
+        identity = name[0]
+        if identity.startswith(NOBODY):
+            begin = NOBODY + self.setup.token
+            if not identity.startswith(begin):
+                return  # Of another process, which alone knew where it was.
+            identity = identity[len(begin) :]
+        framing = Framing(record.framing)
+        self.replies.append([identity, *encode_reply(reply, framing, self.setup.headers)])
+
+    # ---- what workers say ----
+
+    def answer(self, name: Name, last: bool, body: Message) -> None:
+        """A PARTIAL or the FINAL of who was given the request."""
+        record = self._known.get(name)
+        if record is None or record.state != WORKING:
+            self.counters["discarded"] += 1
+            return
+        size = _body_bytes(body)
+        whole = OVERHEAD_BYTES + 2 * RECORD_BYTES_MAX  # The request's own, and its answers.
+        if record.size + size > whole or len(record.answers) >= RECORD_FRAMES_MAX:
+            record.is_over = True
+        if record.is_over:
+            if not last:
+                return  # It will not be whole: its end says so.
+            self._empty(record)
+            body = encode_failure(LARGE)
+            size = _body_bytes(body)
+        record.answers.append((last, body))
+        record.size += size
+        self.size += size
+        if last:
+            record.state = ENDING
+            self._ended.append(record)
+        elif record.here:
+            self._tell(record, [(False, body)])
+
+    def _empty(self, record: Record) -> None:
+        """Without answers."""
+        size = sum(_body_bytes(body) for _, body in record.answers)
+        record.size -= size
+        self.size -= size
+        record.answers = []
+
+    # ---- to the store ----
+
+    def _next_number(self) -> bytes:
+        self._numbers = (self._numbers + 1) % (1 << 8 * NUMBER_BYTES)
+        return self._numbers.to_bytes(NUMBER_BYTES, "big")
+
+    def _key(self, kind: bytes, unix_ms: int) -> bytes:
+        return kind + unix_ms.to_bytes(STAMP_BYTES, "big") + self.setup.token + self._next_number()
+
+    @property
+    def has_asked(self) -> bool:
+        return bool(self._asked)
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self._ended)
+
+    def cut_requests(self, unix_ms: int) -> list[Pair]:
+        """What is to be written of requests; on_written() follows, sooner or later."""
+        # Another broker may have written one of them meanwhile.
+        asked = [record for record in self._asked if record.state == WRITING]
+        self._asked = []
+        pairs = []
+        for service, records in _parted(asked):
+            key = self._key(REQUESTS, unix_ms)
+            value = _pack(service, [_request_row(record) for record in records])
+            segment = self._segments[key] = Segment(key, records, len(value))
+            segment.open = len(records)
+            for record in records:
+                record.home = segment
+            pairs.append((key, value))
+        return pairs
+
+    def cut_ends(self, unix_ms: int) -> list[Pair]:
+        """What is to be written of ends; on_written() or on_refused() follows."""
+        ended, self._ended = self._ended, []
+        pairs = []
+        for service, records in _parted(ended):
+            key = self._key(ENDS, unix_ms)
+            value = _pack(service, [_end_row(record) for record in records])
+            self._segments[key] = Segment(key, records, len(value))
+            pairs.append((key, value))
+        return pairs
+
+    def on_written(self, keys: Iterable[bytes]) -> None:
+        """These are in the log, and nobody can take them out of it."""
+        for key in keys:
+            segment = self._segments.get(key)
+            if segment is None or segment.is_written:
+                continue
+            segment.is_written = True
+            if key.startswith(ENDS):
+                self._on_ended(segment, [record.here for record in segment.records])
+                continue
+            for record in segment.records:
+                if record.state == WRITING:
+                    record.state = QUEUED
+                    self._queued.append(record)
+                    if record.asker is not None:
+                        self._tell_uuid(record)
+            if not segment.open:
+                self._dead[key] = segment
+
+    def _on_ended(self, segment: Segment, here: list[bool]) -> None:
+        """The ends in it stand."""
+        for record, is_here in zip(segment.records, here, strict=True):
+            if record.state != DONE:
+                record.state = DONE
+                self._settle(record)
+                if record.home is not None:
+                    self._close_home(record.home)
+            record.end = segment
+            if record.service != CLOSE:
+                size = sum(map(len, record.body))
+                record.size -= size
+                self.size -= size
+                record.body = []
+            if is_here and record.asker is None:
+                self._tell(record, [each for each in record.answers if each[0]])
+        service = segment.records[0].service if segment.records else b""
+        ttl_ms = self.setup.reply_ttls_ms.get(service, self.setup.reply_ttl_ms)
+        heapq.heappush(self._due, (segment.stamp_ms + ttl_ms, segment.key))
+
+    def _close_home(self, home: Segment) -> None:
+        home.open -= 1
+        if home.open == 0 and home.is_written:
+            self._dead[home.key] = home
+
+    def on_refused(self, keys: Iterable[bytes]) -> None:
+        """Another broker owns the store: these ends do not count."""
+        for key in keys:
+            segment = self._segments.get(key)
+            if segment is None or segment.is_written:
+                continue  # It was, and only the word of it was lost.
+            del self._segments[key]
+            self._refused.add(key)
+            for record in segment.records:
+                if record.state == ENDING:
+                    self._requeue(record)
+
+    def _requeue(self, record: Record) -> None:
+        self._empty(record)
+        record.is_over = False
+        record.state = QUEUED
+        self._queued.append(record)
+
+    def deletable(self, unix_ms: int, count: int) -> list[bytes]:
+        """Keys of segments that nobody needs any more, at most so many: on_deleted() or
+        on_kept() follows."""
+        found: list[bytes] = []
+        while self._dead and len(found) < count:
+            key, segment = self._dead.popitem()
+            segment.deleting = True
+            found.append(key)
+        if found:
+            return found  # What holds an end goes behind the request that ended so.
+        again = []
+        while self._due and self._due[0][0] <= unix_ms and len(found) < count:
+            due = heapq.heappop(self._due)
+            segment_of_ends = self._segments.get(due[1])
+            if segment_of_ends is None:
+                continue
+            if any(record.home is not None for record in segment_of_ends.records):
+                again.append((unix_ms + PINNED_MS, due[1]))
+                continue
+            segment_of_ends.deleting = True
+            found.append(due[1])
+        for due in again:
+            heapq.heappush(self._due, due)
+        return found
+
+    def on_deleted(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self.drop(key)
+
+    def on_kept(self, keys: Iterable[bytes]) -> None:
+        """They were not deleted: this broker does not own the store any more."""
+        for key in keys:
+            segment = self._segments.get(key)
+            if segment is not None:
+                self._offer(segment)
+
+    def _offer(self, segment: Segment) -> None:
+        segment.deleting = False
+        if segment.key.startswith(ENDS):
+            heapq.heappush(self._due, (0, segment.key))
+        else:
+            self._dead[segment.key] = segment
+
+    @property
+    def due_ms(self) -> int | None:
+        """Unix time when something may be deletable; 0: something is."""
+        if self._dead:
+            return 0
+        return self._due[0][0] if self._due else None
+
+    # ---- from the store ----
+
+    def is_own(self, key: bytes) -> bool:
+        """Whether this process has written it: then it knows better what became of it."""
+        return key[1 + STAMP_BYTES : 1 + STAMP_BYTES + TOKEN_BYTES] == self.setup.token
+
+    def load(self, key: bytes, value: bytes) -> None:
+        """A segment is in the store. Junk is counted."""
+        if self.is_own(key):
+            self.on_written([key])  # No other word of it may have come.
+            if key not in self._refused:
+                return  # What became of it later we know already.
+            self._refused.discard(key)
+        if key in self._segments or len(key) != KEY_BYTES:
+            return
+        try:
+            service, rows = _unpack(value)
+            records = [_record(key, service, row) for row in rows]
+        except (ValueError, TypeError, IndexError, msgpack.exceptions.UnpackException):
+            self.counters["junk"] += 1
+            return
+        if key.startswith(REQUESTS):
+            self._load_requests(key, records, len(value))
+        else:
+            self._load_ends(key, records, len(value))
+
+    def _load_requests(self, key: bytes, records: list[Record], size: int) -> None:
+        segment = self._segments[key] = Segment(key, [], size)
+        segment.is_written = True
+        for record in records:
+            known = self._known.get(record.name)
+            if known is not None:
+                # It was asked twice, at two brokers: what is in the log first stands for both.
+                if known.state == WRITING:
+                    self._move_home(known, segment)
+                continue
+            record.state = QUEUED
+            record.home = segment
+            segment.records.append(record)
+            segment.open += 1
+            self._know(record)
+            self._queued.append(record)
+        if not segment.open:
+            self._dead[key] = segment
+
+    def _move_home(self, record: Record, segment: Segment) -> None:
+        """Our own writing of it may never arrive."""
+        if record.home is not None:
+            record.home.open -= 1
+        record.home = segment
+        segment.records.append(record)
+        segment.open += 1
+        record.state = QUEUED
+        self._queued.append(record)
+        if record.asker is not None:
+            self._tell_uuid(record)
+
+    def _load_ends(self, key: bytes, records: list[Record], size: int) -> None:
+        segment = self._segments[key] = Segment(key, [], size)
+        segment.is_written = True
+        here = []
+        for loaded in records:
+            record = self._known.get(loaded.name)
+            if record is None:
+                loaded.state = DONE
+                self._know(loaded)
+                segment.records.append(loaded)
+                here.append(False)
+            elif record.state != DONE:
+                told = record.here and record.asker is None
+                self._empty(record)
+                record.answers = loaded.answers
+                size = loaded.size - OVERHEAD_BYTES
+                self.size += size
+                record.size += size
+                if told:  # All of it: who gave it to a worker was another broker.
+                    self._tell(record, [each for each in record.answers if not each[0]])
+                segment.records.append(record)
+                here.append(told)
+        self._on_ended(segment, here)
+
+    def drop(self, key: bytes) -> None:
+        """A segment is no longer in the store."""
+        segment = self._segments.pop(key, None)
+        self._dead.pop(key, None)
+        self._refused.discard(key)
+        while self._due and self._due[0][1] not in self._segments:
+            heapq.heappop(self._due)
+        for record in segment.records if segment else ():
+            if key.startswith(ENDS):
+                if record.end is segment:
+                    self._forget(record)
+            elif record.home is segment:
+                record.home = None
+                if record.state != DONE:  # Its owner had the end; ours is to come.
+                    self._forget(record)
+
+    def written_keys(self) -> set[bytes]:
+        """Of all segments that are in the store, as far as is known here."""
+        return {key for key, segment in self._segments.items() if segment.is_written}
+
+    # ---- to workers ----
+
+    def take_queued(self) -> Iterator[Record]:
+        """All that is written and waits for a worker, the oldest first."""
+        queued, self._queued = self._queued, deque()
+        for record in queued:
+            if record.state == QUEUED and self._known.get(record.name) is record:
+                record.state = WORKING
+                yield record
+
+    def release(self) -> None:
+        """What workers had is not theirs any more: another broker gives it out."""
+        ended, self._ended = self._ended, []
+        for record in self._known.values():
+            if record.state == WORKING:
+                self._requeue(record)
+        for record in ended:
+            if record.state == ENDING:  # Its end was not proposed yet.
+                self._requeue(record)
+
+    # ---- what is known ----
+
+    def waiting(self) -> dict[bytes, list[int]]:
+        """By service: requests that have not ended, and answers that are kept."""
+        found: dict[bytes, list[int]] = {}
+        for record in self._known.values():
+            found.setdefault(record.service, [0, 0])[record.state == DONE] += 1
+        return found
+
+    @property
+    def count(self) -> int:
+        return len(self._known)
+
+
+PINNED_MS = 250  # Until a segment of ends is looked at again whose requests are still there.
+
+
+def _parted(records: list[Record]) -> Iterator[tuple[bytes, list[Record]]]:
+    """Records of one service each, of about SEGMENT_BYTES: so one that nobody answers holds up the
+    others' space for no other service."""
+    by_service: dict[bytes, list[Record]] = {}
+    for record in records:
+        by_service.setdefault(record.service, []).append(record)
+    for service, mine in by_service.items():
+        part: list[Record] = []
+        size = 0
+        for record in mine:
+            part.append(record)
+            size += record.size - OVERHEAD_BYTES
+            if size >= SEGMENT_BYTES or len(part) == SEGMENT_RECORDS:
+                yield service, part
+                part, size = [], 0
+        if part:
+            yield service, part
+
+
+def _pack(service: bytes, rows: list[list[Any]]) -> bytes:
+    return bytes(msgpack.packb([VERSION, service, rows]))
+
+
+def _request_row(record: Record) -> list[Any]:
+    identity, request_id = record.name
+    return [identity, request_id, record.framing, record.due_ms, record.body, record.asker]
+
+
+def _end_row(record: Record) -> list[Any]:
+    identity, request_id = record.name
+    closes = record.body[:1] if record.service == CLOSE else []
+    return [identity, request_id, record.framing, record.answers, closes, record.asker]
+
+
+def _unpack(value: bytes) -> tuple[bytes, list[Any]]:
+    """Raises ValueError, TypeError: it is none of ours."""
+    version, service, rows = msgpack.unpackb(value)
+    if version != VERSION or not isinstance(rows, list) or not isinstance(service, bytes):
+        raise ValueError("no segment of this version")
+    return service, rows
+
+
+def _record(key: bytes, service: bytes, row: list[Any]) -> Record:
+    """Raises ValueError, TypeError, IndexError: it is none of ours."""
+    identity, request_id, framing, fourth, fifth, asker = row
+    record = Record((_bytes(identity), _bytes(request_id)), service, Framing(framing))
+    if asker is not None:
+        record.asker = _bytes(asker[0]), _bytes(asker[1])
+    if key.startswith(REQUESTS):
+        record.due_ms, record.body = int(fourth), [_bytes(each) for each in fifth]
+        record.size = OVERHEAD_BYTES + sum(map(len, record.body))
+        return record
+    record.answers = [(bool(last), [_bytes(each) for each in body]) for last, body in fourth]
+    record.body = [_bytes(each) for each in fifth]
+    record.size = OVERHEAD_BYTES + sum(_body_bytes(body) for _, body in record.answers)
+    record.size += sum(map(len, record.body))
+    return record
+
+
+def _body_bytes(body: Message) -> int:
+    """What it takes, each frame with its object."""
+    return sum(map(len, body)) + 8 * len(body)
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError("octets expected")
+    return value

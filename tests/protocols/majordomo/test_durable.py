@@ -1,0 +1,282 @@
+"""Durable services without sockets: brokers over one store are killed, stopped and go on, at every
+step, and each request ends once."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from random import Random
+
+import msgpack
+import pytest
+
+from kelek.native import Arena
+from kelek.protocols.majordomo.broker import Broker, BrokerSetup, DurableOptions
+from kelek.protocols.majordomo.durable import Change, Durable, Order, Read, Watch, Write
+
+KLKC, KLKW = b"KLKC01", b"KLKW01"
+UNIX_MS = 1_700_000_000_000
+Message = list[bytes]
+Pair = tuple[bytes, bytes]
+
+
+class Store:
+    """A replicated table: entries in one order, each whole or not at all, and each once."""
+
+    def __init__(self) -> None:
+        self.table: dict[bytes, bytes] = {}
+        self.entries: list[Change] = []
+        self.results: dict[tuple[bytes, int], bool] = {}
+        self.first = 0  # Changes before it are no longer kept.
+
+    def write(self, token: bytes, write: Write) -> bool:
+        known = self.results.get((token, write.ticket))
+        if known is not None:
+            return known
+        holds = all(self.table.get(key) == value for key, value in write.guards)
+        if holds:
+            for key, value in write.puts:
+                self.table[key] = value
+            for key in write.deletes:
+                self.table.pop(key, None)
+            self.entries.append(Change(list(write.puts), list(write.deletes)))
+        self.results[token, write.ticket] = holds
+        return holds
+
+
+class Node:
+    """A broker, what it wants of the store, and the answers that are on their way to it."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        world.tokens += 1
+        self.token = world.tokens.to_bytes(8, "big")
+        self.name = b"n%d" % number
+        durable = DurableOptions(
+            self.name.decode(), self.token, {b"work": world.ttl_ms, b"idle": world.ttl_ms},
+            UNIX_MS, lease_ms=300,
+        )  # fmt: skip
+        self.broker = Broker(BrokerSetup(interval_ms=200, durable=durable), world.now_ms)
+        self.orders: deque[Order] = deque()
+        self.results: deque[Callable[[], None]] = deque()
+        self.asleep_ms = 0  # Until then it does nothing.
+
+    @property
+    def durable(self) -> Durable:
+        assert self.broker.durable is not None
+        return self.broker.durable
+
+    def ready(self) -> None:
+        self.broker.ready(self.world.now_ms)
+        self.orders += self.durable.take_orders()
+        self.world.deliver(self)
+
+    def do_order(self, dice: Random) -> None:
+        store, durable, order = self.world.store, self.durable, self.orders.popleft()
+
+        def now() -> int:
+            return self.world.now_ms
+
+        ticket = order.ticket
+        fails = dice.random() < 0.05
+        if isinstance(order, Write):
+            if fails and dice.random() < 0.5:
+                self.results.append(lambda: durable.on_failed(ticket, now()))
+                return
+            holds = store.write(self.token, order)
+            if fails:  # It was done, and nobody heard of it.
+                self.results.append(lambda: durable.on_failed(ticket, now()))
+            else:
+                self.results.append(lambda: durable.on_written(ticket, holds, now()))
+        elif fails:
+            self.results.append(lambda: durable.on_failed(ticket, now()))
+        elif isinstance(order, Read):
+            found = sorted(p for p in store.table.items() if order.start <= p[0] < order.end)
+            page, rest = found[:3], found[3:]
+            resume = rest[0][0] if rest else b""
+            self.results.append(lambda: durable.on_read(ticket, page, resume, now()))
+        else:
+            self._watch(order, dice)
+
+    def _watch(self, order: Watch, dice: Random) -> None:
+        store, durable, ticket = self.world.store, self.durable, order.ticket
+        last = len(store.entries)
+        if order.index and order.index - 1 < store.first:
+            self.results.append(lambda: durable.on_gone(ticket))
+            return
+        first = order.index - 1 if order.index else last
+        end = min(last, first + dice.randint(1, 5))
+        changes = store.entries[first:end] if order.index else []
+        index = (end if order.index else last) + 1
+        now_ms = self.world.now_ms
+        self.results.append(lambda: durable.on_watched(ticket, index, changes, now_ms))
+
+
+class Client:
+    """Sends what is unanswered anew, at whichever broker."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.open: dict[bytes, Message] = {}
+        self.finals: dict[bytes, set[bytes]] = {}
+        self.uuids: dict[bytes, bytes] = {}
+
+
+class World:
+    def __init__(self, seed: int, ttl_ms: int = 10_000_000) -> None:
+        self.dice = Random(seed)
+        self.ttl_ms = ttl_ms
+        self.now_ms = 1000
+        self.tokens = 0
+        self.store = Store()
+        self.nodes = [Node(self, number) for number in range(3)]
+        self.late: list[tuple[bytes, Write]] = []  # Of brokers that are no more.
+        self.clients = [Client(b"client %d" % i) for i in range(3)]
+        self.asked = 0
+        self.executed: Counter[bytes] = Counter()
+        self.working: list[tuple[Node, Message]] = []  # Requests that workers have.
+
+    # ---- what brokers send ----
+
+    def deliver(self, node: Node) -> None:
+        for name, header, kind, service, request_id, *body in node.broker.clients.messages():
+            client = next(each for each in self.clients if each.name == name)
+            assert header == KLKC
+            if kind == b"\3":
+                self._on_final(client, service, request_id, body)
+        node.broker.clients.clear()
+        for routing_id, _, command, *frames in node.broker.workers.messages():
+            if command == b"\2":
+                address, _, request_id, *body = frames
+                assert self.holders() == [node], "it is the one that may hand out"
+                assert (address, request_id) not in self.ended(), "this has ended already"
+                self.executed[body[0]] += 1
+                answer = [routing_id, KLKW, b"\4", address, b"", request_id]
+                self.working.append((node, [*answer, b"%s %d" % (body[0], self.executed[body[0]])]))
+        node.broker.workers.clear()
+
+    def _on_final(self, client: Client, service: bytes, request_id: bytes, body: Message) -> None:
+        assert body[0] != b"KLK-ERROR", body
+        client.open.pop(request_id, None)
+        whole = b"|".join(body)
+        client.finals.setdefault(request_id, set()).add(whole)
+        assert len(client.finals[request_id]) == 1 or self.ttl_ms < 1000, "two ends"
+
+    def ended(self) -> set[tuple[bytes, bytes]]:
+        return {
+            (row[0], row[1])
+            for key, value in self.store.table.items()
+            if key[:1] == b"f"
+            for row in msgpack.unpackb(value)[2]
+        }
+
+    def holders(self) -> list[Node]:
+        return [node for node in self.nodes if node.durable.holds(self.now_ms)]
+
+    # ---- what happens ----
+
+    def awake(self) -> list[Node]:
+        return [node for node in self.nodes if node.asleep_ms <= self.now_ms]
+
+    def send(self, client: Client, request_id: bytes, node: Node) -> None:
+        frames = client.open[request_id]
+        message = [client.name, KLKC, b"\1", *frames]
+        node.broker.on_requests(Arena.from_messages([message]), self.now_ms)
+        node.ready()
+
+    def ask(self) -> None:
+        nodes = self.awake()
+        if not nodes:
+            return
+        client = self.dice.choice(self.clients)
+        self.asked += 1
+        name = b"%d" % self.asked
+        titanic = [b"titanic.request", name, b"work", name]
+        client.open[name] = titanic if self.dice.random() < 0.2 else [b"work", name, name]
+        self.send(client, name, self.dice.choice(nodes))
+
+    def repeat(self) -> None:
+        nodes, client = self.awake(), self.dice.choice(self.clients)
+        if nodes and client.open:
+            self.send(client, self.dice.choice(list(client.open)), self.dice.choice(nodes))
+
+    def register(self, node: Node) -> None:
+        ready = [b"w%d" % self.dice.randrange(1 << 60), KLKW, b"\1", b"work", b"\0\2"]
+        node.broker.on_answers(Arena.from_messages([ready]), self.now_ms)
+        node.ready()
+
+    def answer(self) -> None:
+        there = [each for each in self.working if each[0] in self.awake()]
+        if there:
+            node, message = each = self.dice.choice(there)
+            self.working.remove(each)
+            node.broker.on_answers(Arena.from_messages([message]), self.now_ms)
+            node.ready()
+
+    def kill(self, place: int) -> None:
+        """Its writes may arrive later, or never."""
+        old = self.nodes[place]
+        self.late += [(old.token, o) for o in old.orders if isinstance(o, Write)]
+        self.working = [each for each in self.working if each[0] is not old]
+        self.nodes[place] = Node(self, place)
+
+    def write_late(self) -> None:
+        if self.late:
+            token, write = self.late.pop(0)
+            if self.dice.random() < 0.7:
+                self.store.write(token, write)
+
+    def step(self, calm: bool = False) -> None:
+        dice = self.dice
+        self.now_ms += dice.choice((0, 0, 1, 5, 20))
+        for node in self.awake():
+            for queue in (node.orders, node.results):
+                if queue and dice.random() < 0.7:
+                    if queue is node.orders:
+                        node.do_order(dice)
+                    else:
+                        node.results.popleft()()
+            node.ready()
+            if not node.broker._worker_infos() or dice.random() < 0.002:
+                self.register(node)
+            for info in node.broker._worker_infos():
+                if dice.random() < 0.2:
+                    ping = [info.routing_id, KLKW, b"PING"]
+                    node.broker.on_answers(Arena.from_messages([ping]), self.now_ms)
+        assert len(self.holders()) <= 1, "two may hand out at once"
+        if dice.random() < 0.5:
+            self.answer()
+        if dice.random() < 0.05:
+            self.repeat()
+        if dice.random() < 0.3:
+            self.write_late()
+        if calm:
+            return
+        if dice.random() < 0.1:
+            self.ask()
+        if dice.random() < 0.01:
+            self.kill(dice.randrange(len(self.nodes)))
+        if dice.random() < 0.01:
+            dice.choice(self.nodes).asleep_ms = self.now_ms + dice.choice((100, 500, 2000))
+        if dice.random() < 0.005:
+            self.store.first = len(self.store.entries)
+
+    def calm_down(self) -> None:
+        """Nothing is killed any more: all that was asked for ends."""
+        for _ in range(20_000):
+            self.step(calm=True)
+            if not any(client.open for client in self.clients):
+                return
+            for client in self.clients:
+                for request_id in list(client.open):
+                    if self.dice.random() < 0.05 and (nodes := self.awake()):
+                        self.send(client, request_id, self.dice.choice(nodes))
+        missing = [client.open for client in self.clients]
+        raise AssertionError(f"these never end: {missing}")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_each_request_ends_once_whatever_is_killed(seed: int) -> None:
+    world = World(seed)
+    for _ in range(800):
+        world.step()
+    world.calm_down()
+    assert world.asked > 20
