@@ -4,15 +4,21 @@ What is decided is in protocols/majordomo/broker.py and csrc/exchange.c; bodies 
 here.
 """
 
+import os
+import time
+from typing import Any
+
 import zmq
 
 from ..native import Arena, Frames
 from ..native.budget import Budget, Unsent
 from ..native.server import Door, Served, Server
 from ..protocols.majordomo.broker import Broker as Machine
-from ..protocols.majordomo.broker import BrokerSetup
+from ..protocols.majordomo.broker import BrokerSetup, DurableOptions
+from ..protocols.majordomo.ledger import TOKEN_BYTES
 from ..protocols.majordomo.values import Headers
 from .actor import Actor, Socket, SocketOptions, main, monotonic_ms
+from .broker_store import BrokerStore, StorePlace
 
 REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
 ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
@@ -26,6 +32,8 @@ class Broker(Actor):
     clients    ROUTER  requests in, answers out    at `clients_url`
     workers    ROUTER  answers in, requests out    at `workers_url`; the same socket when it is the
                                                    same address
+    links      DEALER  requests for the tables     to servers of them (broker_store.py), if a
+                                                   service is durable
     """
 
     role = "broker"
@@ -45,9 +53,11 @@ class Broker(Actor):
                 settings["inflight_max"],
                 settings["service_bytes_max"],
                 settings["bytes_max"],
+                durable=self._durable(settings),
             ),
             self.now_ms,
         )
+        self._store: BrokerStore | None = None
         self._message_bytes_max = settings["message_bytes_max"]
         self._budget = Budget(ANSWERS_BYTES_MAX)
         # Requests for a worker are bounded by its window, and all of them by bytes_max.
@@ -68,7 +78,31 @@ class Broker(Actor):
                 Door(self._clients, self._requests, self._budget),
                 Door(self._workers, self._answers, self._unbounded),
             )
+        # Behind our addresses: nobody else of our name can be there any more (Durable).
+        if self._machine.durable is not None:
+            store = settings["store"]
+            place = StorePlace(tuple(store["urls"]), store["table"])
+            self._store = BrokerStore(self, place, self._machine.durable)
         self.ready()
+
+    def _durable(self, settings: dict[str, Any]) -> DurableOptions | None:
+        store = settings["store"]
+        ttls_ms = {
+            name.encode(): 1000 * service["reply_ttl_s"]
+            for name, service in settings["services"].items()
+            if service["durable"]
+        }
+        if not ttls_ms:
+            return None
+        return DurableOptions(
+            self.setup.node,
+            os.urandom(TOKEN_BYTES),
+            ttls_ms,
+            time.time_ns() // 1_000_000 - self.now_ms,
+            1000 * store["request_ttl_s"],
+            store["bytes_max"],
+            store["lease_ms"],
+        )
 
     def _door(self, key: str, send_hwm: int) -> Socket:
         options = SocketOptions(
@@ -111,6 +145,8 @@ class Broker(Actor):
         self._machine.on_messages(arena, self.now_ms)
 
     def on_wake(self, now_ms: int) -> None:
+        if self._store is not None:
+            self._store.collect(now_ms)
         self._machine.ready(now_ms)
         self._send_clients()
         while len(self._machine.workers):
@@ -119,6 +155,8 @@ class Broker(Actor):
                 self._machine.on_workers_gone(gone, now_ms)
                 self._machine.ready(now_ms)
         self._send_clients()
+        if self._store is not None:
+            self._store.act(now_ms)
 
     def _send_clients(self) -> None:
         """A client that does not read loses answers, visibly; one that is gone its requests."""
@@ -140,11 +178,23 @@ class Broker(Actor):
         return gone
 
     def deadline_ms(self) -> int | None:
-        return self._machine.deadline_ms
+        times = [self._machine.deadline_ms]
+        if self._store is not None:
+            times.append(self._store.deadline_ms)
+        return min((each for each in times if each is not None), default=None)
 
     def on_stop_asked(self) -> None:
         """Workers go to another broker at once; clients ask one when they hear nothing."""
         self._machine.disconnect_all(self.now_ms)
+
+    def drained(self) -> bool:
+        """Not before the store is another broker's to have."""
+        durable = self._machine.durable
+        return durable is None or durable.is_idle
+
+    def on_stop(self) -> None:
+        if self._store is not None:
+            self._store.close()
 
     def status(self) -> dict[str, object]:
         return dict(self._machine.status())

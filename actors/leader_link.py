@@ -1,21 +1,47 @@
-"""The client machine of ZMQ RAFT within an actor's loop: finds the leader, proposes, reads.
+"""A client machine within an actor's loop: that of ZMQ RAFT finds the leader, proposes, reads; that
+of ZeroDB asks a server of the tables.
 
 The connections are as those of clients/links.py, which has a poller of its own.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from .. import native
 from ..native import Arena
-from ..protocols.zmqraft.client import Client, Connect, Disconnect, Send
+from ..protocols.connections import Connect, Disconnect, Send
 from .actor import Loop, Socket, SocketOptions
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 MESSAGE_BYTES_MAX = 32 << 20
 ARENA_BYTES = 1 << 18
 RECONNECT_MS = (50, 1000)
+FRAMES_MAX = 1 << 13
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+class Machine(Protocol):
+    """What decides: it says which connections there are, and is told all that befalls them."""
+
+    @property
+    def deadline_ms(self) -> int | None: ...
+    def ready(self, now_ms: int) -> Sequence[NamedTuple]: ...
+    def on_connected(self, url: str, now_ms: int) -> None: ...
+    def on_disconnected(self, url: str, now_ms: int) -> None: ...
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None: ...
+
+
+class LinkLimits(NamedTuple):
+    """The largest message that is taken in; a larger one is dropped."""
+
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    message_frames_max: int = FRAMES_MAX
+
+
+LIMITS = LinkLimits()
 
 
 class _Link:
@@ -31,11 +57,13 @@ class LeaderLink:
     """Does what the machine asks for and tells it what arrives.
 
     links      DEALER  the frames of docs/protocols/zmq-raft.md   to one peer's ROUTER each
+               DEALER  those of docs/protocols/zerodb.md          to one server's ROUTER each
     monitors   PAIR    libzmq's events: made, lost                of each link
     """
 
-    def __init__(self, loop: Loop, client: Client) -> None:
+    def __init__(self, loop: Loop, client: Machine, limits: LinkLimits = LIMITS) -> None:
         self.client = client
+        self._limits = limits
         self._loop = loop
         self._links: dict[str, _Link] = {}
         self._told = True  # The machine has heard something since it acted.
@@ -82,7 +110,8 @@ class LeaderLink:
         options = SocketOptions(
             hwm=1000,
             send_hwm=SEND_MESSAGES_MAX,
-            message_bytes_max=MESSAGE_BYTES_MAX,
+            message_bytes_max=self._limits.message_bytes_max,
+            message_frames_max=self._limits.message_frames_max,
             reconnect_ms=RECONNECT_MS,
         )
         socket = self._loop.socket(zmq.DEALER, options)

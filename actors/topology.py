@@ -12,6 +12,7 @@ from .schema import (
     GIB,
     KIB,
     MIB,
+    TABLE_MAX,
     Key,
     Reader,
     boolean_key,
@@ -33,6 +34,9 @@ from .yaml_tree import Mapping, Node, Scalar
 from .zre_keys import NODE_ZRE_KEYS, ZRE_KEYS
 
 NODES_MAX = 64
+SERVICES_MAX = 1024  # That the topology names.
+STORE_TABLE = TABLE_MAX - 1  # Of durable requests, unless the topology says otherwise.
+OWN_SERVICES = ("mmi.", "titanic.", "klk.")
 
 
 class NodeTopology(NamedTuple):
@@ -93,11 +97,22 @@ class Topology(NamedTuple):
             "members": members,
             "state_machine": self.state_machine,
             **({"zerodb": {**self.zerodb, **own.zerodb}} if own.zerodb else {}),
-            **({"broker": {**self.broker, **own.broker}} if own.broker else {}),
+            **({"broker": self._broker(own)} if own.broker else {}),
             **({"zre": {**self.zre, **own.zre}} if own.zre else {}),
             **self.raft,
             **self.log,
         }
+
+    @property
+    def has_durable_services(self) -> bool:
+        return any(service["durable"] for service in self.broker["services"].values())
+
+    def _broker(self, own: NodeTopology) -> dict[str, Any]:
+        """With the tables' servers, its own node's first: there durable requests are kept."""
+        others = [node for node in self.nodes.values() if node is not own]
+        urls = [node.zerodb.get("url", "") for node in (own, *others)]
+        store = {**self.broker["store"], "urls": [url for url in urls if url]}
+        return {**self.broker, **own.broker, "store": store}
 
     def option_places(self, node: str) -> dict[str, str]:
         """Where the options of a node stand in the file."""
@@ -194,6 +209,37 @@ ZERODB_KEYS = {
     "spark": section_key(SPARK_KEYS, default={}),
 }
 
+SERVICE_KEYS = {
+    "durable": boolean_key(False),
+    "reply_ttl_s": duration_s_key(1, 30 * 86_400, 60),
+}
+
+STORE_KEYS = {
+    "table": count_key(0, TABLE_MAX, STORE_TABLE),
+    "bytes_max": size_key(MIB, 1024 * GIB, 512 * MIB),
+    "request_ttl_s": duration_s_key(1, 30 * 86_400, 86_400),
+    "lease_ms": duration_ms_key(500, 600_000, 3000),
+}
+
+
+def _read_services(reader: Reader, node: Node, key: str) -> dict[str, dict[str, Any]]:
+    """Settings by the name of a service, which is no YAML word of ours: it may hold blanks."""
+    mapping = reader.mapping(node, key, "services")
+    services: dict[str, dict[str, Any]] = {}
+    for word, value in mapping.entries:
+        name, path = word.text, f"{key}.{word.text}"
+        if len(services) >= SERVICES_MAX:
+            reader.fail(word.mark, key, f"more than {SERVICES_MAX} services", "list fewer")
+        if not 0 < len(name) <= 255 or not name.isascii() or not name.isprintable():
+            way_out = "use 1 to 255 printable characters of ASCII"
+            reader.fail(word.mark, key, f"{name!r} is no name of a service", way_out)
+        if name.startswith(OWN_SERVICES):
+            problem = f"'{name}' is a name of the broker's own services"
+            reader.fail(word.mark, key, problem, "choose another one")
+        services[name] = reader.section(value, path, SERVICE_KEYS)
+    return services
+
+
 BROKER_KEYS = {
     "interval_ms": duration_ms_key(10, 600_000, 2500),
     "liveness": count_key(2, 100, 4),
@@ -205,6 +251,8 @@ BROKER_KEYS = {
     "client_header": name_key("KLKC01"),
     "worker_header": name_key("KLKW01"),
     "deadline_header": name_key("KLKD01"),
+    "services": Key(_read_services, {}),
+    "store": section_key(STORE_KEYS),
 }
 
 
@@ -345,6 +393,8 @@ def _check_together(topology: Topology) -> None:
             raise OperatorError(topology.place(f"zre.{key}"), problem, "make it larger")
     if topology.zerodb["spark"]:
         _check_spark(topology)
+    if topology.has_durable_services:
+        _check_durable(topology)
     if not topology.own_nodes:
         raise OperatorError(topology.place("nodes"), "no node is ours", "remove a `dialect:`")
 
@@ -364,3 +414,21 @@ def _check_spark(topology: Topology) -> None:
                 "key 'url' is missing, and with `zerodb: {spark: ...}` tasks read the tables there",
                 "add `url:`",
             )
+
+
+def _check_durable(topology: Topology) -> None:
+    """Where durable requests are kept."""
+    durable = [name for name, service in topology.broker["services"].items() if service["durable"]]
+    place = topology.place(f"broker.services.{durable[0]}.durable")
+    if not any(node.zerodb.get("url") for node in topology.nodes.values()):
+        raise OperatorError(
+            place,
+            "durable requests are kept in a replicated table, and no node has a door to tables",
+            "add `zerodb: {url: ...}` to the nodes, or remove this key",
+        )
+    if topology.broker["store"]["table"] in topology.zerodb["local"]:
+        raise OperatorError(
+            topology.place("broker.store.table"),
+            f"table {topology.broker['store']['table']} is local, durable requests need all nodes",
+            "choose a table that is not listed in `zerodb: {local: ...}`",
+        )

@@ -21,11 +21,13 @@ from .places import Where
 
 Rows = list[dict[str, Any]]
 SERVICE_KEYS = ("name", "workers", "working", "waiting", "waiting_bytes", "oldest_ms", "done")
+DURABLE_KEYS = ("durable", "durable_answers")  # Of services that are.
 WORKER_KEYS = ("routing_id", "service", "framing", "window", "working", "done", "silent_ms")
 
 
 def services(options: Where) -> None:
-    show(ask_all(options, OWN_SERVICES, "name"), SERVICE_KEYS, options)
+    rows = ask_all(options, OWN_SERVICES, "name")
+    show(rows, with_durable(SERVICE_KEYS, rows), options)
 
 
 def workers(options: Where) -> None:
@@ -35,9 +37,19 @@ def workers(options: Where) -> None:
 
 
 def queue(options: Where) -> None:
-    rows = [row for row in ask_all(options, OWN_SERVICES, "name") if row["waiting"]]
-    rows.sort(key=lambda row: -row["oldest_ms"])
-    show(rows, ("name", "waiting", "waiting_bytes", "oldest_ms", "workers"), options)
+    rows = [
+        row
+        for row in ask_all(options, OWN_SERVICES, "name")
+        if row["waiting"] or row.get("durable")
+    ]
+    rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
+    keys = ("name", "waiting", "waiting_bytes", "oldest_ms", "workers")
+    show(rows, with_durable(keys, rows), options)
+
+
+def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
+    """Requests that are written and not answered, and answers that are kept."""
+    return (*keys, *DURABLE_KEYS) if any("durable" in row for row in rows) else keys
 
 
 def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
@@ -46,7 +58,7 @@ def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
             show_json(row)
         return
     keys = ("broker", *keys)
-    show_table(keys, [[row[key] for key in keys] for row in rows])
+    show_table(keys, [[row.get(key) for key in keys] for row in rows])
 
 
 def ask_all(options: Where, service: bytes, key: str) -> Rows:

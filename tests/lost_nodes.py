@@ -23,21 +23,29 @@ SHOWN = 1500  # Characters of each log, where a test has failed.
 class Nodes:
     """Each runs in one process of its own: what kills it leaves nothing of the node."""
 
-    def __init__(self, settings: str = "") -> None:
-        """settings   of `zerodb`, in the topology"""
+    def __init__(self, settings: str = "", broker: str = "") -> None:
+        """settings   of `zerodb`, in the topology
+        broker     of `broker`; with it each node has one
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         ports = iter(free_ports(3 * len(NAMES)))
         self.urls: dict[str, str] = {}
+        self.brokers: dict[str, tuple[str, str]] = {}  # Urls for clients, and for workers.
         lines = []
         for name in NAMES:
             url, peer_url, door = (f"tcp://127.0.0.1:{next(ports)}" for _ in range(3))
             self.urls[name] = door
-            lines.append(
-                f'  {name}: {{url: "{url}", peer_url: "{peer_url}", zerodb: {{url: "{door}"}}}}'
-            )
+            has = f'url: "{url}", peer_url: "{peer_url}", zerodb: {{url: "{door}"}}'
+            if broker:
+                clients, workers = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+                self.brokers[name] = clients, workers
+                has += f', broker: {{clients_url: "{clients}", workers_url: "{workers}"}}'
+            lines.append(f"  {name}: {{{has}}}")
         (self.folder / "topology.yaml").write_text(
             f"cluster: lost\ndata: {self.folder}/var\nraft: {{election_timeout_ms: [600, 1000]}}\n"
-            f"zerodb: {{local: [900-999], {settings}}}\nnodes:\n" + "\n".join(lines) + "\n"
+            f"zerodb: {{local: [900-999], {settings}}}\nbroker: {{{broker}}}\nnodes:\n"
+            + "\n".join(lines)
+            + "\n"
         )
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in NAMES:

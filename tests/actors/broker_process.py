@@ -24,7 +24,7 @@ LOOK_MS = 200
 class BrokerProcess:
     """A broker alone, with all defaults but what is given, on free ports."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, node: str = "n1", **settings: Any) -> None:
         # A short one: a Unix socket's path has 107 bytes.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         ports = free_ports(2)
@@ -33,6 +33,8 @@ class BrokerProcess:
         self.sockets: list[Socket] = []
         self.control = self.socket(zmq.ROUTER)
         self.control.bind(f"ipc://{folder}/control")
+        self.clients_url = settings.get("clients_url", self.clients_url)
+        self.workers_url = settings.get("workers_url", self.workers_url)
         options = {
             **{key: value.default for key, value in BROKER_KEYS.items()},
             "clients_url": self.clients_url,
@@ -41,7 +43,7 @@ class BrokerProcess:
         }
         places = {f"broker.{key}": f"t.yaml: broker.{key}" for key in options}
         setup = ActorSetup(
-            "n1", "broker", "broker", "c", str(folder), str(folder),
+            node, "broker", "broker", "c", str(folder), str(folder),
             f"ipc://{folder}/control", 1, False, {"broker": options}, places,
         )  # fmt: skip
         (folder / "setup.json").write_text(setup.to_json(), encoding="utf-8")
@@ -75,6 +77,14 @@ class BrokerProcess:
 
     def worker(self) -> Socket:
         return self.socket(zmq.DEALER, self.workers_url)
+
+    def kill(self) -> None:
+        """With a word to nobody; stop() cleans up behind it. Its peers here end, too: they would
+        take their names back from those that come to its successor."""
+        self.process.kill()
+        self.process.wait(20)
+        for each in self.sockets:
+            each.close(0)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from kelek.actors import topology, zre_keys
 from kelek.actors.schema import REQUIRED, Key
 
 TEXT = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3600}
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3600, "d": 86_400}
 
 
 def table(title: str) -> dict[str, str]:
@@ -47,12 +47,16 @@ def value(text: str) -> object:
         ("of `spark`", topology.SPARK_KEYS),
         ("of a node's `zre`", zre_keys.NODE_ZRE_KEYS),
         ("of `zre`", zre_keys.ZRE_KEYS),
+        ("of `broker`", topology.BROKER_KEYS),
+        ("of a service", topology.SERVICE_KEYS),
+        ("of `store`", topology.STORE_KEYS),
     ],
 )
 def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
     odd: dict[str, dict[str, object]] = {
         "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": "", "zre": ""},
         "of `zerodb`": {"spark": ""},
+        "of `broker`": {"services": "", "store": ""},
     }
     assert {key: value(text) for key, text in table(title).items()} == {
         key: description.default for key, description in keys.items()
