@@ -420,3 +420,50 @@ def test_a_run_directory_must_be_ours_alone(
     (base / "link").symlink_to(tmp_path)
     with pytest.raises(OperatorError, match="is not a directory of ours"):
         pipes.make_private(base / "link")
+
+
+KEPT = "broker: {services: {work: {durable: true}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "broker", "place", "problem"),
+    [
+        ("", KEPT, "broker.services.work.durable", "no node has a door to tables"),
+        (
+            ', zerodb: {url: "tcp://127.0.0.1:7100"}',
+            "zerodb: {local: [4294967290-4294967295]}\n" + KEPT,
+            "broker.store.table",
+            "is local",
+        ),
+        ("", "broker: {services: {mmi.x: {}}}\n", "broker.services", "the broker's own"),
+        ("", "broker: {services: {\u00e4: {}}}\n", "broker.services", "is no name of a service"),
+        ("", "broker: {services: {a b: {durabel: true}}}\n", "a b.durabel", "unknown key"),
+        ("", "broker: {services: {a: {reply_ttl_s: 0}}}\n", "a.reply_ttl_s", "out of range"),
+        ("", "broker: {store: {lease_ms: 1 ms}}\n", "broker.store.lease_ms", "out of range"),
+    ],
+)
+def test_what_durable_services_need(
+    tmp_path: Path, nodes: str, broker: str, place: str, problem: str
+) -> None:
+    path = tmp_path / "t.yaml"
+    node = 'n1: {url: "tcp://127.0.0.1:7201", peer_url: "tcp://127.0.0.1:7221"'
+    path.write_text(f"cluster: c\n{broker}nodes:\n  {node}{nodes}}}\n", encoding="utf-8")
+    with pytest.raises(OperatorError) as found:
+        topology.load(str(path))
+    assert place in str(found.value)
+    assert problem in str(found.value)
+
+
+def test_a_broker_asks_its_own_nodes_tables_first(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    lines = [
+        f'  n{n}: {{url: "tcp://127.0.0.1:720{n}", peer_url: "tcp://127.0.0.1:722{n}",'
+        f' zerodb: {{url: "tcp://127.0.0.1:710{n}"}},'
+        f' broker: {{clients_url: "tcp://127.0.0.1:73{n}0",'
+        f' workers_url: "tcp://127.0.0.1:73{n}1"}}}}'
+        for n in (1, 2, 3)
+    ]
+    path.write_text(f"cluster: c\n{KEPT}nodes:\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    options = topology.load(str(path)).options("n2")["broker"]
+    assert options["store"]["urls"] == [f"tcp://127.0.0.1:710{n}" for n in (2, 1, 3)]
+    assert options["services"] == {"work": {"durable": True, "reply_ttl_s": 60}}
