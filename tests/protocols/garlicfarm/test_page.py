@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kelek.protocols.garlicfarm import codec, digest, gate, handshake, members, messages
+from kelek.protocols.garlicfarm import codec, digest, documents, gate, handshake, members, messages
 from kelek.protocols.garlicfarm.messages import RESPONSE_TYPES, MessageType, ValueType
 from kelek.protocols.garlicfarm.peer_values import FarmSetup
 
@@ -43,6 +43,8 @@ def test_sizes_and_limits() -> None:
     assert number("entries of one request, and a LogPack unpacked") == messages.ENTRIES_BYTES_MAX
     assert number("entries of one request, or in one LogPack") == messages.ENTRIES_MAX
     assert number("servers in a Configuration") == messages.SERVERS_MAX
+    assert number("status document") == documents.DOCUMENT_BYTES_MAX
+    assert f"no more than {documents.WINDOW_MS // 1000} s before" in TEXT
     assert number("endpoint") == messages.ENDPOINT_BYTES_MAX
 
 
