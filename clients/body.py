@@ -16,9 +16,13 @@ class Body(bytes):
     """The bytes of a request or an answer.
 
     frames        the frames that it came in; most have one. The bytes are all of them, joined
+    client        of a request: who has asked, as his broker names him
+    request_id    of a request: with client always the same when it is handed out again
     """
 
     frames: list[bytes]
+    client = b""
+    request_id = b""
     _deadline_ms: int | None = None
 
     @classmethod

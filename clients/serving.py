@@ -127,6 +127,13 @@ class _Result(NamedTuple):
     last: bool = True
 
 
+def body_of(job: Job) -> Body:
+    """What a function is given."""
+    body = Body.of(job.body, job.deadline_ms)
+    body.client, body.request_id = job.client, job.request_id
+    return body
+
+
 class _Caught:
     """Around a function of somebody's: what it raises is its answer, and ends nothing of ours."""
 
@@ -348,7 +355,7 @@ class Worker:
         if failure := self._over(job):
             return _Result(job, failure=failure)
         with _Caught() as caught:
-            answer: Any = self.offered.function(Body.of(job.body, job.deadline_ms))
+            answer: Any = self.offered.function(body_of(job))
             if inspect.isgenerator(answer):
                 return self._do_parts(job, answer)
             return _Result(job, frames_of(answer))
@@ -394,7 +401,7 @@ class Worker:
             failure = self._over(job)
             if failure is None:
                 with _Caught() as caught:
-                    answer: Any = self.offered.function(Body.of(job.body, job.deadline_ms))
+                    answer: Any = self.offered.function(body_of(job))
                     if inspect.isasyncgen(answer):
                         failure = await self._do_async_parts(job, answer)
                         frames = [b""]

@@ -250,6 +250,27 @@ def test_a_client_is_known_again_on_a_new_socket(host: Host) -> None:
     assert len(host.clients) == 1
 
 
+@kelek.service("who")
+def who(body: kelek.Body) -> list[bytes]:
+    return [body.client, body.request_id]
+
+
+@kelek.service("async who")
+async def async_who(body: kelek.Body) -> list[bytes]:
+    return [body.client, body.request_id]
+
+
+def test_a_function_hears_who_asks_and_under_which_id(host: Host) -> None:
+    with serving(who, async_who, urls=host.back):
+        with kelek.Broker(host.front, identity="desk") as broker:
+            for name in ("who", "async who"):
+                assert broker.call(name, request_id=b"\1").frames == [b"desk", b"\1"]
+        with kelek.Broker(host.front) as broker:
+            (client, first), (same, second) = (broker.call("who").frames for _ in range(2))
+            assert client == same
+            assert first != second
+
+
 def test_identity_and_ids_are_the_caller_s(host: Host) -> None:
     async def ask() -> None:
         async with kelek.AsyncBroker(host.front, identity=b"\xffdesk") as client:
