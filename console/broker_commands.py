@@ -41,14 +41,17 @@ def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> Non
     ):
         # Nobody waits long for a broker that is not there at all.
         broker.call("mmi.service", name, timeout_ms=min(REACH_MS, timeout_ms))
-        if not options["partials"]:
-            show(broker.call(name, frames, request_id=request_id), True, output)
-            return
+        left_out = 0
         with closing(broker.stream(name, frames, request_id=request_id)) as parts:
             for part in parts:
-                show(part, False, output)
-                sys.stdout.flush()
+                if options["partials"]:
+                    show(part, False, output)
+                    sys.stdout.flush()
+                else:
+                    left_out += 1
             show(parts.result(), True, output)
+    if left_out:
+        sys.stderr.write(f"kelek: {name}: {left_out} parts are left out; show them: --partials\n")
 
 
 def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:

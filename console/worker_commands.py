@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..clients.errors import ServiceFailed
 from ..clients.serving import Service, Worker, WorkerTuning, service
 from .broker_doors import WORKERS_URL, BrokerDoors, find_brokers
 from .endings import FAILED, Ending
@@ -26,6 +27,8 @@ def work(target: str, options: Where) -> None:
         sys.stdout.flush()
 
     def failed(error: Exception) -> None:
+        if isinstance(error, ServiceFailed):
+            return  # The answer that the function has chosen.
         sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
 
     def alone() -> None:

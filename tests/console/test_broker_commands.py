@@ -24,6 +24,8 @@ import kelek
 @kelek.service("add")
 def add(body):
     """Adds up the frames."""
+    if body == b"7":
+        raise kelek.ServiceFailed(409, "no sevens")
     return str(sum(int(frame) for frame in body.frames))
 
 @kelek.service("count")
@@ -84,17 +86,22 @@ def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
         code, line = refused("call", "add", "x", *front)
         assert code == endings.FAILED
         assert line.startswith(f"kelek: {host.front}: service add: ValueError: invalid literal")
+        assert "no sevens (code 409)" in refused("call", "add", "7", *front)[1]
         worker.send_signal(signal.SIGTERM)
         said, complained = worker.communicate(timeout=60)
         assert worker.returncode == 0
-        assert said == "ended service=add answered=4 failed=1\n"
+        assert said == "ended service=add answered=5 failed=2\n"
         assert "kelek: add: ValueError: invalid literal" in complained
+        assert "no sevens" not in complained, "it is an answer"
 
 
 def test_parts_from_a_shell(host: Host, tmp_path: Path) -> None:
     front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
     with working(tmp_path, "served:count", "--concurrency", "2", *back):
         assert call("count", "3", "--partials", *front) == "0\n1\n2\n"
+        result = CliRunner().invoke(main, ["call", "count", "3", *front], prog_name="kelek")
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "kelek: count: 3 parts are left out; show them: --partials\n"
         lines = call("count", "1", "--partials", "-o", "json", *front).splitlines()
         assert [json.loads(line) for line in lines] == [
             {"final": False, "body": "0"},
