@@ -20,8 +20,10 @@ from ..protocols.majordomo.values import (
     check_headers,
     is_service,
 )
+from ..protocols.zre import services
 from .body import Body, Content, frames_of
 from .errors import BrokerError, BrokerTimeout, NoBroker, ServiceFailed
+from .finding import resolved
 from .links import Manner, MessageLimits, monotonic_ms
 from .reqids import new_reqid
 from .turning import Step, Wait
@@ -44,9 +46,10 @@ class BrokerTuning(NamedTuple):
     deadlines: bool = True  # Whether to tell the broker how much time a call has; ours only.
 
 
-def checked_urls(urls: str | Iterable[str]) -> tuple[str, ...]:
-    """From a list, or joined by commas; each once. Raises ValueError, TypeError."""
-    known = tuple(dict.fromkeys(urls.split(",") if isinstance(urls, str) else urls))
+def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:
+    """From a list, or joined by commas; each once. service is what a zre:// among them stands for.
+    Raises ValueError, TypeError, NodeError."""
+    known = tuple(dict.fromkeys(resolved(urls, service)))
     if not known:
         raise ValueError("give the url of a broker")
     for url in known:

@@ -27,6 +27,7 @@ from ..protocols.zre.peers import Event
 from .links import monotonic_ms
 
 PARK_MS = 10  # So long after a guest has left the thread expects it back.
+GOODBYES_MAX = 4096  # That wait to be heard.
 RETRY_MS = 2  # Between two looks whether peers have room again.
 IDLE_MS = 60_000
 EVENTS_MAX = 1 << 16  # Unread ones of a node: its mailbox is then not read, and its peers wait.
@@ -35,7 +36,8 @@ SOCKETS_MAX = 16_384
 RECEIVE_MESSAGES_MAX = 10_000
 TAKES_MAX = 16  # Of one mailbox in a row.
 ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
-FAREWELL_MS = 100  # For the last messages to leave.
+FAREWELL_MS = 1000  # For the last messages to leave.
+GOODBYE_MS = 100  # A goodbye by UDP overtakes what was said before it by TCP.
 HANDSHAKE_MS = 2000
 BIND_TRIES = 64
 Socket = zmq.Socket[bytes]
@@ -142,6 +144,7 @@ class Hub:
         self._claims = 0  # Nodes that are about to begin.
         self._ears: dict[tuple[Interface, int], Datagrams] = {}
         self._hearers: dict[int, list[Place]] = {}  # By the ear's descriptor.
+        self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # When they are heard.
         self._local: deque[tuple[Place, bytes, bytes, list[list[bytes]]]] = deque()
         self._touched: set[Place] = set()
         self._unfinished: set[Place] = set()  # Have more than their arena took.
@@ -381,6 +384,8 @@ class Hub:
                     places[self._mailboxes[source]] = None
             for place in places:
                 self._take(place, now_ms)
+            while self._goodbyes and self._goodbyes[0][0] <= now_ms:
+                self._tell_of(*self._goodbyes.popleft()[1:], now_ms)
             for place in self._places.values():
                 if place.deadline_ms is not None and place.deadline_ms <= now_ms:
                     self._touched.add(place)
@@ -397,6 +402,8 @@ class Hub:
             most_ms = min(most_ms, max(0, min(deadlines) - monotonic_ms()))
         if any(place.stuck for place in places):
             most_ms = min(most_ms, RETRY_MS)
+        if self._goodbyes:
+            most_ms = min(most_ms, max(0, self._goodbyes[0][0] - monotonic_ms()))
         return most_ms
 
     def _slept(self) -> None:
@@ -410,16 +417,21 @@ class Hub:
         ear = next((ear for ear in self._ears.values() if ear.fileno() == fd), None)
         if ear is None:
             return
-        hearers = self._hearers[fd]
         for uuid, port, source in ear.take(now_ms):
             beacon = Beacon(uuid, port)
-            for place in hearers:
-                node = place.node
-                if node is None or place.closed:
-                    continue
-                node.hear(beacon, source, now_ms)
-                if node.busy:
-                    self._touched.add(place)
+            if port:
+                self._tell_of(fd, beacon, source, now_ms)
+            elif len(self._goodbyes) < GOODBYES_MAX:
+                self._goodbyes.append((now_ms + GOODBYE_MS, fd, beacon, source))
+
+    def _tell_of(self, fd: int, beacon: Beacon, source: str, now_ms: int) -> None:
+        for place in self._hearers.get(fd, ()):
+            node = place.node
+            if node is None or place.closed:
+                continue
+            node.hear(beacon, source, now_ms)
+            if node.busy:
+                self._touched.add(place)
 
     def _take(self, place: Place, now_ms: int) -> None:
         """Takes in what lies in a mailbox, unless too much of it is unread."""

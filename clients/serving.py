@@ -29,6 +29,7 @@ from ..protocols.majordomo.values import (
     check_headers,
 )
 from ..protocols.majordomo.worker import Job, Workers, WorkerSetup
+from ..protocols.zre import services
 from .async_links import AsyncLinks
 from .body import Body, frames_of
 from .broker_steps import BROKER_LIMITS, checked_service, checked_urls
@@ -188,7 +189,7 @@ class Worker:
         self._on_begun = on_begun
         self._on_failure = on_failure
         self._workers = Workers(
-            checked_urls(urls),
+            checked_urls(urls, services.WORKERS),
             WorkerSetup(
                 offered.name.encode(),
                 offered.window,

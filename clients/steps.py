@@ -36,6 +36,7 @@ from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import MakeSnapshot, SnapshotMade
 from ..protocols.zmqraft.transfer_codec import RequestTransfer
+from ..protocols.zre import services
 from .errors import (
     LogCompacted,
     LogError,
@@ -46,6 +47,7 @@ from .errors import (
     UpdateRefused,
     UpdateTooLarge,
 )
+from .finding import cluster_of, resolved
 from .links import monotonic_ms
 from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 from .reqids import new_reqid
@@ -95,7 +97,10 @@ def make_client(
     """The machine for a Log with these arguments. Raises ValueError, TypeError."""
     if form not in ("auto", "node", "text"):
         raise ValueError(f"form is auto, node or text, not {form!r}")
-    known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
+    if not isinstance(urls, str):
+        urls = tuple(urls)
+    cluster = cluster_of(urls) or cluster
+    known = resolved(urls, services.LOG)
     if not known:
         raise ValueError("a Log needs the url of a peer")
     for url in known:

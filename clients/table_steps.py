@@ -26,6 +26,7 @@ from ..protocols.zerodb.values import (
     Extension,
     TableOptions,
 )
+from ..protocols.zre import services
 from .arguments import (
     Data,
     Range,
@@ -49,6 +50,7 @@ from .errors import (
     TableTimeout,
     TableUnsupported,
 )
+from .finding import resolved
 from .links import MessageLimits, monotonic_ms
 from .packs import Pair, checked_pairs, parts
 from .reqids import new_reqid
@@ -137,7 +139,7 @@ class SharedLease(NamedTuple):
 
 def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client:
     """The machine for a Table with these arguments. Raises ValueError, TypeError."""
-    known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
+    known = resolved(urls, services.TABLES)
     if not known:
         raise ValueError("a Table needs the url of a node")
     for url in known:

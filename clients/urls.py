@@ -3,6 +3,7 @@
 import os
 import re
 
+SCHEME = "zre://"  # Of a cluster that is to be found by its name: clients/finding.py.
 PORT_MAX = 65_535
 IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
 URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")

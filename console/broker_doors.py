@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..clients.errors import BrokerError, BrokerTimeout, NoBroker
 from ..protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
+from ..protocols.zre import services
 from .endings import FAILED, Ending
 from .places import Where, check_given_urls, load_topology
 
@@ -27,7 +28,8 @@ def find_brokers(where: Where, key: str) -> BrokerDoors:
     """The doors for clients (CLIENTS_URL) or workers (WORKERS_URL): from --url, or from a topology.
     Raises Ending."""
     if where["urls"]:
-        urls = check_given_urls(where, "topology")
+        service = services.BROKER if key == CLIENTS_URL else services.WORKERS
+        urls = check_given_urls(where, service, "topology")
         return BrokerDoors(", ".join(urls), urls, False)
     path, found = load_topology(where)
     known = tuple(node.broker[key] for node in found.nodes.values() if node.broker.get(key))

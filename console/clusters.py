@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
+from ..clients.finding import cluster_of
 from ..clients.log import Log
 from ..clients.steps import REACH_MS, Tuning
+from ..protocols.zre import services
 from .endings import FAILED, Ending
-from .places import Where, load_topology
+from .places import Where, load_topology, look_up
 
 
 class Place(NamedTuple):
@@ -29,6 +31,9 @@ def find_place(where: Where) -> Place:
     if urls:
         if where["topology"]:
             raise Ending("--url: a topology is given too; leave one of them out")
+        found = look_up(urls, services.LOG)
+        if found != urls:
+            cluster, urls = cluster or cluster_of(urls), found
         if not cluster:
             raise Ending("--cluster: missing; --url needs to know the cluster's ident")
         for url in urls:

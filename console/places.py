@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .endings import Ending
+from .endings import FAILED, Ending
 
 Where = dict[str, Any]
 
@@ -21,18 +21,36 @@ def load_topology(where: Where) -> tuple[str, Any]:
         raise Ending(str(error)) from error
 
 
-def check_given_urls(where: Where, *others: str) -> tuple[str, ...]:
-    """What --url says; the other options that say where something is are then left out.
-    Raises Ending."""
+def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...]:
+    """What --url says; the other options that say where something is are then left out. A zre:// is
+    looked up: it stands for those who offer that service. Raises Ending."""
     from ..clients.urls import check_url
 
     for other in others:
         if where[other]:
             name = other.removesuffix("s")
             raise Ending(f"--url: a {name} is given too; leave one of them out")
-    for url in where["urls"]:
+    urls = look_up(where["urls"], service)
+    for url in urls:
         try:
             check_url(url)
         except ValueError as error:
             raise Ending(f"--url: {error}") from error
-    return tuple(where["urls"])
+    return urls
+
+
+def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
+    """Has each zre:// among them found. Raises Ending."""
+    from ..clients.urls import SCHEME
+
+    if not any(url.startswith(SCHEME) for url in urls):
+        return urls
+    from ..clients.errors import NodeError
+    from ..clients.finding import resolved
+
+    try:
+        return resolved(urls, service)
+    except NodeError as error:
+        raise Ending(f"--url: {error}; kelek discover lists who is there", FAILED) from error
+    except (ValueError, OSError) as error:
+        raise Ending(f"--url: {error}") from error

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
 from ..clients.table import Table
+from ..protocols.zre import services
 from .endings import FAILED, Ending
 from .places import Where, check_given_urls, load_topology
 
@@ -24,7 +25,7 @@ class Doors(NamedTuple):
 def find_tables(where: Where) -> Doors:
     """The doors to a cluster's tables: from --url, or from a topology. Raises Ending."""
     if where["urls"]:
-        urls = check_given_urls(where, "topology", "nodes")
+        urls = check_given_urls(where, services.TABLES, "topology", "nodes")
         return Doors(", ".join(urls), {url: url for url in urls}, False)
     path, found = load_topology(where)
     known = {

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kelek.console import asking
-from kelek.tests.ports import free_ports
+from kelek.tests.ports import free_ports, free_udp_port
 
 # Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
 settings.register_profile(
@@ -83,7 +83,7 @@ class Shell:
     def translate(self, text: str) -> str:
         """The text with this topology's addresses."""
         return re.sub(
-            r"127\.0\.0\.1:\d+", lambda found: self.addresses.get(found[0], found[0]), text
+            r"127\.0\.0\.1:\d+|\b5670\b", lambda found: self.addresses.get(found[0], found[0]), text
         )
 
     def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -147,6 +147,7 @@ def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
     known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *brokers})
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}
+    addresses["5670"] = str(free_udp_port())  # Of beacons: all who share it hear each other.
     run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     made = Shell(place, run_dir, addresses)
     (place / "topology.yaml").write_text(made.translate(text), encoding="utf-8")
