@@ -34,7 +34,8 @@ class NodeTuning(NamedTuple):
     broadcast: str = ""  # Instead of the interface's own.
     beacons: bool = True  # False: UDP is not used, only static peers are found.
     static: tuple[str, ...] = ()  # Mailboxes that are greeted unheard, `tcp://ADDRESS:PORT`.
-    subnets: tuple[str, ...] = ()  # Where a HELLO may come from another address than it names.
+    subnets: tuple[str, ...] = ()  # Where a HELLO may say that it is, other than where it is from.
+    gossip: bool = False  # Tell peers whom it knows, and hear it of them, within the subnets.
     greeting: int = 2  # The version in which nodes are greeted that say nothing themselves.
     beacon_ms: int = 1000
     evasive_ms: int = 5000  # Silent for so long: a PING.
@@ -67,6 +68,7 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
         beacons=tuning.beacons,
         static=tuple(tuning.static),
         subnets=tuple(ip_network(subnet) for subnet in tuning.subnets),
+        gossip=tuning.gossip,
         peers_max=tuning.peers_max,
         times=times,
     )

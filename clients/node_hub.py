@@ -145,7 +145,6 @@ class Hub:
         self._ears: dict[tuple[Interface, int], Datagrams] = {}
         self._hearers: dict[int, list[Place]] = {}  # By the ear's descriptor.
         self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # When they are heard.
-        self._local: deque[tuple[Place, bytes, bytes, list[list[bytes]]]] = deque()
         self._touched: set[Place] = set()
         self._unfinished: set[Place] = set()  # Have more than their arena took.
         self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
@@ -487,18 +486,18 @@ class Hub:
     def _act_touched(self) -> bool:
         """Whether anybody was told of events."""
         told = False
-        while self._touched or self._local:
-            while self._touched:
-                place = self._touched.pop()
-                if place.node is None or place.closed:
-                    continue
-                place.events += self._ready(place)
-                place.deadline_ms = place.node.deadline_ms
-                if place.events:
-                    place.tell()
-                    self.changed.notify_all()
-                    told = True
-            self._deliver()
+        while self._touched:
+            place = self._touched.pop()
+            if place.node is None or place.closed:
+                continue
+            place.events += self._ready(place)
+            place.deadline_ms = place.node.deadline_ms
+            if place.events:
+                place.tell()
+                self.changed.notify_all()
+                told = True
+            else:
+                place.bytes = 0  # Nobody has to read anything.
         return told
 
     def _ready(self, place: Place) -> list[Event]:
@@ -561,20 +560,12 @@ class Hub:
         if not isinstance(link, Place):
             native.send_batch(link, frames, "keep")
         elif not link.full:
-            routing_id, source = place.routing_ids[number], place.host.encode()
-            self._local.append((link, routing_id, source, frames.messages()))
+            assert link.node is not None
+            source = place.host.encode()
+            link.node.on_batch(place.routing_ids[number], source, frames, monotonic_ms())
+            link.bytes += frames.size
             frames.clear()
-
-    def _deliver(self) -> None:
-        """To nodes of this process."""
-        now_ms = monotonic_ms()
-        while self._local:
-            place, routing_id, source, messages = self._local.popleft()
-            if place.node is None or place.closed:
-                continue
-            for frames in messages:
-                place.node.on_message(routing_id, source, frames, now_ms)
-            self._touched.add(place)
+            self._touched.add(link)
 
     def _retry(self, place: Place, now_ms: int) -> None:
         """Sends what had no room; a peer that has none for too long is held to be gone."""
