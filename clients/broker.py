@@ -39,8 +39,8 @@ class Broker(Turning):
                  a restart of its program; one program at a time may use it. Default: nobody's
 
     request_id   of a call, 1 to 255 octets: sent once more under the same identity, also by the
-                 next run of a program, it is the same request while the broker has that in work.
-                 Default: one that is new
+                 next run of a program, it is the same request while the broker has that in work;
+                 a durable service gives the same answer again. Default: one that is new
 
     A service may be asked twice when a worker or a broker is lost; the answer comes once. A body is
     bytes, a str (as UTF-8) or a list of bytes, its frames. Raises BrokerError, or one of its kinds.

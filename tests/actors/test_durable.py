@@ -3,6 +3,8 @@ request ends once."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -133,6 +135,31 @@ def test_an_answer_is_kept_for_whoever_asks_again(brokers: Brokers) -> None:
         other = client_of(broker, b"somebody else")
         assert asked(other, b"work", b"1", b"x") == [b"x 2"]
         assert done[b"x"] == 2
+
+
+PROGRAM = """
+import sys, kelek
+with kelek.Broker(sys.argv[1], identity="desk", timeout_ms=60_000) as broker:
+    futures = [broker.submit("work", str(n), request_id=str(n)) for n in range(200)]
+    for future in futures:
+        print(future.result().decode(), flush=True)
+"""
+
+
+def test_a_program_that_is_killed_and_starts_again_is_the_same_client(brokers: Brokers) -> None:
+    broker = brokers.start("n1")
+    command = [sys.executable, "-P", "-c", PROGRAM, broker.clients_url]
+    with counting(broker.workers_url):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+            try:
+                assert first.stdout is not None
+                heard = [first.stdout.readline() for _ in range(20)]
+            finally:
+                first.kill()
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    lines = done.stdout.splitlines(keepends=True)
+    assert lines[:20] == heard, "the very same answers"
+    assert [line.split()[0] for line in lines] == [str(number) for number in range(200)]
 
 
 def wait_for_status(broker: BrokerProcess, good: Callable[[dict[str, int]], bool]) -> None:
