@@ -241,8 +241,7 @@ class Node:
         elif peer is None:
             self._on_new_beacon(beacon, source, now_ms)
         elif (source, beacon.port) == (peer.address, peer.port):
-            if peer.ready:
-                self._on_life(peer, now_ms)
+            peer.beacon_ms = now_ms
         else:
             self.counters["beacon_other_place"] += 1  # Forged, or moved: then the old one dies.
 
@@ -351,7 +350,7 @@ class Node:
             # Text: SHALL silently ignore any commands that precede a HELLO command.
             self.counters["before_hello"] += 1
         elif self._in_sequence(peer, sequence):
-            self._on_life(peer, now_ms)
+            peer.wire.heard_ms = now_ms
             self._on_command(peer, command, now_ms)
 
     def _in_sequence(self, peer: Peer, sequence: int) -> bool:
@@ -444,9 +443,6 @@ class Node:
         peer = self._peer_of(greeting, now_ms)
         if peer is None:
             return
-        if peer.version is not None and peer.version is not greeting.version:
-            self.counters["version_changed"] += 1  # Decisions: it stays what it was.
-            return
         for other in self._peers.at(place):
             if other is not peer:  # One mailbox has one node: the other one was there before.
                 self._remove(other)
@@ -468,7 +464,11 @@ class Node:
             if peer.ready and hello.address != peer.address:
                 self.counters["hello_other_place"] += 1  # Somebody else with its UUID.
                 return None
-            return peer
+            if peer.version in (None, greeting.version):
+                return peer
+            self.counters["version_changed"] += 1  # A peer's stays: this is another one.
+            self._remove(peer)
+            return self._peers.add(uuid, place, now_ms)
         for other in self._peers.at(place):
             if other.uuid is None:
                 self._peers.name(other, uuid)
@@ -577,9 +577,6 @@ class Node:
 
     # ---- silence ----
 
-    def _on_life(self, peer: Peer, now_ms: int) -> None:
-        peer.wire.heard_ms = now_ms
-
     def _check(self, now_ms: int) -> None:
         """Looks at all peers' clocks; the next look comes when the first of them can be due."""
         self._check_ms = now_ms + self.setup.times.evasive_ms
@@ -601,7 +598,8 @@ class Node:
             elif now_ms >= peer.asked_ms + times.evasive_ms and peer.version_out is not None:
                 self._greet(peer, peer.version_out, now_ms)  # It may have missed it.
             return now_ms + times.evasive_ms
-        heard_ms: int = peer.wire.heard_ms
+        said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
+        heard_ms = max(said_ms, peer.beacon_ms)
         quiet_ms = now_ms - heard_ms
         if quiet_ms >= times.dead_ms:
             # Text: no reply to a PING and no other traffic for longer: treated as dead.
@@ -611,6 +609,10 @@ class Node:
         if heard_ms != peer.quiet_since_ms:
             peer.quiet_since_ms, peer.silent = heard_ms, 0
         if quiet_ms < times.evasive_ms:
+            # A message that was lost with its connection shows when the next one comes.
+            if now_ms >= max(said_ms, peer.asked_ms) + times.dead_ms:
+                peer.asked_ms = now_ms
+                self._say(peer, Ping())
             return heard_ms + times.evasive_ms
         self._on_quiet(peer, quiet_ms, now_ms)
         steps = (times.silent_ms, times.dead_ms)

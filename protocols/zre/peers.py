@@ -49,9 +49,9 @@ class Peer:
     """One peer, from the first word of it until it has left."""
 
     __slots__ = (
-        "address", "asked_ms", "awaiting", "greet_ms", "groups", "info", "made_ms", "number", "out",
-        "own", "port", "quiet_since_ms", "ready", "repair_ms", "silent", "slot", "static", "status",
-        "to", "uuid", "version", "version_out", "wire",
+        "address", "asked_ms", "awaiting", "beacon_ms", "greet_ms", "groups", "info", "made_ms",
+        "number", "out", "own", "port", "quiet_since_ms", "ready", "repair_ms", "silent", "slot",
+        "static", "status", "to", "uuid", "version", "version_out", "wire",
     )  # fmt: skip
 
     def __init__(self, number: int, uuid: bytes | None, place: tuple[str, int]) -> None:
@@ -69,7 +69,7 @@ class Peer:
         self.silent = 0  # 1: EVASIVE was said, 2: SILENT, too ...
         self.quiet_since_ms = 0  # ... of the silence that began then.
         self.greet_ms: int | None = None  # When to greet it, unless it has done so first.
-        self.made_ms = self.asked_ms = self.repair_ms = 0
+        self.made_ms = self.asked_ms = self.repair_ms = self.beacon_ms = 0
         self.info: PeerInfo | None = None
         self.out = Frames(*_FRAMES)
         self.slot = 0  # Its place in C ...

@@ -143,8 +143,15 @@ def test_a_version_stays_what_it_was() -> None:
     place = Place()
     place.say(1, HELLO)
     place.version = Version.V1
-    assert place.say(1, HELLO._replace(name="")).actions == []
     assert place.say(2, Whisper([b"x"])).events == []
+    assert place.count("before_hello") == 1
+    ready = place.say(1, HELLO._replace(name=""))  # Who greets in the other one begins anew.
+    assert [event.kind for event in ready.events] == [
+        EventKind.EXIT,
+        EventKind.ENTER,
+        EventKind.JOIN,
+    ]
+    assert [event.content for event in place.say(2, Whisper([b"x"])).events] == [[b"x"]]
     assert place.count("version_changed") == 1
 
 

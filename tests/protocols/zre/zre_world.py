@@ -57,13 +57,13 @@ class World:
         self.full: set[str] = set()  # Endpoints whose senders find no room.
         self.beacons_sent = 0
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
-        self._count = 0
+        self._hosts = self._count = 0
         self._serial = 0
 
     def add(self, name: str, uuid: bytes | None = None, **settings: object) -> Host:
         """A node on an address of its own."""
-        self._count += 1
-        address = f"10.0.{self._count // 250}.{self._count % 250 + 1}"
+        self._hosts += 1
+        address = f"10.0.{self._hosts // 250}.{self._hosts % 250 + 1}"
         if uuid is None:
             uuid = own_uuid(self.dice.randbytes(14))
         setup = NodeSetup(uuid, address, PORT, name)._replace(**settings)  # type: ignore[arg-type]
