@@ -249,6 +249,11 @@ class FarmPeer:
     def _is_member(self, server_id: int) -> bool:
         return server_id in self._invited_by or self.roster.find(server_id) is not None
 
+    def _may_lead(self, server_id: int) -> bool:
+        """Whether we hear it as a leader: a member, or, while no other one is heard, anybody, as it
+        may be of a newer Configuration than ours."""
+        return self._is_member(server_id) or self.core.leader in (None, peer_of(server_id))
+
     @property
     def is_waiting(self) -> bool:
         """Whether we are no member, and wait for a leader to take us in."""
@@ -310,8 +315,8 @@ class FarmPeer:
 
     def _on_append(self, slot: Slot) -> None:
         request = slot.request
-        if not self._is_member(request.source) and self.core.leader is not None:
-            self._refuse(slot)  # Without one it may be of a newer configuration than ours.
+        if not self._may_lead(request.source):
+            self._refuse(slot)
             return
         self._append(slot, request.last_log_term, request.entries)
 
@@ -378,7 +383,7 @@ class FarmPeer:
     def _on_snapshot(self, slot: Slot) -> None:
         request, core, peer = slot.request, self.core, peer_of(slot.request.source)
         sync = decode_snapshot_sync(_only(request, ValueType.SNAPSHOT_SYNC))
-        if not self._is_member(request.source):
+        if not self._may_lead(request.source):
             self._tell(slot, False, 0)
             return
         slot.end = end = sync.offset + len(sync.data)

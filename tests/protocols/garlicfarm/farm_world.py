@@ -186,7 +186,8 @@ class Client:
 
     def _arrive(self, peer: Node, data: bytes) -> None:
         if self.world.nodes.get(self.to) is peer and self.connection in peer.inbound:
-            peer.on_requests(self.connection, data, self.world.now_ms)
+            act = partial(peer.on_requests, self.connection, data, self.world.now_ms)
+            self.world._guarded(self.to, act)
 
     def _read(self, data: bytes, failure: str) -> None:
         self.answers += self._stream.feed(data)
@@ -214,6 +215,7 @@ class World:
     ) -> None:
         """others: of the members those that are not ours; the test puts them into `others`."""
         self.random = Random(seed)
+        self.deaths: tuple[type[Exception], ...] = ()  # What a server's disk may kill it with.
         self.now_ms = 1000
         self.members = tuple(map(server, members))
         self.disks: dict[int, Disk] = {}
@@ -245,11 +247,23 @@ class World:
     # Servers.
 
     def start(self, number: int, servers: tuple[ClusterServer, ...] = (), **setup: Any) -> None:
-        disk = self.disks.setdefault(number, Disk(servers))
+        if number not in self.disks:
+            self.disks[number] = self.make_disk(number, servers)
+        disk = self.disks[number]
         known = self.setups.get(number) or FarmSetup(number, servers)
         self.setups[number] = known._replace(**setup)
         dice = Random(self.random.random())
         self.peers[number] = FarmPeer(self.setups[number], disk.recover(), disk, self.now_ms, dice)
+
+    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
+        return Disk(servers)
+
+    def _guarded(self, number: int, act: Callable[[], object]) -> None:
+        """Lets a server do something, which may kill it."""
+        try:
+            act()
+        except self.deaths:
+            self.kill(number)
 
     def kill(self, number: int) -> None:
         if self.peers.pop(number, None) is None:
@@ -291,12 +305,16 @@ class World:
 
     def _turn(self) -> None:
         for number, peer in list(self.nodes.items()):
-            peer.wake(self.now_ms)
+            self._guarded(number, partial(peer.wake, self.now_ms))
+            if number not in self.nodes:
+                continue
             self._connect(number, peer)
             for to, link in peer.links.items():
                 self._send_out(number, to, bytes(link.out))
                 link.out.clear()
-            peer.write()
+            self._guarded(number, peer.write)
+            if number not in self.nodes:
+                continue
             for connection, inbound in list(peer.inbound.items()):
                 data, failure = bytes(inbound.out), inbound.failure
                 inbound.out.clear()
@@ -343,7 +361,8 @@ class World:
 
     def _arrive(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
-            self.nodes[link[1]].on_requests(wire.connection, data, self.now_ms)
+            act = partial(self.nodes[link[1]].on_requests, wire.connection, data, self.now_ms)
+            self._guarded(link[1], act)
 
     def _send_back(self, link: tuple[int, int], wire: Wire, data: bytes) -> None:
         if data and self._links.get(link) is wire:
@@ -351,7 +370,8 @@ class World:
 
     def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
-            self.nodes[link[0]].on_answers(link[1], data, self.now_ms)
+            act = partial(self.nodes[link[0]].on_answers, link[1], data, self.now_ms)
+            self._guarded(link[0], act)
 
     def _later(self, wire: Wire, way: tuple[int, int], event: Callable[[], None]) -> None:
         """In order on each way of a connection."""
@@ -409,17 +429,17 @@ class World:
         ]
         return max(leading)[1] if leading else None
 
+    @property
+    def settled(self) -> bool:
+        leader = self.leader
+        if leader is None:
+            return False
+        core = self.peers[leader].core
+        return core.log.term_at(core.commit_index) == core.term
+
     def elect(self) -> int:
         """Until somebody leads and has committed an entry of its own."""
-
-        def settled() -> bool:
-            leader = self.leader
-            if leader is None:
-                return False
-            core = self.peers[leader].core
-            return core.log.term_at(core.commit_index) == core.term
-
-        self.run_until(settled)
+        self.run_until(lambda: self.settled)
         assert self.leader is not None
         return self.leader
 
