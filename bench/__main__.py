@@ -7,6 +7,7 @@ from functools import partial
 from kelek.bench import (
     broadcast,
     broker,
+    broker_durable,
     entries,
     everything,
     log,
@@ -26,6 +27,7 @@ from kelek.bench import (
 QUESTIONS = [
     broadcast.QUESTION,
     broker.QUESTION,
+    broker_durable.QUESTION,
     entries.QUESTION,
     members.QUESTION,
     reads.QUESTION,
