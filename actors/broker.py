@@ -4,6 +4,7 @@ What is decided is in protocols/majordomo/broker.py and csrc/exchange.c; bodies 
 here.
 """
 
+import gc
 import os
 import time
 from typing import Any
@@ -24,6 +25,7 @@ REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
 ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
 ANSWERS_BYTES_MAX = 128 << 20  # That it may leave lying.
 FRAMES_MAX = 4096  # Of one message.
+GARBAGE_MIN = 200_000  # New objects, before a collection looks for rings of them.
 
 
 class Broker(Actor):
@@ -83,6 +85,7 @@ class Broker(Actor):
             store = settings["store"]
             place = StorePlace(tuple(store["urls"]), store["table"])
             self._store = BrokerStore(self, place, self._machine.durable)
+            gc.set_threshold(GARBAGE_MIN)  # Many records live long, and none is in a ring.
         self.ready()
 
     def _durable(self, settings: dict[str, Any]) -> DurableOptions | None:

@@ -92,6 +92,11 @@ int klk_exchange_refusal(struct klk_exchange *exchange, int refusal, const uint8
  * KLK_ESPACE. */
 int klk_exchange_keep(struct klk_exchange *exchange, const uint8_t *service, uint32_t size);
 
+/* How many messages from `position` on are requests for such services, one behind the other:
+ * klk_exchange_take_requests() stops at the first of them. */
+uint32_t klk_exchange_kept(const struct klk_exchange *exchange, const struct klk_messages *in,
+                           uint32_t position);
+
 /* KLK_EXCHANGE_COUNTERS numbers that only grow. */
 const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange);
 

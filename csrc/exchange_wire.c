@@ -299,6 +299,17 @@ int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_m
     return KLK_OK;
 }
 
+uint32_t klk_exchange_kept(const struct klk_exchange *exchange, const struct klk_messages *in,
+                           uint32_t position) {
+    uint32_t count = 0;
+    for (; position < in->messages; position++, count++) {
+        struct reader reader = {in, in->firsts[position], in->firsts[position + 1]};
+        struct asking asking = {0};
+        if (request_read(exchange, &reader, 0, &asking) != KLK_STOP_KEPT) break;
+    }
+    return count;
+}
+
 /* ---- answers ---- */
 
 /* The request that a worker's PARTIAL or FINAL is for; NULL: it was not asked that. */

@@ -39,6 +39,9 @@ class Stop(IntEnum):
     KEPT = lib.KLK_STOP_KEPT
 
 
+_STOPS = {int(stop): stop for stop in Stop}  # An enumeration's call costs as much as the rest.
+
+
 class ExchangeSetup(NamedTuple):
     """Headers and limits of an exchange."""
 
@@ -151,6 +154,11 @@ class Exchange:
             position,
         )
 
+    def kept(self, arena: Arena, position: int) -> int:
+        """How many messages from one on, where take_requests() stopped with Stop.KEPT, are kept
+        ones, one behind the other."""
+        return int(lib.klk_exchange_kept(self._exchange, arena._struct, position))
+
     def take_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
         """Takes in messages of workers, as take_requests() does those of clients."""
         return self._take(
@@ -169,7 +177,7 @@ class Exchange:
     def _take(self, call: Any, position: int) -> tuple[int, Stop | None]:
         self._position[0] = position
         result = self._fill(call)
-        stop = Stop(self._stop[0]) if result == lib.KLK_MORE else None
+        stop = _STOPS[self._stop[0]] if result == lib.KLK_MORE else None
         return int(self._position[0]), stop
 
     def _fill(self, call: Any) -> int:

@@ -124,9 +124,18 @@ class Broker:
         """Messages of clients from one on: [routing id][frames ..]."""
         while position < arena.count:
             position, stop = self._exchange.take_requests(arena, position, now_ms)
-            if stop is not None:
+            if stop is Stop.KEPT:
+                position = self._on_kept(arena, position, now_ms)
+            elif stop is not None:
                 self._on_own_request(arena.message(position), stop, now_ms)
                 position += 1
+
+    def _on_kept(self, arena: Arena, position: int, now_ms: int) -> int:
+        """Requests of durable services. Returns the position behind them."""
+        assert self.durable is not None
+        end = position + self._exchange.kept(arena, position)
+        self.durable.ask_many(map(arena.message, range(position, end)), now_ms)
+        return end
 
     def on_answers(self, arena: Arena, now_ms: int, position: int = 0) -> None:
         """Messages of workers from one on: [routing id][frames ..]."""
@@ -159,6 +168,8 @@ class Broker:
                     continue  # The end, or perhaps a client's again.
                 self._on_command(arena.message(position), stop, now_ms)
                 position += 1
+            elif stop is Stop.KEPT:
+                position = self._on_kept(arena, position, now_ms)
             elif stop is not None:
                 self._on_own_request(arena.message(position), stop, now_ms)
                 position += 1
@@ -179,15 +190,11 @@ class Broker:
     def _on_own_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
         routing_id, *frames = message
         try:
-            if stop not in (Stop.INTERNAL, Stop.KEPT):
+            if stop is not Stop.INTERNAL:
                 raise RemoteProtocolError("no request of any framing")
             framing, request = decode_client_request(frames, self.setup.headers)
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
-            return
-        if stop is Stop.KEPT:
-            assert self.durable is not None
-            self.durable.ask(routing_id, framing, request, now_ms)
             return
         if self.durable is not None and request.service.startswith(values.TITANIC):
             body = self._titanic(routing_id, framing, request, now_ms)

@@ -10,13 +10,13 @@ two rules:
   one. So an owner that was asleep can't end what was given out again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...native import Arena
 from ...native.exchange import Exchange, ExchangeSetup
 from . import values
-from .codec import Failure, Request, encode_failure
+from .codec import Failure, Request, decode_client_request, encode_failure
 from .ledger import (
     CLOSE,
     ENDS,
@@ -33,7 +33,7 @@ from .values import Framing
 LEASE = b"l"  # A number that its owner makes grow while it lives.
 OWNER = b"o"  # Token and name of the process that owns the store.
 RANGES = ((LEASE, b"p"), (REQUESTS, b"s"), (ENDS, b"g"))  # In the order in which they are read.
-WRITES_MAX = 8  # Of a kind on their way: what comes meanwhile is one larger write.
+WRITES_MAX = 2  # Of a kind on their way: what comes meanwhile is one larger write.
 WRITE_BYTES = 1 << 20  # Of segments in one write, and the one that reaches beyond.
 SEGMENTS_MAX = 500  # In one write, and as many deletes.
 DELETES_MAX = 500
@@ -148,6 +148,17 @@ class Durable:
             self.ledger.ask_titanic(routing_id, framing, request)
         else:
             self.ledger.ask(routing_id, framing, request, self._unix(now_ms))
+
+    def ask_many(self, messages: Iterable[Message], now_ms: int) -> None:
+        """Requests for durable services as the exchange has seen them: each is one."""
+        header = self.setup.ledger.headers.client
+        for message in messages:
+            if message[1] == header:  # By far the most are so.
+                routing_id, _, _, service, request_id, *body = message
+                self.ask(routing_id, Framing.TEXT, Request(service, request_id, body), now_ms)
+            else:
+                framing, request = decode_client_request(message[1:], self.setup.ledger.headers)
+                self.ask(message[0], framing, request, now_ms)
 
     def titanic_reply(self, uuid: bytes) -> Message:
         """What titanic.reply is answered with."""

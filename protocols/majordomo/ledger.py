@@ -29,6 +29,7 @@ SEGMENT_BYTES = 128 << 10  # Of frames, and the record that reaches beyond it.
 SEGMENT_RECORDS = 2048
 RECORD_BYTES_MAX = 16 << 20  # Of a request, or of all its answers.
 RECORD_FRAMES_MAX = 4096
+NAME_BYTES_MAX = 255  # Of an identity, and of a request id.
 OVERHEAD_BYTES = 512  # That a record takes here besides its frames.
 NOBODY = b"\0"  # What identities begin with that no client has set itself.
 TITANIC_CLIENT = b"\0titanic"  # Requests that came by titanic.request are nobody's.
@@ -139,6 +140,9 @@ class Ledger:
         if known is not None:
             self._repeat(known)
             return
+        if len(identity) > NAME_BYTES_MAX:  # None that a ROUTER makes, nor one that it takes.
+            self.counters["nameless"] += 1
+            return
         record = Record(name, request.service, framing)
         record.here = True
         record.body = request.body
@@ -239,7 +243,13 @@ class Ledger:
     # ---- what clients are told ----
 
     def _tell(self, record: Record, answers: Iterable[tuple[bool, Message]]) -> None:
-        service, request_id = record.service, record.name[1]
+        service, (identity, request_id) = record.service, record.name
+        if record.framing == Framing.TEXT and not identity.startswith(NOBODY):
+            for last, body in answers:  # As encode_reply() does it: by far the most are so.
+                command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
+                head = [identity, self.setup.headers.client, command, service, request_id]
+                self.replies.append(head + (body or [b""]))
+            return
         if record.framing == Framing.MDP01:  # It takes one answer.
             if any(last for last, _ in answers):
                 whole = [frame for _, body in record.answers for frame in body]
@@ -549,7 +559,10 @@ class Ledger:
         self._refused.discard(key)
         while self._due and self._due[0][1] not in self._segments:
             heapq.heappop(self._due)
-        for record in segment.records if segment else ():
+        if segment is None:
+            return
+        records, segment.records = segment.records, []  # No ring of references is left behind.
+        for record in records:
             if key.startswith(ENDS):
                 if record.end is segment:
                     self._forget(record)
@@ -638,6 +651,8 @@ def _unpack(value: bytes) -> tuple[bytes, list[Any]]:
     version, service, rows = msgpack.unpackb(value)
     if version != VERSION or not isinstance(rows, list) or not isinstance(service, bytes):
         raise ValueError("no segment of this version")
+    if not values.is_service(service) or (service.startswith(values.RESERVED) and service != CLOSE):
+        raise ValueError("no service that can be durable")
     return service, rows
 
 
@@ -645,13 +660,19 @@ def _record(key: bytes, service: bytes, row: list[Any]) -> Record:
     """Raises ValueError, TypeError, IndexError: it is none of ours."""
     identity, request_id, framing, fourth, fifth, asker = row
     record = Record((_bytes(identity), _bytes(request_id)), service, Framing(framing))
+    if not all(0 < len(each) <= NAME_BYTES_MAX for each in record.name):
+        raise ValueError("an identity or id of a wrong size")
     if asker is not None:
         record.asker = _bytes(asker[0]), _bytes(asker[1])
     if key.startswith(REQUESTS):
         record.due_ms, record.body = int(fourth), [_bytes(each) for each in fifth]
+        if not record.body or record.due_ms < 0:
+            raise ValueError("a request without a body, or due before all time")
         record.size = OVERHEAD_BYTES + sum(map(len, record.body))
         return record
     record.answers = [(bool(last), [_bytes(each) for each in body]) for last, body in fourth]
+    if not all(body for _, body in record.answers):
+        raise ValueError("an answer without a body")
     record.body = [_bytes(each) for each in fifth]
     record.size = OVERHEAD_BYTES + sum(_body_bytes(body) for _, body in record.answers)
     record.size += sum(map(len, record.body))

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from kelek.native import Arena
-from kelek.native.exchange import Exchange, ExchangeSetup, NewWorker
+from kelek.native.exchange import Exchange, ExchangeSetup, NewWorker, Stop
 from kelek.tests.native.exchange_twin import (
     MDP1,
     MDP2,
@@ -96,11 +96,16 @@ class History:
         self.now_ms = 1000
 
     def batch(self, messages: list[Message], requests: bool) -> None:
-        arena, position, stops = Arena.from_messages(messages), 0, {}
+        arena, position = Arena.from_messages(messages), 0
+        stops: dict[int, Stop] = {}
         take = self.exchange.take_requests if requests else self.exchange.take_answers
         while position < arena.count:
             position, stop = take(arena, position, self.now_ms)
-            if stop:
+            if stop is Stop.KEPT:
+                count = self.exchange.kept(arena, position)
+                stops.update(dict.fromkeys(range(position, position + count), stop))
+                position += count
+            elif stop:
                 stops[position] = stop
                 position += 1
         take_one = self.twin.take_request if requests else self.twin.take_answer

@@ -1,0 +1,212 @@
+"""What a ledger keeps of requests and answers, how it tells it, and what it does with junk."""
+
+from random import Random
+
+import msgpack
+import pytest
+
+from kelek.protocols.majordomo import ledger as ledgers
+from kelek.protocols.majordomo.codec import Request, decode_failure
+from kelek.protocols.majordomo.ledger import ENDS, REQUESTS, Ledger, LedgerSetup, Pair
+from kelek.protocols.majordomo.values import Framing
+
+NOW = 1_700_000_000_000
+TTL_MS = 1000
+ME = b"me"
+
+
+def a_ledger(
+    token: bytes = b"token  1", bytes_max: int = 1 << 30, inflight_max: int = 100
+) -> Ledger:
+    setup = LedgerSetup(token, {b"work": TTL_MS}, bytes_max=bytes_max, inflight_max=inflight_max)
+    return Ledger(setup)
+
+
+def taken(ledger: Ledger) -> list[list[bytes]]:
+    replies = list(ledger.replies)
+    ledger.replies.clear()
+    return replies
+
+
+def ask(ledger: Ledger, request_id: bytes, client: bytes = ME) -> None:
+    ledger.ask(client, Framing.TEXT, Request(b"work", request_id, [b"x"]), NOW)
+
+
+def written(ledger: Ledger) -> list[Pair]:
+    """All that is to be written, now is."""
+    pairs = ledger.cut_requests(NOW) + ledger.cut_ends(NOW)
+    ledger.on_written(key for key, _ in pairs)
+    return pairs
+
+
+def begun(ledger: Ledger, request_id: bytes, client: bytes = ME) -> tuple[bytes, bytes]:
+    """The name of a request that a worker has."""
+    ask(ledger, request_id, client)
+    written(ledger)
+    (record,) = ledger.take_queued()
+    return record.name
+
+
+def final(request_id: bytes, *body: bytes, kind: bytes = b"\3") -> list[bytes]:
+    return [ME, b"KLKC01", kind, b"work", request_id, *body]
+
+
+def test_nothing_is_told_before_it_is_written() -> None:
+    ledger = a_ledger()
+    ask(ledger, b"1")
+    assert list(ledger.take_queued()) == []
+    written(ledger)
+    (record,) = ledger.take_queued()
+    ledger.answer(record.name, False, [b"part"])
+    assert taken(ledger) == [final(b"1", b"part", kind=b"\2")], "parts go at once"
+    ledger.answer(record.name, True, [b"end"])
+    assert taken(ledger) == []
+    written(ledger)
+    assert taken(ledger) == [final(b"1", b"end")]
+
+
+def test_a_repeat_is_told_all_of_it() -> None:
+    ledger = a_ledger()
+    name = begun(ledger, b"1")
+    ledger.answer(name, False, [b"part"])
+    taken(ledger)
+    ask(ledger, b"1")
+    assert taken(ledger) == [final(b"1", b"part", kind=b"\2")], "what there is"
+    ledger.answer(name, True, [b"end"])
+    written(ledger)
+    taken(ledger)
+    ask(ledger, b"1")
+    assert taken(ledger) == [final(b"1", b"part", kind=b"\2"), final(b"1", b"end")]
+    assert ledger.counters["requests"] == 1
+
+
+def test_another_process_knows_all_of_it() -> None:
+    first, second = a_ledger(), a_ledger(b"token  2")
+    for number in range(3):
+        ask(first, b"%d" % number)
+    pairs = written(first)
+    for record in first.take_queued():
+        if record.name[1] != b"2":
+            first.answer(record.name, False, [b"part"])
+            first.answer(record.name, True, [b"end"])
+    pairs += written(first)
+    for key, value in pairs:
+        second.load(key, value)
+    assert [record.name for record in second.take_queued()] == [(ME, b"2")]
+    ask(second, b"0")
+    assert taken(second) == [final(b"0", b"part", kind=b"\2"), final(b"0", b"end")]
+    assert second.waiting() == {b"work": [1, 2]}
+
+
+def test_what_has_ended_goes_in_its_order() -> None:
+    ledger = a_ledger()
+    name = begun(ledger, b"1")
+    assert ledger.deletable(NOW + 10 * TTL_MS, 10) == []
+    ledger.answer(name, True, [b"end"])
+    written(ledger)
+    (requests,) = ledger.deletable(NOW, 10)
+    assert requests[:1] == REQUESTS
+    assert ledger.deletable(NOW + TTL_MS, 10) == [], "its end stays while it is there"
+    ledger.on_deleted([requests])
+    (ends,) = ledger.deletable(NOW + 2 * TTL_MS, 10)
+    assert ends[:1] == ENDS
+    ledger.on_kept([ends])
+    assert ledger.deletable(NOW, 10) == [ends]
+    ledger.on_deleted([ends])
+    assert (ledger.count, ledger.size) == (0, 0)
+
+
+def test_clients_of_mdp_have_one_answer_and_no_ids() -> None:
+    ledger = a_ledger()
+    for framing in (Framing.MDP01, Framing.MDP02):
+        for _ in range(2):
+            ledger.ask(ME, framing, Request(b"work", b"", [b"x"]), NOW)
+    written(ledger)
+    for record in ledger.take_queued():
+        ledger.answer(record.name, False, [b"part"])
+        ledger.answer(record.name, True, [b"end"])
+    written(ledger)
+    replies = taken(ledger)
+    assert replies.count([ME, b"", b"MDPC01", b"work", b"part", b"end"]) == 2
+    assert replies.count([ME, b"MDPC02", b"\2", b"work", b"part"]) == 2
+    assert replies.count([ME, b"MDPC02", b"\3", b"work", b"end"]) == 2
+
+
+def test_who_has_no_name_is_told_by_the_process_that_knows_him() -> None:
+    first, second = a_ledger(), a_ledger(b"token  2")
+    nobody = b"\0\1\2\3\4"
+    name = begun(first, b"1", nobody)
+    assert name != (nobody, b"1")
+    first.answer(name, True, [b"end"])
+    for key, value in written(first):
+        second.load(key, value)
+    assert taken(first) == [[nobody, *final(b"1", b"end")[1:]]]
+    ask(second, b"1", nobody)
+    assert taken(second) == [], "it is another one"
+    assert second.has_asked
+
+
+@pytest.mark.parametrize(("bytes_max", "inflight_max"), [(600, 10), (1 << 20, 1)])
+def test_what_finds_no_room_is_refused(bytes_max: int, inflight_max: int) -> None:
+    ledger = a_ledger(bytes_max=bytes_max, inflight_max=inflight_max)
+    ask(ledger, b"1")
+    assert taken(ledger) == []
+    ask(ledger, b"2")
+    (reply,) = taken(ledger)
+    failure = decode_failure(reply[5:])
+    assert failure is not None
+    assert failure.code == 429
+
+
+def test_answers_beyond_the_limit_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "RECORD_BYTES_MAX", 1000)
+    ledger = a_ledger()
+    name = begun(ledger, b"1")
+    for _ in range(10):
+        ledger.answer(name, False, [bytes(300)])
+    ledger.answer(name, True, [b"end"])
+    written(ledger)
+    failure = decode_failure(taken(ledger)[-1][5:])
+    assert failure is not None
+    assert failure.code == 413
+
+
+def test_what_a_former_owner_wrote_does_not_count() -> None:
+    ledger = a_ledger()
+    name = begun(ledger, b"1")
+    ledger.answer(name, True, [b"mine"])
+    pairs = ledger.cut_ends(NOW)
+    ledger.on_refused(key for key, _ in pairs)
+    assert taken(ledger) == []
+    assert [record.name for record in ledger.take_queued()] == [name]
+    # It was written all the same, and only the word of it was lost.
+    ledger.load(*pairs[0])
+    assert taken(ledger) == [final(b"1", b"mine")]
+
+
+def test_junk_in_the_store_is_counted() -> None:
+    dice, ledger = Random(1), a_ledger()
+    key = REQUESTS + bytes(8) + b"token  2"
+    row = [ME, b"1", 0, 0, [b"x"], None]
+    whole = msgpack.packb([1, b"work", [row]])
+    for number in range(300):
+        junk = bytearray(whole)
+        junk[dice.randrange(len(junk))] = dice.randrange(256)
+        ledger.load(key + number.to_bytes(4, "big"), bytes(junk[: dice.randrange(len(junk) + 1)]))
+    before = ledger.counters["junk"]
+    assert before > 200
+    bad_rows = [
+        row[:-1],
+        [b"", *row[1:]],
+        [ME, b"i" * 256, *row[2:]],
+        [ME, b"1", 3, *row[3:]],
+        [*row[:3], -1, *row[4:]],
+        [*row[:4], [], None],
+        [*row[:5], 7],
+    ]
+    wrong: list[object] = [[1, b"work", [one]] for one in bad_rows]
+    wrong += [[2, b"work", [row]], [1, 7, [row]], 5, [1, b"work", 5], [1, b"\xff", [row]]]
+    wrong += [[1, b"mmi.x", [row]]]
+    for number, bad in enumerate(wrong):
+        ledger.load(key + (1000 + number).to_bytes(4, "big"), msgpack.packb(bad))
+    assert ledger.counters["junk"] - before == len(wrong)
