@@ -33,6 +33,7 @@ class NodeProcess:
             stderr=subprocess.PIPE,
         )
         self.events: list[Event] = []
+        self._after = 0
         self.errors = b""
         self._changed = threading.Condition()
         self._ended = False
@@ -64,12 +65,17 @@ class NodeProcess:
         self.process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
         self.process.stdin.flush()
 
-    def wait_for(self, event: str, *, after: int = 0, **values: object) -> Event:
-        """The first event of this kind and with these values, behind the first `after` ones."""
+    def mark(self) -> None:
+        """What was said until now is no answer any more."""
+        with self._changed:
+            self._after = len(self.events)
+
+    def wait_for(self, event: str, **values: object) -> Event:
+        """The first event of this kind and with these values behind the mark."""
         wanted = {"event": event, **values}
 
         def found() -> Event | None:
-            for one in self.events[after:]:
+            for one in self.events[self._after :]:
                 if wanted.items() <= one.items():
                     return one
             return None

@@ -1,0 +1,92 @@
+"""Hosts on a network of their own: namespaces of Linux, joined by a bridge, each cable of which can
+be pulled. Root makes them, or anybody where user namespaces are allowed."""
+
+import os
+import subprocess
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+NETWORK = "10.66.0"
+BROADCAST = f"{NETWORK}.255"
+HOLD = ["sh", "-c", "echo up; exec cat"]  # Until its stdin is closed.
+
+
+class NotHere(Exception):
+    """This machine does not allow it; the reason."""
+
+
+class Hosts:
+    """Hosts 0 to count - 1, address(i) each."""
+
+    def __init__(self, count: int) -> None:
+        self._stack = ExitStack()
+        self._as_root = os.geteuid() == 0
+        try:
+            unshare = ["unshare", "-n"] if self._as_root else ["unshare", "-rn"]
+            self._switch = self._hold([*unshare, *HOLD])
+            self._do(self._switch, "ip link add br0 type bridge forward_delay 0")
+            self._do(self._switch, "ip link set br0 up")
+            self._hosts = [self._add(number) for number in range(count)]
+        except (OSError, subprocess.CalledProcessError) as error:
+            self._stack.close()
+            said = getattr(error, "stderr", b"") or str(error).encode()
+            raise NotHere(said.decode().strip()) from error
+
+    def address(self, number: int) -> str:
+        return f"{NETWORK}.{number + 1}"
+
+    def within(self, number: int) -> list[str]:
+        """What a command is put behind to run on that host."""
+        return self._enter(self._hosts[number])
+
+    def cut(self, number: int) -> None:
+        """Pulls its cable: nothing passes, and no machine is told."""
+        self._do(self._switch, f"ip link set cable{number} nomaster")
+
+    def heal(self, number: int) -> None:
+        self._do(self._switch, f"ip link set cable{number} master br0")
+
+    def _add(self, number: int) -> int:
+        host = self._hold([*self._enter(self._switch), "unshare", "-n", *HOLD])
+        cable = f"cable{number}"
+        self._do(
+            self._switch, f"ip link add {cable} type veth peer name eth0 netns {host}",
+            f"ip link set {cable} master br0 up",
+        )  # fmt: skip
+        self._do(
+            host, f"ip addr add {self.address(number)}/24 brd {BROADCAST} dev eth0",
+            "ip link set eth0 up", "ip link set lo up",
+        )  # fmt: skip
+        return host
+
+    def _hold(self, command: list[str]) -> int:
+        """A process that keeps a namespace; its pid."""
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._stack.callback(process.communicate)
+        assert process.stdout is not None
+        if process.stdout.readline() != b"up\n":
+            _, said = process.communicate()
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=said)
+        return process.pid
+
+    def _enter(self, pid: int) -> list[str]:
+        user = [] if self._as_root else ["-U", "--preserve-credentials"]
+        return ["nsenter", "-t", str(pid), *user, "-n"]
+
+    def _do(self, pid: int, *commands: str) -> None:
+        for command in commands:
+            subprocess.run([*self._enter(pid), *command.split()], check=True, capture_output=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()

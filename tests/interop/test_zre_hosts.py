@@ -1,0 +1,61 @@
+"""Nodes of ZRE on hosts of their own, one of which is cut off and comes back."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kelek.tests.interop.hosts import BROADCAST, Hosts, NotHere
+from kelek.tests.interop.zre_nodes import OURS, PLAIN, PYRE, NodeProcess, meet, pairs, talk
+
+PORT = 5670  # A network of its own has all ports.
+GROUP = "room"
+PLACES = ((0, OURS), (1, OURS), (1, PLAIN), (2, PYRE))  # Host, kind.
+CUT = 1
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    try:
+        made = Hosts(3)
+    except NotHere as reason:
+        pytest.skip(f"no network namespaces here: {reason}")
+    with made:
+        yield made
+
+
+def test_a_host_is_cut_off_and_comes_back(hosts: Hosts) -> None:
+    with ExitStack() as stack:
+        nodes = []
+        for host, kind in PLACES:
+            node = NodeProcess(
+                kind, PORT, name=f"{kind}-{host}", within=hosts.within(host), evasive_s=2, dead_s=6,
+                host=hosts.address(host), broadcast=BROADCAST,
+            )  # fmt: skip
+            nodes.append(stack.enter_context(node))
+        places = {node: host for node, (host, _) in zip(nodes, PLACES, strict=True)}
+        meet(nodes, GROUP)
+        talk(nodes, GROUP, "all")
+        apart = [
+            (node, other)
+            for node, other in pairs(nodes)
+            if (places[node] == CUT) != (places[other] == CUT)
+        ]
+
+        for node in nodes:
+            node.mark()
+        hosts.cut(CUT)
+        for node, other in apart:
+            node.wait_for("EXIT", peer=other.uuid)
+        for side in (True, False):
+            talk([node for node in nodes if (places[node] == CUT) == side], GROUP, "apart")
+
+        for node in nodes:
+            node.mark()
+        hosts.heal(CUT)
+        for node, other in apart:
+            node.wait_for("ENTER", peer=other.uuid)
+            node.wait_for("JOIN", peer=other.uuid, group=GROUP)
+        talk(nodes, GROUP, "healed")
+        for node in nodes:
+            node.stop()
