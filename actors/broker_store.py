@@ -85,8 +85,12 @@ class BrokerStore:
             pairs = list(zip(found.keys, found.values, strict=True))
             durable.on_read(ticket, pairs, found.resume, now_ms)
         else:
-            index, changes = answers.decode_watch(answer)
-            durable.on_watched(ticket, index, [_change(each.ops) for each in changes], now_ms)
+            index, found_changes = answers.decode_watch(answer)
+            changes = [change for each in found_changes if (change := _change(each.ops))]
+            if len(changes) == len(found_changes):
+                durable.on_watched(ticket, index, changes, now_ms)
+            else:
+                durable.on_gone(ticket)  # Somebody else has emptied the table, or a part of it.
 
     # ---- what is wanted ----
 
@@ -130,8 +134,8 @@ class BrokerStore:
         self._link.close()
 
 
-def _change(done: Sequence[ops.Op]) -> Change:
-    """Raises RemoteProtocolError: the table was changed as none of ours changes it."""
+def _change(done: Sequence[ops.Op]) -> Change | None:
+    """None: the table was changed as none of ours changes it."""
     puts: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
     for op in done:
@@ -141,5 +145,5 @@ def _change(done: Sequence[ops.Op]) -> Change:
             case ops.Delete():
                 deletes += op.keys
             case _:
-                raise RemoteProtocolError(f"a {type(op).__name__} in the store")
+                return None
     return Change(puts, deletes)

@@ -232,6 +232,32 @@ def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: Brokers) 
         assert done == {b"%d" % number: 1 for number in range(100)}
 
 
+def test_large_bodies_pass_and_are_kept(brokers: Brokers) -> None:
+    """Larger than an entry of the log, and than what a change keeps of a value."""
+    a, b = brokers.start("n1"), brokers.start("n2")
+    workers = {broker: HandWorker(broker) for broker in (a, b)}
+    body = os.urandom(11 << 20)
+    clients = [client_of(broker, b"me") for broker in (a, b)]
+    clients[0].send_multipart([C, b"\1", b"work", b"1", body])
+    owner, work = first_work(workers)
+    assert work[3] == body
+    workers[owner].socket.send_multipart([W, b"\3", *work[:3], body[:1000]])
+    workers[owner].answer(work, body[::-1])
+    for client in clients:
+        assert asked(client, b"work", b"1", b"") == [body[::-1]]
+
+
+def test_a_store_that_somebody_empties_is_begun_anew(nodes: Nodes, brokers: Brokers) -> None:
+    broker = brokers.start("n1")
+    client = client_of(broker, b"me")
+    with counting(broker.workers_url), nodes.table(Brokers.tables) as table:
+        assert asked(client, b"work", b"1", b"x") == [b"x 1"]
+        table.delete_range()
+        while asked(client, b"work", b"1", b"x") == [b"x 1"]:
+            pass
+        assert asked(client, b"work", b"2", b"y") == [b"y 1"]
+
+
 def test_titanic_outlives_its_client_and_the_broker(brokers: Brokers) -> None:
     broker = brokers.start("n1")
     ask = asked(client_of(broker, b"me"), b"titanic.request", b"1", b"work", b"x")

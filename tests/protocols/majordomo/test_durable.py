@@ -280,3 +280,18 @@ def test_each_request_ends_once_whatever_is_killed(seed: int) -> None:
         world.step()
     world.calm_down()
     assert world.asked > 20
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_what_has_ended_is_deleted(seed: int) -> None:
+    world = World(seed, ttl_ms=300)
+    for _ in range(800):
+        world.step()
+    world.calm_down()
+    for _ in range(20_000):
+        world.step(calm=True)
+        ledgers = [node.durable.ledger for node in world.nodes]
+        if not any(ledger.count for ledger in ledgers) and len(world.store.table) == 2:
+            break
+    assert set(world.store.table) == {b"l", b"o"}
+    assert [(ledger.count, ledger.size) for ledger in ledgers] == [(0, 0)] * 3
