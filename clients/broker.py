@@ -40,7 +40,8 @@ class Broker(Turning):
 
     request_id   of a call, 1 to 255 octets: sent once more under the same identity, also by the
                  next run of a program, it is the same request while the broker has that in work;
-                 a durable service gives the same answer again. Default: one that is new
+                 a durable service gives the same answer again. It goes on behind timeout_ms, so
+                 that somebody can come back for the answer. Default: one that is new
 
     A service may be asked twice when a worker or a broker is lost; the answer comes once. A body is
     bytes, a str (as UTF-8) or a list of bytes, its frames. Raises BrokerError, or one of its kinds.

@@ -139,7 +139,9 @@ class BrokerSteps:
         if self.client.has(request_id):
             raise ValueError(f"the request {request_id!r} waits for its answer already")
         request = Request(checked_service(service), request_id, frames_of(body))
-        return self.client.add(Call(request, monotonic_ms() + timeout_ms, partials))
+        call = Call(request, monotonic_ms() + timeout_ms, partials)
+        call.lasts = chosen is not None
+        return self.client.add(call)
 
     def result(self, call: Call) -> Generator[Step, None, Body]:
         """Waits for the FINAL."""

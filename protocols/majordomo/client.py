@@ -75,6 +75,7 @@ class Call:
         "failure",
         "final",
         "frames",
+        "lasts",
         "listed",
         "number",
         "owner",
@@ -100,6 +101,9 @@ class Call:
         self.resent = 0
         self.timed_out = False
         self.refusal = ""  # Why we gave it up ourselves.
+        # Whether it may outlive its owner, who comes back for the answer: then the broker is told
+        # of no deadline.
+        self.lasts = False
         self.owner: object = None  # The owner's own.
         self.frames: list[bytes] = []
         self.size = 0  # Octets of these.
@@ -151,7 +155,7 @@ class Client:
     def add(self, call: Call) -> Call:
         """Puts a request behind those that are on their way. LocalProtocolError: a name or an id
         that the wire does not know."""
-        request = call.request._replace(remaining_ms=0 if self.setup.deadlines else None)
+        request = call.request._replace(remaining_ms=0 if self._tells(call) else None)
         call.frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
         self._added += 1
@@ -159,6 +163,10 @@ class Client:
         self._waiting[call.request.request_id] = call
         heapq.heappush(self._deadlines, (call.deadline_ms, call.number, call))
         return call
+
+    def _tells(self, call: Call) -> bool:
+        """Whether the broker is told how much time a call has."""
+        return self.setup.deadlines and not call.lasts
 
     def has(self, request_id: bytes) -> bool:
         """Whether a call with that id has not come to its end."""
@@ -376,7 +384,7 @@ class Client:
             self._sent[call.request.request_id] = call
             self._sent_bytes += call.size
             frames = call.frames
-            if self.setup.deadlines:
+            if self._tells(call):
                 left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
                 frames = [*frames[:4], left_ms.to_bytes(REMAINING_BYTES, "big"), *frames[5:]]
             self._actions.append(Send(self.broker, frames))

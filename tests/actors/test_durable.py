@@ -137,6 +137,18 @@ def test_an_answer_is_kept_for_whoever_asks_again(brokers: Brokers) -> None:
         assert done[b"x"] == 2
 
 
+def test_who_had_no_patience_may_come_back(brokers: Brokers) -> None:
+    """It is no answer that nobody was there to answer in the time of the first who asked."""
+    broker = brokers.start("n1")
+    urls = broker.clients_url
+    with kelek.Broker(urls, identity="me", timeout_ms=DEADLINE_MS) as client:
+        first = client.submit("work", b"x", request_id="1", timeout_ms=TRY_MS)
+        with pytest.raises(kelek.BrokerTimeout):
+            first.result()
+        with counting(broker.workers_url):
+            assert client.call("work", b"x", request_id="1") == b"x 1"
+
+
 PROGRAM = """
 import sys, kelek
 with kelek.Broker(sys.argv[1], identity="desk", timeout_ms=60_000) as broker:

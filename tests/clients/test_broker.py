@@ -287,6 +287,9 @@ def test_identity_and_ids_are_the_caller_s(host: Host) -> None:
     with serving(later, async_parts, urls=host.back):
         with kelek.Broker(host.front, identity="desk") as broker:
             assert broker.call("later", b"1", request_id="7") == b"1"
+            assert set(host.left_ms) == {None}, "its caller may come back for the answer"
+            assert broker.call("later", b"1") == b"1"
+            assert set(host.left_ms) > {None}
             assert broker.call("later", b"2", request_id="7") == b"2", "it had come to its end"
             future = broker.submit("later", request_id=b"8")
             with pytest.raises(ValueError, match="waits for its answer already"):
