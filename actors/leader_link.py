@@ -4,15 +4,14 @@ of ZeroDB asks a server of the tables.
 The connections are as those of clients/links.py, which has a poller of its own.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from .. import native
 from ..native import Arena
-from ..protocols.connections import Connect, Disconnect, Send
+from ..protocols.connections import Connect, Disconnect, Machine, Send
 from .actor import Loop, Socket, SocketOptions
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
@@ -21,17 +20,6 @@ ARENA_BYTES = 1 << 18
 RECONNECT_MS = (50, 1000)
 FRAMES_MAX = 1 << 13
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-
-
-class Machine(Protocol):
-    """What decides: it says which connections there are, and is told all that befalls them."""
-
-    @property
-    def deadline_ms(self) -> int | None: ...
-    def ready(self, now_ms: int) -> Sequence[NamedTuple]: ...
-    def on_connected(self, url: str, now_ms: int) -> None: ...
-    def on_disconnected(self, url: str, now_ms: int) -> None: ...
-    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None: ...
 
 
 class LinkLimits(NamedTuple):

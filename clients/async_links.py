@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import zmq
 
-from .links import LIMITS, PLAIN, Links, Machine, Manner, MessageLimits, monotonic_ms
+from ..protocols.connections import Machine
+from .links import LIMITS, PLAIN, Links, Manner, MessageLimits, monotonic_ms
 
 ROUNDS_MAX = 16  # Taken in and sent in one go; then the loop's other tasks have their turn.
 

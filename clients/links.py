@@ -11,7 +11,7 @@ import zmq
 
 from .. import native
 from ..native.columns import Message
-from ..protocols.connections import Connect, Disconnect, Listen, Send, Unlisten
+from ..protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
@@ -28,17 +28,6 @@ EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-class Machine(Protocol):
-    """What decides: it says which connections there are, and is told all that befalls them."""
-
-    @property
-    def deadline_ms(self) -> int | None: ...
-    def ready(self, now_ms: int) -> Sequence[NamedTuple]: ...
-    def on_connected(self, url: str, now_ms: int) -> None: ...
-    def on_disconnected(self, url: str, now_ms: int) -> None: ...
-    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None: ...
 
 
 @runtime_checkable

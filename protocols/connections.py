@@ -1,6 +1,7 @@
 """What a client's machine wants done with its connections, which are named by their urls."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 
 class Connect(NamedTuple):
@@ -30,3 +31,14 @@ class Unlisten(NamedTuple):
     """End that; what has not been told yet never will be."""
 
     subscription: Any
+
+
+class Machine(Protocol):
+    """What decides: it says which connections there are, and is told all that befalls them."""
+
+    @property
+    def deadline_ms(self) -> int | None: ...
+    def ready(self, now_ms: int) -> Sequence[NamedTuple]: ...
+    def on_connected(self, url: str, now_ms: int) -> None: ...
+    def on_disconnected(self, url: str, now_ms: int) -> None: ...
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None: ...
