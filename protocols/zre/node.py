@@ -5,66 +5,28 @@ send to. Any number of nodes live in one process: there is no state but a node's
 "text" are RFC 20's, "decisions" ours (docs/protocols/zre.md).
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
-from ...native import Arena, Frames
+from ...native import Arena
 from ...native.zre import Said
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, decode_beacon, encode_beacon
 from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
+from .effects import Connect as Connect
+from .effects import Disconnect as Disconnect
+from .effects import NodeSetup as NodeSetup
+from .effects import Ready as Ready
 from .election import leader_of
 from .errors import Malformed
-from .limiter import RATE, Limiter, Rate
+from .limiter import Limiter
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
-from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, TIMES, Times, Version
+from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Version
 
 UNREADY_PART = 4  # Peers that have not greeted us fill a fourth of the table at most.
-
-
-class NodeSetup(NamedTuple):
-    """What a node is told at its start."""
-
-    uuid: bytes  # beacon.own_uuid()
-    address: str  # Its own, as it says in HELLO: numeric.
-    port: int  # Of its mailbox.
-    name: str = ""
-    headers: dict[str, str] = {}
-    greeting: Version = Version.V2  # Of nodes that say nothing themselves.
-    goodbye: bool = True  # Whether to say it by a beacon of port 0, which v1 has not.
-    beacons: bool = True  # Whether to send any.
-    static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
-    subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Where a HELLO may say that it is.
-    gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
-    peers_max: int = values.PEERS_MAX
-    rate: Rate = RATE  # Of new peers from one address.
-    times: Times = TIMES
-
-
-class Connect(NamedTuple):
-    """Make a DEALER of that routing id, connected to the endpoint: the peer's `number`."""
-
-    number: int
-    endpoint: str
-    routing_id: bytes
-
-
-class Disconnect(NamedTuple):
-    """Close that DEALER; what it has not sent is dropped."""
-
-    number: int
-
-
-class Ready(NamedTuple):
-    """What the owner is to do, in this order."""
-
-    actions: list[Connect | Disconnect]
-    sends: list[tuple[int, Frames]]  # What is left in one of them: on_full().
-    beacons: list[bytes]  # Datagrams to broadcast.
-    events: list[Event]
 
 
 class Node:
@@ -84,6 +46,8 @@ class Node:
         self._beacons: list[bytes] = []
         self._events: list[Event] = []
         self._elected: dict[str, bytes | None] = {}
+        self._answered: OrderedDict[bytes, int] = OrderedDict()  # UUIDs, by a beacon; and when.
+        self._greetings: dict[Version, list[bytes]] = {}  # HELLOs, until what they say changes.
         self._beacon_ms = now_ms if setup.beacons else None
         self._beaconed_ms = now_ms - ANSWER_BEACON_MS
         self._check_ms = now_ms
@@ -135,7 +99,7 @@ class Node:
             raise LocalProtocolError(f"a node is in {values.COUNT_V1_MAX} groups at most")
         self.groups.add(group)
         self._group_names[group.encode()] = group
-        self._status = (self._status + 1) % STATUSES
+        self._on_own_change()
         self._say_all(Join(group, self._status))
         self._elect(group)
 
@@ -145,9 +109,13 @@ class Node:
             return
         self.groups.remove(group)
         del self._group_names[group.encode()]
-        self._status = (self._status + 1) % STATUSES
+        self._on_own_change()
         self._say_all(Leave(group, self._status))
         self._elect(group)
+
+    def _on_own_change(self) -> None:
+        self._status = (self._status + 1) % STATUSES
+        self._greetings.clear()
 
     def whisper(self, uuid: bytes, content: list[bytes]) -> bool:
         """Sends content, one frame or more (a v1 peer takes one), to a peer. False: it is not
@@ -203,6 +171,7 @@ class Node:
         except LocalProtocolError:
             self.setup = setup
             raise
+        self._greetings.clear()
         for peer in self._peers:
             if peer.version_out is not None:
                 self._greet(peer, peer.version_out, now_ms)
@@ -260,7 +229,16 @@ class Node:
             return
         # Decisions: connect only to the datagram's own source address.
         self._meet(beacon.uuid, (source, beacon.port), now_ms)
-        if self._beacon_ms is not None:  # Decisions: one at once when a new peer is heard.
+        # Decisions: one at once when a new peer is heard. Two that lose each other again and again
+        # would else answer each other for ever.
+        known_ms = self._answered.pop(beacon.uuid, None)
+        if known_ms is not None and now_ms < known_ms + self.setup.times.evasive_ms:
+            self._answered[beacon.uuid] = known_ms
+            return
+        self._answered[beacon.uuid] = now_ms
+        if len(self._answered) > self.setup.peers_max:
+            self._answered.popitem(last=False)
+        if self._beacon_ms is not None:
             self._beacon_ms = min(self._beacon_ms, self._beaconed_ms + ANSWER_BEACON_MS)
 
     def _meet(self, uuid: bytes, place: tuple[str, int], now_ms: int) -> None:
@@ -480,6 +458,8 @@ class Node:
 
     def _is_place_of(self, address: str, source: bytes) -> bool:
         """Decisions: an address in a HELLO is the connection's own, or lies in a subnet of ours."""
+        if address.encode() == source:
+            return True
         named = _parsed(address)
         if named is None:
             return False
@@ -496,7 +476,9 @@ class Node:
         wrong = peer.version_out is not peer.version and not peer.own
         if wrong or peer.version_out is None:
             self._greet(peer, peer.version, now_ms)
-        elif moved or not peer.awaiting:  # What we did not ask for: it has forgotten us.
+        elif moved or (not peer.awaiting and now_ms >= peer.repair_ms):
+            # What we did not ask for: it has forgotten us. Two who both think so must not go on.
+            peer.repair_ms = now_ms + self.setup.times.evasive_ms
             self._greet(peer, peer.version_out, now_ms)
         peer.awaiting = False
 
@@ -523,11 +505,14 @@ class Node:
             peer.out.clear()
         peer.version_out, peer.greet_ms = version, None
         peer.awaiting, peer.asked_ms = True, now_ms
-        peer.wire.version_out, peer.wire.sent = version, 0
+        peer.wire.version_out, peer.wire.sent = version, 1
         # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
         self._actions.append(Connect(peer.number, peer.endpoint, own_id))
-        self._say(peer, self._hello(version))
+        if version not in self._greetings:  # It is the same for all, and the first of each.
+            self._greetings[version] = codec.encode(1, self._hello(version), version)
+        peer.out.add(self._greetings[version])
+        self._sending[peer.number] = peer
 
     def _hello(self, version: Version) -> Hello:
         setup = self.setup

@@ -19,6 +19,7 @@ from kelek.protocols.zerodb import ops
 from kelek.protocols.zre import codec, services
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Hello, Ping, PingOk
+from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
 from kelek.tests.actors.in_thread import Rig, Socket, Watched
@@ -52,6 +53,8 @@ def options(**settings: object) -> dict[str, Any]:
     keys = {**ZRE_KEYS, **NODE_ZRE_KEYS}
     zre = {name: key.default for name, key in keys.items()}
     zre |= {"interface": LOOPBACK, "broadcast": LOOPBACK_BROADCAST, "port": free_udp_port()}
+    # Nobody is impatient, however slow this machine is.
+    zre |= {"evasive_ms": 200_000, "silent_ms": 400_000, "dead_ms": 600_000}
     url = f"tcp://{LOOPBACK}:{free_port()}"
     return {"zre": {**zre, **settings}, "url": url, "members": {"n1": {"url": url}}}
 
@@ -67,7 +70,7 @@ def received(rig: Rig, socket: Socket) -> list[bytes]:
 
 def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
     told = rig.bound("zre_node.heard")
-    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options())
+    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options(beacon_ms=600_000))
     sends = rig.connected("zre_beacon.sends")
     beacon = encode_beacon(Beacon(PEER, 61_000))
     sends.send(beacon)
@@ -83,25 +86,26 @@ def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
     """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
     told = rig.bound("zre_node.heard")
     actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options())
+    actor._limiter = Limiter(Rate(burst=100, per_s=0))
     address = LOOPBACK, actor.options["zre"]["port"]
+
+    def judged() -> int:
+        counts = actor.counters
+        return counts["heard"] + counts["refused"] + actor._udp.flooded
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for i in range(200):
+        for i in range(100):
             sender.sendto(b"ZRE\x02" + i.to_bytes(18), address)
-        rig.turn(lambda: actor._udp.malformed >= 200)
-        for first in range(0, 10_000, 500):
-            before = actor.counters["heard"] + actor.counters["refused"] + actor._udp.flooded
-            for i in range(first, first + 500):
+        rig.turn(lambda: actor._udp.malformed >= 100)
+        for first in range(0, 5000, 100):
+            before = judged()
+            for i in range(first, first + 100):
                 uuid = b"\x07" + i.to_bytes(15)
                 sender.sendto(encode_beacon(Beacon(uuid, 1 + i)), address)
-            rig.turn(
-                lambda before=before: (  # type: ignore[misc]
-                    actor.counters["heard"] + actor.counters["refused"] + actor._udp.flooded
-                    > before
-                )
-            )
+            rig.turn(lambda before=before: judged() > before)  # type: ignore[misc]
     assert told.poll(0)
-    assert actor.counters["heard"] < 10_000
-    assert actor.status()["malformed"] == 200
+    assert actor.counters["heard"] == 100
+    assert actor.status()["malformed"] == 100
 
 
 def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
@@ -199,10 +203,10 @@ def test_a_service_is_announced_and_reported_to(rig: Rig, node: Node) -> None:
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG=f"tcp://{LOOPBACK}:{port}"))
     assert isinstance(stranger.next()[1], Hello)
+    stranger.say(codec.Join("g", 1))
     for event in (LogEvent.ENTER, LogEvent.JOIN):  # Nothing is lost while it connects.
         report = decode_report(received(rig, reports))
         assert (report.event, report.peer) == (event, uuid_hash(PEER))
-        stranger.say(codec.Join("g", 1))
     rig.connected("zre_node.services").send_multipart([LOG_SERVICE.encode(), b"tcp://127.0.0.1:9"])
     said: codec.Command = Ping()
     while not isinstance(said, Hello):
@@ -222,7 +226,8 @@ def test_goodbye_is_said(rig: Rig, node: Node) -> None:
     sends = rig.sockets[-1]
     received(rig, sends)
     node.ask_stop()
-    assert decode_beacon(received(rig, sends)[0]).port == 0
+    while decode_beacon(received(rig, sends)[0]).port:
+        pass  # One from before.
     rig.turn(node.drained)
     assert node.status()["peers"] == 0
 

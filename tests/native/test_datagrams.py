@@ -11,7 +11,7 @@ from kelek.native import datagrams
 from kelek.native.datagrams import LOOPBACK, Datagrams, Heard, Interface, chosen, interfaces
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon
 from kelek.protocols.zre.errors import Malformed
-from kelek.tests.ports import free_port
+from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 LOOP = Interface("lo", LOOPBACK, datagrams.LOOPBACK_BROADCAST)
@@ -21,7 +21,7 @@ UUID = bytes(range(1, 17))
 @pytest.fixture
 def pair() -> Iterator[tuple[Datagrams, Datagrams]]:
     """Two that share a port, as two processes of a machine do."""
-    port = free_port()
+    port = free_udp_port()
     both = Datagrams(LOOP, port), Datagrams(LOOP, port)
     yield both
     for one in both:
@@ -104,4 +104,4 @@ def test_an_interface_is_found() -> None:
 
 def test_an_address_that_is_not_here() -> None:
     with pytest.raises(OSError, match="assign"):
-        Datagrams(Interface("", "192.0.2.7", "255.255.255.255"), free_port())
+        Datagrams(Interface("", "192.0.2.7", "255.255.255.255"), free_udp_port())

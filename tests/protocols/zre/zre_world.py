@@ -10,6 +10,7 @@ from kelek.native import Arena
 from kelek.protocols.zre.beacon import own_uuid
 from kelek.protocols.zre.node import Connect, Node, NodeSetup
 from kelek.protocols.zre.peers import Event, EventKind
+from kelek.protocols.zre.values import Kind
 
 PORT = 61_000
 
@@ -55,7 +56,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.cut: set[str] = set()  # Addresses that nothing reaches, and that reach nobody.
         self.full: set[str] = set()  # Endpoints whose senders find no room.
-        self.beacons_sent = 0
+        self.beacons_sent = self.greetings = 0
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._hosts = self._count = 0
         self._serial = 0
@@ -127,6 +128,7 @@ class World:
 
     def _send(self, host: Host, link: _Link, number: int, messages: list[list[bytes]]) -> None:
         place = link.endpoint.removeprefix("tcp://")
+        self.greetings += sum(frames[0][2] == Kind.HELLO for frames in messages)
 
         def arrive() -> None:
             target = self.hosts.get(place)

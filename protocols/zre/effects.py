@@ -1,0 +1,52 @@
+"""What a node of ZRE is told at its start, and what it wants done."""
+
+from ipaddress import IPv4Network, IPv6Network
+from typing import NamedTuple
+
+from ...native import Frames
+from . import values
+from .limiter import RATE, Rate
+from .peers import Event
+from .values import TIMES, Times, Version
+
+
+class NodeSetup(NamedTuple):
+    """What a node is told at its start."""
+
+    uuid: bytes  # beacon.own_uuid()
+    address: str  # Its own, as it says in HELLO: numeric.
+    port: int  # Of its mailbox.
+    name: str = ""
+    headers: dict[str, str] = {}
+    greeting: Version = Version.V2  # Of nodes that say nothing themselves.
+    goodbye: bool = True  # Whether to say it by a beacon of port 0, which v1 has not.
+    beacons: bool = True  # Whether to send any.
+    static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
+    subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Where a HELLO may say that it is.
+    gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
+    peers_max: int = values.PEERS_MAX
+    rate: Rate = RATE  # Of new peers from one address.
+    times: Times = TIMES
+
+
+class Connect(NamedTuple):
+    """Make a DEALER of that routing id, connected to the endpoint: the peer's `number`."""
+
+    number: int
+    endpoint: str
+    routing_id: bytes
+
+
+class Disconnect(NamedTuple):
+    """Close that DEALER; what it has not sent is dropped."""
+
+    number: int
+
+
+class Ready(NamedTuple):
+    """What the owner is to do, in this order."""
+
+    actions: list[Connect | Disconnect]
+    sends: list[tuple[int, Frames]]  # What is left in one of them: on_full().
+    beacons: list[bytes]  # Datagrams to broadcast.
+    events: list[Event]
