@@ -27,6 +27,8 @@ from ..protocols.zre.peers import Event
 from .links import monotonic_ms
 
 PARK_MS = 10  # So long after a guest has left the thread expects it back.
+AGAIN_MS = 200  # So soon a node's beacon is no news to those who have heard it.
+HEARD_MAX = 4096
 GOODBYES_MAX = 4096  # That wait to be heard.
 RETRY_MS = 2  # Between two looks whether peers have room again.
 IDLE_MS = 60_000
@@ -71,6 +73,7 @@ class Place:
         self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
         self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
         self.deadline_ms: int | None = 0
+        self.serial = 0  # Greater than that of whoever came before.
         self.mailbox = _mailbox(hub.context)
         self.port = _bind(self.mailbox, self.host)
         self.drain = native.Drain(
@@ -144,6 +147,8 @@ class Hub:
         self._claims = 0  # Nodes that are about to begin.
         self._ears: dict[tuple[Interface, int], Datagrams] = {}
         self._hearers: dict[int, list[Place]] = {}  # By the ear's descriptor.
+        self._serial = 0  # Of the place that was added last.
+        self._heard: dict[tuple[int, Beacon, str], tuple[int, int]] = {}  # When, by whom at least.
         self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # When they are heard.
         self._touched: set[Place] = set()
         self._unfinished: set[Place] = set()  # Have more than their arena took.
@@ -193,6 +198,8 @@ class Hub:
             place.mailbox.close()
             raise
         with self.lock:
+            self._serial += 1
+            place.serial = self._serial
             self._places[place.endpoint] = self._mailboxes[place.mailbox] = place
             if place.ear is not None:
                 self._hearers[place.ear.fileno()].append(place)
@@ -424,7 +431,20 @@ class Hub:
                 self._goodbyes.append((now_ms + GOODBYE_MS, fd, beacon, source))
 
     def _tell_of(self, fd: int, beacon: Beacon, source: str, now_ms: int) -> None:
-        for place in self._hearers.get(fd, ()):
+        """Tells all nodes who hear there; of one that beacons again at once only those that have
+        come meanwhile. Else a crowd that comes together would cost the cube of its number: each
+        answers each, and each hears it."""
+        key = fd, beacon, source
+        then_ms, serial = self._heard.pop(key, (now_ms - AGAIN_MS, 0))
+        if now_ms - then_ms >= AGAIN_MS:
+            then_ms, serial = now_ms, 0
+        if beacon.port:
+            if len(self._heard) >= HEARD_MAX:
+                self._heard.clear()
+            self._heard[key] = then_ms, self._serial
+        for place in reversed(self._hearers.get(fd, ())):
+            if place.serial <= serial:
+                break
             node = place.node
             if node is None or place.closed:
                 continue
