@@ -21,6 +21,7 @@ from kelek.bench import (
     snapshot,
     tables,
     tables_memory,
+    zre,
 )
 
 # With goals, beside `log`.
@@ -36,7 +37,7 @@ QUESTIONS = [
     tables_memory.QUESTION,
 ]
 # Asked by name alone: it needs what not everybody has.
-ALONE = [pipeline.QUESTION, pipeline_log.QUESTION, pipeline_memory.QUESTION]
+ALONE = [pipeline.QUESTION, pipeline_log.QUESTION, pipeline_memory.QUESTION, zre.QUESTION]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,

@@ -1,0 +1,247 @@
+"""How soon do nodes of ZRE find each other, and how fast do they talk?
+
+    python -m kelek.bench zre [--quick] [--rounds N] [-o json]
+
+All on loopback. In the same round kelek.Node, a node of pyre's and a bare pair of sockets (a ROUTER
+to receive, a DEALER to send, pyzmq, a message at a time) do the same: whisper messages of 64 bytes
+to a node in another process, 2,000 of them unanswered at most, and have one come back. Shouts go to
+ten nodes in another process. The mesh, lost beacons and a killed node are measured once.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kelek
+from kelek.bench.machine import BenchError, ends_with_us, free_ports
+from kelek.bench.question import ROW_HEAD, Question, row, say
+from kelek.bench.report import Figure, Section, ratios, summed_up
+from kelek.bench.zre_nodes import (
+    ACK,
+    ECHO,
+    GROUP,
+    LO,
+    PLAIN,
+    SIZE,
+    WINDOW,
+    AnyNode,
+    Bare,
+    Ours,
+    Pyre,
+)
+
+ROUNDS = 7
+ALONE = 2000  # Messages that wait for their answer.
+MANY = 100_000
+WINDOWS = 2  # So many are not acknowledged.
+SHOUT_PEERS = 10
+SHOUTS = 20_000
+MESH_NODES = 200
+MESH_IDLE_S = 10.0
+LOSS, LOSS_S, LOSS_NODES = 0.3, 60.0, 5  # In each of two processes.
+END_S = 60.0
+KINDS = ("kelek", "pyre", "bare")
+Found = dict[str, list[float]]
+
+
+@contextmanager
+def process(*arguments: object) -> Iterator["subprocess.Popen[bytes]"]:
+    """One that plays a role of zre_nodes."""
+    command = [sys.executable, "-P", "-m", "kelek.bench.zre_nodes", *map(str, arguments)]
+    started = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=ends_with_us()
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def said(started: "subprocess.Popen[bytes]") -> list[float]:
+    """The numbers of its next line; none: it is up."""
+    assert started.stdout is not None
+    line = started.stdout.readline().split()
+    if not line:
+        raise BenchError("a process of nodes has ended")
+    return [] if line == [b"up"] else [float(word) for word in line]
+
+
+# ---- whispers and shouts ----
+
+
+def make_driver(kind: str, port: int) -> AnyNode:
+    if kind == "bare":
+        return Bare(port, port + 1)
+    return Ours(port) if kind == "kelek" else Pyre(port)
+
+
+def find(driver: AnyNode, kind: str, event: str, count: int) -> list[Any]:
+    """The peers of so many events of this kind."""
+    peers: list[Any] = [None] if kind == "bare" else []
+    until = time.monotonic() + END_S
+    while len(peers) < count:
+        peers += [peer for name, peer, _ in driver.receive() if name == event]
+        if time.monotonic() > until:
+            raise BenchError(f"{kind}: {len(peers)} of {count} are found")
+    return peers
+
+
+def talk(kind: str, port: int, found: Found) -> None:
+    """Discovery, echoes one by one, and many whispers."""
+    with process("answer", kind, port, 1) as other:
+        said(other)
+        started = time.monotonic()
+        driver = make_driver(kind, port)
+        try:
+            (peer,) = find(driver, kind, "ENTER", 1)
+            if kind != "bare":
+                found.setdefault(f"{kind} found", []).append((time.monotonic() - started) * 1e3)
+            found.setdefault(f"{kind} alone", []).append(echo(driver, peer))
+            took = stream(driver, MANY, lambda part: driver.whisper_many(peer, part), 1)
+            found.setdefault(f"{kind} whispers", []).append(MANY / took)
+        finally:
+            driver.close()
+
+
+def echo(driver: AnyNode, peer: Any) -> float:
+    """The median of the microseconds until an answer."""
+    text, times = ECHO + bytes(SIZE - 1), []
+    for _ in range(ALONE):
+        begun = time.perf_counter()
+        driver.whisper(peer, text)
+        while not any(content == text for _, _, content in driver.receive()):
+            pass
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times) * 1e6
+
+
+def stream(driver: AnyNode, count: int, send: Any, peers: int) -> float:
+    """Sends by windows, each of which every peer acknowledges; the seconds that it takes."""
+    part = [PLAIN + bytes(SIZE - 1)] * WINDOW
+    begun, until = time.monotonic(), time.monotonic() + END_S
+    acked = 0
+    for sent in range(count // WINDOW + WINDOWS):
+        if sent < count // WINDOW:
+            send(part)
+        while acked < (sent + 1 - WINDOWS) * peers:
+            acked += sum(content == ACK for _, _, content in driver.receive())
+            if time.monotonic() > until:
+                raise BenchError("messages are lost")
+    return time.monotonic() - begun
+
+
+def shout(kind: str, port: int, found: Found) -> None:
+    with process("answer", kind, port, SHOUT_PEERS) as other:
+        said(other)
+        driver = make_driver(kind, port)
+        try:
+            driver.join()
+            find(driver, kind, "JOIN", SHOUT_PEERS)
+            count = SHOUTS if kind == "kelek" else SHOUTS // 5  # Of pyre's as long a while.
+            took = stream(driver, count, driver.shout_many, SHOUT_PEERS)
+            found.setdefault(f"{kind} shouts", []).append(count * SHOUT_PEERS / took)
+        finally:
+            driver.close()
+
+
+# ---- once ----
+
+
+def mesh() -> list[float]:
+    with process("mesh", free_ports(1)[0], MESH_NODES, MESH_IDLE_S) as nodes:
+        return said(nodes)
+
+
+def lose() -> list[float]:
+    """Peers lost wrongly, and how often one was asked whether it lives."""
+    port = free_ports(1)[0]
+    with (
+        process("lossy", port, LOSS_NODES, LOSS) as a,
+        process("lossy", port, LOSS_NODES, LOSS) as b,
+    ):
+        for one in (a, b):
+            said(one)
+        time.sleep(LOSS_S)
+        exits = asked = 0.0
+        for one in (a, b):
+            assert one.stdin is not None
+            one.stdin.close()
+            one.stdin = None
+            lost, evasive, peers = said(one)
+            exits, asked = exits + lost, asked + evasive
+            if one is a and peers != 2 * LOSS_NODES - 1:
+                raise BenchError(f"only {peers:.0f} peers are known")
+    return [exits, asked]
+
+
+def miss() -> list[float]:
+    """The seconds from a kill to EVASIVE and to EXIT, with the default times."""
+    port = free_ports(1)[0]
+    tuning = kelek.NodeTuning(port=port, interface=LO)
+    with process("answer", "kelek", port, 1) as other, kelek.Node(tuning=tuning) as node:
+        while not node.peer_groups.get(GROUP):
+            node.receive(1000)
+        other.kill()
+        killed, times = time.monotonic(), []
+        for event in node.events(int(END_S * 1000)):
+            if event.kind.value in ("EVASIVE", "EXIT"):
+                times.append(time.monotonic() - killed)
+            if event.kind is kelek.EventKind.EXIT:
+                return times
+    raise BenchError("nobody misses it")
+
+
+# ---- the measurement ----
+
+
+def measure(directory: Path, rounds: int) -> Section:
+    found: Found = {}
+    for number in range(rounds):
+        say(f"zre: round {number + 1} of {rounds}")
+        for kind in KINDS:
+            talk(kind, free_ports(1)[0], found)
+            if kind != "bare":
+                shout(kind, free_ports(1)[0], found)
+    say("zre: mesh, lost beacons, a killed node")
+    return _section(found, mesh(), lose(), miss())
+
+
+def _section(found: Found, meshed: list[float], lost: list[float], missed: list[float]) -> Section:
+    def of(name: str) -> list[float]:
+        return found[name]
+
+    figures: list[Figure] = [
+        summed_up("a new node is found", of("kelek found"), "ms", 5, up=False),
+        summed_up("whispers", of("kelek whispers"), "/s", 100_000, up=True),
+        summed_up("a whisper and its answer, p50", of("kelek alone"), "us", 200, up=False),
+        summed_up("shouts to 10, deliveries", of("kelek shouts"), "/s", 200_000, up=True),
+        summed_up("200 nodes in a process: mesh", meshed[:1], "s", 5, up=False),
+        summed_up("the same, idle", [100 * meshed[1]], "% of a core", 20, up=False),
+        summed_up("30 % of beacons lost, 60 s: lost peers", lost[:1], "", 0, up=False),
+        summed_up("a killed node is held dead after", missed[-1:], "s", 36, up=False),
+    ]
+    units = {"found": "ms", "whispers": "/s", "alone": "us", "shouts": "/s"}
+    rows = [ROW_HEAD]
+    for what, unit in units.items():
+        for kind in KINDS:
+            if f"{kind} {what}" in found:
+                rows.append(row(f"{kind}, {what}", of(f"{kind} {what}"), unit))
+    pairs = {name: [{"value": value} for value in values] for name, values in found.items()}
+    for what, other in (("whispers", "bare"), ("whispers", "pyre"), ("shouts", "pyre")):
+        values = ratios(pairs[f"kelek {what}"], pairs[f"{other} {what}"], "value")
+        rows.append(row(f"kelek / {other}, {what}", values, "", ".2f"))
+    rows += [
+        row("asked by PING, 10 nodes, 30 % of beacons lost", lost[1:], "times"),
+        row("a killed node is evasive after", missed[:1], "s", ".1f"),
+    ]
+    note = "loopback, a process each; 64 bytes, 2,000 unanswered. 'alone' is a whisper and its"
+    return Section("Nodes of ZRE", figures, rows, f"{note} answer, 'found' a new node's ENTER.")
+
+
+QUESTION = Question("zre", __doc__, measure, ROUNDS)

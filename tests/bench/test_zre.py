@@ -1,0 +1,41 @@
+"""The nodes that `python -m kelek.bench zre` measures do what it takes them to do."""
+
+import pytest
+
+from kelek.bench import zre
+from kelek.bench.zre_nodes import WINDOW
+from kelek.tests.ports import free_ports, free_udp_port
+
+
+def free_pair() -> int:
+    """A port of TCP whose next one is free, too."""
+    while True:
+        first, second = free_ports(2)
+        if second == first + 1:
+            return first
+
+
+@pytest.mark.parametrize("kind", ["kelek", "bare"])  # pyre leaves its sockets to the collector.
+def test_whispers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zre, "ALONE", 3)
+    monkeypatch.setattr(zre, "MANY", 3 * WINDOW)
+    found: zre.Found = {}
+    zre.talk(kind, free_pair() if kind == "bare" else free_udp_port(), found)
+    known = {f"{kind} alone", f"{kind} whispers", *({f"{kind} found"} if kind != "bare" else ())}
+    assert set(found) == known
+    assert all(value > 0 for values in found.values() for value in values)
+
+
+def test_shouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zre, "SHOUTS", WINDOW)
+    found: zre.Found = {}
+    zre.shout("kelek", free_udp_port(), found)
+    assert list(found) == ["kelek shouts"]
+
+
+def test_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zre, "MESH_NODES", 5)
+    monkeypatch.setattr(zre, "MESH_IDLE_S", 0.1)
+    took, _, lost = zre.mesh()
+    assert took > 0
+    assert lost == 0
