@@ -389,7 +389,9 @@ class Plain:
             self.next[number] = answer.next
             self.match[number] = max(self.match.get(number, 0), sent_to)
             self.advance()
-        elif 0 < answer.next < self.next[number]:
+            return
+        assert answer.next > 1 or self.start == 1, "a compacted leader of JRaft would stall here"
+        if 0 < answer.next < self.next[number]:
             self.next[number] = answer.next
         else:
             self.next[number] = max(1, self.next[number] - 1)

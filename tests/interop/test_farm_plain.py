@@ -106,6 +106,9 @@ def test_ours_catch_up_from_it() -> None:
 @pytest.mark.parametrize("compacted", [False, True])
 def test_it_is_taken_in_by_ours(compacted: bool) -> None:
     world = World(members=(1, 2))
+    for number in (1, 2):  # So that it takes many packs, and their offsets are looked at.
+        world.kill(number)
+        world.start(number, world.members, sync_entries_max=4, sync_gap=2)
     told = [b"value %d" % number for number in range(25)]
     for value in told:
         world.ask(client_request(value))
@@ -162,11 +165,12 @@ def test_ours_is_taken_in_by_it(compacted: bool) -> None:
 def test_an_empty_follower_of_a_compacted_leader() -> None:
     """It refuses with next index 2, as 1 would stall a leader of JRaft, and gets a snapshot."""
     world, plain = mixed(plain_leads=True)
-    world.kill(1)
     client = Client(world, PLAIN)
     client.send(*[client_request(b"%d" % number) for number in range(10)])
-    world.run_until(lambda: len(plain_values(plain)) == 10)
+    world.run_until(lambda: len(values_of(world, 1)) == len(values_of(world, 2)) == 10)
+    world.run(2000)
     plain.compact(b"a snapshot")
+    world.kill(1)
     del world.disks[1]
     world.start(1, world.members)
     world.run_until(lambda: world.disks[1].snapshot == b"a snapshot")
