@@ -173,6 +173,8 @@ def decode(frames: Frames, version: Version) -> tuple[int, Command]:
         raise Malformed(Reason.VERSION, f"version {head[3]} behind a routing id of version 2")
     if len(head) < size:
         raise Malformed(Reason.SHORT, f"a header of {len(head)} octets")
+    if len(head) > values.HELLO_BYTES_MAX:
+        raise Malformed(Reason.LIMIT, f"a header of {len(head)} octets")
     sequence = int.from_bytes(head[size - 2 : size])
     if not Kind.HELLO <= head[2] <= Kind.PING_OK:
         if version is Version.V1 or not head[2]:
@@ -263,8 +265,10 @@ def encode(sequence: int, command: Command, version: Version) -> list[bytes]:
     """Frames of a command. LocalProtocolError: the version can't say it."""
     match command:
         case Hello():
-            fields = _encode_hello(command, version)
-            return [head(Kind.HELLO, sequence, version) + fields]
+            hello = head(Kind.HELLO, sequence, version) + _encode_hello(command, version)
+            if len(hello) > values.HELLO_BYTES_MAX:
+                raise LocalProtocolError(f"a HELLO of {len(hello)} octets")
+            return [hello]
         case Whisper(content):
             return [head(Kind.WHISPER, sequence, version), *_content(content, version)]
         case Shout(group, content):

@@ -44,7 +44,6 @@ STATUSES = 1 << 8
 
 BEACON_PORT = 5670  # UDP (decisions; the text leaves it to IANA).
 # The text: a mailbox is in C000 to FFFF. Above 61000 no ephemeral port of Linux clashes.
-MAILBOX_PORT_MIN, MAILBOX_PORT_MAX = 0xC000, 0xFFFF
 MAILBOX_BIND_MIN, MAILBOX_BIND_MAX = 61_000, 65_535
 
 PEERS_MAX = 1000

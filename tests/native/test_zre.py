@@ -5,10 +5,10 @@ from random import Random
 import pytest
 
 from kelek.native import Arena, Frames
-from kelek.native.zre import Places, Said, Wire
+from kelek.native.zre import FRAMES_MAX, Places, Said, Wire
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.errors import Malformed
-from kelek.protocols.zre.values import SEQUENCES, Version
+from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, SEQUENCES, Version
 
 Message = list[bytes]
 
@@ -168,6 +168,7 @@ def test_messages_of_one_sender_need_no_routing_id(version: Version) -> None:
     arena = Arena.from_messages(
         [codec.encode(i + 1, codec.Whisper(c), version) for i, c in enumerate(contents)]
     )
+    assert FRAMES_MAX == CONTENT_FRAMES_MAX
     assert wire.take(arena, 0, 5, place) == (0, [])  # It has not greeted us.
     wire.greeted(place, codec.routing_id(b"\x07" * 16, version), version)
     assert wire.take(arena, 0, 5, place) == (20, [(place, None, content) for content in contents])

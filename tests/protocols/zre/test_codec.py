@@ -190,6 +190,7 @@ def test_junk_is_refused_and_nothing_else(frames: list[bytes], version: Version,
         (V2, [b"\xaa\xa1\x04\x02\x00\x01\x02\xff\xfe\x01"], Reason.TEXT),
         (V1, [b"\xaa\xa1\x02\x00\x01"], Reason.SHORT),
         (V2, [b"\xaa\xa1\x02\x02\x00\x01", *[b""] * 1025], Reason.LIMIT),
+        (V2, [b"\xaa\xa1\x01\x02\x00\x01".ljust((1 << 20) + 1)], Reason.LIMIT),
         # A list of 2^32 - 1 groups, a string of as many octets: refused before memory is taken.
         (V2, [b"\xaa\xa1\x01\x02\x00\x01\x0etcp://1.2.3.4:5" + b"\xff" * 4], Reason.ADDRESS),
         (V2, [b"\xaa\xa1\x01\x02\x00\x01\x0ftcp://1.2.3.4:5" + b"\xff" * 4], Reason.LIMIT),
@@ -220,6 +221,7 @@ def test_a_later_command_counts_for_the_sequence_only() -> None:
         (Unknown(9), V2),
         (HELLO._replace(headers={"k": "v" * 254}), V1),
         (HELLO._replace(groups=("g",) * 256), V1),
+        (HELLO._replace(headers={str(i): "v" * 65_000 for i in range(17)}), V2),
     ],
 )
 def test_what_a_version_can_not_say(command: Command, version: Version) -> None:
