@@ -22,6 +22,7 @@ from ...native.exchange import (
 from ..errors import RemoteProtocolError
 from . import values
 from .codec import (
+    LATE,
     Disconnect,
     Failure,
     Final,
@@ -400,9 +401,9 @@ def _exchange_setup(setup: BrokerSetup, kept: tuple[bytes, ...]) -> ExchangeSetu
         headers.worker,
         headers.deadline,
         (
-            _refusal(values.BUSY, "this client has too many requests in work"),
-            _refusal(values.BUSY, "too many requests wait for this service"),
-            _refusal(values.EXPIRED, "no worker took the request in time"),
+            _refusal(Failure(values.BUSY, "this client has too many requests in work")),
+            _refusal(Failure(values.BUSY, "too many requests wait for this service")),
+            _refusal(LATE),
         ),
         setup.inflight_max,
         setup.services_max,
@@ -431,9 +432,9 @@ def _durable_setup(setup: BrokerSetup, options: DurableOptions) -> DurableSetup:
     return DurableSetup(options.node, ledger, exchange, options.unix_offset_ms, options.lease_ms)
 
 
-def _refusal(code: int, message: str) -> bytes:
+def _refusal(failure: Failure) -> bytes:
     """The second frame of what a client is told (docs/protocols/majordomo.md, "Errors")."""
-    return encode_failure(Failure(code, message))[1]
+    return encode_failure(failure)[1]
 
 
 def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:

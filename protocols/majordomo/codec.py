@@ -105,6 +105,8 @@ class Failure(NamedTuple):
     message: str
 
 
+LATE = Failure(values.EXPIRED, "no worker took the request in time")  # A broker's own 504.
+
 Reply = Partial | Final
 WorkerCommand = Ready | WorkPartial | WorkFinal | Ping | Heartbeat | Disconnect
 Order = WorkRequest | Pong | Heartbeat | Disconnect

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...native import Arena
 from ...native.exchange import Exchange, ExchangeSetup
 from . import values
-from .codec import Failure, Request, decode_client_request, encode_failure
+from .codec import LATE, Request, decode_client_request, encode_failure
 from .ledger import (
     CLOSE,
     ENDS,
@@ -325,8 +325,7 @@ class Durable:
             if record.service == CLOSE:
                 self.ledger.answer(record.name, True, [values.TITANIC_OK])
             elif record.due_ms and record.due_ms <= unix_ms:
-                late = Failure(values.EXPIRED, "no worker took the request in time")
-                self.ledger.answer(record.name, True, encode_failure(late))
+                self.ledger.answer(record.name, True, encode_failure(LATE))
             else:
                 requests.append(self._request(record, unix_ms))
         if requests:

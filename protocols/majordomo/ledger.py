@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from . import values
-from .codec import Failure, Final, Partial, Request, encode_failure, encode_reply
+from .codec import LATE, Failure, Final, Partial, Request, encode_failure, encode_reply
 from .values import Framing, Headers
 
 VERSION = 1
@@ -38,6 +38,8 @@ CLOSE = b"titanic.close"
 FULL = Failure(values.BUSY, "the store of durable requests is full")
 OVER = Failure(values.BUSY, "this client has too many requests in work")
 LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
+
+UNDONE = True, encode_failure(LATE)  # How a request ends that no worker has had.
 
 Name = tuple[bytes, bytes]  # Identity, and request id.
 Pair = tuple[bytes, bytes]
@@ -80,6 +82,12 @@ class Record:
         self.asker: Name | None = None  # Who sent titanic.request.
         self.home: Segment | None = None  # While that is in the store.
         self.end: Segment | None = None
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether it ended without having been with a worker. Who sent titanic.request has to be
+        told of that, too: there the end is an answer as any other."""
+        return self.answers == [UNDONE] and self.asker is None
 
 
 class Segment:
@@ -338,9 +346,9 @@ class Ledger:
         asked = [record for record in self._asked if record.state == WRITING]
         self._asked = []
         pairs = []
-        for service, records in _parted(asked):
+        for records in _parted(asked):
             key = self._key(REQUESTS, unix_ms)
-            value = _pack(service, [_request_row(record) for record in records])
+            value = _pack(records[0].service, [_request_row(record) for record in records])
             segment = self._segments[key] = Segment(key, records, len(value))
             segment.open = len(records)
             for record in records:
@@ -352,9 +360,9 @@ class Ledger:
         """What is to be written of ends; on_written() or on_refused() follows."""
         ended, self._ended = self._ended, []
         pairs = []
-        for service, records in _parted(ended):
+        for records in _parted(ended):
             key = self._key(ENDS, unix_ms)
-            value = _pack(service, [_end_row(record) for record in records])
+            value = _pack(records[0].service, [_end_row(record) for record in records])
             self._segments[key] = Segment(key, records, len(value))
             pairs.append((key, value))
         return pairs
@@ -394,9 +402,15 @@ class Ledger:
                 record.body = []
             if is_here and record.asker is None:
                 self._tell(record, [each for each in record.answers if each[0]])
-        service = segment.records[0].service if segment.records else b""
-        ttl_ms = self.setup.reply_ttls_ms.get(service, self.setup.reply_ttl_ms)
-        heapq.heappush(self._due, (segment.stamp_ms + ttl_ms, segment.key))
+        heapq.heappush(self._due, (segment.stamp_ms + self._ttl_ms(segment), segment.key))
+
+    def _ttl_ms(self, segment: Segment) -> int:
+        """How long the ends in it are kept. Those of requests that nobody has worked on go at once:
+        the same id may be asked again, and be done."""
+        if not segment.records or segment.records[0].is_undone:
+            return 0
+        service = segment.records[0].service
+        return self.setup.reply_ttls_ms.get(service, self.setup.reply_ttl_ms)
 
     def _close_home(self, home: Segment) -> None:
         home.open -= 1
@@ -612,23 +626,23 @@ class Ledger:
 PINNED_MS = 250  # Until a segment of ends is looked at again whose requests are still there.
 
 
-def _parted(records: list[Record]) -> Iterator[tuple[bytes, list[Record]]]:
-    """Records of one service each, of about SEGMENT_BYTES: so one that nobody answers holds up the
-    others' space for no other service."""
-    by_service: dict[bytes, list[Record]] = {}
+def _parted(records: list[Record]) -> Iterator[list[Record]]:
+    """Records of one service each, done or undone, of about SEGMENT_BYTES: so one that nobody
+    answers holds up the others' space for no other service."""
+    alike: dict[tuple[bytes, bool], list[Record]] = {}
     for record in records:
-        by_service.setdefault(record.service, []).append(record)
-    for service, mine in by_service.items():
+        alike.setdefault((record.service, record.is_undone), []).append(record)
+    for mine in alike.values():
         part: list[Record] = []
         size = 0
         for record in mine:
             part.append(record)
             size += record.size - OVERHEAD_BYTES
             if size >= SEGMENT_BYTES or len(part) == SEGMENT_RECORDS:
-                yield service, part
+                yield part
                 part, size = [], 0
         if part:
-            yield service, part
+            yield part
 
 
 def _pack(service: bytes, rows: list[list[Any]]) -> bytes:

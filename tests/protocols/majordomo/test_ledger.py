@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from kelek.protocols.majordomo import ledger as ledgers
-from kelek.protocols.majordomo.codec import Request, decode_failure
+from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
 from kelek.protocols.majordomo.ledger import ENDS, REQUESTS, Ledger, LedgerSetup, Pair
 from kelek.protocols.majordomo.values import Framing
 
@@ -114,6 +114,28 @@ def test_what_has_ended_goes_in_its_order() -> None:
     assert ledger.deletable(NOW, 10) == [ends]
     ledger.on_deleted([ends])
     assert (ledger.count, ledger.size) == (0, 0)
+
+
+def test_a_request_that_no_worker_had_may_be_asked_again() -> None:
+    ledger = a_ledger()
+    late, done = begun(ledger, b"1"), begun(ledger, b"2")
+    ledger.answer(late, True, encode_failure(LATE))
+    ledger.answer(done, True, [b"end"])
+    pairs = written(ledger)
+    assert final(b"1", *encode_failure(LATE)) in taken(ledger)
+    for kind in REQUESTS, ENDS:
+        keys = ledger.deletable(NOW, 10)
+        assert all(key[:1] == kind for key in keys)
+        ledger.on_deleted(keys)
+    assert ledger.count == 1, "the other answer is kept"
+    ask(ledger, b"1")
+    assert taken(ledger) == []
+    written(ledger)
+    assert [record.name for record in ledger.take_queued()] == [(ME, b"1")]
+    other = a_ledger(b"token  2")
+    for key, value in pairs:
+        other.load(key, value)
+    assert len(other.deletable(NOW, 10)) == 1, "the next owner knows it, too"
 
 
 def test_clients_of_mdp_have_one_answer_and_no_ids() -> None:
