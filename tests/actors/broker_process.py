@@ -82,13 +82,13 @@ class BrokerProcess:
         """With a word to nobody; stop() cleans up behind it. Its peers here end, too: they would
         take their names back from those that come to its successor."""
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(DEADLINE_S)
         for each in self.sockets:
             each.close(0)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
+        code = self.process.wait(DEADLINE_S)
         assert self.process.stdin
         self.process.stdin.close()
         self.log.close()

@@ -141,7 +141,8 @@ def test_workers_are_told_to_go_when_it_ends() -> None:
     assert received(worker) == [b"KLKW01", b"PONG"]
     os.kill(broker.process.pid, signal.SIGTERM)
     assert received(worker) == [b"KLKW01", b"\6"]
-    assert broker.stop() == 0
+    assert broker.process.wait(60) == 0
+    broker.stop()
 
 
 def test_an_address_that_is_taken_is_said() -> None:

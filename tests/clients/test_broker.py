@@ -93,15 +93,16 @@ def serving(
         yield workers
     finally:
         for worker, thread in zip(workers, threads, strict=True):
-            wait_until(partial(begun, worker))
+            wait_until(partial(begun, worker, thread))
             if thread.is_alive():
                 worker.drain()
             thread.join(60)
             assert not thread.is_alive()
 
 
-def begun(worker: kelek.Worker) -> bool:
-    return worker.serving or bool(worker.counters)
+def begun(worker: kelek.Worker, thread: threading.Thread) -> bool:
+    """Or ended: one that is drained before it has begun does so at once."""
+    return worker.serving or bool(worker.counters) or not thread.is_alive()
 
 
 def wait_until(is_so: Callable[[], object], limit_s: float = 60) -> None:
