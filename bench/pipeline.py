@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROUNDS = 3
-ROWS = int(os.environ.get("KELEK_PIPELINE_ROWS", "10000000"))
+ROWS = int(os.environ.get("KELEK_PIPELINE_ROWS", "20000000"))
 WRITTEN = 1_000_000
 PARTS = 4
 KEY = "lpad(CAST(id AS STRING), 16, '0')"
