@@ -31,6 +31,7 @@ from kelek.bench.zre_nodes import (
     WINDOW,
     AnyNode,
     Bare,
+    GroupNode,
     Ours,
     Pyre,
 )
@@ -76,8 +77,10 @@ def said(started: "subprocess.Popen[bytes]") -> list[float]:
 
 
 def make_driver(kind: str, port: int) -> AnyNode:
-    if kind == "bare":
-        return Bare(port, port + 1)
+    return Bare(port, port + 1) if kind == "bare" else make_group_driver(kind, port)
+
+
+def make_group_driver(kind: str, port: int) -> GroupNode:
     return Ours(port) if kind == "kelek" else Pyre(port)
 
 
@@ -139,7 +142,7 @@ def stream(driver: AnyNode, count: int, send: Any, peers: int) -> float:
 def shout(kind: str, port: int, found: Found) -> None:
     with process("answer", kind, port, SHOUT_PEERS) as other:
         said(other)
-        driver = make_driver(kind, port)
+        driver = make_group_driver(kind, port)
         try:
             driver.join()
             find(driver, kind, "JOIN", SHOUT_PEERS)

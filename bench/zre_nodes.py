@@ -33,9 +33,14 @@ class AnyNode(Protocol):
     def receive(self) -> list[Told]: ...
     def whisper(self, peer: Any, content: bytes) -> object: ...
     def whisper_many(self, peer: Any, contents: list[bytes]) -> object: ...
-    def shout_many(self, contents: list[bytes]) -> object: ...
     def join(self) -> object: ...
     def close(self) -> None: ...
+
+
+class GroupNode(AnyNode, Protocol):
+    """One that knows groups."""
+
+    def shout_many(self, contents: list[bytes]) -> object: ...
 
 
 class Ours:
@@ -130,11 +135,8 @@ class Bare:
             self.dealer.send(content)
         return None
 
-    def shout_many(self, contents: list[bytes]) -> object:
-        raise NotImplementedError("a pair has no groups")
-
-    def join(self) -> object:
-        return None
+    def join(self) -> None:
+        """It has no groups, and hears all that its peer says."""
 
     def close(self) -> None:
         self.context.destroy(0)

@@ -4,6 +4,7 @@ All integers are big endian. Ids are signed, everything else is at most 2**63 - 
 are. What entries hold is in values.py; nothing here knows what a message means.
 """
 
+from abc import ABC, abstractmethod
 from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
@@ -200,7 +201,7 @@ def decode_response(data: bytes) -> Response:
     return Response(message_type, source, destination, term, next_index, accepted == 1)
 
 
-class _Stream(Generic[M]):
+class _Stream(ABC, Generic[M]):
     """Bytes in, whole messages out; nothing follows what was malformed."""
 
     __slots__ = ("_buffer", "_failed")
@@ -232,8 +233,9 @@ class _Stream(Generic[M]):
             raise
         return found
 
+    @abstractmethod
     def _next(self) -> M | None:
-        raise NotImplementedError
+        """The next message, if it is whole. Raises RemoteProtocolError."""
 
     def _take(self, size: int) -> bytes | None:
         """The next bytes, once they are all there."""
