@@ -27,8 +27,10 @@ class Place(NamedTuple):
             log.update_many(updates)
 
     def data(self) -> list[bytes]:
-        """Of all updates of this test."""
+        """Of all updates of this test that anybody was told of: the leader may not have applied yet
+        what another Log has committed."""
         with self.log as log:
+            log.read_index()
             return [entry.data for entry in log.entries(self.last_index) if entry.type == 0]
 
     def read(self, spark: Any, **options: Any) -> Any:
