@@ -1,7 +1,10 @@
 """Which actors make a node, and which of them restart together. It starts nothing."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..storage.hard_state import PATH as HARD_STATE
+from .farm_keys import farm_home
 from .participants import TABLE_WORKER, worker_names
 from .topology import Topology
 
@@ -31,10 +34,25 @@ class NodePlan(NamedTuple):
     options: dict[str, Any]
     places: dict[str, str]
     units: tuple[UnitPlan, ...]
+    first_options: dict[str, Any] = {}  # Besides, until they have been ready once.
 
 
 def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
     return ActorPlan(role, name or role, f"{__package__}.{role}", data_dir, stop_rank)
+
+
+def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> list[NodePlan]:
+    """The actors of all nodes that one supervisor runs. It alone can say that a farm is a new one:
+    all servers that begin it are here, and none has kept anything."""
+    begins = []
+    for name, farm in topology.farms.items():
+        ids = farm["servers"] if farm["begin"] is None else farm["begin"]
+        homes = [farm_home(topology.data_dir / farm["servers"][each], name) for each in ids]
+        is_ours = all(farm["servers"][each] in nodes for each in ids)
+        if is_ours and not any((home / HARD_STATE).exists() for home in homes):
+            begins.append(name)
+    plans = [node_plan(topology, node, one_process) for node in nodes]
+    return [plan._replace(first_options={"farms_that_begin": begins}) for plan in plans]
 
 
 def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
@@ -66,6 +84,8 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         alone.append(_actor("zre_node", str(data_dir), 0))
         if topology.nodes[node].zre["log_service"] != "off":
             alone.append(_actor("zre_log", str(data_dir), 0))
+    if topology.nodes[node].farm:
+        alone.append(_actor("farm_server", str(data_dir), 0))
     units: tuple[UnitPlan, ...]
     if one_process:
         units = (UnitPlan(node, "node", (*peer, *alone)),)

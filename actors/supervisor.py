@@ -195,7 +195,7 @@ class Supervisor(Loop):
             epoch=unit.epoch,
             # Of the first start alone: a directory that is empty later has been lost.
             bootstrap=self.options.bootstrap and not unit.was_ready,
-            options=node.options,
+            options={**node.options, **({} if unit.was_ready else node.first_options)},
             places=node.places,
         )
         child: Child

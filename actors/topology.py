@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from . import run_dir, yaml_tree
 from .errors import OperatorError
+from .farm_keys import FARM_KEYS, NODE_FARM_KEYS, check_farms, node_options, read_farms
 from .schema import (
     GIB,
     KIB,
@@ -50,6 +51,7 @@ class NodeTopology(NamedTuple):
     zerodb: dict[str, str]  # The urls of its doors to the tables; empty: it has none.
     broker: dict[str, str]  # The urls of its broker; empty: it has none.
     zre: dict[str, str]  # How other nodes find it; empty: they don't.
+    farm: dict[str, Any]  # How it serves farms; empty: it does not.
 
 
 class Topology(NamedTuple):
@@ -66,6 +68,7 @@ class Topology(NamedTuple):
     zerodb: dict[str, Any]
     broker: dict[str, Any]
     zre: dict[str, Any]
+    farms: dict[str, dict[str, Any]]  # By name.
     nodes: dict[str, NodeTopology]
     places: dict[str, str]  # key.path -> FILE:LINE:COL
 
@@ -99,6 +102,7 @@ class Topology(NamedTuple):
             **({"zerodb": {**self.zerodb, **own.zerodb}} if own.zerodb else {}),
             **({"broker": self._broker(own)} if own.broker else {}),
             **({"zre": {**self.zre, **own.zre}} if own.zre else {}),
+            **({"farm": self._farm(node)} if own.farm else {}),
             **self.raft,
             **self.log,
         }
@@ -114,6 +118,10 @@ class Topology(NamedTuple):
         store = {**self.broker["store"], "urls": [url for url in urls if url]}
         return {**self.broker, **own.broker, "store": store}
 
+    def _farm(self, node: str) -> dict[str, Any]:
+        own = {name: other.farm for name, other in self.nodes.items() if other.farm}
+        return node_options(node, own, self.farms, run_dir.home(self.path))
+
     def option_places(self, node: str) -> dict[str, str]:
         """Where the options of a node stand in the file."""
         keys = {
@@ -126,6 +134,12 @@ class Topology(NamedTuple):
             **{f"broker.{key}": f"nodes.{node}.broker.{key}" for key in NODE_BROKER_KEYS},
             **{f"zre.{key}": f"zre.{key}" for key in ZRE_KEYS},
             **{f"zre.{key}": f"nodes.{node}.zre.{key}" for key in NODE_ZRE_KEYS},
+            **{f"farm.{key}": f"nodes.{node}.farm.{key}" for key in NODE_FARM_KEYS},
+            **{
+                f"farms.{name}.{key}": f"farms.{name}.{key}"
+                for name in self.farms
+                for key in FARM_KEYS
+            },
             "data_dir": "data",
             "state_machine": "state_machine",
         }
@@ -153,6 +167,7 @@ NODE_KEYS = {
     "zerodb": section_key(NODE_ZERODB_KEYS, default={}),
     "broker": section_key(NODE_BROKER_KEYS, default={}),
     "zre": section_key(NODE_ZRE_KEYS, default={}),
+    "farm": section_key(NODE_FARM_KEYS, default={}),
 }
 
 # docs/topology.md has the same table in words; a test holds them together.
@@ -295,8 +310,8 @@ def _check_zerodb(reader: Reader, path: str, node: Node, settings: dict[str, Any
 
 
 def _check_ours(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
-    """A node with a broker, or that others shall find, is one that we run."""
-    for key in ("broker", "zre"):
+    """A node with a broker, or a farm, or that others shall find, is one that we run."""
+    for key in ("broker", "zre", "farm"):
         if settings[key] and settings["dialect"] != "kelek":
             assert isinstance(node, Mapping)
             mark = next(value.mark for word, value in node.entries if word.text == key)
@@ -308,9 +323,9 @@ def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -
     """No address is bound twice."""
     assert isinstance(node, Mapping)
     for name_, value in node.entries:
-        if name_.text in ("zerodb", "broker"):
+        if name_.text in ("zerodb", "broker", "farm"):
             _check_taken(reader, f"{path}.{name_.text}", value, taken)
-        if not name_.text.endswith("url") or not isinstance(value, Scalar):
+        if not name_.text.endswith(("url", "listen")) or not isinstance(value, Scalar):
             continue
         other = taken.get(value.text)
         if other and other != f"{path}.clients_url":  # A broker's workers may come there, too.
@@ -335,6 +350,7 @@ TOP_KEYS = {
     "zerodb": section_key(ZERODB_KEYS),
     "broker": section_key(BROKER_KEYS),
     "zre": section_key(ZRE_KEYS),
+    "farms": Key(read_farms, {}),
 }
 
 
@@ -357,6 +373,7 @@ def load(path: str) -> Topology:
         found["zerodb"],
         found["broker"],
         found["zre"],
+        found["farms"],
         found["nodes"],
         reader.places,
     )
@@ -395,6 +412,8 @@ def _check_together(topology: Topology) -> None:
         _check_spark(topology)
     if topology.has_durable_services:
         _check_durable(topology)
+    farms = {name: node.farm for name, node in topology.nodes.items()}
+    check_farms(topology.farms, farms, topology.place)
     if not topology.own_nodes:
         raise OperatorError(topology.place("nodes"), "no node is ours", "remove a `dialect:`")
 

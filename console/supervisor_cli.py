@@ -126,7 +126,7 @@ def start(
     names = own_nodes(found, nodes)
     if detach:
         return _detach(found.path, names, one_process, bootstrap)
-    node_plans = [plans.node_plan(found, name, one_process) for name in names]
+    node_plans = plans.node_plans(found, names, one_process)
     options = StartOptions(found.path, found.run_dir, one_process, bootstrap)
     return Supervisor(node_plans, options).run()
 

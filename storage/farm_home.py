@@ -80,12 +80,13 @@ class FarmHome:
         epoch: int,
         beginning: tuple[ClusterServer, ...] = (),
         segment_bytes: int = SEGMENT_BYTES,
+        may_begin: bool = True,
     ) -> None:
         """Opens or makes it.
 
         epoch       new at each start
-        beginning   the members that the farm begins with, when this is its very first start; a
-                    server that is to be taken in, or that has lost its disk, has none
+        beginning   the members that the farm begins with; a server that is to be taken in has none
+        may_begin   an empty directory is a first start: nothing was lost
 
         Raises StorageError: locked, foreign, damaged, or refused by the system.
         """
@@ -108,7 +109,9 @@ class FarmHome:
                 raise StorageError(files.root, self._log.damage.problem, ANEW)
             self._reader = LogReader(files, identity)
             undo.callback(self._reader.close)
-            self.recovered = self._recover(beginning)
+            if self._state.empty and beginning and may_begin:
+                self._state.save(HardState(), True)  # It has begun, even if nothing else is kept.
+            self.recovered = self._recover(beginning if self._state.voter else ())
             undo.pop_all()
 
     def _recover(self, beginning: tuple[ClusterServer, ...]) -> Recovered:
@@ -123,8 +126,7 @@ class FarmHome:
             configuration = configuration_of(batch) if batch.count == 1 else None
             if configuration is not None:
                 configurations.append((batch.first_index, configuration))
-        is_member = state.voter or (state.empty and bool(beginning))
-        return recovered((state.state, is_member), log, configurations, mark)
+        return recovered((state.state, state.voter), log, configurations, mark)
 
     def save(self, state: HardState, is_member: bool) -> None:
         self._state.save(state, is_member)

@@ -488,9 +488,9 @@ class FarmPeer:
         self._settle()
         self._watch()
 
-    def write(self) -> None:
-        """Makes durable what is new. Then the inbound connections' `out` is to be sent, and wake()
-        called again."""
+    def write(self) -> bool:
+        """Makes durable what is new. Then the inbound connections' `out` is to be sent, and, when
+        there was something, wake() called again."""
         batches, self._batches = self._batches, []
         if batches:
             self._disk.append(batches)
@@ -498,6 +498,7 @@ class FarmPeer:
         answers, self._answers = self._answers, []
         for envelope in answers:
             self._answer(envelope)
+        return bool(batches)
 
     def _answer(self, envelope: Envelope) -> None:
         slot, message = envelope.context, envelope.message

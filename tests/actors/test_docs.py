@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kelek.actors import topology, zre_keys
+from kelek.actors import farm_keys, topology, zre_keys
 from kelek.actors.schema import REQUIRED, Key
 
 TEXT = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
@@ -50,13 +50,16 @@ def value(text: str) -> object:
         ("of `broker`", topology.BROKER_KEYS),
         ("of a service", topology.SERVICE_KEYS),
         ("of `store`", topology.STORE_KEYS),
+        ("of a node's `farm`", farm_keys.NODE_FARM_KEYS),
+        ("of a farm", farm_keys.FARM_KEYS),
     ],
 )
 def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
     odd: dict[str, dict[str, object]] = {
-        "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": "", "zre": ""},
+        "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": "", "zre": "", "farm": ""},
         "of `zerodb`": {"spark": ""},
         "of `broker`": {"services": "", "store": ""},
+        "of a farm": {"begin": "", "bind": ""},
     }
     assert {key: value(text) for key, text in table(title).items()} == {
         key: description.default for key, description in keys.items()

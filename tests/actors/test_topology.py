@@ -193,6 +193,7 @@ def node(text: str) -> str:
 
 
 # (name, text, line)
+FARM = node("farm: {{{}}}").replace("nodes:", "farms: {{f: {{servers: {{1: a}}}}}}\nnodes:")
 MISTAKES = [
     ("empty", "", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
     ("comment only", "# x\n", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
@@ -204,7 +205,7 @@ MISTAKES = [
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
      "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, "
-     "state_machine, nodes, raft, log, clients, zerodb, broker, zre"),
+     "state_machine, nodes, raft, log, clients, zerodb, broker, zre, farms"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),
@@ -354,6 +355,27 @@ MISTAKES = [
      "t.yaml:3:16: zre.dead_ms: 4000 ms is not above `silent_ms`, 10000 ms; make it larger"),
     ("tables of a foreign node", node("dialect: text\n    zerodb: {url: 'tcp://h:3'}"),
      "t.yaml:7:13: nodes.a.zerodb: this node is not ours; remove `zerodb:` or `dialect:`"),
+    ("a node that no farm names", node("farm: {listen: 'tcp://127.0.0.1:3', i2p: true}"),
+     "t.yaml:6:11: nodes.a.farm: no farm names this node; "
+     "name it in the `servers` of one of `farms:`"),
+    ("no node of a farm", HEAD + "farms: {f: {servers: {1: b}}}\n",
+     "t.yaml:3:26: farms.f.servers.1: no node 'b' has `farm:`; "
+     "give that node its `farm:`, or write tcp://HOST:PORT"),
+    ("no id", HEAD + "farms: {f: {servers: {x: 'tcp://h:1'}}}\n",
+     "t.yaml:3:23: farms.f.servers.x: 'x' is no server's id; write 1 to 2147483647"),
+    ("no endpoint of a server", HEAD + "farms: {f: {servers: {1: 'tcp://h:0'}}}\n",
+     "t.yaml:3:26: farms.f.servers.1: 'tcp://h:0' is no endpoint: 'tcp://h:0' has no port that "
+     "there is; write tcp://HOST:PORT"),
+    ("begun by a stranger", HEAD + "farms: {f: {servers: {1: 'tcp://h:1'}, begin: [2]}}\n",
+     "t.yaml:3:47: farms.f.begin: 2 is not in `servers`; write ids of `servers`"),
+    ("plain for everybody", FARM.format("listen: 'tcp://10.0.0.1:3', i2p: true"),
+     "t.yaml:7:20: nodes.a.farm.listen: without TLS only a loopback address is served; "
+     "write 127.0.0.1"),
+    ("a proxy and TLS", FARM.format("listen: 'tcp://10.0.0.1:3', proxy: 'h:1'"),
+     "t.yaml:7:47: nodes.a.farm.proxy: a proxy has HOST:PORT, and is used with `i2p: true`; "
+     "mend one of both"),
+    ("a farm without users", FARM.format("listen: 'tcp://127.0.0.1:3', i2p: true"),
+     "t.yaml:7:11: nodes.a.farm: key 'passwords' is missing; add `passwords:`"),
     ("relative ipc", node("broadcast_url: ipc://x"),
      "t.yaml:6:20: nodes.a.broadcast_url: ipc path 'x' is not absolute; write ipc:///PATH"),
     ("long ipc", node("broadcast_url: ipc:///" + "x" * 107),

@@ -1,0 +1,239 @@
+"""One farm's part of a farm_server: its peer, what it keeps, its links, who is let in to it.
+
+All that a wake has brought is decided at once: one write and one sync of the log, one send a link.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from random import SystemRandom
+from typing import Any, NamedTuple, Protocol
+
+from ..protocols.garlicfarm.inbound import Grant
+from ..protocols.garlicfarm.messages import ClusterServer
+from ..protocols.garlicfarm.peer import FarmPeer
+from ..protocols.garlicfarm.peer_values import FarmSetup
+from ..protocols.raft.core import Role
+from ..storage.disk import Disk
+from ..storage.farm_home import FarmHome
+from ..storage.segment import Identity
+from .farm_doors import Connection
+from .farm_links import FarmLink, State, Way
+from .farm_names import Names
+from .farm_stream import Poll
+
+
+class Shared(Protocol):
+    """What all farms of a process have in common: the actor."""
+
+    now_ms: int
+    counters: Counter[str]
+    poll: Poll
+    names: Names
+
+    @property
+    def log(self) -> Callable[..., None]: ...
+
+
+class PartPlace(NamedTuple):
+    """Where a farm's part is kept, and how it begins."""
+
+    data_dir: str
+    epoch: int
+    may_begin: bool
+
+
+class FarmPart:
+    """A member of one farm, or one that waits to be."""
+
+    def __init__(
+        self, name: str, shared: Shared, options: Mapping[str, Any], place: PartPlace
+    ) -> None:
+        """Raises StorageError."""
+        self.name = name
+        self.server_id: int = options["server_id"]
+        self.poll, self.names = shared.poll, shared.names
+        self.links: dict[int, FarmLink] = {}
+        # A leader that knocks too late at one that is back is dethroned by it.
+        self.pause_ms_max: int = options["election_timeout_ms_min"] // 3
+        self.way: Way  # Set by whoever knows how, before the first act().
+        self._shared = shared
+        self._options = options
+        self._connections: dict[int, Connection] = {}  # By FarmPeer's number.
+        self._touched = True  # Something has happened that the peer has to act on.
+        self._shown: tuple[object, ...] = ()
+        servers = {int(number): url for number, url in options["servers"].items()}
+        beginning: tuple[ClusterServer, ...] = ()
+        if self.server_id in options["begin"]:
+            beginning = tuple(ClusterServer(each, servers[each]) for each in options["begin"])
+        self.home = FarmHome(
+            Disk(place.data_dir),
+            Identity(name, str(self.server_id)),
+            place.epoch,
+            beginning,
+            may_begin=place.may_begin,
+        )
+        self.peer = FarmPeer(
+            FarmSetup(
+                self.server_id,
+                beginning,
+                options["election_timeout_ms_min"],
+                options["election_timeout_ms_max"],
+                options["heartbeat_ms"],
+                options["request_timeout_ms"],
+                options["entries_bytes_max"],
+            ),
+            self.home.recovered,
+            self.home,
+            shared.now_ms,
+            SystemRandom(),
+        )
+
+    @property
+    def now_ms(self) -> int:
+        return self._shared.now_ms
+
+    # ---- connections of others ----
+
+    def accept(self, grant: Grant, connection: Connection) -> int:
+        """One that is let in; returns its number."""
+        number = self.peer.accept(grant)
+        self._connections[number] = connection
+        for link in self.links.values():
+            link.hurry()  # It may be the one that was not there.
+        return number
+
+    def on_requests(self, connection: Connection, data: bytes) -> None:
+        assert connection.inside is not None
+        self._touched = True
+        self.peer.on_requests(connection.inside.number, data, self.now_ms)
+
+    def on_closed(self, connection: Connection) -> None:
+        assert connection.inside is not None
+        del self._connections[connection.inside.number]
+        self.peer.on_closed(connection.inside.number)
+
+    def send_away(self, users: Collection[str]) -> None:
+        """Closes the connections of users who may no longer be here."""
+        for number, connection in list(self._connections.items()):
+            user = self.peer.inbound[number].grant.user
+            if user in users:
+                self._shared.log("sent-away", farm=self.name, user=user)
+                connection.end()
+                connection.settle()
+
+    # ---- links of ours ----
+
+    def on_up(self, server_id: int) -> None:
+        self._touched = True
+        self._shared.log("link-up", farm=self.name, server=server_id)
+        self.peer.on_connected(server_id, self.now_ms)
+
+    def on_answers(self, server_id: int, data: bytes) -> None:
+        self._touched = True
+        self.peer.on_answers(server_id, data, self.now_ms)
+
+    def on_down(self, server_id: int, news: str) -> None:
+        self._touched = True
+        self._shared.counters["links_lost"] += 1
+        if news:
+            self._shared.log("link-down", farm=self.name, server=server_id, why=news)
+        self.peer.on_lost(server_id)
+
+    def _follow_links(self) -> None:
+        """A connection for each link that the peer has, to where it has it."""
+        wanted = self.peer.links
+        for server_id in [each for each in self.links if each not in wanted]:
+            self.links.pop(server_id).close()
+        for server_id, link in wanted.items():
+            mine = self.links.get(server_id)
+            if mine is None:
+                mine = self.links[server_id] = FarmLink(self, server_id, link.endpoint)
+            if link.failure:
+                mine.endpoint = link.endpoint
+                mine.lose(link.failure)
+            mine.step(self.now_ms)
+
+    # ---- the loop ----
+
+    def act(self, now_ms: int) -> None:
+        """Does all that can be done now."""
+        if not self._touched and now_ms < self.deadline_ms:
+            return
+        self._touched = False
+        peer, more = self.peer, True
+        while more:
+            peer.wake(now_ms)
+            self._follow_links()
+            for server_id, link in peer.links.items():
+                if link.out:
+                    self.links[server_id].send(link.out)
+            more = peer.write()
+            self._answer()
+        self._show()
+
+    def _answer(self) -> None:
+        """What is answered leaves; a connection that FarmPeer gives up ends behind it."""
+        for number, inbound in list(self.peer.inbound.items()):
+            if not (inbound.out or inbound.failure):
+                continue
+            connection = self._connections[number]
+            if inbound.failure and not connection.ending:
+                user = inbound.grant.user
+                self._shared.log("refused", farm=self.name, user=user, why=inbound.failure)
+                connection.stream.out += inbound.out
+                inbound.out.clear()
+                connection.end()
+            connection.send(inbound.out)
+
+    @property
+    def deadline_ms(self) -> int:
+        if self._touched:
+            return self.now_ms
+        times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
+        return min((self.peer.deadline_ms, *times))
+
+    def _show(self) -> None:
+        """A line of the log when the term, the leader or the members are others."""
+        core = self.peer.core
+        members = ",".join(str(each.id) for each in self.peer.roster.committed.servers)
+        shown = (str(core.role), core.term, core.leader, members)
+        if shown != self._shown:
+            self._shown = shown
+            role, term, leader, members = shown
+            self._shared.log(
+                "farm", farm=self.name, role=role, term=term, leader=leader, members=members
+            )
+
+    # ---- reports ----
+
+    @property
+    def role(self) -> str:
+        """As operators call it."""
+        if self.peer.is_waiting:
+            return "waiting"
+        return str(self.peer.core.role)
+
+    def status(self) -> dict[str, Any]:
+        core = self.peer.core
+        return {
+            "raft_role": self.role,
+            "term": core.term,
+            "leader": core.leader,
+            "last_index": core.log.last_index,
+            "commit_index": core.commit_index,
+            "links": sum(link.state is State.UP for link in self.links.values()),
+            "malformed": self.peer.malformed,
+        }
+
+    @property
+    def leads(self) -> bool:
+        return self.peer.core.role is Role.LEADER
+
+    def tidy(self) -> bool:
+        """A small piece of work on the disk, when nothing else is to be done."""
+        return self.home.tidy()
+
+    def close(self) -> None:
+        for link in self.links.values():
+            link.close()
+        self.home.close()

@@ -1,0 +1,156 @@
+"""Servers of any number of farms in one process: Raft on Garlic Farm's wire, behind TLS and Digest.
+
+What is decided is in protocols/garlicfarm; each farm's part is in farm_part.py.
+"""
+
+import os
+import ssl
+from pathlib import Path
+
+from ..protocols.garlicfarm.gate import Gate
+from ..protocols.garlicfarm.handshake import ServerHandshake
+from ..protocols.garlicfarm.inbound import Grant
+from ..protocols.garlicfarm.values import address_of
+from .actor import Actor, main
+from .errors import OperatorError
+from .farm_doors import Connection, Doors, Inside
+from .farm_keys import farm_home
+from .farm_links import Way
+from .farm_names import Names
+from .farm_part import FarmPart, PartPlace
+from .farm_stream import Poll, TlsFiles, client_context, server_context
+from .farm_users import FarmUsers, read_secret
+
+KEY_BYTES = 32
+
+
+class FarmServer(Actor):
+    """Speaks Garlic Farm's protocol (docs/protocols/garlic-farm.md).
+
+    doors   TCP, with TLS or without   requests of servers and clients in, answers out (farm_doors)
+    links   TCP, with TLS or without   requests to other servers out, answers in (farm_links)
+    """
+
+    role = "farm_server"
+
+    def on_start(self) -> None:
+        self._settings = self.options["farm"]
+        self.poll = Poll(self)
+        self.names = Names()
+        self.parts: dict[str, FarmPart] = {}
+        self._users: FarmUsers | None = None
+        self._gate = Gate(os.urandom(KEY_BYTES), os.urandom)
+        server, client = self._contexts()
+        user, secret = "", ""
+        if not self._settings["insecure_jraft"]:
+            user = self._settings["user"]
+            secret = read_secret(self._settings["secret_file"], self._place("secret_file"))
+            self._users = FarmUsers(
+                self._settings["passwords"], self._place("passwords"), self._settings["farms"]
+            )
+        proxy = address_of(self._settings["proxy"]) if self._settings["proxy"] else None
+        for name, options in self._settings["farms"].items():
+            place = PartPlace(
+                str(farm_home(Path(self.setup.data_dir), name)),
+                self.setup.epoch,
+                self.setup.bootstrap or name in self.options.get("farms_that_begin", ()),
+            )
+            part = self.parts[name] = FarmPart(name, self, options, place)
+            part.way = Way(client, self._settings["server_name"], proxy, name, user, secret)
+        self._doors = Doors(self, self.poll, server, self._settings["connections_max"])
+        listen = self._settings["listen"]
+        try:
+            self._doors.listen(address_of(listen))
+        except OSError as error:
+            raise OperatorError(
+                self._place("listen"), f"{listen} can't be bound: {error.strerror}",
+                "end the program that holds it, or choose another address",
+            ) from error  # fmt: skip
+        self.log("listens", address=listen, farms=",".join(self.parts))
+        self.ready()
+
+    def _place(self, key: str) -> str:
+        return self.setup.places[f"farm.{key}"]
+
+    def _contexts(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+        """TLS as a server and as a client; Nones where it is plain."""
+        settings = self._settings
+        if settings["i2p"] or settings["insecure_jraft"]:
+            return None, None
+        files = TlsFiles(settings["certificate"], settings["key"], settings["ca"], settings["tls"])
+        key = "certificate"
+        try:
+            server = server_context(files)
+            key = "ca"
+            return server, client_context(files)
+        except OSError as error:
+            problem = f"can't be used: {error.strerror or error}"
+            raise OperatorError(self._place(key), problem, "give it files in PEM") from error
+
+    # ---- who comes in ----
+
+    def begin_handshake(self) -> ServerHandshake | None:
+        if self._users is None:
+            return None
+        return ServerHandshake(self._gate, self._users.by_farm, self.now_ms)
+
+    def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
+        if self._users is None:
+            (part,) = self.parts.values()
+            return Inside(part, user, part.accept(Grant(), connection))
+        part = self.parts[cluster]
+        return Inside(part, user, part.accept(self._users.grant(cluster, user), connection))
+
+    def _look_at_users(self, now_ms: int) -> None:
+        """Whoever has another password now, or none, is sent away."""
+        if self._users is None:
+            return
+        before = self._users.by_farm
+        try:
+            if not self._users.changed(now_ms):
+                return
+        except OperatorError as error:
+            self.say(error)
+            return
+        after = self._users.by_farm
+        for name, part in self.parts.items():
+            old, new = before[name].secrets, after[name].secrets
+            part.send_away({user for user in old if old[user] != new.get(user)})
+            self.log("users", farm=name, count=len(new))
+
+    # ---- the loop ----
+
+    def on_wake(self, now_ms: int) -> None:
+        self.poll.read_on()
+        self._look_at_users(now_ms)
+        for part in self.parts.values():
+            part.act(now_ms)
+        self._doors.step(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        if self.poll.has_more:
+            return self.now_ms
+        times = [part.deadline_ms for part in self.parts.values()]
+        return min(times)
+
+    def on_stop_asked(self) -> None:
+        self._doors.refuse_new()
+
+    def on_stop(self) -> None:
+        self._doors.close_all()
+        for part in self.parts.values():
+            part.close()
+        self.poll.close()
+
+    def status(self) -> dict[str, object]:
+        """Of the first farm what every peer of a Raft shows; of each its role and index."""
+        first = next(iter(self.parts.values()))
+        farms = {
+            name: f"{part.role} term={part.peer.core.term} commit={part.peer.core.commit_index}"
+            for name, part in self.parts.items()
+        }
+        return {**first.status(), "connections": len(self._doors.connections), "farms": farms}
+
+
+if __name__ == "__main__":
+    main(FarmServer)

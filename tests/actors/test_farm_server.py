@@ -1,0 +1,109 @@
+"""Real servers of farms over real connections: they elect, commit, restart, and let in whom they
+should."""
+
+import pytest
+
+from kelek.protocols.garlicfarm import members
+from kelek.protocols.garlicfarm.messages import (
+    ClusterServer,
+    Entry,
+    MessageType,
+    Request,
+    ValueType,
+)
+from kelek.tests.actors.farm_servers import Farm
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_farm_of_three(tls: bool) -> None:
+    """It elects, commits, does so without a lost leader, which comes back and catches up."""
+    with Farm(tls=tls) as farm:
+        farm.start()
+        farm.put(b"first")
+        leader = farm.leader()
+        farm.kill(leader)
+        index = farm.put(b"second", b"third").next_index - 1
+        farm.start(leader, bootstrap=False)
+        farm.wait(
+            lambda: all(farm.status(n).get("commit_index", 0) >= index for n in (1, 2, 3)),
+            "they do not agree",
+        )
+
+
+def test_a_newcomer_is_taken_in_and_removed() -> None:
+    with Farm(ids=(1, 2), begin=(1,)) as farm:
+        farm.start()
+        farm.put(*(b"%d" % number for number in range(300)))
+        assert farm.status(2)["raft_role"] == "waiting"
+        with farm.connect(1) as admin:
+            assert admin.ask(members.add_server(ClusterServer(2, farm.endpoint(2)))).is_accepted
+            farm.wait(lambda: farm.status(2).get("raft_role") == "follower", "it is not taken in")
+            index = farm.put(b"behind").next_index - 1
+            farm.wait(lambda: farm.status(2)["commit_index"] >= index)
+            farm.wait(lambda: admin.ask(members.remove_server(2)).is_accepted, "it may not go")
+            farm.wait(lambda: "members=1\n" in farm.log(1).rpartition("link-up")[2])
+        farm.put(b"alone")
+
+
+def test_strangers_and_users_without_the_mark() -> None:
+    with Farm(ids=(1,)) as farm:
+        farm.start()
+        assert farm.leader() == 1
+        with pytest.raises(PermissionError, match="wrong"):
+            farm.connect(1, password="no")
+        with pytest.raises(PermissionError, match="404"):
+            farm.connect(1, name="other")
+        with farm.connect(1, user="peer", password="the servers' own") as client:
+            request = members.add_server(ClusterServer(7, "tcp://127.0.0.1:1"))
+            assert not client.ask(request).is_accepted
+            entry = Entry(0, ValueType.APPLICATION, b"{}")
+            assert client.ask(Request(MessageType.CLIENT_REQUEST, entries=(entry,))).is_accepted
+
+
+def test_users_are_read_anew() -> None:
+    """Who has lost the password is sent away, who has a new one comes in; a file that others can
+    read is not taken."""
+    with Farm(ids=(1,)) as farm:
+        farm.start()
+        farm.leader()
+        client = farm.connect(1)
+        text = (farm.place / "passwords").read_text()
+        lines = [line for line in text.splitlines() if not line.startswith("demo:")]
+        farm.write_secret("passwords", "\n".join(lines) + "\n")
+        with pytest.raises(EOFError):
+            client.answer()
+        client.close()
+        (farm.place / "passwords").chmod(0o644)
+        farm.write_secret("passwords", text)
+        farm.wait(lambda: "others can read" in farm.log(1), "it takes what others can read")
+        (farm.place / "passwords").chmod(0o600)
+
+        def comes_in() -> bool:
+            try:
+                farm.connect(1).close()
+            except PermissionError:
+                return False
+            return True
+
+        farm.wait(comes_in, "it is not let in again")
+
+
+def test_two_farms_in_one_process() -> None:
+    """Each has its own log, members and users."""
+    with Farm(names=("one", "two")) as farm:
+        farm.start()
+        one = farm.put(b"a", b"b", b"c", name="one").next_index
+        two = farm.put(b"a", name="two").next_index
+        assert (one, two) == (5, 3)
+
+
+def test_a_process_that_is_killed_loses_nothing() -> None:
+    """All of them at once, with kill -9: what was committed is there."""
+    with Farm(processes=True) as farm:
+        farm.start()
+        before = farm.put(b"kept").next_index
+        for number in (1, 2, 3):
+            farm.kill(number)
+        farm.start(bootstrap=False)
+        assert farm.put(b"more").next_index > before + 1, "behind a new leader's Configuration"
+        assert [farm.stop(number) for number in (1, 2, 3)] == [0, 0, 0]
