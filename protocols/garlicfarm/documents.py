@@ -1,12 +1,11 @@
-"""The application on top of the log: status documents of the servers, and who publishes the MetaLS.
+"""Status documents: what each server of a farm posts about itself (docs/protocols/garlic-farm.md).
 
-Everything here is a function of the committed log: no clock is read, so every server, and whoever
-reads the log later, comes to the same answer.
+Whether bytes are such a document is the same everywhere, so nothing here hangs on limits of the
+interpreter.
 """
 
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
@@ -14,10 +13,9 @@ from ..errors import LocalProtocolError, RemoteProtocolError
 from .messages import ID_MAX, ID_MIN, NUMBER_MAX
 
 DOCUMENT_BYTES_MAX = 1 << 20
-STATE_BYTES_MAX = 256 << 20
-SERVERS_KEPT = 256  # Whose newest documents are kept.
-WINDOW_MS = 10 * 60 * 1000  # Whose document is older than the newest by more counts as gone.
+DEPTH_MAX = 64  # Of arrays and objects in each other.
 DESTINATIONS_MAX = 4096
+_OPENINGS = b"{ \t\r\n"  # What an object can begin with.
 
 
 class PublishConfig(StrEnum):
@@ -26,9 +24,6 @@ class PublishConfig(StrEnum):
     OFF = "off"
     ON = "on"
     AUTO = "auto"
-
-
-_RANKS = {PublishConfig.ON: 0, PublishConfig.AUTO: 1}
 
 
 class Status(NamedTuple):
@@ -41,6 +36,7 @@ class Status(NamedTuple):
     is_publishing: bool
     uptime_ms: int  # Of its router; 0 when it says nothing.
     document: Mapping[str, object]  # With all that we have no name for.
+    data: bytes  # The very bytes: what is shown, and kept, is as it was posted.
 
 
 def encode_status(document: Mapping[str, object]) -> bytes:
@@ -74,14 +70,12 @@ def decode_status(data: bytes) -> Status:
 
     Raises RemoteProtocolError on anything else than such an object in UTF-8.
     """
-    document = _load(data, DOCUMENT_BYTES_MAX)
-    if not isinstance(document, dict):
-        raise RemoteProtocolError("a status is an object")
+    document = load_object(data, DOCUMENT_BYTES_MAX)
     cluster = document.get("cluster")
     if not isinstance(cluster, str) or not cluster:
         raise RemoteProtocolError("a status names its cluster")
-    meta, router = _object(document, "meta"), _object(document, "router")
-    _object(document, "config")
+    meta, router = object_of(document, "meta"), object_of(document, "router")
+    object_of(document, "config")
     destinations = document.get("destinations", [])
     if not isinstance(destinations, list) or len(destinations) > DESTINATIONS_MAX:
         raise RemoteProtocolError("a status has an array of destinations")
@@ -93,106 +87,64 @@ def decode_status(data: bytes) -> Status:
         raise RemoteProtocolError("a status says off, on or auto, and whether it publishes")
     return Status(
         cluster,
-        _number(document, "date", 0, NUMBER_MAX),
-        _number(document, "id", ID_MIN, ID_MAX),
+        number_of(document, "date", 0, NUMBER_MAX),
+        number_of(document, "id", ID_MIN, ID_MAX),
         PublishConfig(str(wish)),
         publishing,
-        _number({"uptime": 0, **router}, "uptime", 0, NUMBER_MAX),
+        number_of({"uptime": 0, **router}, "uptime", 0, NUMBER_MAX),
         document,
+        data,
     )
 
 
-def _load(data: bytes, bytes_max: int) -> object:
-    if len(data) > bytes_max:
-        raise RemoteProtocolError(f"a document of {len(data)} bytes")
+def load_object(data: bytes, bytes_max: int) -> dict[str, object]:
+    """An object of JSON in UTF-8. Raises RemoteProtocolError on anything else.
+
+    Most entries of a log may be none: those that can't be are told by their first byte.
+    """
+    if len(data) > bytes_max or data[:1] not in _OPENINGS or not data:
+        raise RemoteProtocolError(f"{len(data)} bytes that are no document")
     try:
-        return json.loads(data.decode(), parse_constant=_no_constant)
+        document = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a document is not JSON: {error}") from None
+    if not isinstance(document, dict) or not _is_flat(data, document):
+        raise RemoteProtocolError("a document is an object, not too deep")
+    return document
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def _object(document: Mapping[str, object], key: str) -> dict[str, object]:
+def _is_flat(data: bytes, document: dict[str, object]) -> bool:
+    """Whether it has no more than DEPTH_MAX levels: how many JSON can be read differs between
+    interpreters, and a document must not be one to some servers alone."""
+    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
+        return True
+    level: Iterable[object] = [document]
+    for _ in range(DEPTH_MAX):
+        level = [inner for each in level for inner in _inner(each)]
+    return not any(isinstance(each, dict | list) for each in level)
+
+
+def _inner(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def object_of(document: Mapping[str, object], key: str) -> dict[str, object]:
+    """An object that may be missing. Raises RemoteProtocolError when it is something else."""
     value = document.get(key, {})
     if not isinstance(value, dict):
-        raise RemoteProtocolError(f"{key} of a status is an object")
+        raise RemoteProtocolError(f"{key} of a document is an object")
     return value
 
 
-def _number(document: Mapping[str, object], key: str, smallest: int, largest: int) -> int:
+def number_of(document: Mapping[str, object], key: str, smallest: int, largest: int) -> int:
+    """A whole number that has to be there. Raises RemoteProtocolError."""
     value = document.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-        raise RemoteProtocolError(f"{key} of a status is a whole number")
+        raise RemoteProtocolError(f"{key} of a document is a whole number")
     return value
-
-
-class SharedState:
-    """What the committed log says: of each server its last document, in the order of the log.
-
-    The last one and not that of the newest date: a server whose clock was wrong is believed again
-    as soon as it is right.
-    """
-
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
-        self.statuses: dict[int, Status] = {}  # Who has not posted for longest comes first.
-        self.counters: Counter[str] = Counter()  # Of entries, by what they were.
-
-    def apply(self, value: bytes) -> Status | None:
-        """Takes in the next committed Application entry; its status, if it is one of ours."""
-        try:
-            status = decode_status(value)
-        except RemoteProtocolError:
-            self.counters["other"] += 1  # The log carries what it is given.
-            return None
-        if status.cluster != self.cluster:
-            self.counters["foreign"] += 1
-            return None
-        self.counters["status"] += 1
-        self.statuses.pop(status.server_id, None)
-        self.statuses[status.server_id] = status
-        if len(self.statuses) > SERVERS_KEPT:
-            del self.statuses[next(iter(self.statuses))]
-        return status
-
-    def publisher(self, members: Collection[int], window_ms: int = WINDOW_MS) -> int | None:
-        """Which server publishes the MetaLS; None: nobody may.
-
-        Of the members whose document is no more than window_ms older than the newest one of a
-        member, and does not say off: who says on comes before who says auto, then the longest
-        uptime counts, then the lowest id.
-        """
-        known = [each for each in self.statuses.values() if each.server_id in members]
-        time_ms = max((status.date_ms for status in known), default=0)
-        candidates = [
-            (_RANKS[status.publish_config], -status.uptime_ms, status.server_id)
-            for status in known
-            if status.publish_config is not PublishConfig.OFF
-            and status.date_ms >= time_ms - window_ms
-        ]
-        return min(candidates)[2] if candidates else None
-
-    def encode(self) -> bytes:
-        """The state as a snapshot: JSON, in UTF-8."""
-        documents = [status.document for status in self.statuses.values()]
-        state = {"cluster": self.cluster, "documents": documents}
-        return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, cluster: str) -> "SharedState":
-        """Raises RemoteProtocolError on what is no snapshot of this cluster."""
-        state = _load(data, STATE_BYTES_MAX)
-        if not isinstance(state, dict) or state.get("cluster") != cluster:
-            raise RemoteProtocolError(f"no snapshot of {cluster}")
-        documents = state.get("documents")
-        if not isinstance(documents, list) or len(documents) > SERVERS_KEPT:
-            raise RemoteProtocolError("a snapshot has an array of documents")
-        found = cls(cluster)
-        for document in documents:
-            if found.apply(json.dumps(document, ensure_ascii=False).encode()) is None:
-                raise RemoteProtocolError("a document of a snapshot is none")
-        found.counters.clear()
-        return found

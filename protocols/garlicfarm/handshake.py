@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from hashlib import sha1
-from http import HTTPStatus
 from typing import NamedTuple
 
 import h11
@@ -25,6 +24,7 @@ from .digest import (
     parse_parameters,
     quoted,
 )
+from .face import METHODS, NAMES, Face, Headers, parse_view, respond
 from .gate import Gate, path_of
 from .htdigest import Users
 
@@ -34,20 +34,22 @@ HEAD_LINES_MAX = 64
 HEAD_TIMEOUT_MS = 5000
 CREDENTIALS_TTL_MS = 3600 * 1000  # So long a client goes on with a challenge.
 _WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_MESSAGES = "websocket"  # The last part of the path on which messages follow.
+_PROXYS_OWN = (407, 502, 503, 504)  # What a farm's server never answers.
+_REASON_CHARACTERS_MAX = 80
 
-Headers = list[tuple[bytes, bytes]]
 
-
-def path_to(cluster: str) -> str:
-    """Where a cluster is found on its servers (text, "HTTP Request 1")."""
-    return f"/GarlicFarm/{cluster}/{VERSION}/websocket"
+def path_to(cluster: str, name: str = _MESSAGES) -> str:
+    """Where a cluster is found on its servers (text, "HTTP Request 1"), or one of face.NAMES."""
+    return f"/GarlicFarm/{cluster}/{VERSION}/{name}"
 
 
 class Reply(NamedTuple):
     """What a server does about a head.
 
     data     to be sent
-    status   101: the connection is open; any other: it is to be closed when data is sent
+    status   101: the connection is open; any other, also 200: it is to be closed when data is sent
+    user     who was let in, if somebody was
     """
 
     data: bytes
@@ -107,10 +109,19 @@ class _Head:
 class ServerHandshake:
     """One connection that was accepted, until its messages begin."""
 
-    def __init__(self, gate: Gate, farms: Mapping[str, Users], now_ms: int) -> None:
-        """farms: the users of each cluster that is served here, by its name."""
+    def __init__(
+        self,
+        gate: Gate,
+        farms: Mapping[str, Users],
+        now_ms: int,
+        faces: Mapping[str, Face] | None = None,
+    ) -> None:
+        """farms   the users of each cluster that is served here, by its name
+        faces   what is shown of them over HTTP; of a cluster that is not in it nothing is
+        """
         self._gate = gate
-        self._farms = {path_to(cluster): (cluster, users) for cluster, users in farms.items()}
+        self._farms = farms
+        self._faces = faces or {}
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._head = _Head(self._http, now_ms)
         self._done = False
@@ -147,28 +158,55 @@ class ServerHandshake:
     def _judge(self, request: h11.Request, rest: bytes, now_ms: int) -> Reply:
         method, target = request.method.decode("ascii"), request.target.decode("ascii")
         headers: Headers = list(request.headers)
-        path = path_of(target)
-        cluster, users = self._farms.get(path, ("", None))
-        if users is None or method != "GET":
-            return self._refuse(404)
+        path, _, query = path_of(target).partition("?")
+        cluster, name = self._find(path)
+        is_messages, is_head = name == _MESSAGES, method == "HEAD"
+        if not name or (is_messages and (method != "GET" or query or target.endswith("?"))):
+            return self._refuse(404, is_head=is_head)
+        users, authorization = self._farms[cluster], _one(headers, b"authorization")
+        line = (method, target)
+        if method not in METHODS:  # As if nothing were here, for those who are not let in.
+            verdict = authorization and self._gate.judge(users, authorization, line, now_ms)
+            return self._refuse(405 if verdict and verdict.status == 200 else 404)
         if any(name in (b"content-length", b"transfer-encoding") for name, _ in headers):
-            return self._refuse(400)
+            return self._refuse(400, is_head=is_head)
         if request.http_version != b"1.1":
-            return self._refuse(505)
-        authorization = _one(headers, b"authorization")
+            return self._refuse(505, is_head=is_head)
         if authorization is None:
-            return self._refuse(401, self._gate.challenges(users, now_ms))
-        verdict = self._gate.judge(users, authorization, (method, target), now_ms)
+            return self._refuse(401, self._gate.challenges(users, now_ms), is_head)
+        verdict = self._gate.judge(users, authorization, line, now_ms)
         if verdict.status == 401:
-            return self._refuse(401, self._gate.challenges(users, now_ms, verdict.stale))
+            challenges = self._gate.challenges(users, now_ms, verdict.stale)
+            return self._refuse(401, challenges, is_head)
         if verdict.status != 200:
-            return self._refuse(verdict.status)
+            return self._refuse(verdict.status, is_head=is_head)
+        if not is_messages:
+            return self._show((cluster, name, query), is_head, verdict.user)
         upgrades = _has_token(headers, b"upgrade", b"websocket")
         if not upgrades or not _has_token(headers, b"connection", b"upgrade"):
             return self._refuse(426)
         answer = self._switch(_one(headers, b"sec-websocket-key"))
         trailing, _ = self._http.trailing_data
         return Reply(answer, 101, cluster, verdict.user, trailing + rest)
+
+    def _find(self, path: str) -> tuple[str, str]:
+        """Which cluster a path is of, and its last part; empty when there is no such path."""
+        start, _, name = path.rpartition("/")
+        for cluster in self._farms:
+            if start == path_to(cluster, "")[:-1]:
+                known = (_MESSAGES, *(NAMES if cluster in self._faces else ()))
+                return (cluster, name) if name in known else ("", "")
+        return "", ""
+
+    def _show(self, what: tuple[str, str, str], is_head: bool, user: str) -> Reply:
+        """What of a farm is asked for, by cluster, name and query."""
+        cluster, name, query = what
+        try:
+            view = parse_view(name, query, user)
+        except RemoteProtocolError:
+            return self._refuse(400, is_head=is_head)
+        body = self._faces[cluster].show(view)
+        return Reply(respond(200, body, is_head=is_head), 200, cluster, user)
 
     def _switch(self, key: bytes | None) -> bytes:
         """The 101; the messages begin behind it."""
@@ -182,21 +220,16 @@ class ServerHandshake:
         )
         return self._http.send(response) or b""
 
-    def _refuse(self, status: int, challenges: list[bytes] | None = None) -> Reply:
+    def _refuse(
+        self, status: int, challenges: list[bytes] | None = None, is_head: bool = False
+    ) -> Reply:
         """What any web server might say."""
-        phrase = HTTPStatus(status).phrase.encode()
-        body = phrase + b"\n"
-        headers = [
-            (b"Content-Type", b"text/plain"),
-            (b"Content-Length", b"%d" % len(body)),
-            (b"Connection", b"close"),
-        ]
-        headers += [(b"WWW-Authenticate", challenge) for challenge in challenges or ()]
+        headers = [(b"WWW-Authenticate", challenge) for challenge in challenges or ()]
         if status == 426:
             headers.append((b"Upgrade", b"websocket"))
-        lines = [b"HTTP/1.1 %d %s" % (status, phrase), *(b": ".join(each) for each in headers)]
-        # Not by h11: it sends nothing on a connection on which it has read what is none of HTTP.
-        return Reply(b"\r\n".join((*lines, b"", body)), status)
+        if status == 405:
+            headers.append((b"Allow", ", ".join(METHODS).encode()))
+        return Reply(respond(status, more=headers, is_head=is_head), status)
 
 
 # ---- who connects ----
@@ -316,6 +349,7 @@ class ClientHandshake:
         self, door: Door, challenges: Challenges, now_ms: int, random_bytes: Callable[[int], bytes]
     ) -> None:
         self._challenges = challenges
+        self._via_proxy = door.via_proxy
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._head = _Head(self._http, now_ms)
         self._asked = challenges.is_known(now_ms)
@@ -370,9 +404,24 @@ class ClientHandshake:
             return Opening(Step.OPEN, trailing + rest)
         if status != 401:
             self._challenges.forget()
-            return Opening(Step.REFUSED, why=f"the answer is {status}")
+            return Opening(Step.REFUSED, why=self._why(answer))
         stale = self._challenges.note(list(answer.headers), now_ms)
         if self._is_first and not stale:  # Of an older one it may have been the nonce.
             self._challenges.forget()
             return Opening(Step.REFUSED, why="user or password is wrong")
         return Opening(Step.AGAIN)
+
+    def _why(self, answer: h11.Response | h11.InformationalResponse) -> str:
+        """What a refusal says; of a proxy's own, that it is the proxy's."""
+        status = answer.status_code
+        reason = answer.reason.decode("ascii", "replace")[:_REASON_CHARACTERS_MAX]
+        said = f"{status} {reason}" if reason.strip() and reason.isprintable() else f"{status}"
+        if not self._via_proxy:
+            return f"the answer is {said}"
+        if status == 407:
+            return f"the HTTP proxy wants a password of its own, which we have none for: {said}"
+        if status in _PROXYS_OWN:
+            return f"the HTTP proxy does not reach the server: {said}"
+        if status == 426:
+            return f"the answer is {said}: the HTTP proxy may keep the upgrade to itself"
+        return f"the answer through the HTTP proxy is {said}"

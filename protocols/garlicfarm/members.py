@@ -381,3 +381,16 @@ def remove_server(server_id: int) -> Request:
     """What an administrator says to a leader."""
     entry = Entry(0, ValueType.CLUSTER_SERVER, encode_server_id(server_id))
     return Request(MessageType.REMOVE_SERVER, entries=(entry,))
+
+
+def change_of(request: Request) -> str:
+    """An AddServer or a RemoveServer, for people."""
+    name = "add" if request.type is MessageType.ADD_SERVER else "remove"
+    try:
+        (entry,) = request.entries
+        if request.type is MessageType.ADD_SERVER:
+            server = decode_cluster_server(entry.value)
+            return f"add server {server.id} {server.endpoint!a}"
+        return f"remove server {decode_server_id(entry.value)}"
+    except (ValueError, RemoteProtocolError):
+        return f"{name}: malformed"

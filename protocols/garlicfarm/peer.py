@@ -27,7 +27,7 @@ from ..record import RECORD_BYTES_MAX
 from .entries import batches_of, configuration_batch, entries_of, peer_of
 from .inbound import Grant, Inbound, Slot
 from .link import Asked, Link
-from .members import Members
+from .members import Members, change_of
 from .messages import (
     NO_LEADER,
     RESPONSE_TYPES,
@@ -39,12 +39,14 @@ from .messages import (
     Response,
     ValueType,
 )
+from .orders import Audit, judge
 from .peer_values import Disk, FarmSetup, Recovered, SnapshotMark
 from .roster import Roster
 from .sending import Sending
 from .values import decode_configuration, decode_log_pack, decode_server_id, decode_snapshot_sync
 
 PIPELINED_MAX = 1024  # Requests of one connection that are not answered; more close it.
+AUDITS_MAX = 1024  # That wait to be told; when nobody takes them, the oldest go.
 CLIENT_TYPES = frozenset(
     (MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER, MessageType.REMOVE_SERVER)
 )
@@ -69,6 +71,8 @@ class FarmPeer:
         self.inbound: dict[int, Inbound] = {}
         self.links: dict[int, Link] = {}
         self.malformed = 0  # Connections that were closed for what came on them.
+        self.resets = 0  # How often our log has begun anew, because we were invited.
+        self.audits: deque[Audit] = deque(maxlen=AUDITS_MAX)  # To be told, and taken, by the owner.
         self._disk = disk
         self._random = random
         self._now_ms = now_ms
@@ -192,11 +196,13 @@ class FarmPeer:
         if request.type is not MessageType.CLIENT_REQUEST:
             allowed = slot.inbound.grant.is_admin or self._leaves_itself(slot)
             taken = allowed and self.members.on_request(request, self._now_ms)
+            self.audits.append(Audit(slot.inbound.grant.user, change_of(request), taken))
             self._tell(slot, taken, core.log.last_index + 1, self._leader_id)
             return
         values = [entry.value for entry in request.entries]
         fits = all(entry.value_type is ValueType.APPLICATION for entry in request.entries)
-        if not takes or not fits or any(len(value) > RECORD_BYTES_MAX for value in values):
+        fits = fits and all(len(value) <= RECORD_BYTES_MAX for value in values)
+        if not takes or not fits or not self._may_order(slot.inbound.grant, values):
             self._tell_client(slot, False)
         elif not values:
             self._tell_client(slot, True)
@@ -205,6 +211,12 @@ class FarmPeer:
             for batch in batches_of(core.log.last_index + 1, entries):
                 core.propose(batch)
             self._waiting.append(_Waiting(core.log.last_index, core.term, slot))
+
+    def _may_order(self, grant: Grant, values: list[bytes]) -> bool:
+        """Whether nothing among them is an order that he may not give."""
+        audits = judge(values, self.setup.cluster, grant.user, grant.is_admin)
+        self.audits += audits
+        return all(audit.taken for audit in audits)
 
     def _leaves_itself(self, slot: Slot) -> bool:
         """Whether a member asks to be removed: one that led, and has handed over."""
@@ -215,6 +227,26 @@ class FarmPeer:
         is_member = self.roster.find(server_id) is not None
         is_self = decode_server_id(request.entries[0].value) == server_id
         return is_member and is_self and bound in (None, server_id)
+
+    def post(self, value: bytes, now_ms: int) -> bool:
+        """Wants an Application entry of our own in the log; whether it is on its way to the leader,
+        or proposed. It may be lost yet: who wants to know looks for it among what is committed.
+        """
+        self._now_ms = now_ms
+        core = self.core
+        entry = Entry(core.term, ValueType.APPLICATION, value)
+        if core.role is not Role.LEADER:
+            request = Request(
+                MessageType.CLIENT_REQUEST,
+                self.setup.server_id,
+                self._leader_id,
+                entries=(entry._replace(term=0),),
+            )
+            return core.leader is not None and self._send(self._leader_id, request)
+        if not self.members.is_closed:
+            for batch in batches_of(core.log.last_index + 1, (entry,)):
+                core.propose(batch)
+        return not self.members.is_closed
 
     def _tell_client(self, slot: Slot, is_accepted: bool) -> None:
         next_index = self.core.log.last_index + 1 if self.core.role is Role.LEADER else 0
@@ -351,6 +383,7 @@ class FarmPeer:
             self._hard_state = HardState(self.core.term, self.core.voted_for)
             self._save()
             self._disk.reset(0, 0)
+            self.resets += 1
             self._batches.clear()
             self._answers.clear()
             nobody = FarmConfiguration(0, 0, ())
@@ -433,6 +466,8 @@ class FarmPeer:
             case MessageType.INSTALL_SNAPSHOT:
                 self.core.step(peer, SnapshotResponse(response.term), now_ms)
                 self._on_piece(server_id, asked, response)
+            case MessageType.CLIENT_REQUEST:
+                pass  # Of post(): whether it was taken shows in the log.
             case _:
                 self.members.on_answer(asked, response, now_ms)
 
@@ -567,6 +602,24 @@ class FarmPeer:
                 message.prev_index, message.commit_index, entries_of(message.batches),
             )  # fmt: skip
             self._send(to, request, message.round)
+
+    @property
+    def readable_index(self) -> int:
+        """Up to here the log is committed, and on our disk."""
+        return min(self.core.commit_index, self.core.durable_index, self.core.log.last_index)
+
+    def read(self, first_index: int, bytes_max: int) -> list[Batch]:
+        """Committed entries from first_index on, about so many bytes of them; none when they are
+        not there, or no more."""
+        log, last_index = self.core.log, self.readable_index
+        last_term = log.term_at(last_index)
+        if not log.base_index < first_index <= last_index or last_term is None:
+            return []
+        return self._disk.batches(first_index, last_index, last_term, bytes_max)
+
+    def read_snapshot(self, offset: int, size: int) -> bytes | None:
+        """A piece of our snapshot."""
+        return self._disk.read_snapshot(self.snapshot, offset, size)
 
     def _read(self, first_index: int, bytes_max: int) -> list[Batch]:
         """Entries from first_index on, as many as are durable."""

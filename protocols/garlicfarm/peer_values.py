@@ -15,6 +15,7 @@ class FarmSetup(NamedTuple):
     """What a server is told once; times in milliseconds.
 
     servers   the members that the farm begins with; none: waits until a leader takes us in
+    cluster   the farm's name, which orders of administrators have to name
     """
 
     server_id: int
@@ -29,6 +30,7 @@ class FarmSetup(NamedTuple):
     sync_entries_max: int = 1000  # In one SyncLog.
     sync_gap: int = 100  # So near to our last entry a newcomer is taken in.
     snapshot_block_bytes: int = 64 << 10
+    cluster: str = "farm"
 
     def for_core(
         self,

@@ -294,14 +294,17 @@ class World:
         end_ms = self.now_ms + ms
         self._turn()
         while self.now_ms < end_ms and not done():
-            deadlines = [peer.deadline_ms for peer in self.nodes.values()]
-            next_ms = min([*deadlines, end_ms, *(at for at, *_ in self._events[:1])])
+            next_ms = min([*self.deadlines(), end_ms, *(at for at, *_ in self._events[:1])])
             self.now_ms = max(self.now_ms, next_ms)
             while self._events and self._events[0][0] <= self.now_ms:
                 heapq.heappop(self._events)[2]()
             self._turn()
             self.now_ms += 1
         assert done() or not must, f"not within {ms} ms: {self.status()}"
+
+    def deadlines(self) -> list[int]:
+        """When something comes up by itself."""
+        return [peer.deadline_ms for peer in self.nodes.values()]
 
     def _turn(self) -> None:
         for number, peer in list(self.nodes.items()):

@@ -3,7 +3,19 @@
 import re
 from pathlib import Path
 
-from kelek.protocols.garlicfarm import codec, digest, documents, gate, handshake, members, messages
+from kelek.protocols.garlicfarm import (
+    application,
+    codec,
+    digest,
+    documents,
+    face,
+    gate,
+    handshake,
+    members,
+    messages,
+    orders,
+    state,
+)
 from kelek.protocols.garlicfarm.messages import RESPONSE_TYPES, MessageType, ValueType
 from kelek.protocols.garlicfarm.peer_values import FarmSetup
 
@@ -44,8 +56,29 @@ def test_sizes_and_limits() -> None:
     assert number("entries of one request, or in one LogPack") == messages.ENTRIES_MAX
     assert number("servers in a Configuration") == messages.SERVERS_MAX
     assert number("status document") == documents.DOCUMENT_BYTES_MAX
-    assert f"no more than {documents.WINDOW_MS // 1000} s before" in TEXT
+    assert f"no more than {state.WINDOW_MS // 1000} s before" in TEXT
     assert number("endpoint") == messages.ENDPOINT_BYTES_MAX
+    assert number("order") == orders.ORDER_BYTES_MAX
+    assert number("servers whose documents are kept") == state.SERVERS_KEPT
+    assert number("hashes that are left out") == orders.HASHES_MAX
+    assert number("destinations of a MetaLS") == state.CONTENTS_MAX
+    assert number("settings of a farm") == orders.SETTINGS_BYTES_MAX
+    assert number("entries that are shown at once") == face.ENTRIES_SHOWN_MAX
+    assert number("values that are shown at once") == face.SHOWN_BYTES_MAX
+    assert number("documents that are shown at once") == face.DOCUMENTS_BYTES_MAX
+
+
+def test_the_applications_words() -> None:
+    """Views, orders, and when documents are posted."""
+    for name in face.NAMES:
+        assert re.search(rf"^\| `{name}` \|", TEXT, re.M)
+    for kind in orders.OrderKind:
+        assert re.search(rf"^\| `{kind}` \|", TEXT, re.M)
+    assert f"begin with `{orders.ORDER_PREFIX.decode()}`" in TEXT
+    assert f"more than {documents.DEPTH_MAX} levels" in TEXT
+    assert f"posts every {application.AppSetup('farm').post_interval_ms} ms" in TEXT
+    assert f"not in the log after {application.RETRY_MS} ms" in TEXT
+    assert f"every {application.RETRY_MS_MAX} ms. `router`" in TEXT
 
 
 def test_the_handshakes_numbers() -> None:

@@ -1,0 +1,255 @@
+"""The application of one server of a farm: follows the log, posts documents, tells the router.
+
+It reads no clock: its owner calls wake() before the peer's own, and again at deadline_ms. What was
+posted is known to be there when it comes back in the log, so no answer is waited for.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ..errors import LocalProtocolError, RemoteProtocolError
+from ..raft.messages import KIND_STATE
+from ..record import decode_block
+from . import views
+from .documents import PublishConfig, encode_status
+from .face import View
+from .peer import FarmPeer
+from .peer_values import SnapshotMark
+from .router import KEYS, Publication, Router
+from .state import STATE_BYTES_MAX, SharedState
+
+APPLY_BYTES = 1 << 20  # Of the log, in one wake.
+READ_BYTES = 1 << 20  # Of a snapshot, at a time.
+RETRY_MS_MIN = 100
+RETRY_MS = 2000  # What is not in the log by then is posted again; then after twice as long ..
+RETRY_MS_MAX = 60_000  # .. and no longer than this.
+NEVER_MS = 1 << 62
+_SPREAD = 0x9E3779B9  # Of 2**32: ids that follow each other fall far apart.
+
+
+class AppSetup(NamedTuple):
+    """What a server's administrator has set up.
+
+    publish_config     whether this server wants to publish the MetaLS
+    post_interval_ms   between its documents, unless the farm has a setting; 0: it posts none
+    admins             users with the admin mark: they are told so
+    """
+
+    cluster: str
+    publish_config: PublishConfig = PublishConfig.AUTO
+    post_interval_ms: int = 60_000
+    admins: frozenset[str] = frozenset()
+
+
+class Application:
+    """One farm's, on one server. It is a Face as well."""
+
+    def __init__(
+        self,
+        setup: AppSetup,
+        peer: FarmPeer,
+        router: Router,
+        extra: Callable[[], Mapping[str, object]] = dict,
+    ) -> None:
+        """extra: what its owner has to say about connections, for /status."""
+        self.setup = setup
+        self.peer = peer
+        self.state = SharedState(setup.cluster)
+        self.extra = extra
+        self.not_understood = 0  # Snapshots of servers of another make.
+        self.posted = 0  # Documents sent on their way to the leader.
+        self.last_date_ms = 0  # Of the last of them.
+        self.error = ""  # What is wrong with the router's own words.
+        self._router = router
+        self._resets = peer.resets
+        self._publication: Publication | None = None
+        self._told: tuple[int, tuple[int, ...]] | None = None  # For which state, which members.
+        self._awaited = False  # A document of ours is on its way.
+        self._kept_ms: int | None = None  # When the last one came back in the log.
+        self._again_ms = 0  # When to post again, while none came back.
+        self._retry_ms = RETRY_MS
+        self._look_ms = 0  # When to read the log again.
+        self._restore()
+
+    # ---- the log ----
+
+    def _restore(self) -> None:
+        """Begins with the peer's snapshot."""
+        mark = self.peer.snapshot
+        self.state = SharedState(self.setup.cluster)
+        if mark.last_index:
+            try:
+                self.state = SharedState.decode(self._read_snapshot(mark), self.setup.cluster)
+            except RemoteProtocolError:
+                self.not_understood += 1
+        self.state.index = mark.last_index
+
+    def _read_snapshot(self, mark: SnapshotMark) -> bytes:
+        if mark.size > STATE_BYTES_MAX:
+            raise RemoteProtocolError(f"a snapshot of {mark.size} bytes")
+        pieces = [
+            self.peer.read_snapshot(offset, min(READ_BYTES, mark.size - offset))
+            for offset in range(0, mark.size, READ_BYTES)
+        ]
+        return b"".join(piece for piece in pieces if piece is not None)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are committed entries that are not in the state."""
+        return self.peer.readable_index > self.state.index
+
+    def _follow(self, now_ms: int) -> None:
+        """Takes in what is committed, a piece of it."""
+        peer, state = self.peer, self.state
+        if peer.resets != self._resets or peer.snapshot.last_index > state.index:
+            self._resets = peer.resets
+            self._restore()
+            state = self.state
+        index = state.index
+        for batch in peer.read(index + 1, APPLY_BYTES) if self.is_behind else ():
+            last_index = min(batch.last_index, peer.readable_index)
+            for at, record in enumerate(decode_block(batch.block)[1], batch.first_index):
+                if not state.index < at <= last_index:
+                    continue
+                if record.kind == KIND_STATE:
+                    state.apply(at, record.data)
+                state.index = at
+        # What could not be read just now is no reason to turn for ever.
+        self._look_ms = now_ms + (0 if state.index > index else RETRY_MS_MIN)
+
+    def snapshot(self) -> tuple[SnapshotMark, list[bytes]]:
+        """The state, and what a snapshot of it ends with."""
+        index = self.state.index
+        term = self.peer.core.log.term_at(index)
+        assert term is not None, "the log begins at or below what we have applied"
+        return SnapshotMark(index, term, self.peer.roster.at(index)), [self.state.encode()]
+
+    # ---- who publishes ----
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The committed Configuration's, by id."""
+        return tuple(sorted(server.id for server in self.peer.roster.committed.servers))
+
+    @property
+    def publisher(self) -> int | None:
+        return self.state.publisher(self.members)
+
+    def _publish(self) -> None:
+        """Tells the router whenever something else is to be published by it; after a start not
+        before an entry of the term is committed, as until then it may be as it was."""
+        core, key = self.peer.core, (self.state.index, self.members)
+        is_first = self._told is None
+        if key == self._told or self.is_behind:
+            return
+        if is_first and core.log.term_at(self.peer.readable_index) != core.term:
+            return
+        self._told = key
+        own = self.peer.setup.server_id
+        if self.publisher == own and self.peer.is_member:
+            contents = tuple(self.state.contents(self.members))
+            publication = Publication(self.setup.cluster, self.state.published_index, contents)
+            if publication != self._publication:
+                self._publication = publication
+                self._router.publish(publication)
+        elif self._publication is not None or is_first:
+            self._publication = None
+            self._router.stop()
+
+    # ---- documents ----
+
+    @property
+    def post_interval_ms(self) -> int:
+        """Between documents: what an order has set for the farm counts before our own setting."""
+        wish = self.state.ordered.settings.get("postingInterval", self.setup.post_interval_ms)
+        assert isinstance(wish, int), "decode_export has looked"
+        return wish
+
+    @property
+    def kept_date_ms(self) -> int:
+        """Of our last document that is in the log; 0: there is none."""
+        posted = self.state.posted.get(self.peer.setup.server_id)
+        return posted.status.date_ms if posted else 0
+
+    def _note_kept(self, now_ms: int) -> None:
+        """Whether the document that we wait for has come back in the log."""
+        if self._awaited and self.kept_date_ms == self.last_date_ms:
+            self._awaited, self._kept_ms, self._retry_ms = False, now_ms, RETRY_MS
+
+    @property
+    def _due_ms(self) -> int:
+        """When to post next, if ever: the first document at once, the others at our own part of
+        the interval, another one for each server, and not before half of one is over."""
+        interval_ms = self.post_interval_ms
+        is_ready = self.peer.is_member and self.peer.core.leader is not None
+        if not is_ready or not interval_ms:
+            return NEVER_MS
+        if self._awaited or self._kept_ms is None:
+            return self._again_ms
+        phase_ms = interval_ms * (self.peer.setup.server_id * _SPREAD % (1 << 32)) >> 32
+        earliest_ms = self._kept_ms + interval_ms // 2
+        return earliest_ms + (phase_ms - earliest_ms) % interval_ms
+
+    def _post(self, now_ms: int, date_ms: int) -> None:
+        """Posts a document when it is time, and again when it has not come back."""
+        if self.is_behind or now_ms < self._due_ms:
+            return
+        date_ms = max(date_ms, self.last_date_ms + 1)
+        if self.peer.post(self._document(date_ms), now_ms):
+            self.posted += 1
+            self._awaited, self.last_date_ms = True, date_ms
+        self._again_ms = now_ms + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
+
+    def _document(self, date_ms: int) -> bytes:
+        """Our status; without what the router says when that is none."""
+        found = self._router.status()
+        self.error = found.error
+        try:
+            said = {key: found.document[key] for key in KEYS if key in found.document}
+            return self._encode(said, date_ms)
+        except LocalProtocolError as error:
+            self.error = str(error)
+            return self._encode({}, date_ms)
+
+    def _encode(self, said: Mapping[str, object], date_ms: int) -> bytes:
+        own = self.peer.setup.server_id
+        meta = said.get("meta", {})
+        if not isinstance(meta, Mapping):
+            raise LocalProtocolError("meta of a document is an object")
+        settings = self.state.ordered.settings
+        document = {
+            "cluster": self.setup.cluster,
+            "date": date_ms,
+            "id": own,
+            "config": {**settings, "postingInterval": self.post_interval_ms},
+            **said,
+            "meta": {
+                "publishing": self._publication is not None,
+                **meta,
+                "publishConfig": self.setup.publish_config.value,
+            },
+        }
+        return encode_status(document)
+
+    # ---- one wake ----
+
+    def wake(self, now_ms: int, date_ms: int) -> None:
+        """Does what has come up; the peer's wake() comes next.
+
+        now_ms    as the peer has it
+        date_ms   since the epoch, for what is posted
+        """
+        self._follow(now_ms)
+        self._note_kept(now_ms)
+        self._publish()
+        self._post(now_ms, date_ms)
+
+    @property
+    def deadline_ms(self) -> int:
+        """When wake() must come at the latest."""
+        return self._look_ms if self.is_behind else self._due_ms
+
+    def show(self, view: View) -> bytes:
+        """What face.py's requests see."""
+        return views.show(self, view)
