@@ -4,7 +4,9 @@ import os
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
 from itertools import count
+from typing import NamedTuple
 
 import zmq
 
@@ -14,8 +16,9 @@ from ..protocols.zerodb.ops import Put, pack
 from ..protocols.zmqraft.client import Client, ClientSetup
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
 from ..protocols.zmqraft.window import Pending
+from ..protocols.zre import presence, services
 from ..protocols.zre.errors import Malformed
-from ..protocols.zre.log import FRAME_BYTES_MAX, Report, decode_report
+from ..protocols.zre.log import decode_report, uuid_hash
 from ..protocols.zre.values import LOG_SERVICE
 from .actor import Actor, SocketOptions, main
 from .errors import OperatorError
@@ -25,16 +28,26 @@ from .zre_pipes import LOG, NODE, interface_of
 
 REPORTS_HWM = 10_000  # Of one node, that wait to be taken in.
 WAITING_MAX = 100_000  # Reports for the log; what is beyond is dropped, the newest first.
+WAITING_BYTES_MAX = 32 << 20
 BATCH_MAX = 500  # In one update.
 ANNOUNCE_MS = 2000  # zre_node is told again: it may have begun anew.
 # Reports of one moment are told apart by a number that grows.
 KEY = struct.Struct(">QHHBI")  # Time in ms, hashes of node and peer, event, number.
 
 
+class Place(NamedTuple):
+    """What the key of a report in a table is made of."""
+
+    time_ms: int
+    node: int
+    peer: int
+    event: int
+
+
 class ZreLog(Actor):
     """Takes in reports (docs/protocols/zre.md, "ZRE/LOG") and has them kept.
 
-    reports    SUB     [report]              of any node's PUB, at a port in 61000-65535
+    reports    SUB     [report or presence]  of any node's PUB, at a port in 61000-65535
     services   PUSH    zre_pipes             to zre_node: where that is
     links      DEALER  as in LeaderLink      to the cluster's peers
     """
@@ -46,7 +59,7 @@ class ZreLog(Actor):
         interface = interface_of(self.setup)
         options = SocketOptions(
             hwm=REPORTS_HWM,
-            message_bytes_max=FRAME_BYTES_MAX,
+            message_bytes_max=presence.FRAME_BYTES_MAX,
             message_frames_max=1,
             topics=(b"",),  # What does not begin as a report is counted.
         )
@@ -58,10 +71,11 @@ class ZreLog(Actor):
             raise OperatorError(place, "no port is free there", "end what holds them")
         self.listen(reports, self._on_reports)
         self._endpoint = f"tcp://{interface.address}:{port}"
-        services = SocketOptions(connect=(self.endpoint(NODE, "services"),), hwm=2)
+        services = SocketOptions(connect=(self.endpoint(NODE, "services"),), hwm=4)
         self._services = self.socket(zmq.PUSH, services)
         self._announce_ms = self.now_ms
-        self._waiting: deque[tuple[Report, bytes]] = deque()
+        self._waiting: deque[tuple[Place, bytes]] = deque()
+        self._waiting_bytes = 0
         self._flying: deque[Pending] = deque()
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3)))
@@ -86,13 +100,15 @@ class ZreLog(Actor):
     def _on_reports(self, arena: Arena) -> None:
         for frames in arena.messages():
             try:
-                report = decode_report(frames)
+                place = place_of(frames)
             except Malformed as error:  # Text: discarded silently.
                 self.counters[f"report_{error.reason.value}"] += 1
                 continue
             self.counters["reports"] += 1
-            if len(self._waiting) < WAITING_MAX:
-                self._waiting.append((report, frames[0]))
+            size = self._waiting_bytes + len(frames[0])
+            if len(self._waiting) < WAITING_MAX and size <= WAITING_BYTES_MAX:
+                self._waiting.append((place, frames[0]))
+                self._waiting_bytes = size
             else:
                 self.counters["reports_dropped"] += 1
 
@@ -101,7 +117,8 @@ class ZreLog(Actor):
     def on_wake(self, now_ms: int) -> None:
         if now_ms >= self._announce_ms:
             self._announce_ms = now_ms + ANNOUNCE_MS
-            self.send(self._services, [LOG_SERVICE.encode(), self._endpoint.encode()])
+            for header in (LOG_SERVICE, services.PRESENCE):
+                self.send(self._services, [header.encode(), self._endpoint.encode()])
         self._link.act(now_ms, self._propose())
         while self._flying and (self._flying[0].runs or self._flying[0].refusal):
             done = self._flying.popleft()
@@ -114,17 +131,17 @@ class ZreLog(Actor):
             size = min(len(self._waiting), BATCH_MAX)
             batch = [self._waiting.popleft() for _ in range(size)]
             updates = [data for _, data in batch]
+            self._waiting_bytes -= sum(map(len, updates))
             if self._table is not None:
-                keys = [self._key(report) for report, _ in batch]
+                keys = [self._key(place) for place, _ in batch]
                 updates = [pack([Put(self._table, keys, updates)])]
             pending = Pending([self._new_reqid() for _ in updates], updates)
             self._client.window.add(pending)
             self._flying.append(pending)
         return len(self._flying) > before
 
-    def _key(self, report: Report) -> bytes:
-        number = next(self._numbers) & 0xFFFFFFFF
-        return KEY.pack(report.time_ms, report.node, report.peer, report.event, number)
+    def _key(self, place: Place) -> bytes:
+        return KEY.pack(*place, next(self._numbers) & 0xFFFFFFFF)
 
     def deadline_ms(self) -> int | None:
         due_ms = self._link.deadline_ms
@@ -139,6 +156,15 @@ class ZreLog(Actor):
     def status(self) -> dict[str, object]:
         waiting = len(self._waiting) + sum(len(one.updates) for one in self._flying)
         return {"endpoint": self._endpoint, "waiting": waiting}
+
+
+def place_of(frames: Sequence[bytes]) -> Place:
+    """Of a report, or of a presence. Malformed: it is neither."""
+    if presence.is_presence(frames):
+        found = presence.decode_presence(frames)
+        return Place(found.time_ms, uuid_hash(found.node), uuid_hash(found.peer), found.event)
+    report = decode_report(frames)
+    return Place(report.time_ms, report.node, report.peer, report.event)
 
 
 if __name__ == "__main__":

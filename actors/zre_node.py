@@ -19,11 +19,12 @@ from ..protocols.zre.errors import Malformed
 from ..protocols.zre.log import encode_report, report_of
 from ..protocols.zre.node import Connect, Disconnect, Node, NodeSetup
 from ..protocols.zre.peers import Event, EventKind, PeerInfo
+from ..protocols.zre.presence import encode_presence, presence_of
 from ..protocols.zre.values import Times, Version
 from .actor import Actor, Socket, SocketOptions, main
 from .errors import OperatorError
 from .zre_pipes import BEACON, HWM, NODE, decode_heard, interface_of
-from .zre_reports import Reports
+from .zre_reports import Reports, Told
 
 BIND_TRIES = 100
 MESSAGES_HWM = 1000  # Of one peer, that wait to be taken in.
@@ -40,7 +41,7 @@ class ZreNode(Actor):
     heard     PULL    zre_pipes                 of zre_beacon
     sends     PUSH    zre_pipes                 to zre_beacon
     services  PULL    zre_pipes                 of processes of this node that offer something
-    reports   XPUB    [report] (ZRE/LOG)        to each log service that a peer announces
+    reports   XPUB    [report] or [presence]    to each log service that a peer announces
     """
 
     role = NODE
@@ -126,8 +127,8 @@ class ZreNode(Actor):
                 continue
             self._node.set_header(name, value, self.now_ms)
             self.log("announced", header=name, value=value)
-            if name == values.LOG_SERVICE and self.options["zre"]["report"]:
-                self._reports.connect(self._node.uuid, value)
+            if name == services.PRESENCE and self.options["zre"]["report"]:
+                self._reports.connect(self._node.uuid, value, is_own=True)
 
     # ---- the loop ----
 
@@ -179,20 +180,32 @@ class ZreNode(Actor):
             self.log(f"peer-{word}", name=event.peer.name, endpoint=event.peer.endpoint)
         if event.kind in (EventKind.ENTER, EventKind.CHANGED):
             self._report_to(event.peer)
-        report = report_of(event, self._node.uuid, time.time_ns() // 1_000_000)
-        if report is not None and self.options["zre"]["report"]:
-            self._reports.send(encode_report(report))
+        told = self._told(event, time.time_ns() // 1_000_000)
+        if told is not None and self.options["zre"]["report"]:
+            self._reports.send(told)
         if event.kind is EventKind.EXIT:
             self._reports.disconnect(event.peer.uuid)
+
+    def _told(self, event: Event, unix_ms: int) -> Told | None:
+        """What log services are told of an event, if anything."""
+        uuid, name = self._node.uuid, self._node.setup.name
+        presence = presence_of(event, uuid, name, unix_ms)
+        if presence is None:
+            return None
+        report = report_of(event, uuid, unix_ms)
+        return Told(report and encode_report(report), encode_presence(presence))
 
     # Text: any node wishing to send log data SHALL create a PUB socket and connect it to the
     # endpoint of the log service.
     def _report_to(self, peer: PeerInfo) -> None:
-        endpoint = peer.headers.get(values.LOG_SERVICE, "")
-        if self.options["zre"]["report"] and self._is_of(endpoint, peer):
-            self._reports.connect(peer.uuid, endpoint)
-        else:
-            self._reports.disconnect(peer.uuid)
+        if self.options["zre"]["report"]:
+            for header in (services.PRESENCE, values.LOG_SERVICE):
+                endpoint = peer.headers.get(header, "")
+                if self._is_of(endpoint, peer):
+                    is_own = header == services.PRESENCE
+                    self._reports.connect(peer.uuid, endpoint, is_own=is_own)
+                    return
+        self._reports.disconnect(peer.uuid)
 
     def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
         """Whether a service is where its node is, or in a subnet of ours: nobody makes us connect

@@ -17,9 +17,17 @@ RECENT_MS = 60_000  # ... if they are no older.
 SUBSCRIBED = 1  # What a subscription begins with (ZMTP).
 
 
+class Told(NamedTuple):
+    """What there is to say of one event."""
+
+    report: bytes | None  # To services of any kind; None: the text has no word for it.
+    presence: bytes  # To those of kelek.
+
+
 class _Service(NamedTuple):
     endpoint: str
     socket: Socket
+    is_own: bool  # Of kelek: it is told presences.
 
 
 class Reports:
@@ -29,26 +37,31 @@ class Reports:
         self._loop = loop
         self._services: dict[bytes, _Service] = {}
         self._listening: set[bytes] = set()
-        self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT_MAX)  # When, and what.
+        self._recent: deque[tuple[int, Told]] = deque(maxlen=RECENT_MAX)  # When, and what.
 
     def __len__(self) -> int:
         return len(self._services)
 
-    def send(self, report: bytes) -> None:
+    def send(self, told: Told) -> None:
         """To all services that listen; those that will get it when they do."""
-        self._recent.append((self._loop.now_ms, report))
+        self._recent.append((self._loop.now_ms, told))
         for uuid in self._listening:
-            self._loop.send(self._services[uuid].socket, [report])
+            self._say(self._services[uuid], told)
 
-    def connect(self, uuid: bytes, endpoint: str) -> None:
+    def _say(self, service: _Service, told: Told) -> None:
+        frame = told.presence if service.is_own else told.report
+        if frame is not None:
+            self._loop.send(service.socket, [frame])
+
+    def connect(self, uuid: bytes, endpoint: str, *, is_own: bool) -> None:
         """A service is there; one that has moved is left."""
         known = self._services.get(uuid)
         if known is not None:
-            if known.endpoint == endpoint:
+            if (known.endpoint, known.is_own) == (endpoint, is_own):
                 return
             self.disconnect(uuid)
         socket = self._loop.socket(zmq.XPUB, SocketOptions(connect=(endpoint,), hwm=HWM))
-        self._services[uuid] = _Service(endpoint, socket)
+        self._services[uuid] = _Service(endpoint, socket, is_own)
         self._loop.watch(socket, lambda: self._on_subscribed(uuid, socket))
 
     def _on_subscribed(self, uuid: bytes, socket: Socket) -> None:
@@ -57,9 +70,9 @@ class Reports:
             if word[:1] != bytes([SUBSCRIBED]) or uuid in self._listening:
                 continue
             self._listening.add(uuid)
-            for then_ms, report in self._recent:
+            for then_ms, told in self._recent:
                 if then_ms >= self._loop.now_ms - RECENT_MS:
-                    self._loop.send(socket, [report])
+                    self._say(self._services[uuid], told)
 
     def disconnect(self, uuid: bytes) -> None:
         service = self._services.pop(uuid, None)

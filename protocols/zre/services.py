@@ -6,6 +6,7 @@
     X-KELEK-BROKER     of a broker's clients
     X-KELEK-WORKERS    of a broker's workers
     X-KELEK-FARM       of a farm's server
+    X-KELEK-PRESENCE   of a log service that is told more than the text's reports (presence.py)
     X-ZRELOG           tcp://ipaddress:port of a log service (the text, "ZRE/LOG")
 
 Several urls in one value are joined by commas.
@@ -17,4 +18,5 @@ TABLES = "X-KELEK-TABLES"
 BROKER = "X-KELEK-BROKER"
 WORKERS = "X-KELEK-WORKERS"
 FARM = "X-KELEK-FARM"
+PRESENCE = "X-KELEK-PRESENCE"
 URLS_SEPARATOR = ","

@@ -21,12 +21,16 @@ from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own
 from kelek.protocols.zre.codec import Hello, Ping, PingOk
 from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
+from kelek.protocols.zre.presence import Happening, Presence, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
 from kelek.tests.actors.in_thread import Rig, Socket, Watched
 from kelek.tests.ports import free_port, free_udp_port
 
 PEER = own_uuid(b"\x22" * 14)
 REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x")
+SAID = Presence(
+    Happening.ENTER, REPORT.time_ms, bytes(16), "n1", PEER, "b", "tcp://h:1", Version.V2
+)
 
 
 class Node(Watched, ZreNode):
@@ -197,11 +201,9 @@ def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: Node) -> 
 
 def test_a_service_is_announced_and_reported_to(rig: Rig, node: Node) -> None:
     stranger = Stranger(rig, node, Version.V2)
-    reports = rig.socket(zmq.SUB)
-    reports.subscribe(b"")
-    port = reports.bind_to_random_port(f"tcp://{LOOPBACK}", min_port=20_000, max_port=32_000)
+    reports, endpoint = service(rig)
     stranger.connect()
-    stranger.say(stranger.hello(X_ZRELOG=f"tcp://{LOOPBACK}:{port}"))
+    stranger.say(stranger.hello(X_ZRELOG=endpoint))
     assert isinstance(stranger.next()[1], Hello)
     stranger.say(codec.Join("g", 1))
     for event in (LogEvent.ENTER, LogEvent.JOIN):  # Nothing is lost while it connects.
@@ -212,6 +214,34 @@ def test_a_service_is_announced_and_reported_to(rig: Rig, node: Node) -> None:
     while not isinstance(said, Hello):
         said = stranger.next()[1]
     assert said.headers[LOG_SERVICE] == "tcp://127.0.0.1:9"
+
+
+def service(rig: Rig) -> tuple[Socket, str]:
+    """A log service's socket, and where it is."""
+    reports = rig.socket(zmq.SUB)
+    reports.subscribe(b"")
+    port = reports.bind_to_random_port(f"tcp://{LOOPBACK}", min_port=20_000, max_port=32_000)
+    return reports, f"tcp://{LOOPBACK}:{port}"
+
+
+def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: Node) -> None:
+    """Names, headers, and what the text has no word for."""
+    stranger = Stranger(rig, node, Version.V2)
+    reports, endpoint = service(rig)
+    stranger.connect()
+    headers = {"X_ZRELOG": endpoint, "X_KELEK_PRESENCE": endpoint}
+    stranger.say(stranger.hello(**headers))
+    assert isinstance(stranger.next()[1], Hello)
+    stranger.say(codec.Join("g", 1))
+    entered, joined = (decode_presence(received(rig, reports)) for _ in range(2))
+    assert (entered.event, joined.event) == (Happening.ENTER, Happening.JOIN)
+    assert (entered.node, entered.node_name) == (node._node.uuid, "n1")
+    assert (entered.peer, entered.peer_name, joined.group) == (PEER, "stranger", "g")
+    assert entered.headers == {services.PRESENCE: endpoint, LOG_SERVICE: endpoint}
+    assert entered.endpoint == f"tcp://{LOOPBACK}:{stranger.port}"
+    stranger.say(stranger.hello(**headers, X_MOOD="good"))
+    changed = decode_presence(received(rig, reports))
+    assert (changed.event, changed.headers["X-MOOD"]) == (Happening.CHANGED, "good")
 
 
 def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
@@ -266,30 +296,34 @@ def collected(rig: Rig, actor: Logs, sent: list[bytes], done: Callable[[], objec
     rig.turn(publish)
 
 
-@pytest.mark.parametrize("service", ["log", "table"])
-def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, service: str) -> None:
+@pytest.mark.parametrize("into", ["log", "table"])
+@pytest.mark.parametrize("frame", [encode_report(REPORT), encode_presence(SAID)])
+def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: bytes) -> None:
     told = rig.bound("zre_node.services")
-    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service=service, log_table=7))
+    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service=into, log_table=7))
     endpoint = str(actor.status()["endpoint"])
-    assert received(rig, told) == [LOG_SERVICE.encode(), endpoint.encode()]
+    for header in (LOG_SERVICE, services.PRESENCE):
+        assert received(rig, told) == [header.encode(), endpoint.encode()]
     port = int(endpoint.rpartition(":")[2])
     assert 0xC000 <= port <= 0xFFFF
-    collected(rig, actor, [encode_report(REPORT)], lambda: actor._flying)
+    collected(rig, actor, [frame], lambda: actor._flying)
     data = actor._flying[0].updates[0]
-    if service == "log":
-        assert decode_report([data]) == REPORT
-    else:
-        (put,) = ops.unpack(data)
-        assert isinstance(put, ops.Put)
-        assert put.table == 7
-        assert decode_report([put.values[0]]) == REPORT
-        assert KEY.unpack(put.keys[0])[:4] == (REPORT.time_ms, 1, 2, LogEvent.ENTER)
+    if into == "log":
+        assert data == frame
+        return
+    (put,) = ops.unpack(data)
+    assert isinstance(put, ops.Put)
+    assert put.table == 7
+    assert put.values[0] == frame
+    hashes = (1, 2) if frame == encode_report(REPORT) else (uuid_hash(SAID.node), uuid_hash(PEER))
+    assert KEY.unpack(put.keys[0])[:4] == (REPORT.time_ms, *hashes, LogEvent.ENTER)
 
 
 def test_junk_is_no_report(rig: Rig, tmp_path: Path) -> None:
     rig.bound("zre_node.services")
     actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service="log"))
     junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]
+    junk += [encode_presence(SAID)[:-1], encode_presence(SAID) + b"x"]
     collected(
         rig,
         actor,

@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from kelek.protocols.errors import RemoteProtocolError
-from kelek.protocols.zre.log import Report, decode_report
-from kelek.protocols.zre.values import LogEvent
+from kelek.protocols.zre.presence import Happening, Presence, decode_presence
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
@@ -29,13 +28,13 @@ def nodes_of(shell: Any, role: str = "zre_node") -> dict[str, dict[str, Any]]:
     return {row["node"]: row for row in shell.status() if row["role"] == role}
 
 
-def reports_of(shell: Any) -> list[Report]:
+def told_in(shell: Any) -> list[Presence]:
     """What the log service has kept."""
     found = []
     for line in shell.ok("kelek log tail --topology topology.yaml --after 0 -o json").splitlines():
         entry = json.loads(line)
         with suppress(RemoteProtocolError):
-            found.append(decode_report([base64.b64decode(entry.get("data_base64", ""))]))
+            found.append(decode_presence([base64.b64decode(entry.get("data_base64", ""))]))
     return found
 
 
@@ -57,11 +56,11 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
 
     eventually(all_see_each_other, "they do not find each other")
 
-    def kept(event: LogEvent) -> set[int]:
-        """Of whom that is reported."""
-        return {report.peer for report in reports_of(shell) if report.event is event}
+    def kept(event: Happening) -> set[str]:
+        """Of whom that is told."""
+        return {told.peer_name for told in told_in(shell) if told.event is event}
 
-    eventually(lambda: len(kept(LogEvent.ENTER)) >= 2, "nobody reports who has come")
+    eventually(lambda: kept(Happening.ENTER) == {"n1", "n2", "n3"}, "nobody tells who has come")
     os.kill(nodes_of(shell)["n2"]["pid"], signal.SIGKILL)
-    eventually(lambda: kept(LogEvent.EXIT), "nobody reports who has gone")
+    eventually(lambda: "n2" in kept(Happening.EXIT), "nobody tells who has gone")
     eventually(all_see_each_other, "it does not come back")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kelek.actors import zre_beacon, zre_reports
 from kelek.native import datagrams
-from kelek.protocols.zre import gossip, log, services, values
+from kelek.protocols.zre import gossip, log, presence, services, values
 from kelek.protocols.zre.limiter import RATE
 from kelek.protocols.zre.node import UNREADY_PART
 from kelek.protocols.zre.peers import EventKind
@@ -35,9 +35,11 @@ def test_headers() -> None:
 
 
 def test_reports() -> None:
-    for kind in (Level, LogEvent):
+    for kind in (Level, LogEvent, presence.Happening):
         assert ", ".join(f"{one.value} {one.name}" for one in kind) in TEXT
     assert log.FRAME_BYTES_MAX == 18 + 255
+    assert presence.HEAD.size == 50
+    assert f"the first ones up to {presence.HEADERS_BYTES_MAX} octets" in TEXT
 
 
 def test_numbers() -> None:
