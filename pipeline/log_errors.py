@@ -26,11 +26,12 @@ class WrongCheckpoint(PipelineError):
 class EntriesCompacted(PipelineError):
     """Entries that were asked for are no longer stored."""
 
-    def __init__(self, first_index: int, last_index: int) -> None:
+    def __init__(self, first_index: int, last_index: int, with_state: bool = True) -> None:
+        given = "be given the snapshot's state in a row of type -1 and then what follows"
         super().__init__(
             f"the entries from {first_index} to {last_index} are no longer stored: a snapshot has "
-            "taken their place. Set failOnCompaction to false to be given the snapshot's state in "
-            "a row of type -1 and then what follows, or begin behind it with a new "
+            "taken their place. Set failOnCompaction to false to "
+            f"{given if with_state else 'be given what follows'}, or begin behind it with a new "
             f"checkpointLocation and startingIndex {last_index + 1}"
         )
 

@@ -81,6 +81,7 @@ class ReadOptions(NamedTuple):
     ending_index: str | int = LATEST
     max_entries_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    with_state: bool = True  # A snapshot gives a row in the place of its entries.
 
 
 class WriteOptions(NamedTuple):
@@ -94,26 +95,25 @@ class WriteOptions(NamedTuple):
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
     """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
-    return _read_options(BATCH, given, EARLIEST)
+    return read_options(checked(parse_options(BATCH, given)), EARLIEST)
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
     """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
-    return _read_options(STREAM, given, LATEST)
+    return read_options(checked(parse_options(STREAM, given)), LATEST)
 
 
-def _read_options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:
-    values = _checked(parse_options(known, given))
-    values["starting_index"] = values["starting_index"] or start
-    return ReadOptions(**values)
+def read_options(values: dict[str, Any], start: str) -> ReadOptions:
+    """Of parsed options; where to begin when they do not say."""
+    return ReadOptions(**{**values, "starting_index": values["starting_index"] or start})
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises OptionError."""
-    return WriteOptions(**_checked(parse_options(WRITE, given)))
+    return WriteOptions(**checked(parse_options(WRITE, given)))
 
 
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
+def checked(values: dict[str, Any]) -> dict[str, Any]:
     if not values["cluster"]:
         raise OptionError("option cluster is the cluster's ident, not an empty text")
     return values

@@ -47,7 +47,11 @@ class LogView:
             options = self._options
             raise LogUnreachable(options.urls, options.cluster, error) from error
         except LogCompacted as error:
-            raise EntriesCompacted(1, error.last_index) from error
+            raise self.compacted(1, error.last_index) from error
+
+    def compacted(self, first_index: int, last_index: int) -> EntriesCompacted:
+        """What to raise when these entries are wanted and no longer stored."""
+        return EntriesCompacted(first_index, last_index, self._options.with_state)
 
     # ---- places ----
 
@@ -146,8 +150,8 @@ class LogView:
         return max(index, after + 1)
 
     def entries(self, wanted: LogRange) -> Generator[pyarrow.RecordBatch, None, None]:
-        """All of them. Of a part that is compacted: the snapshot's state in one row, when the
-        options allow that; else raises EntriesCompacted."""
+        """All of them. Of a part that is compacted: the snapshot's state in one row, or nothing,
+        when the options allow that; else raises EntriesCompacted."""
         after, last = wanted
         waits = 0
         with self._reached():
@@ -161,11 +165,15 @@ class LogView:
                             yield batch
                 except LogCompacted as error:
                     if self._options.fail_on_compaction:
-                        raise EntriesCompacted(after + 1, error.last_index) from error
-                    index, state = self._log.state()
+                        raise self.compacted(after + 1, error.last_index) from error
+                    state: bytes | None = None
+                    index = error.last_index
+                    if self._options.with_state:
+                        index, state = self._log.state()
                     if index > after:  # Else there is a new leader, which has the entries.
                         after = index
-                        yield _state_row(index, state)
+                        if state is not None:
+                            yield _state_row(index, state)
                 if after < last:
                     self._wait_applied(after + 1, last)
                 waits = waits + 1 if after == before else 0

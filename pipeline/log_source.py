@@ -19,7 +19,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from .errors import SchemaError
-from .log_errors import EntriesCompacted
 from .log_offset import LogOffset, LogRange, decode_offset, plan_ranges
 from .log_options import LATEST, ReadOptions
 from .log_read import LogView
@@ -66,7 +65,7 @@ class LogReader(DataSourceReader):
             stored = view.info().first_index - 1
         if after < min(stored, last):
             if options.fail_on_compaction:
-                raise EntriesCompacted(after + 1, stored)
+                raise view.compacted(after + 1, stored)
             # The state comes from one task, and what follows from others.
             ranges = [LogRange(after, min(stored, last))]
             ranges += plan_ranges(ranges[0].last, last, options.entries_per_partition)
@@ -125,7 +124,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if after < compacted:
             if options.fail_on_compaction:
-                raise EntriesCompacted(after + 1, compacted)
+                raise self._connected().compacted(after + 1, compacted)
             return min(compacted, last)  # A batch of its own, of one row.
         if isinstance(limit, ReadAllAvailable):
             return last

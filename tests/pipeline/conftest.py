@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kelek.tests.conftest import ROOT, Shell
-from kelek.tests.ports import free_ports
+from kelek.tests.ports import free_ports, free_udp_port
 
 TEST_S = 400  # The first one waits for a JVM and a node, which took 110 s on a very busy machine.
 SETTINGS = {
@@ -73,6 +73,7 @@ def running(place: Path, topology: str, one_by_one: tuple[str, ...] = ()) -> Ite
     known = sorted(set(re.findall(r"127\.0\.0\.1:\d+", topology)))
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{port}" for old, port in zip(known, ports, strict=True)}
+    addresses["5670"] = str(free_udp_port())
     run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     shell = Shell(place, run_dir, addresses)
     (place / "topology.yaml").write_text(shell.translate(topology), encoding="utf-8")

@@ -8,10 +8,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kelek
+from kelek.protocols.zre.log import Report, encode_report
+from kelek.protocols.zre.values import Level, LogEvent
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import running
 
@@ -22,7 +25,8 @@ SHOWN = dict(  # What each of them prints.
     re.findall(r"^\$ python examples/pipeline/(\w+)\.py.*\n((?:(?!\$ |```).*\n)*)", TEXT, re.M)
 )
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-NEEDS = {"log_to_parquet": "matplotlib", "delays": "matplotlib", "server_side_map": "wasmtime"}
+PICTURES = ["log_to_parquet", "present"]
+NEEDS = {"server_side_map": "wasmtime"} | dict.fromkeys([*PICTURES, "delays"], "matplotlib")
 TOPOLOGY = """\
 cluster: demo
 data: var
@@ -31,8 +35,14 @@ nodes:
     url: tcp://127.0.0.1:7201
     peer_url: tcp://127.0.0.1:7221
     zerodb: {url: "tcp://127.0.0.1:7100"}
+    zre: {interface: lo, log_service: log}
 zerodb: {mapper: wasm}
+zre: {port: 5670}
 """
+
+
+REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 3, "come")
+LATER = "1970-01-01T00:00:00.002Z"
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +73,41 @@ def same(shown: str, found: str) -> bool:
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("name", sorted(SHOWN.keys() - {"delays", "log_to_parquet"}))
+@pytest.mark.parametrize("name", sorted(SHOWN.keys() - {"delays", *PICTURES}))
 def test_prints_what_is_shown(nodes: Shell, name: str) -> None:
     found = run(nodes, name)
     assert same(SHOWN[name], found), found
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_log_in_a_picture(nodes: Shell, tmp_path: Path) -> None:
-    picture = tmp_path / "rooms.png"
-    found = run(nodes, "log_to_parquet", "--picture", str(picture))
-    assert same(SHOWN["log_to_parquet"].replace("rooms.png", str(picture)), found), found
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture(nodes: Shell, tmp_path: Path, name: str) -> None:
+    picture = tmp_path / "it.png"
+    found = run(nodes, name, "--picture", str(picture))
+    shown = re.sub(r"(?<=drawn: ).*", str(picture), SHOWN[name])
+    assert same(shown, found), found
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("spark")
+def test_presence(nodes: Shell) -> None:
+    """The page's section: its program, and a table's reports, for which no JVM is asked."""
+    from kelek.pipeline.zre_options import batch_options
+    from kelek.pipeline.zre_source import batch_reader
+
+    program = TEXT.partition("\n## Presence\n")[2]
+    program = program[program.index("```python\n") + 10 : program.index("```\n\n|")]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(nodes.translate(program), "docs/pipeline.md", "exec"), {})
+    assert re.search(r"\|\s*n1\|", printed.getvalue()), printed.getvalue()
+    url = nodes.translate("tcp://127.0.0.1:7100")
+    said = [encode_report(REPORT), b"else", encode_report(REPORT._replace(event=LogEvent.EXIT))]
+    with kelek.Table(url, 31) as table:
+        table.put_many((time.to_bytes(8) + b"k", one) for time, one in enumerate(said))
+    for given, wanted in (({}, ["ENTER", "EXIT"]), ({"startingIndex": LATER}, ["EXIT"])):
+        reader: Any = batch_reader(batch_options({"urls": url, "table": "31", **given}))
+        rows = [one for part in reader.partitions() for one in reader.read(part)]
+        assert [event for one in rows for event in one["event"].to_pylist()] == wanted
 
 
 WEATHER = """\

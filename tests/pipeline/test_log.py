@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.pipeline.log_errors import EntriesCompacted
+from kelek.protocols.zre.log import Report, encode_report
+from kelek.protocols.zre.values import Level, LogEvent
 from kelek.tests.pipeline.conftest import running
 from kelek.tests.pipeline.log_place import Place, now, run_now
 
@@ -197,3 +200,33 @@ def test_what_is_compacted_is_refused_or_begun_with_the_state(
         first, *others = found.orderBy("index").collect()
         assert (first["index"], first.type, bytes(first.data)) == (index, -1, state)
         assert [bytes(row.data) for row in others] == [b"d", b"e"]
+    _reports_of_what_is_stored(place, index)
+
+
+def _reports_of_what_is_stored(place: Place, index: int) -> None:
+    """Kind zre leaves out what is compacted: in the state there are no reports."""
+    from kelek.pipeline.zre_options import batch_options, stream_options
+    from kelek.pipeline.zre_source import ZreStreamReader, batch_reader
+
+    place.put(encode_report(Report(Level.INFO, LogEvent.EXIT, 1, 2, 3, "gone")))
+    with place.log as log:
+        last_index = log.read_index()
+    given = {name: text for name, text in place.options.items() if name != "kind"}
+    given |= {"startingIndex": str(place.last_index + 1), "failOnCompaction": "false"}
+    reader: Any = batch_reader(batch_options(given))
+    rows = [row for part in reader.partitions() for one in reader.read(part) for row in one["text"]]
+    assert [str(row) for row in rows] == ["gone"]
+    stream = ZreStreamReader(stream_options(given))
+    begin = stream.initialOffset()
+    end = stream.latestOffset(begin, stream.getDefaultReadLimit())
+    assert end["index"] == index, "what is compacted is a batch of its own, an empty one"
+    assert [list(stream.read(part)) for part in stream.partitions(begin, end)] == [[]]
+    last = stream.latestOffset(end, stream.getDefaultReadLimit())
+    assert last["index"] == last_index
+    stream.stop()
+    stream = ZreStreamReader(stream_options(given | {"failOnCompaction": "true"}))
+    with pytest.raises(
+        EntriesCompacted, match="failOnCompaction to false to be given what follows"
+    ):
+        stream.latestOffset(begin, stream.getDefaultReadLimit())
+    stream.stop()

@@ -14,7 +14,7 @@ from kelek.tests.pipeline.conftest import running
 
 PAGE = ROOT / "docs" / "pipeline.md"
 TEXT = PAGE.read_text(encoding="utf-8").partition("\n## The log\n")[2]
-TEXT = TEXT.partition("\n## Examples\n")[0]  # test_examples.py runs those.
+TEXT = TEXT.partition("\n## Presence\n")[0]  # test_examples.py runs what follows.
 TOPOLOGY = """\
 cluster: demo
 data: var

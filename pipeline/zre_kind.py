@@ -1,0 +1,36 @@
+"""The kind `zre`: who came and went, in the words of ZRE's log services, as a source of Spark."""
+
+from typing import TYPE_CHECKING
+
+from .kind import Given, Kind
+from .zre_options import batch_options, stream_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class ZreKind(Kind):
+    """Reports, in the order in which they were kept."""
+
+    name = "zre"
+
+    def schema(self, given: Given) -> str:
+        from .zre_rows import COLUMNS
+
+        return COLUMNS
+
+    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
+        from .zre_source import batch_reader, check_columns
+
+        check_columns(schema)
+        return batch_reader(batch_options(given))
+
+    def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
+        from .zre_source import ZreStreamReader, check_columns
+
+        check_columns(schema)
+        return ZreStreamReader(stream_options(given))
+
+
+KIND = ZreKind()

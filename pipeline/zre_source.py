@@ -1,0 +1,82 @@
+"""Who comes and goes, as log services of ZRE keep it, as a source of Spark: over the log's source,
+or the table's."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from . import table_options
+from .errors import SchemaError
+from .log_source import LogReader, LogStreamReader
+from .table_read import TableReader
+from .zre_options import ReadOptions
+from .zre_rows import rows_of, values_of
+
+COLUMN_TYPES = (
+    "struct<index:bigint,time:timestamp,level:string,event:string,node:string,node_name:string,"
+    "peer:string,peer_name:string,endpoint:string,version:tinyint,group:string,"
+    "headers:map<string,string>,node_hash:int,peer_hash:int,text:string>"
+)
+PAIRS = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
+
+
+def check_columns(schema: StructType) -> None:
+    """Raises SchemaError."""
+    if schema.simpleString() != COLUMN_TYPES:
+        raise SchemaError(f"kind zre has the columns {COLUMN_TYPES}: leave schema() out")
+
+
+def batch_reader(options: ReadOptions | table_options.ReadOptions) -> DataSourceReader:
+    """For spark.read."""
+    return ZreReader(options) if isinstance(options, ReadOptions) else ZreTableReader(options)
+
+
+def _reports(
+    batches: Iterable[pyarrow.RecordBatch], table: int | None
+) -> Iterator[pyarrow.RecordBatch]:
+    """Of entries of the log."""
+    for batch in batches:
+        data, indexes = batch["data"], batch["index"]
+        if table is not None:
+            data, places = values_of(data, table)
+            indexes = indexes.take(pyarrow.array(places))
+        found = rows_of(data, indexes)
+        if found.num_rows:
+            yield found
+
+
+class ZreReader(LogReader):
+    """A batch of the log."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options.log)
+        self._table = options.table
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _reports(super().read(partition), self._table)
+
+
+class ZreStreamReader(LogStreamReader):
+    """A stream of the log."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options.log)
+        self._table = options.table
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _reports(super().read(partition), self._table)
+
+
+class ZreTableReader(TableReader):
+    """A batch of the table that a log service puts them into."""
+
+    def __init__(self, options: table_options.ReadOptions) -> None:
+        super().__init__(options, PAIRS)
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        for batch in super().read(partition):
+            found = rows_of(batch["value"], None)
+            if found.num_rows:
+                yield found
