@@ -2,10 +2,11 @@
 
     python -m kelek.bench zre [--quick] [--rounds N] [-o json]
 
-All on loopback. In the same round kelek.Node, a node of pyre's and a bare pair of sockets (a ROUTER
-to receive, a DEALER to send, pyzmq, a message at a time) do the same: whisper messages of 64 bytes
-to a node in another process, 2,000 of them unanswered at most, and have one come back. Shouts go to
-ten nodes in another process. The mesh, lost beacons and a killed node are measured once.
+All on loopback, in programs that have imported what they use. In the same round kelek.Node, a node
+of pyre's and a bare pair of sockets (a ROUTER to receive, a DEALER to send, pyzmq, a message at a
+time) do the same: whisper messages of 64 bytes to a node in another process, 2,000 of them
+unanswered at most, and have one come back. Shouts go to ten nodes in another process. The mesh,
+lost beacons and a killed node are measured once.
 """
 
 import statistics
@@ -34,6 +35,7 @@ from kelek.bench.zre_nodes import (
     GroupNode,
     Ours,
     Pyre,
+    load,
 )
 
 ROUNDS = 7
@@ -99,6 +101,7 @@ def talk(kind: str, port: int, found: Found) -> None:
     """Discovery, echoes one by one, and many whispers."""
     with process("answer", kind, port, 1) as other:
         said(other)
+        load(kind)
         started = time.monotonic()
         driver = make_driver(kind, port)
         try:

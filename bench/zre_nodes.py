@@ -9,6 +9,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from random import Random
 from typing import Any, Protocol
 
@@ -140,6 +141,12 @@ class Bare:
 
     def close(self) -> None:
         self.context.destroy(0)
+
+
+def load(kind: str) -> None:
+    """Imports what a node of this kind needs: that is no part of its being found."""
+    modules = {"kelek": "kelek.clients.node", "pyre": "pyre", "bare": "zmq"}
+    import_module(modules[kind])
 
 
 def make(kind: str, port: int) -> AnyNode:

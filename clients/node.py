@@ -68,7 +68,8 @@ class Node(NodeFace):
 
     def _wait_for_room(self) -> None:
         if self._place.stuck:
-            self._hub.wait(self._has_room, None)
+            with self._held():
+                self._hub.wait(self._has_room, None)
 
     # ---- what happens ----
 
@@ -78,8 +79,9 @@ class Node(NodeFace):
         Empty: nothing within that time, or the node is closed. Whoever reads too late keeps his
         peers waiting: beyond 65,536 unread events, or 64 MiB, the mailbox is not read.
         """
-        self._hub.wait(self._has_news, until_of(timeout_ms))
         with self._held():
+            if not self._place.events:
+                self._hub.wait(self._has_news, until_of(timeout_ms))
             return self._taken()
 
     def events(self, timeout_ms: int | None = None) -> Iterator[Event]:
@@ -89,9 +91,9 @@ class Node(NodeFace):
         It ends when the node is closed, or when nothing has happened for timeout_ms.
         """
         while True:
-            if not self._place.events:
-                self._hub.wait(self._has_news, until_of(timeout_ms))
             with self._held():
+                if not self._place.events:
+                    self._hub.wait(self._has_news, until_of(timeout_ms))
                 event = self._next()
             if event is None:
                 return

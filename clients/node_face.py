@@ -206,6 +206,9 @@ class NodeFace:
         uuid = uuid_of(peer)
         with self._held():
             self._check_open()
+            alone = contents[0][0] if len(contents) == 1 == len(contents[0]) else None
+            if alone is not None and self._hub.whisper(self._place, uuid, alone):
+                return 1
             try:
                 for count, content in enumerate(contents):
                     if not self._node.whisper(uuid, content):
@@ -239,9 +242,12 @@ class NodeFace:
 
     def _taken(self) -> list[Event]:
         """The events that wait. Under the lock."""
-        events = list(self._place.events)
-        self._place.events.clear()
-        self._hub.resume(self._place)
+        place = self._place
+        events = list(place.events)
+        place.events.clear()
+        place.bytes = 0
+        if place.paused:
+            self._hub.resume(place)
         return events
 
     def _next(self) -> Event | None:
@@ -249,7 +255,9 @@ class NodeFace:
         events = self._place.events
         event = events.popleft() if events else None
         if not events:
-            self._hub.resume(self._place)
+            self._place.bytes = 0
+            if self._place.paused:
+                self._hub.resume(self._place)
         return event
 
     def _has_news(self) -> bool:

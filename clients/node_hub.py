@@ -18,7 +18,7 @@ import zmq
 
 from .. import native
 from ..native.datagrams import Datagrams, Interface
-from ..native.poller import Poller
+from ..native.poller import Poller, Source
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import codec, values
 from ..protocols.zre.beacon import Beacon
@@ -153,8 +153,10 @@ class Hub:
         self._touched: set[Place] = set()
         self._unfinished: set[Place] = set()  # Have more than their arena took.
         self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
-        self._turner = threading.Lock()  # Who has it polls.
+        self._turning = False  # Somebody polls.
+        self._due_ms = 0  # When something has its time, as who turns has seen it.
         self._guests = 0
+        self._followers = 0  # Who wait for who turns.
         self._come_ms = self._left_ms = 0  # When the first guest came, when the last one went.
         self._deep = False  # The thread waits until the last guest has gone.
         self._parked = threading.Condition(self.lock)
@@ -203,7 +205,7 @@ class Hub:
             self._places[place.endpoint] = self._mailboxes[place.mailbox] = place
             if place.ear is not None:
                 self._hearers[place.ear.fileno()].append(place)
-            self._change(lambda: self._poller.register(place.mailbox, zmq.POLLIN))
+            self._change(lambda: self._register(place))
             self.act(place)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kelek-nodes", daemon=True)
@@ -299,19 +301,17 @@ class Hub:
 
     def _run(self) -> None:
         """The thread: turns while no guest does, until the last node has gone."""
-        while True:
-            with self.lock:
+        with self.lock:
+            while True:
                 if self._places:
                     self._park()
-                if not self._turner.acquire(blocking=False):
-                    self.changed.wait(PARK_MS / 1000)
-                    continue
-                if self._deserted:
+                if self._turning:
+                    self._follow(PARK_MS)
+                elif self._deserted:
                     self._end()
-                    self._turner.release()
                     return
-            self.turn(IDLE_MS)
-            self._release()
+                else:
+                    self._turn(IDLE_MS)
 
     def _park(self) -> None:
         """Leaves the turning to guests while there are any, and for a moment after."""
@@ -330,87 +330,112 @@ class Hub:
         self.context.term()
         self.changed.notify_all()
 
-    def _release(self) -> None:
-        self._turner.release()
-        with self.lock:
+    def _follow(self, wait_ms: int) -> None:
+        """Waits for what somebody else, who turns, may have changed."""
+        self._followers += 1
+        try:
+            self.changed.wait(wait_ms / 1000)
+        finally:
+            self._followers -= 1
+
+    def _changed(self) -> None:
+        if self._followers:
             self.changed.notify_all()
 
     def wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
-        """Waits as a guest until something is so, or that time has come."""
-        with self.lock:
-            if is_done():
-                return
-            if not self._guests:
-                self._come_ms = monotonic_ms()
-            self._guests += 1
-        if self._turner.locked():
-            self.wake()
-        try:
-            while not self._wait_once(is_done, until_ms):
-                pass
-        finally:
-            with self.lock:
-                self._guests -= 1
-                self._left_ms = monotonic_ms()
-                if self._deep:
-                    self._parked.notify_all()
+        """Waits as a guest until something is so, or that time has come.
 
-    def _wait_once(self, is_done: Callable[[], bool], until_ms: int | None) -> bool:
-        with self.lock:
+        Under the lock, held once: others may have it meanwhile.
+        """
+        if not self._guests:
+            self._come_ms = monotonic_ms()
+        self._guests += 1
+        if self._turning:
+            self.wake()  # The thread leaves the turning to us.
+        try:
+            self._wait(is_done, until_ms)
+        finally:
+            self._guests -= 1
+            self._left_ms = monotonic_ms()
+            if self._deep:
+                self._parked.notify_all()
+
+    def _wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
+        while not is_done():
             left_ms = IDLE_MS if until_ms is None else until_ms - monotonic_ms()
-            if is_done() or left_ms <= 0:
-                return True
-            if not self._turner.acquire(blocking=False):
-                self.changed.wait(left_ms / 1000)
-                return is_done()
-        try:
-            self.turn(left_ms)
-        finally:
-            self._release()
-        return False
-
-    def turn(self, wait_ms: int) -> None:
-        """One round: waits until something arrives or is due, takes it in, and acts."""
-        with self.lock:
-            while self._changes:
-                self._changes.popleft()()
-            if self._deserted:
+            if left_ms <= 0:
                 return
-            wait_ms = self._wait_ms(wait_ms)
-        ready = self._poller.poll(wait_ms)
-        now_ms = monotonic_ms()
-        with self.lock:
-            places = dict.fromkeys(self._unfinished)
-            for source, _ in ready:
-                if source == self._by_fd:
-                    self._slept()
-                elif isinstance(source, int):
-                    self._hear(source, now_ms)
-                elif source in self._mailboxes:
-                    places[self._mailboxes[source]] = None
-            for place in places:
-                self._take(place, now_ms)
-            while self._goodbyes and self._goodbyes[0][0] <= now_ms:
-                self._tell_of(*self._goodbyes.popleft()[1:], now_ms)
-            for place in self._places.values():
-                if place.deadline_ms is not None and place.deadline_ms <= now_ms:
-                    self._touched.add(place)
-                if place.stuck:
-                    self._retry(place, now_ms)
-            self._act_touched()
+            if self._turning:
+                self._follow(left_ms)
+            else:
+                self._turn(left_ms)
+
+    def _turn(self, wait_ms: int) -> None:
+        """One round: waits until something arrives or is due, takes it in, and acts.
+
+        Under the lock, held once, which others may have while this waits.
+        """
+        while self._changes:
+            self._changes.popleft()()
+        if self._deserted:
+            return
+        wait_ms = self._wait_ms(wait_ms)
+        self._turning = True
+        try:
+            self.lock.release()
+            try:
+                ready = self._poller.poll(wait_ms)
+            finally:
+                self.lock.acquire()
+            self._on_ready(ready, monotonic_ms())
+        finally:
+            self._turning = False
+            self._changed()  # Somebody else may turn.
+
+    def _on_ready(self, ready: list[tuple[Source, int]], now_ms: int) -> None:
+        places = list(self._unfinished)
+        for source, _ in ready:
+            if source == self._by_fd:
+                self._slept()
+            elif isinstance(source, int):
+                self._hear(source, now_ms)
+            elif source in self._mailboxes:
+                places.append(self._mailboxes[source])
+        for place in places:
+            self._take(place, now_ms)
+        if now_ms >= self._due_ms:
+            self._on_due(now_ms)
+        if self._touched:
+            self._act_touched(now_ms)
+
+    def _on_due(self, now_ms: int) -> None:
+        """What has a time."""
+        while self._goodbyes and self._goodbyes[0][0] <= now_ms:
+            self._tell_of(*self._goodbyes.popleft()[1:], now_ms)
+        for place in self._places.values():
+            if place.deadline_ms is not None and place.deadline_ms <= now_ms:
+                self._touched.add(place)
+            if place.stuck:
+                self._retry(place, now_ms)
 
     def _wait_ms(self, most_ms: int) -> int:
+        """How long nothing is due, unless something arrives."""
+        self._due_ms = 0
         if self._unfinished:
             return 0
-        places = self._places.values()
-        deadlines = [place.deadline_ms for place in places if place.deadline_ms is not None]
-        if deadlines:
-            most_ms = min(most_ms, max(0, min(deadlines) - monotonic_ms()))
-        if any(place.stuck for place in places):
-            most_ms = min(most_ms, RETRY_MS)
+        now_ms = monotonic_ms()
+        due_ms = now_ms + most_ms
         if self._goodbyes:
-            most_ms = min(most_ms, max(0, self._goodbyes[0][0] - monotonic_ms()))
-        return most_ms
+            due_ms = min(due_ms, self._goodbyes[0][0])
+        stuck = False
+        for place in self._places.values():
+            if place.deadline_ms is not None and place.deadline_ms < due_ms:
+                due_ms = place.deadline_ms
+            stuck = stuck or bool(place.stuck)
+        if stuck:  # Whatever arrives may have made room.
+            return max(0, min(due_ms - now_ms, RETRY_MS))
+        self._due_ms = due_ms
+        return max(0, due_ms - now_ms)
 
     def _slept(self) -> None:
         with suppress(BlockingIOError):
@@ -461,18 +486,21 @@ class Hub:
         for _ in range(TAKES_MAX):
             if place.full:
                 self._pause(place)
-                break
+                return
             arena = place.drain.take()
-            if not arena.count:
-                break
-            place.bytes += arena.size
-            node.on_messages(arena, now_ms)
-            place.events += self._ready(place)
-        else:
-            self._unfinished.add(place)
-        if place.drain.more:
-            self._unfinished.add(place)
-        self._touched.add(place)
+            if arena.count:
+                place.bytes += arena.size
+                node.on_messages(arena, now_ms)
+                if node.only_tells:
+                    self._tell(place, node.told())
+                else:
+                    self._do(place, now_ms)
+            if not place.drain.more:
+                return
+        self._unfinished.add(place)
+
+    def _register(self, place: Place) -> None:
+        self._poller.register(place.mailbox, zmq.POLLIN, drained=True)
 
     def _pause(self, place: Place) -> None:
         place.paused = True
@@ -487,42 +515,54 @@ class Hub:
 
     def _resume(self, place: Place) -> None:
         if not place.closed:
-            self._poller.register(place.mailbox, zmq.POLLIN)
+            self._register(place)
             self._unfinished.add(place)
 
     # ---- what is to be done ----
 
+    def whisper(self, place: Place, uuid: bytes, content: bytes) -> bool:
+        """Sends one frame to a peer at once, if that can be. False: nothing was done. Under the
+        lock."""
+        node = place.node
+        assert node is not None
+        peer = node.direct(uuid)
+        link = place.links.get(peer.number) if peer is not None else None
+        if peer is None or link is None or isinstance(link, Place):
+            return False
+        return node.traffic.whisper(peer.slot, content, native.opened(link))
+
     def act(self, place: Place) -> None:
         """Does what a node wants, and what others want because of it. Under the lock, by whoever
         has told the node something."""
+        if place.closed:
+            return
         before_ms = place.deadline_ms
-        self._touched.add(place)
-        told = self._act_touched()
+        now_ms = monotonic_ms()
+        told = self._do(place, now_ms)
+        if self._touched:
+            told = self._act_touched(now_ms) or told
+        if not self._turning:
+            return
         after_ms = place.deadline_ms
         sooner = after_ms is not None and (before_ms is None or after_ms < before_ms)
         if place.stuck or sooner or (told and self._guests):
             self.wake()
 
-    def _act_touched(self) -> bool:
+    def _act_touched(self, now_ms: int) -> bool:
         """Whether anybody was told of events."""
         told = False
         while self._touched:
             place = self._touched.pop()
-            if place.node is None or place.closed:
-                continue
-            place.events += self._ready(place)
-            place.deadline_ms = place.node.deadline_ms
-            if place.events:
-                place.tell()
-                self.changed.notify_all()
-                told = True
-            else:
-                place.bytes = 0  # Nobody has to read anything.
+            if place.node is not None and not place.closed:
+                told = self._do(place, now_ms) or told
         return told
 
-    def _ready(self, place: Place) -> list[Event]:
-        assert place.node is not None
-        done = place.node.ready(monotonic_ms())
+    def _do(self, place: Place, now_ms: int) -> bool:
+        """Does what a node wants; whether anybody was told of events."""
+        node = place.node
+        assert node is not None
+        done = node.ready(now_ms)
+        place.deadline_ms = node.deadline_ms
         for action in done.actions:
             if isinstance(action, Connect):
                 self._connect(place, action)
@@ -533,7 +573,17 @@ class Hub:
         if place.ear is not None:
             for beacon in done.beacons:
                 place.ear.send(beacon)
-        return done.events
+        return self._tell(place, done.events)
+
+    def _tell(self, place: Place, events: list[Event]) -> bool:
+        place.events += events
+        if not place.events:
+            place.bytes = 0  # Nobody has to read anything.
+            return False
+        if place.listeners:
+            place.tell()
+        self._changed()
+        return True
 
     def _connect(self, place: Place, action: Connect) -> None:
         local = self._places.get(action.endpoint)

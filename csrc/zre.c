@@ -120,3 +120,17 @@ int klk_zre_say(struct klk_zre_peers *peers, const uint32_t *places, uint32_t co
     }
     return KLK_OK;
 }
+
+int klk_zre_whisper(struct klk_zre_peers *peers, uint32_t place, const uint8_t *content,
+                    uint32_t content_size, void *socket) {
+    struct klk_zre_peer *peer = &peers->peers[place];
+    uint32_t sent = peer->sent, position = 0, dropped = 0;
+    if (peer->out->messages) return KLK_MORE;
+    int result = klk_zre_say(peers, &place, 1, NULL, 0, content, content_size, &position);
+    if (result != KLK_OK) return result;
+    position = 0;
+    result = klk_send(socket, peer->out, 0, KLK_KEEP, &position, &dropped);
+    peer->out->frames = peer->out->messages = 0;
+    if (result != KLK_OK) peer->sent = sent;
+    return result;
+}

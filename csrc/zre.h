@@ -62,4 +62,14 @@ int klk_zre_say(struct klk_zre_peers *peers, const uint32_t *places, uint32_t co
                 const uint8_t *group, uint32_t group_size, const uint8_t *content,
                 uint32_t content_size, uint32_t *position);
 
+/* Sends a WHISPER of one frame at once, past `out`, where nothing must wait.
+ *
+ *   place    of the peer, which has `out`
+ *   socket   libzmq's, to that peer
+ *
+ * Returns KLK_OK; else nothing was sent or changed: KLK_MORE (something waits, or the socket has no
+ * room), KLK_EFULL (`out` is too small for it) or KLK_EOS. */
+int klk_zre_whisper(struct klk_zre_peers *peers, uint32_t place, const uint8_t *content,
+                    uint32_t content_size, void *socket);
+
 #endif

@@ -187,6 +187,8 @@ FRAMES_MAX = 1 << 26
 _TAKES_BEFORE_SHRINK = 256
 _FEW_FRAMES = 32  # Beyond, a message is put together in C.
 _FRAMES_PIECE = 1 << 12
+_FRAMES_FEW = 8  # So many are cut faster without it.
+_KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
 _JOIN_MAX = 1 << 14  # Up to here one copy more is cheaper than one call for each frame.
 _DONTWAIT = 1
 
@@ -223,7 +225,7 @@ class Arena:
     An arena from a drain is good until the next take() of that drain: copy what must live longer.
     """
 
-    __slots__ = ("_bytes", "_firsts", "_offsets", "_struct")
+    __slots__ = ("_buffer", "_bytes", "_firsts", "_offsets", "_struct")
 
     def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
         self._struct = ffi.new("struct klk_messages *")
@@ -234,6 +236,7 @@ class Arena:
         if not (0 < bytes_max <= BYTES_MAX and 0 < frames_max <= FRAMES_MAX):
             raise ValueError(f"a buffer of {bytes_max} bytes, {frames_max} frames")
         self._bytes = _uncleared("uint8_t[]", bytes_max)
+        self._buffer = ffi.buffer(self._bytes)
         self._offsets = _uncleared("uint32_t[]", frames_max + 1)
         self._firsts = _uncleared("uint32_t[]", frames_max + 1)
         messages = self._struct
@@ -346,6 +349,9 @@ class Arena:
 
     def _cut(self, first: int, end: int) -> list[bytes]:
         """Copies of some frames."""
+        if end - first <= _FRAMES_FEW:
+            ends, buffer = ffi.unpack(self._offsets + first, end - first + 1), self._buffer
+            return [buffer[start:stop] for start, stop in pairwise(ends)]
         return cut_frames(self._offsets + first, end - first, self._bytes, 0)
 
     @classmethod
@@ -360,10 +366,11 @@ class Arena:
 class Frames(Arena):
     """Outgoing messages in one buffer, filled by add() and by C, sent by send_batch()."""
 
-    __slots__ = ("dropped", "sent", "skip")
+    __slots__ = ("_lost", "_position", "dropped", "sent", "skip")
 
     def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
         super().__init__(bytes_max, frames_max)
+        self._position, self._lost = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         self.sent = 0  # How many of the messages have left.
         self.dropped = 0  # Messages that could not leave, ever.
         self.skip = 0  # Frames at the start of each message that stay here.
@@ -448,10 +455,14 @@ class _Open:
         self._forks = _forks
 
     def check(self) -> None:
-        if self._forks != _forks:
+        if self._forks != _forks or self.socket.closed:
+            self.refuse(self._forks)
+
+    @staticmethod
+    def refuse(forks: int) -> None:
+        if forks != _forks:
             raise OSError(errno.ENOTSOCK, "this socket belongs to the process before the fork")
-        if self.socket.closed:
-            raise OSError(errno.ENOTSOCK, "this socket is closed")
+        raise OSError(errno.ENOTSOCK, "this socket is closed")
 
 
 def _os_error(what: str) -> OSError:
@@ -526,7 +537,7 @@ class Drain:
         self.more = False
         self._open = _Open(socket)
         self._arena_bytes, self._frames = arena_bytes, frames
-        self._quiet = 0
+        self._quiet, self._large = 0, False
         self._arena = Arena(arena_bytes, frames)
         self._drain = ffi.new("struct klk_drain *")
         self._drain.message_bytes_max = message_bytes_max
@@ -566,20 +577,18 @@ class Drain:
         errno; ENOTSOCK on a closed socket and in a process forked from the socket's own.
         """
         self._open.check()
-        if backend() == "pyzmq":
+        if _backend == "pyzmq":
             return self._take_pyzmq()
-        self._shrink()
-        fresh = 1
-        while (result := self._receive(fresh)) == lib.KLK_ESPACE:
+        if self._large:
+            self._shrink()
+        result = lib.klk_drain_take(self._drain, self._open.pointer, 1)
+        while result == _ESPACE:
             self._grow(self._drain.bytes_need, self._drain.frames_need)
-            fresh = 0
+            result = lib.klk_drain_take(self._drain, self._open.pointer, 0)
         if result < 0:
             raise _os_error("zmq_msg_recv")
-        self.more = result == lib.KLK_MORE
+        self.more = result == _MORE
         return self._arena
-
-    def _receive(self, fresh: int) -> int:
-        return int(lib.klk_drain_take(self._drain, self._open.pointer, fresh))
 
     def _grow(self, bytes_need: int, frames_need: int) -> None:
         """Room for one message that the arena is too small for."""
@@ -588,19 +597,18 @@ class Drain:
             _doubled(arena.bytes_max, bytes_need, drain.message_bytes_max),
             _doubled(arena.frames_max, frames_need, drain.message_frames_max),
         )
-        self._quiet = 0
+        self._quiet, self._large = 0, self.is_grown
 
     def _shrink(self) -> None:
         """Gives back what a large message has needed, once none has come for a while."""
         arena = self._arena._struct
-        if not self.is_grown:
-            return
         self._quiet += 1
         growing = arena.frames - self._arena._firsts[arena.messages]
         if self._quiet > _TAKES_BEFORE_SHRINK and not growing:
             self._arena._clear()
             self._arena._allocate(self._arena_bytes, self._frames)
             self._arena._offsets[0] = self._arena._firsts[0] = 0
+            self._large = False
 
     def _take_pyzmq(self) -> Arena:
         """take() without libzmq's symbols: the same, a message at a time."""
@@ -643,16 +651,19 @@ class Drain:
         return [first, address, *others]
 
 
-_opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], _Open]" = weakref.WeakKeyDictionary()
+_opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], tuple[Any, int]]"
+_opened = weakref.WeakKeyDictionary()  # libzmq's own sockets, and as of how many forks.
 
 
 def opened(socket: "zmq.Socket[bytes]") -> Any:
     """libzmq's own socket, for C; OSError: it is closed, or of the process before a fork."""
     found = _opened.get(socket)
     if found is None:
-        found = _opened[socket] = _Open(socket)
-    found.check()
-    return found.pointer
+        made = _Open(socket)
+        found = _opened[socket] = made.pointer, _forks
+    if found[1] != _forks or socket.closed:
+        _Open.refuse(found[1])
+    return found[0]
 
 
 def send_batch(
@@ -672,15 +683,16 @@ def send_batch(
     pointer = opened(socket)
     if backend() == "pyzmq":
         return _send_pyzmq(socket, frames, mode == "keep")
-    position, dropped = ffi.new("uint32_t *", frames.sent), ffi.new("uint32_t *")
-    how = lib.KLK_KEEP if mode == "keep" else lib.KLK_DROP
+    first, position, dropped = frames.sent, frames._position, frames._lost
+    position[0], dropped[0] = first, 0
+    how = _KEEP if mode == "keep" else _DROP
     result = lib.klk_send(pointer, frames._struct, frames.skip, how, position, dropped)
     error = None if result >= 0 else _os_error("zmq_send")
-    went = position[0] - frames.sent - dropped[0]
-    frames._on_sent(position[0], dropped[0])
+    end, lost = int(position[0]), int(dropped[0])
+    frames._on_sent(end, lost)
     if error:
         raise error
-    return int(went)
+    return end - first - lost
 
 
 def _send_pyzmq(socket: "zmq.Socket[bytes]", frames: Frames, keep: bool) -> int:

@@ -35,6 +35,8 @@ class _Sending(Frames):
     def __init__(self, messages: Arena, position: int, skip: int) -> None:
         self._struct, self._bytes = messages._struct, messages._bytes
         self._offsets, self._firsts = messages._offsets, messages._firsts
+        self._buffer = messages._buffer
+        self._position, self._lost = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         self.sent, self.dropped, self.skip = position, 0, skip
 
     def _on_sent(self, position: int, dropped: int) -> None:

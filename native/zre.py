@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._native import ffi, lib
-from . import Arena, Frames, _uncleared
+from . import Arena, Frames, _uncleared, backend
 
 FRAMES_MAX: int = lib.KLK_ZRE_FRAMES_MAX
 _NUMBERS: int = lib.KLK_ZRE_EVENT_NUMBERS
 _PEERS = 16  # Room at first.
+_EVENTS = 64 * _NUMBERS  # Of a take() that needs no memory of its own.
 
 # (place of the peer, group of a SHOUT or None for a WHISPER, content)
 Said = tuple[int, bytes | None, list[bytes]]
@@ -29,6 +30,8 @@ class Wire:
         self._outs: list[Frames | None] = []
         self._free: list[int] = []
         self._position = ffi.new("uint32_t *")
+        self._events = _uncleared("uint32_t[]", _EVENTS)
+        self._direct: bool | None = None
         self.moves = 0  # How often what peer() has given became stale.
         self._peers: Any = ffi.new("struct klk_zre_peer[]", 0)
         self._grow(_PEERS)
@@ -85,7 +88,8 @@ class Wire:
 
         sender   of all messages, which then lack routing id and address
         """
-        events = _uncleared("uint32_t[]", _NUMBERS * (messages.count - position))
+        size = _NUMBERS * (messages.count - position)
+        events = self._events if size <= _EVENTS else _uncleared("uint32_t[]", size)
         self._position[0] = position
         found = lib.klk_zre_take(
             self._table,
@@ -126,6 +130,17 @@ class Wire:
             out = self._outs[places.numbers[self._position[0]]]
             assert out is not None
             out._double()
+
+    def whisper(self, place: int, content: bytes, socket: Any) -> bool:
+        """Says it and sends it in one go; False: nothing was done.
+
+        socket   of libzmq, as opened() gives it
+        """
+        if self._direct is None:
+            self._direct = backend() == "c"
+        return self._direct and not lib.klk_zre_whisper(
+            self._table, place, content, len(content), socket
+        )
 
 
 class Places:

@@ -438,6 +438,7 @@ TWINS = {
     ),
     r"klk_serve_wait": "native/test_server.py::test_a_history_is_its_twins",
     r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
+    r"klk_zre_whisper": "native/test_zre.py::test_a_whisper_leaves_at_once_or_not_at_all",
     r"klk_zre_\w+": "native/test_zre.py::test_a_history_of_traffic_is_its_twins",
     r"klk_beacons_take": "native/test_datagrams.py::test_what_comes_is_taken_as_its_twin_does",
 }

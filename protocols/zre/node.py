@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
 from ...native import Arena
-from ...native.zre import Said
+from ...native.zre import Said, Wire
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, decode_beacon, encode_beacon
@@ -271,12 +271,12 @@ class Node:
 
     def on_messages(self, messages: Arena, now_ms: int) -> None:
         """Messages of the mailbox: [routing id][the sender's address][frames ..]."""
-        position = 0
-        while position < messages.count and not self._stopped:
+        position, count = 0, messages.count
+        while position < count and not self._stopped:
             position, said = self._peers.traffic.take(messages, position, now_ms)
             if said:
                 self._on_said(said, now_ms)
-            if position < messages.count:
+            if position < count:
                 routing_id, source, *frames = messages.message(position)
                 self.on_message(routing_id, source, frames, now_ms)
                 position += 1
@@ -712,6 +712,28 @@ class Node:
     def busy(self) -> bool:
         """Whether ready() has something to hand out, whatever the time is."""
         return bool(self._actions or self._sending or self._beacons or self._events)
+
+    @property
+    def only_tells(self) -> bool:
+        """Whether there is nothing to be done but what told() has, until the deadline."""
+        return not (self._actions or self._sending or self._beacons)
+
+    def told(self) -> list[Event]:
+        """The events that ready() would hand out."""
+        events, self._events = self._events, []
+        return events
+
+    def direct(self, uuid: bytes) -> Peer | None:
+        """A peer to whom a WHISPER may be sent past ready(): nothing else waits to be sent.
+        Whoever does so says it by `traffic`."""
+        peer = self._peers.uuids.get(uuid)
+        ready = peer is not None and peer.version_out is not None
+        return peer if ready and self.only_tells else None
+
+    @property
+    def traffic(self) -> Wire:
+        """The messages to and from its peers, by their slots."""
+        return self._peers.traffic
 
     def ready(self, now_ms: int) -> Ready:
         """Everything to be done now. The batches of sends stay the node's: send them, tell

@@ -3,8 +3,9 @@
 from random import Random
 
 import pytest
+import zmq
 
-from kelek.native import Arena, Frames
+from kelek.native import Arena, Frames, opened
 from kelek.native.zre import FRAMES_MAX, Places, Said, Wire
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.errors import Malformed
@@ -172,3 +173,32 @@ def test_messages_of_one_sender_need_no_routing_id(version: Version) -> None:
     assert wire.take(arena, 0, 5, place) == (0, [])  # It has not greeted us.
     wire.greeted(place, codec.routing_id(b"\x07" * 16, version), version)
     assert wire.take(arena, 0, 5, place) == (20, [(place, None, content) for content in contents])
+
+
+@pytest.mark.parametrize("version", Version)
+def test_a_whisper_leaves_at_once_or_not_at_all(
+    context: zmq.Context[zmq.Socket[bytes]], version: Version
+) -> None:
+    """What leaves is what the twin encodes; what can't leave has changed nothing."""
+    wire, out = Wire(), Frames(64, 4)
+    place = wire.add(out)
+    wire.peer(place).version_out = version
+    with context.socket(zmq.DEALER) as dealer, context.socket(zmq.ROUTER) as mailbox:
+        dealer.setsockopt(zmq.SNDHWM, 2)
+        socket = opened(dealer)
+        assert not wire.whisper(place, b"nobody is there", socket)
+        mailbox.setsockopt(zmq.RCVHWM, 2)
+        mailbox.bind("inproc://mailbox")
+        dealer.connect("inproc://mailbox")
+        sent = 0
+        while wire.whisper(place, bytes([sent]), socket):
+            sent += 1
+        assert 2 <= sent <= 4  # Until there is no room.
+        for i in range(sent):
+            frames = mailbox.recv_multipart()[1:]
+            assert frames == codec.encode(i + 1, codec.Whisper([bytes([i])]), version)
+        assert not wire.whisper(place, bytes(64), socket)  # It has no room in `out`.
+        wire.say(Places([place]), None, b"waits")
+        assert not wire.whisper(place, b"before it", socket)
+        assert out.messages() == [codec.encode(sent + 1, codec.Whisper([b"waits"]), version)]
+        assert wire.peer(place).sent == sent + 1
