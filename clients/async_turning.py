@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from .async_links import AsyncLinks
+from .async_waits import AsyncWaits
 from .turning import Step, Wait
 
 T = TypeVar("T")
@@ -17,11 +17,11 @@ class AsyncTurning(ABC):
     """Leaves the connections to the loop: any number of its tasks may wait at once."""
 
     timeout_ms: int
-    _links: AsyncLinks | None = None
+    _links: AsyncWaits | None = None
     _closed = False
 
     @abstractmethod
-    def _make_links(self) -> AsyncLinks:
+    def _make_links(self) -> AsyncWaits:
         """The connections, once there is a loop for them."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class AsyncTurning(ABC):
         if not done:
             raise self._timeout_error()
 
-    def _connected(self) -> AsyncLinks:
+    def _connected(self) -> AsyncWaits:
         self._check_open()
         if self._links is None:
             self._links = self._make_links()

@@ -47,6 +47,8 @@ class Broker(Turning):
     bytes, a str (as UTF-8) or a list of bytes, its frames. Raises BrokerError, or one of its kinds.
     """
 
+    _links: Links | None
+
     def __init__(
         self,
         urls: str | Iterable[str],

@@ -3,7 +3,6 @@ a SUB for each subscription.
 """
 
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -12,6 +11,7 @@ import zmq
 from .. import native
 from ..native.columns import Message
 from ..protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
+from .clock import monotonic_ms as monotonic_ms
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
@@ -24,10 +24,6 @@ RECONNECT_MS_MAX = 1000
 HANDSHAKE_MS = 2000
 EVENT = struct.Struct("=H")  # What a monitor's message begins with (libzmq, zmq_socket_monitor).
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 @runtime_checkable

@@ -6,9 +6,9 @@ The other face is async_turning.py. A step is yielded by a generator that knows 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
-from .links import Links, monotonic_ms
+from .clock import monotonic_ms
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -30,11 +30,20 @@ class Rest(NamedTuple):
 Step = Wait | Rest
 
 
+class Connections(Protocol):
+    """What is turned: it does what its machine wants, and tells it what arrives."""
+
+    def turn(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
+        """One round, which waits until something arrives or is due, or that is done."""
+
+    def close(self) -> None: ...
+
+
 class Turning(ABC):
     """Blocks until a step is done, and turns the connections meanwhile: without a thread."""
 
     timeout_ms: int
-    _links: Links | None
+    _links: Connections | None
 
     @abstractmethod
     def _closed_error(self) -> Exception:

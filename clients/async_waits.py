@@ -1,0 +1,86 @@
+"""Tasks of an asyncio loop that wait for what connections bring: no thread, no polling."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from .clock import monotonic_ms
+
+
+class _Waiter:
+    """A task that waits until something is so."""
+
+    __slots__ = ("future", "is_done")
+
+    def __init__(self, is_done: Callable[[], bool], future: "asyncio.Future[None]") -> None:
+        self.is_done = is_done
+        self.future = future
+
+
+class AsyncWaits(ABC):
+    """Connections that any number of tasks of one loop may wait for: that in which it was made."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[_Waiter] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._closed = False
+
+    @abstractmethod
+    def _on_wake(self) -> None:
+        """Does what is due; says when it is to be woken again, and tells who waits."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all connections, and what waits for them."""
+
+    def wake(self) -> None:
+        """Has everything done that is due, behind what the loop's tasks are about to ask for."""
+        if self._soon is None and not self._closed:
+            self._soon = self._loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._soon = None
+        self._on_wake()
+
+    async def wait(self, is_done: Callable[[], bool], timeout_ms: int | None) -> bool:
+        """Waits until something is so; False: it took too long, or the connections were closed."""
+        until_s = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
+        while True:
+            waiter = _Waiter(is_done, self._loop.create_future())
+            self._waiters.append(waiter)
+            self.wake()
+            try:
+                if until_s is None:
+                    await waiter.future
+                else:
+                    left_s = max(0, until_s - self._loop.time())
+                    await asyncio.wait((waiter.future,), timeout=left_s)
+            finally:
+                self._waiters.remove(waiter)
+            if self._closed or is_done() or not waiter.future.done():
+                return is_done()
+            # Another task was faster, and it is so no longer: it is waited for once more.
+
+    def _wake_at(self, deadline_ms: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None:
+            seconds = max(0, deadline_ms - monotonic_ms()) / 1000
+            self._timer = self._loop.call_later(seconds, self.wake)
+
+    def _tell_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.future.done() and waiter.is_done():
+                waiter.future.set_result(None)
+
+    def _end_waits(self) -> None:
+        self._closed = True
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                waiter.future.set_result(None)
