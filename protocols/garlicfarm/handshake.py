@@ -252,8 +252,9 @@ class Opening(NamedTuple):
     """How a client's handshake has ended."""
 
     step: Step
-    rest: bytes = b""  # Of the messages, already here.
+    rest: bytes = b""  # Of the messages, already here; of a ClientFetch the body.
     why: str = ""
+    status: int = 0  # Of the answer that refuses.
 
 
 class Door(NamedTuple):
@@ -261,6 +262,7 @@ class Door(NamedTuple):
 
     host        "127.0.0.1:7401", as the Host header says it
     via_proxy   the request goes to an HTTP proxy: its target is of the absolute form
+    path        what is asked for, with its query; empty: to become a wire
     """
 
     host: str
@@ -268,6 +270,7 @@ class Door(NamedTuple):
     user: str
     password: str
     via_proxy: bool = False
+    path: str = ""
 
 
 class Challenges:
@@ -362,20 +365,21 @@ class ClientHandshake:
         return self._head.deadline_ms
 
     def _make_request(self, door: Door, random_bytes: Callable[[int], bytes]) -> bytes:
-        path = path_to(door.cluster)
+        path = door.path or path_to(door.cluster)
         headers = [(b"Host", door.host.encode()), (b"Cache-Control", b"no-cache")]
-        if self._asked:
-            cnonce = random_bytes(12).hex()
-            authorization = self._challenges.answer(door, ("GET", path), cnonce)
+        if self._asked and not door.path:
             headers += [
                 (b"Connection", b"keep-alive, Upgrade"),
                 (b"Upgrade", b"websocket"),
                 (b"Sec-WebSocket-Key", b64encode(random_bytes(16))),
                 (b"Sec-WebSocket-Version", b"13"),
-                (b"Authorization", authorization),
             ]
         else:
             headers.append((b"Connection", b"close"))
+        if self._asked:
+            cnonce = random_bytes(12).hex()
+            authorization = self._challenges.answer(door, ("GET", path), cnonce)
+            headers.append((b"Authorization", authorization))
         target = f"http://{door.host}{path}" if door.via_proxy else path
         request = h11.Request(method=b"GET", target=target.encode(), headers=headers)
         data = self._http.send(request)
@@ -397,18 +401,21 @@ class ClientHandshake:
 
     def _judge(
         self, answer: h11.Response | h11.InformationalResponse, rest: bytes, now_ms: int
-    ) -> Opening:
-        status = answer.status_code
-        if status == 101 and self._asked:
+    ) -> Opening | None:
+        if answer.status_code == 101 and self._asked:
             trailing, _ = self._http.trailing_data
             return Opening(Step.OPEN, trailing + rest)
+        return self._on_refused(answer, now_ms)
+
+    def _on_refused(self, answer: h11.Response | h11.InformationalResponse, now_ms: int) -> Opening:
+        status = answer.status_code
         if status != 401:
             self._challenges.forget()
-            return Opening(Step.REFUSED, why=self._why(answer))
+            return Opening(Step.REFUSED, why=self._why(answer), status=status)
         stale = self._challenges.note(list(answer.headers), now_ms)
         if self._is_first and not stale:  # Of an older one it may have been the nonce.
             self._challenges.forget()
-            return Opening(Step.REFUSED, why="user or password is wrong")
+            return Opening(Step.REFUSED, why="user or password is wrong", status=401)
         return Opening(Step.AGAIN)
 
     def _why(self, answer: h11.Response | h11.InformationalResponse) -> str:

@@ -193,7 +193,7 @@ def test_a_wrong_password_is_tried_once() -> None:
     world = World()
     door = DOOR._replace(password="wrong")
     assert world.enter(door) == Opening(Step.AGAIN)
-    assert world.enter(door) == Opening(Step.REFUSED, why="user or password is wrong")
+    assert world.enter(door) == Opening(Step.REFUSED, why="user or password is wrong", status=401)
     assert not world.challenges.is_known(world.now_ms)
 
 
@@ -204,7 +204,7 @@ def test_a_password_that_was_changed() -> None:
     text = htdigest.with_user(FILE, "farm", "alice", "new")
     world.farms["farm"] = htdigest.users_of(text, "farm")
     assert world.enter() == Opening(Step.AGAIN)
-    assert world.enter() == Opening(Step.REFUSED, why="user or password is wrong")
+    assert world.enter() == Opening(Step.REFUSED, why="user or password is wrong", status=401)
     assert world.enter(DOOR._replace(password="new")) == Opening(Step.AGAIN)
     assert world.enter(DOOR._replace(password="new")) == Opening(Step.OPEN)
 
