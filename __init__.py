@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .clients.async_broker import AsyncBroker as AsyncBroker
+    from .clients.async_farm import AsyncFarm as AsyncFarm
     from .clients.async_log import AsyncLog as AsyncLog
     from .clients.async_node import AsyncNode as AsyncNode
     from .clients.async_table import AsyncTable as AsyncTable
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from .clients.errors import BrokerError as BrokerError
     from .clients.errors import BrokerTimeout as BrokerTimeout
     from .clients.errors import ChangesGone as ChangesGone
+    from .clients.errors import FarmCompacted as FarmCompacted
+    from .clients.errors import FarmDenied as FarmDenied
+    from .clients.errors import FarmError as FarmError
+    from .clients.errors import FarmRefused as FarmRefused
+    from .clients.errors import FarmTimeout as FarmTimeout
+    from .clients.errors import FarmTooLarge as FarmTooLarge
     from .clients.errors import JobLost as JobLost
     from .clients.errors import LogCompacted as LogCompacted
     from .clients.errors import LogError as LogError
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
     from .clients.errors import MembersRefused as MembersRefused
     from .clients.errors import NoBroker as NoBroker
     from .clients.errors import NodeError as NodeError
+    from .clients.errors import NoFarm as NoFarm
+    from .clients.errors import NoFarmLeader as NoFarmLeader
     from .clients.errors import NoLeader as NoLeader
     from .clients.errors import NoPeer as NoPeer
     from .clients.errors import NoServer as NoServer
@@ -37,6 +46,11 @@ if TYPE_CHECKING:
     from .clients.errors import UpdateExpired as UpdateExpired
     from .clients.errors import UpdateRefused as UpdateRefused
     from .clients.errors import UpdateTooLarge as UpdateTooLarge
+    from .clients.farm import Farm as Farm
+    from .clients.farm_steps import FarmTuning as FarmTuning
+    from .clients.farm_values import FarmEntry as FarmEntry
+    from .clients.farm_values import FarmPage as FarmPage
+    from .clients.farm_values import FarmServer as FarmServer
     from .clients.log import Log as Log
     from .clients.node import Node as Node
     from .clients.node_face import NodeTuning as NodeTuning
@@ -54,6 +68,7 @@ if TYPE_CHECKING:
 # What is not named here is one of the errors.
 _LAZY = {
     "AsyncBroker": ".clients.async_broker",
+    "AsyncFarm": ".clients.async_farm",
     "AsyncLog": ".clients.async_log",
     "AsyncNode": ".clients.async_node",
     "AsyncTable": ".clients.async_table",
@@ -63,6 +78,11 @@ _LAZY = {
     "BrokerTuning": ".clients.broker_steps",
     "Event": ".protocols.zre.peers",
     "EventKind": ".protocols.zre.peers",
+    "Farm": ".clients.farm",
+    "FarmEntry": ".clients.farm_values",
+    "FarmPage": ".clients.farm_values",
+    "FarmServer": ".clients.farm_values",
+    "FarmTuning": ".clients.farm_steps",
     "Log": ".clients.log",
     "Node": ".clients.node",
     "NodeTuning": ".clients.node_face",
@@ -77,6 +97,7 @@ _LAZY = {
 
 __all__ = [
     "AsyncBroker",
+    "AsyncFarm",
     "AsyncLog",
     "AsyncNode",
     "AsyncTable",
@@ -89,6 +110,17 @@ __all__ = [
     "ChangesGone",
     "Event",
     "EventKind",
+    "Farm",
+    "FarmCompacted",
+    "FarmDenied",
+    "FarmEntry",
+    "FarmError",
+    "FarmPage",
+    "FarmRefused",
+    "FarmServer",
+    "FarmTimeout",
+    "FarmTooLarge",
+    "FarmTuning",
     "JobLost",
     "Log",
     "LogCompacted",
@@ -97,6 +129,8 @@ __all__ = [
     "MembersBusy",
     "MembersRefused",
     "NoBroker",
+    "NoFarm",
+    "NoFarmLeader",
     "NoLeader",
     "NoPeer",
     "NoServer",

@@ -156,3 +156,44 @@ class ServiceFailed(BrokerError):
 
 class NodeError(Exception):
     """Something about a node of ZRE could not be done."""
+
+
+class FarmError(Exception):
+    """Something about a farm could not be done."""
+
+
+class FarmTimeout(FarmError, TimeoutError):
+    """Not done in the time given. What was to be appended may still be."""
+
+
+class NoFarm(FarmTimeout):
+    """In the time given none of the servers was to be had: nothing was sent."""
+
+
+class NoFarmLeader(FarmTimeout):
+    """For the time given no server has led: nothing was appended."""
+
+
+class FarmDenied(FarmError):
+    """The servers don't let us in, or not do this: user and password, the mark of an administrator;
+    or we don't trust them: their certificate."""
+
+
+class FarmRefused(FarmError):
+    """The servers will not do this; the text says why."""
+
+
+class FarmTooLarge(FarmError, ValueError):
+    """A value is over the limit of what an entry may hold: nothing was sent."""
+
+
+class FarmCompacted(FarmError):
+    """The entries asked for are no longer kept: a snapshot has taken the place of those before
+    first_index. Their outcome is in documents(); go on with first_index."""
+
+    def __init__(self, first_index: int) -> None:
+        super().__init__(
+            f"the entries before {first_index} are no longer kept, a snapshot has their outcome; "
+            f"read that with documents(), and go on with index {first_index}"
+        )
+        self.first_index = first_index

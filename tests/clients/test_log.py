@@ -307,9 +307,10 @@ def test_reqids_differ() -> None:
 def test_every_error_has_a_name_in_kelek() -> None:
     """A program that catches one need not know which module it is from."""
     names = {name for name, one in vars(errors).items() if isinstance(one, type)}
-    faces = {"AsyncBroker", "AsyncLog", "AsyncNode", "AsyncTable"}
-    faces |= {"Broker", "Log", "Node", "Table"}
+    faces = {"AsyncBroker", "AsyncFarm", "AsyncLog", "AsyncNode", "AsyncTable"}
+    faces |= {"Broker", "Farm", "Log", "Node", "Table"}
     others = faces | {"Batch", "Body", "BrokerTuning", "Service", "TableOptions", "Worker"}
+    others |= {"FarmEntry", "FarmPage", "FarmServer", "FarmTuning"}
     others |= {"Event", "EventKind", "NodeTuning", "PeerInfo", "WorkerTuning", "service"}
     assert names | others == {*kelek.__all__}
     assert all(getattr(kelek, name) is getattr(errors, name) for name in names)

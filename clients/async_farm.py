@@ -1,0 +1,124 @@
+"""kelek.AsyncFarm: a farm for asyncio, with the methods of kelek.Farm.
+
+Any number of tasks of one loop may share one AsyncFarm: what they append travels together.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from .async_turning import AsyncTurning
+from .async_waits import AsyncWaits
+from .errors import FarmError, FarmTimeout
+from .farm_links import AsyncFarmLinks
+from .farm_steps import (
+    PAGE_ENTRIES,
+    TIMEOUT_MS,
+    Credentials,
+    FarmSteps,
+    FarmTuning,
+    make_client,
+    make_reach,
+)
+from .farm_values import FarmEntry, FarmPage, FarmServer, Servers
+
+
+class AsyncFarm(AsyncTurning):
+    """A user of a farm, for the tasks of one asyncio loop.
+
+        async with kelek.AsyncFarm("tls://127.0.0.1:7401", "farm", user="demo",
+                                   secret_file="secret", ca_file="ca.pem") as farm:
+            await farm.append([b"one", b"two"])
+            async for entry in farm.entries(): ...
+
+    The arguments are kelek.Farm's. Connections are made with the first call.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        farm: str = "farm",
+        *,
+        user: str = "",
+        secret_file: str | os.PathLike[str] | None = None,
+        password: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        tuning: FarmTuning | None = None,
+    ) -> None:
+        tuning = tuning or FarmTuning()
+        self.timeout_ms = timeout_ms
+        self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
+        self._steps = FarmSteps(self._client, timeout_ms)
+        self._reach = make_reach(ca_file, tuning)
+
+    # ---- the log ----
+
+    async def append(self, values: Iterable[bytes]) -> int:
+        """Appends values, and waits until all of them are committed; see kelek.Farm.append()."""
+        return await self._run(self._steps.append(values))
+
+    async def read(
+        self, from_index: int, count: int = PAGE_ENTRIES, *, all_kinds: bool = False
+    ) -> FarmPage:
+        """Committed entries from an index on, in one page; see kelek.Farm.read()."""
+        return await self._run(self._steps.read(from_index, count, all_kinds))
+
+    async def entries(
+        self, from_index: int = 1, *, follow: bool = True, all_kinds: bool = False
+    ) -> AsyncIterator[FarmEntry]:
+        """Committed entries, one after the other; see kelek.Farm.entries()."""
+        steps = self._steps.entries(from_index, follow, all_kinds)
+        async with aclosing(self._lists(steps)) as pages:
+            async for page in pages:
+                for entry in page:
+                    yield entry
+
+    async def commit_index(self) -> int:
+        """The index of the last committed entry."""
+        return await self._run(self._steps.commit_index())
+
+    # ---- what there is ----
+
+    async def status(self) -> dict[str, Any]:
+        """The leader's view; see kelek.Farm.status()."""
+        return await self._run(self._steps.status())
+
+    async def servers(self) -> list[FarmServer]:
+        """The members, each with what it says of itself."""
+        return await self._run(self._steps.servers())
+
+    async def documents(self) -> dict[str, Any]:
+        """What the log amounts to; see kelek.Farm.documents()."""
+        return await self._run(self._steps.get("documents"))
+
+    async def publisher(self) -> int | None:
+        """Which server publishes the MetaLS; None: nobody does."""
+        return await self._run(self._steps.publisher())
+
+    # ---- members ----
+
+    async def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> None:
+        """Takes a server in; see kelek.Farm.add_server()."""
+        await self._run(self._steps.add_server(server_id, endpoint, wait))
+
+    async def remove_server(self, server_id: int, *, wait: bool = True) -> None:
+        """Leaves a server out; see kelek.Farm.remove_server()."""
+        await self._run(self._steps.remove_server(server_id, wait))
+
+    # ---- the end ----
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """As kelek.Farm's."""
+        return dict(self._client.counters)
+
+    def _make_links(self) -> AsyncWaits:
+        return AsyncFarmLinks(self._client, self._reach)
+
+    def _closed_error(self) -> FarmError:
+        return FarmError("this AsyncFarm is closed")
+
+    def _timeout_error(self) -> FarmTimeout:
+        return FarmTimeout(self._client.report().text)

@@ -1,0 +1,424 @@
+"""What a Farm does, once for both of its faces: each step waits for the machine alone.
+
+A step is driven to its end by whoever has the connections: kelek.Farm turns them (farm.py),
+kelek.AsyncFarm leaves them to asyncio (async_farm.py). Nothing here reads, sends or sleeps.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..protocols.garlicfarm.client import FarmClient
+from ..protocols.garlicfarm.client_values import (
+    ENTRIES_PER_REQUEST,
+    REQUEST_BYTES,
+    ClientSetup,
+    Question,
+    Trouble,
+    TroubleKind,
+    Wish,
+)
+from ..protocols.garlicfarm.members import add_server, remove_server
+from ..protocols.garlicfarm.messages import ClusterServer, Entry, MessageType, Request, ValueType
+from ..protocols.garlicfarm.values import Address, address_of
+from ..protocols.record import RECORD_BYTES_MAX
+from .clock import monotonic_ms
+from .errors import (
+    FarmCompacted,
+    FarmDenied,
+    FarmError,
+    FarmRefused,
+    FarmTimeout,
+    FarmTooLarge,
+    NoFarm,
+    NoFarmLeader,
+)
+from .farm_links import Reach
+from .farm_values import (
+    APPLICATION,
+    FarmEntry,
+    FarmPage,
+    FarmServer,
+    Servers,
+    checked_endpoint,
+    checked_id,
+    checked_places,
+    make_tls,
+    page_of,
+    read_secret,
+    server_of,
+)
+from .turning import Rest, Step, Wait
+
+TIMEOUT_MS = 10_000
+OUTSTANDING_MAX = 256  # Wishes of one append() that wait.
+PAGE_ENTRIES = 1000  # The most that a server gives in one answer.
+POLL_MS = 200  # At the end of the log.
+LOOK_MS = 2000  # For what each server says of itself.
+CHANGE_REST_MS = 200
+NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+_ERRORS: dict[TroubleKind, type[FarmError]] = {
+    TroubleKind.LOST: NoFarm,
+    TroubleKind.LEADERLESS: NoFarmLeader,
+    TroubleKind.LATE: FarmTimeout,
+    TroubleKind.DENIED: FarmDenied,
+    TroubleKind.UNTRUSTED: FarmDenied,
+    TroubleKind.NO_FARM: FarmRefused,
+}
+
+
+class FarmTuning(NamedTuple):
+    """How servers are reached.
+
+    tls              "1.3", or "1.2" for servers that know no other
+    server_name      whom their certificates name; "": the host that is connected to
+    proxy            HOST:PORT of an HTTP proxy, as I2P has one: no TLS, servers' hosts as it knows
+                     them
+    i2p              no TLS: the address is that of a tunnel on this machine
+    insecure_jraft   neither TLS nor user: a server of JRaft, on this machine
+    """
+
+    tls: str = "1.3"
+    server_name: str = ""
+    proxy: str = ""
+    i2p: bool = False
+    insecure_jraft: bool = False
+
+
+class Credentials(NamedTuple):
+    """Who we are: a password, or the file that holds it alone."""
+
+    user: str
+    password: str | None
+    secret_file: str | os.PathLike[str] | None
+
+
+def make_client(
+    servers: Servers, farm: str, credentials: Credentials, tuning: FarmTuning
+) -> FarmClient:
+    """The machine for a Farm with these arguments. Raises ValueError, TypeError, FarmError,
+    OSError: the secret file can't be read."""
+    places = checked_places(servers)
+    if not farm or not NAME_CHARACTERS.issuperset(farm):
+        raise ValueError(f"{farm!r} is no farm's name: it has letters, digits, '.', '_' and '-'")
+    setup = ClientSetup(farm, places.known, ids=places.ids, plain=tuning.insecure_jraft)
+    if tuning.insecure_jraft:
+        for host, _ in places.known:
+            if host not in ("127.0.0.1", "::1", "localhost"):
+                raise ValueError(f"{host}: without TLS and password only this machine is asked")
+    else:
+        user, password, secret_file = credentials
+        if not user or ":" in user or not user.isprintable():
+            raise ValueError(f"{user!r} is no user; give the one that the servers know")
+        if (password is None) == (secret_file is None):
+            raise ValueError("give the password's file, secret_file, or password; not both")
+        if secret_file is not None:
+            password = read_secret(secret_file)
+        setup = setup._replace(user=user, password=password or "")
+    if tuning.proxy:
+        setup = setup._replace(via_proxy=True, reach_ms=60_000)
+    return FarmClient(setup, os.urandom)
+
+
+def make_reach(ca_file: str | os.PathLike[str] | None, tuning: FarmTuning) -> Reach:
+    """How it connects. Raises ValueError, FarmError."""
+    if tuning.proxy:
+        return Reach(proxy=checked_places(tuning.proxy).known[0])
+    if tuning.i2p or tuning.insecure_jraft:
+        return Reach()
+    return Reach(make_tls(ca_file, tuning.tls), tuning.server_name)
+
+
+def checked_values(values: Iterable[bytes]) -> Iterable[bytes]:
+    """Raises TypeError, FarmTooLarge."""
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise TypeError("values are several, in a list: append([value])")
+    return values
+
+
+class FarmSteps:
+    """The steps of one Farm over its machine."""
+
+    def __init__(self, client: FarmClient, timeout_ms: int) -> None:
+        if not 0 < timeout_ms <= 86_400_000:
+            raise ValueError(f"a timeout is 1 to 86400000 ms, not {timeout_ms}")
+        self.client = client
+        self.timeout_ms = timeout_ms
+
+    @property
+    def _until_ms(self) -> int:
+        return monotonic_ms() + self.timeout_ms
+
+    # ---- appending ----
+
+    def append(self, values: Iterable[bytes]) -> Generator[Step, None, int]:
+        """Appends values, and waits until all are committed."""
+        waiting: deque[Wish] = deque()
+        next_index = 0
+
+        def settle() -> None:
+            nonlocal next_index
+            wish = waiting.popleft()
+            self._check(wish)
+            assert wish.response is not None
+            next_index = wish.response.next_index
+
+        try:
+            for entries in self._requests(values):
+                if len(waiting) == OUTSTANDING_MAX:
+                    yield _done(waiting[0])
+                    settle()
+                wish = Wish(MessageType.CLIENT_REQUEST, entries, self._until_ms)
+                waiting.append(self.client.wish(wish))
+            while waiting:
+                yield _done(waiting[0])
+                settle()
+        finally:
+            self.client.drop(wish for wish in waiting if not wish.done)
+        return next_index
+
+    def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[Entry, ...]]:
+        """By as many as go into a request."""
+        entries: list[Entry] = []
+        size = 0
+        for value in checked_values(values):
+            if not isinstance(value, bytes):
+                raise TypeError(f"a value is bytes, not {type(value).__name__}")
+            if len(value) > RECORD_BYTES_MAX:
+                raise FarmTooLarge(f"a value has at most {RECORD_BYTES_MAX} bytes: {len(value)}")
+            if entries and (
+                len(entries) == ENTRIES_PER_REQUEST or size + len(value) > REQUEST_BYTES
+            ):
+                yield tuple(entries)
+                entries, size = [], 0
+            entries.append(Entry(0, ValueType.APPLICATION, value))
+            size += len(value)
+        if entries:
+            yield tuple(entries)
+
+    def _check(self, wish: Wish) -> None:
+        if wish.failure is not None:
+            raise self.error_of(wish.failure)
+
+    def error_of(self, trouble: Trouble) -> FarmError:
+        """What has gone wrong, as users are told."""
+        text = trouble.text
+        if trouble.kind is TroubleKind.LATE:
+            text = f"{text}; what was to be appended may still be"
+        return _ERRORS[trouble.kind](text)
+
+    # ---- questions ----
+
+    def get(self, what: str, place: Address | None = None) -> Generator[Step, None, dict[str, Any]]:
+        """What a server answers: of this place, or of any."""
+        question = self.client.ask(Question(what, self._until_ms, place))
+        try:
+            yield _done(question)
+        finally:
+            self.client.forget(question)
+        if question.failure is not None:
+            raise self.error_of(question.failure)
+        return _object(question.body)
+
+    def status(self) -> Generator[Step, None, dict[str, Any]]:
+        """The leader's status, if it is known and answers, else that of whoever does."""
+        found = yield from self.get("status")
+        self.client.learn(_members(found))
+        leader = self.client.ids.get(found.get("leader"))  # type: ignore[arg-type]
+        if found.get("state") == "leader" or leader is None:
+            return found
+        question = Question("status", monotonic_ms() + LOOK_MS, leader, is_once=True)
+        self.client.ask(question)
+        try:
+            yield _done(question)
+        finally:
+            self.client.forget(question)
+        return found if question.body is None else _object(question.body)
+
+    def servers(self) -> Generator[Step, None, list[FarmServer]]:
+        """Each member, with what it says of itself."""
+        found = yield from self.get("status")
+        members = found.get("members", [])
+        until_ms = monotonic_ms() + min(LOOK_MS, self.timeout_ms)
+        asked = [
+            Question("status", until_ms, address_of(endpoint), is_once=True)
+            for _, endpoint in _members(found)
+        ]
+        for question in asked:
+            self.client.ask(question)
+        try:
+            yield Wait(lambda: all(question.done for question in asked), limited=False)
+        finally:
+            for question in asked:
+                self.client.forget(question)
+        return [
+            server_of(member, _problem(question) or _object(question.body))
+            for member, question in zip(members, asked, strict=True)
+        ]
+
+    def commit_index(self) -> Generator[Step, None, int]:
+        """How far the log is committed, as the leader knows it."""
+        found = yield from self.status()
+        return int(found.get("commit", 0))
+
+    def publisher(self) -> Generator[Step, None, int | None]:
+        """Who publishes the MetaLS."""
+        found = yield from self.get("documents")
+        publisher = found.get("publisher")
+        return None if publisher is None else int(publisher)
+
+    # ---- entries ----
+
+    def read(
+        self, from_index: int, count: int = PAGE_ENTRIES, all_kinds: bool = False
+    ) -> Generator[Step, None, FarmPage]:
+        """One page of the log."""
+        if from_index < 1:
+            raise ValueError(f"the first entry is 1, not {from_index}")
+        count = max(1, min(count, PAGE_ENTRIES))
+        found = yield from self.get(f"entries?from={from_index}&count={count}&raw=1")
+        page = page_of(found)
+        if page.first_index > from_index:
+            raise FarmCompacted(page.first_index)
+        if not all_kinds:
+            own = tuple(entry for entry in page.entries if entry.kind == APPLICATION)
+            page = page._replace(entries=own)
+        # A server that lags behind the one before has nothing for us yet.
+        return page._replace(next_index=max(page.next_index, from_index))
+
+    def entries(
+        self, from_index: int, follow: bool, all_kinds: bool
+    ) -> Generator[Step | list[FarmEntry], None, None]:
+        """Lists of entries, in the order of the log."""
+        end = 0 if follow else (yield from self.commit_index()) + 1
+        while follow or from_index < end:
+            page = yield from self.read(from_index, all_kinds=all_kinds)
+            is_whole = page.next_index == from_index
+            from_index = page.next_index
+            entries = list(page.entries)
+            if not follow:
+                entries = [entry for entry in entries if entry.index < end]
+            if entries:
+                yield entries
+            if is_whole and (follow or from_index < end):
+                yield Rest(POLL_MS)
+
+    # ---- members ----
+
+    def add_server(self, server_id: int, endpoint: str, wait: bool) -> Generator[Step, None, None]:
+        """Has the leader take a server in."""
+        server = ClusterServer(checked_id(server_id), checked_endpoint(endpoint))
+        request = add_server(server)
+
+        def is_done(found: Mapping[int, str]) -> bool:
+            return found.get(server_id) == server.endpoint
+
+        yield from self._change(request, f"server {server_id}", is_done, wait)
+
+    def remove_server(self, server_id: int, wait: bool) -> Generator[Step, None, None]:
+        """Has the leader leave a server out."""
+        request = remove_server(checked_id(server_id))
+        yield from self._change(
+            request, f"server {server_id}", lambda it: server_id not in it, wait
+        )
+
+    def _change(
+        self, request: Request, name: str, is_done: Callable[[Mapping[int, str]], bool], wait: bool
+    ) -> Generator[Step, None, None]:
+        until_ms = self._until_ms
+        has_face = not self.client.setup.plain
+        while True:
+            if has_face:
+                status = yield from self.status()
+                members = {each.id: each.endpoint for each in _members(status)}
+                if is_done(members) and status.get("change") is None:
+                    break
+                self._check_change(request, name, status)
+            wish = self.client.wish(Wish(request.type, request.entries, until_ms, is_alone=True))
+            try:
+                yield _done(wish)
+            finally:
+                self.client.drop([] if wish.done else [wish])
+            self._check(wish)
+            assert wish.response is not None
+            if wish.response.is_accepted:
+                break
+            if not has_face or monotonic_ms() >= until_ms:
+                leader = wish.response.source
+                raise FarmRefused(
+                    f"the leader, server {leader}, refuses to add or remove {name}: either another "
+                    f"change is in work, or its own election is not over"
+                )
+            yield Rest(CHANGE_REST_MS)
+        if wait and has_face:
+            yield from self._wait_change(request, name, is_done)
+
+    def _check_change(self, request: Request, name: str, status: Mapping[str, Any]) -> None:
+        """Raises what would be refused for good."""
+        self._check_admin(status)
+        members = _members(status)
+        if request.type is MessageType.ADD_SERVER:
+            server = next((each for each in members if f"server {each.id}" == name), None)
+            if server is not None:
+                raise FarmRefused(
+                    f"{name} is a member already, at {server.endpoint}; to move it remove it first"
+                )
+        elif len(members) == 1:
+            raise FarmRefused(f"{name} is the only member: a farm of none can't be")
+
+    def _check_admin(self, status: Mapping[str, Any]) -> None:
+        asker = status.get("asked_by")
+        if isinstance(asker, dict) and asker.get("admin") is False:
+            user, farm = self.client.setup.user, self.client.setup.farm
+            raise FarmDenied(
+                f"user {user} is no administrator of the farm {farm}; "
+                f"name him under `farms: {{{farm}: {{admins: [..]}}}}` on the servers, "
+                f"or be somebody who is"
+            )
+
+    def _wait_change(
+        self, request: Request, name: str, is_done: Callable[[Mapping[int, str]], bool]
+    ) -> Generator[Step, None, None]:
+        """Until it is done, or was given up."""
+        until_ms = self._until_ms
+        while True:
+            status = yield from self.status()
+            if is_done({each.id: each.endpoint for each in _members(status)}):
+                return
+            if status.get("change") is None and status.get("state") == "leader":
+                what = "has it been started, and does it wait to be taken in?"
+                raise FarmRefused(f"the leader has given {name} up; {what}")
+            if monotonic_ms() >= until_ms:
+                raise FarmTimeout(
+                    f"the change of {name} is still in work; kelek farm status shows it"
+                )
+            yield Rest(CHANGE_REST_MS)
+
+
+def _done(what: Wish | Question) -> Wait:
+    """The machine knows when it has taken too long."""
+    return Wait(lambda: what.done, limited=False)
+
+
+def _object(body: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(body or b"")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise FarmError("a server's answer is no JSON object: is it a server of kelek?")
+    return found
+
+
+def _members(status: Mapping[str, Any]) -> Sequence[ClusterServer]:
+    try:
+        return [ClusterServer(int(it["id"]), str(it["endpoint"])) for it in status["members"]]
+    except (KeyError, TypeError, ValueError):
+        raise FarmError("a server's answer is no status: is it a server of kelek?") from None
+
+
+def _problem(question: Question) -> str:
+    return "" if question.failure is None else question.failure.text

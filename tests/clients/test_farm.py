@@ -1,0 +1,219 @@
+"""kelek.Farm and kelek.AsyncFarm against three of our servers, over TLS; and what goes wrong."""
+
+import asyncio
+import inspect
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+import kelek
+from kelek.clients.farm_values import secret_of
+from kelek.tests.actors.farm_servers import USER
+from kelek.tests.actors.farm_servers import Farm as Servers
+from kelek.tests.ports import free_port
+
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """One farm for all that is asked here; its leader may have been killed, and come back."""
+    with Servers() as farm:
+        farm.start()
+        yield farm
+
+
+def arguments(place: Servers, /, **given: Any) -> dict[str, Any]:
+    known = {
+        "servers": [f"tls://127.0.0.1:{port}" for port in place.ports.values()],
+        "farm": "farm",
+        "user": USER,
+        "secret_file": place.place / "demo.secret",
+        "ca_file": place.ca,
+        "timeout_ms": TIMEOUT_MS,
+    }
+    return {**known, **given}
+
+
+def opened(place: Servers, /, **given: Any) -> kelek.Farm:
+    return kelek.Farm(**arguments(place, **given))
+
+
+def test_it_appends_whoever_leads(servers: Servers) -> None:
+    with opened(servers) as farm:
+        first = farm.append([b'{"n":1}'])
+        second = farm.append(b'{"n":%d}' % number for number in range(5000))
+        assert second >= first + 5000
+        assert farm.append([]) == 0
+        leader = servers.leader()
+        servers.kill(leader)
+        third = farm.append([b"behind it"])
+        assert third > second
+        servers.start(leader, bootstrap=False)
+
+
+def test_the_servers_by_their_ids(servers: Servers) -> None:
+    ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
+    with opened(servers, servers=ids) as farm:
+        farm.append([b"x"])
+        assert farm.counters["connections"] <= 4
+    with pytest.raises(kelek.FarmError, match="this Farm is closed"):
+        farm.append([b"x"])
+
+
+def test_tasks_share_one(servers: Servers) -> None:
+    async def main() -> None:
+        async with kelek.AsyncFarm(**arguments(servers)) as farm:
+            await farm.append([b"warm"])
+            await asyncio.gather(*(farm.append([b"%d" % number]) for number in range(200)))
+            assert farm.counters["requests"] < 200  # They travelled together.
+        with pytest.raises(kelek.FarmError, match="this AsyncFarm is closed"):
+            await farm.append([b"x"])
+
+    asyncio.run(main())
+
+
+def test_it_has_every_method_of_farm() -> None:
+    def methods(face: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(found).parameters)
+            for name, found in inspect.getmembers(face, inspect.isfunction)
+            if not name.startswith("_") and name not in ("close", "aclose")
+        }
+
+    assert methods(kelek.Farm) == methods(kelek.AsyncFarm)
+    made = inspect.signature(kelek.Farm.__init__)
+    assert made == inspect.signature(kelek.AsyncFarm.__init__)
+
+
+# ---- what goes wrong ----
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"secret_file": None, "password": "no"}, kelek.FarmDenied, "user demo or the password"),
+        ({"user": "nobody"}, kelek.FarmDenied, "user nobody or the password"),
+        ({"ca_file": None}, kelek.FarmDenied, "its certificate is not to be trusted"),
+        ({"farm": "barn"}, kelek.FarmRefused, "it has no farm barn"),
+        (
+            {"tuning": kelek.FarmTuning(server_name="other.org")},
+            kelek.FarmDenied,
+            "Hostname mismatch",
+        ),
+    ],
+)
+def test_who_is_not_let_in(
+    servers: Servers, given: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    with opened(servers, **given) as farm, pytest.raises(kind, match=said):
+        farm.append([b"x"])
+
+
+def test_nobody_listens(servers: Servers) -> None:
+    where = f"tls://127.0.0.1:{free_port()}"
+    with opened(servers, servers=where, timeout_ms=300) as farm:
+        with pytest.raises(kelek.NoFarm, match="connection refused"):
+            farm.append([b"x"])
+        assert "requests" not in farm.counters
+
+
+def test_a_listener_without_tls(servers: Servers) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            made, _ = listener.accept()
+            with made:
+                made.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                made.recv(1)
+
+        other = threading.Thread(target=answer)
+        other.start()
+        where = f"tls://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            opened(servers, servers=where) as farm,
+            pytest.raises(kelek.FarmDenied, match="speaks no TLS"),
+        ):
+            farm.append([b"x"])
+        other.join()
+
+
+def test_a_server_of_old_tls(tmp_path: Path) -> None:
+    """1.2 is spoken when it is asked for."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    old = kelek.FarmTuning(tls="1.2")
+    with kelek.Farm(
+        "127.0.0.1:1", user="u", password="p", ca_file=tmp_path / "ca.pem", tuning=old
+    ) as farm:
+        assert farm._links is not None
+        tls = farm._links._reach.tls  # type: ignore[attr-defined]
+        assert tls.minimum_version is ssl.TLSVersion.TLSv1_2
+    with kelek.Farm("127.0.0.1:1", user="u", password="p", ca_file=tmp_path / "ca.pem") as farm:
+        assert farm._links is not None
+        tls = farm._links._reach.tls  # type: ignore[attr-defined]
+        assert tls.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"servers": "nowhere"}, "names no host and port; write tls://HOST:PORT"),
+        ({"servers": ""}, "names no host and port"),
+        ({"servers": []}, "give the address of a server"),
+        ({"servers": {1 << 40: "tls://127.0.0.1:1"}}, "32 bits"),
+        ({"farm": "a/b"}, "is no farm's name"),
+        ({"user": ""}, "is no user"),
+        ({"user": "a:b"}, "is no user"),
+        ({"password": None}, "secret_file, or password"),
+        ({"timeout_ms": 0}, "1 to 86400000 ms"),
+        ({"tuning": kelek.FarmTuning(tls="1.1")}, "TLS is 1.3, or 1.2"),
+        (
+            {"servers": "tcp://10.0.0.1:7401", "tuning": kelek.FarmTuning(insecure_jraft=True)},
+            "only this machine is asked",
+        ),
+    ],
+)
+def test_what_is_no_farm(given: dict[str, Any], said: str) -> None:
+    known = {"servers": "tls://127.0.0.1:1", "user": "u", "password": "p"}
+    with pytest.raises(ValueError, match=said):
+        kelek.Farm(**{**known, **given})
+
+
+def test_values(servers: Servers) -> None:
+    with opened(servers) as farm:
+        with pytest.raises(TypeError, match="in a list"):
+            farm.append(b"x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not str"):
+            farm.append(["x"])  # type: ignore[list-item]
+        with pytest.raises(kelek.FarmTooLarge):
+            farm.append([bytes(64 << 20)])
+
+
+def test_secret_files(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"pass word\r\n")
+    path.chmod(0o640)
+    known: dict[str, Any] = {"servers": "tls://127.0.0.1:1", "user": "u", "secret_file": path}
+    with pytest.raises(kelek.FarmError, match=r"others may read .* chmod 600"):
+        kelek.Farm(**known)
+    path.chmod(0o600)
+    with kelek.Farm(**known) as farm:
+        assert farm._client.setup.password == "pass word"
+    for junk in (b"", b"\n", b"a\nb\n", b"\xff", bytes(2000), b"a\0b"):
+        with pytest.raises(kelek.FarmError):
+            secret_of(junk, "it")
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        kelek.Farm(**known)
+    with pytest.raises(kelek.FarmError, match=r"nowhere\.pem"):
+        kelek.Farm("127.0.0.1:1", user="u", password="p", ca_file="nowhere.pem")
