@@ -269,6 +269,7 @@ def test_who_may_give_orders() -> None:
     assert judge(values, "farm", "alice", True) == [Audit("alice", "publish 5", True)]
     assert judge(values, "farm", "alice", False) == [Audit("alice", "publish 5", False)]
     assert judge(values, "farm", "bob", True) == [Audit("bob", "publish 5", False)]
+    assert judge(values, "farm", "", True) == [Audit("", "publish 5", True)]
     assert judge(values, "other", "alice", True) == [Audit("alice", "publish 5", False)]
     ((user, what, taken),) = judge([b'{"admin":"?"}'], "farm", "alice", True)
     assert (user, what[:10], taken) == ("alice", "malformed:", False)
