@@ -3,16 +3,20 @@
 All that a wake has brought is decided at once: one write and one sync of the log, one send a link.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from random import SystemRandom
 from typing import Any, NamedTuple, Protocol
 
+from ..protocols.garlicfarm.application import Application, AppSetup
+from ..protocols.garlicfarm.documents import PublishConfig
+from ..protocols.garlicfarm.face import View
 from ..protocols.garlicfarm.inbound import Grant
 from ..protocols.garlicfarm.messages import ClusterServer
 from ..protocols.garlicfarm.peer import FarmPeer
 from ..protocols.garlicfarm.peer_values import FarmSetup
-from ..protocols.raft.core import Role
+from ..protocols.garlicfarm.router import Router
 from ..storage.disk import Disk
 from ..storage.farm_home import FarmHome
 from ..storage.segment import Identity
@@ -20,6 +24,10 @@ from .farm_doors import Connection
 from .farm_links import FarmLink, State, Way
 from .farm_names import Names
 from .farm_stream import Poll
+
+APPLY_MS = 10  # How often what is committed is looked into: nobody waits for it.
+TIDY_MS = (2, 1000)  # Between two pieces of work on the disk: while there is more, and else.
+HURRIED_PIECES_MAX = 8
 
 
 class Shared(Protocol):
@@ -35,11 +43,14 @@ class Shared(Protocol):
 
 
 class PartPlace(NamedTuple):
-    """Where a farm's part is kept, and how it begins."""
+    """Where a farm's part is kept, how it begins, and for what router."""
 
     data_dir: str
     epoch: int
     may_begin: bool
+    router: Router
+    publish: str  # PublishConfig.
+    post_interval_ms: int
 
 
 class FarmPart:
@@ -81,12 +92,31 @@ class FarmPart:
                 options["heartbeat_ms"],
                 options["request_timeout_ms"],
                 options["entries_bytes_max"],
+                cluster=name,
             ),
             self.home.recovered,
             self.home,
             shared.now_ms,
             SystemRandom(),
         )
+        self.app = Application(
+            AppSetup(
+                name,
+                PublishConfig(place.publish),
+                place.post_interval_ms,
+                frozenset(options["admins"]),
+            ),
+            self.peer,
+            place.router,
+            self._connections_shown,
+        )
+        self._apply_ms = 0
+        self._tidy_ms = 0
+
+    def _connections_shown(self) -> dict[str, object]:
+        """What /status says of connections."""
+        links = {str(each): link.state.name.lower() for each, link in self.links.items()}
+        return {"inbound": len(self._connections), "links": links, **self._shared.counters}
 
     @property
     def now_ms(self) -> int:
@@ -169,7 +199,50 @@ class FarmPart:
                     self.links[server_id].send(link.out)
             more = peer.write()
             self._answer()
+        while peer.audits:
+            audit = peer.audits.popleft()
+            self._shared.log("audit", farm=self.name, **audit._asdict())
+        self._apply(now_ms)
+        self._tidy(now_ms)
         self._show()
+
+    def _apply(self, now_ms: int) -> None:
+        """The application behind all that somebody waits for."""
+        if now_ms < max(self._apply_ms, self.app.deadline_ms):
+            return
+        self._apply_ms = now_ms + APPLY_MS
+        posted = self.app.posted
+        self.app.wake(now_ms, time.time_ns() // 1_000_000)
+        self._touched = self._touched or self.app.posted != posted
+        every, index = self._options["snapshot_entries"], self.app.state.index
+        if every and index - self.home.mark.last_index >= every and not self.app.is_behind:
+            mark, pieces = self.app.snapshot()
+            keep = self._options["snapshot_behind"]
+            self.home.make_snapshot(mark, pieces, max(1, index - keep + 1))
+            self.peer.on_snapshot(self.home.mark, keep)
+            self._shared.log("snapshot", farm=self.name, index=index, size=self.home.mark.size)
+
+    def _tidy(self, now_ms: int) -> None:
+        """Work on the disk that is not urgent, a piece of it."""
+        hurry = self.home.lags
+        if now_ms < self._tidy_ms and not hurry:
+            return
+        busy = self.home.tidy()
+        for _ in range(HURRIED_PIECES_MAX):
+            if not (busy and hurry and self.home.lags):
+                break
+            busy = self.home.tidy()
+        self._tidy_ms = now_ms + TIDY_MS[not busy]
+
+    def show(self, view: View) -> bytes:
+        """What is asked for over HTTP, with all that this server knows to be committed."""
+        while self.app.is_behind and self.app.state.index < self.peer.readable_index:
+            index = self.app.state.index
+            self.app.wake(self.now_ms, time.time_ns() // 1_000_000)
+            if self.app.state.index == index:
+                break
+        self._touched = True
+        return self.app.show(view)
 
     def _answer(self) -> None:
         """What is answered leaves; a connection that FarmPeer gives up ends behind it."""
@@ -190,7 +263,8 @@ class FarmPart:
         if self._touched:
             return self.now_ms
         times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
-        return min((self.peer.deadline_ms, *times))
+        own_ms = max(self._apply_ms, self.app.deadline_ms)
+        return min((self.peer.deadline_ms, own_ms, self._tidy_ms, *times))
 
     def _show(self) -> None:
         """A line of the log when the term, the leader or the members are others."""
@@ -221,17 +295,11 @@ class FarmPart:
             "leader": core.leader,
             "last_index": core.log.last_index,
             "commit_index": core.commit_index,
+            "applied_index": self.app.state.index,
+            "snapshot_index": self.home.mark.last_index,
             "links": sum(link.state is State.UP for link in self.links.values()),
             "malformed": self.peer.malformed,
         }
-
-    @property
-    def leads(self) -> bool:
-        return self.peer.core.role is Role.LEADER
-
-    def tidy(self) -> bool:
-        """A small piece of work on the disk, when nothing else is to be done."""
-        return self.home.tidy()
 
     def close(self) -> None:
         for link in self.links.values():

@@ -18,6 +18,7 @@ from .farm_keys import farm_home
 from .farm_links import Way
 from .farm_names import Names
 from .farm_part import FarmPart, PartPlace
+from .farm_router import RouterFiles
 from .farm_stream import Poll, TlsFiles, client_context, server_context
 from .farm_users import FarmUsers, read_secret
 
@@ -49,11 +50,15 @@ class FarmServer(Actor):
                 self._settings["passwords"], self._place("passwords"), self._settings["farms"]
             )
         proxy = address_of(self._settings["proxy"]) if self._settings["proxy"] else None
+        files = RouterFiles(self._settings["router_file"], self._settings["publish_file"])
         for name, options in self._settings["farms"].items():
             place = PartPlace(
                 str(farm_home(Path(self.setup.data_dir), name)),
                 self.setup.epoch,
                 self.setup.bootstrap or name in self.options.get("farms_that_begin", ()),
+                files.of(name),
+                self._settings["publish"],
+                self._settings["post_interval_ms"],
             )
             part = self.parts[name] = FarmPart(name, self, options, place)
             part.way = Way(client, self._settings["server_name"], proxy, name, user, secret)
@@ -92,7 +97,7 @@ class FarmServer(Actor):
     def begin_handshake(self) -> ServerHandshake | None:
         if self._users is None:
             return None
-        return ServerHandshake(self._gate, self._users.by_farm, self.now_ms)
+        return ServerHandshake(self._gate, self._users.by_farm, self.now_ms, self.parts)
 
     def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
         if self._users is None:

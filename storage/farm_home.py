@@ -163,6 +163,11 @@ class FarmHome:
         """A small piece of work that is not urgent; whether there is more."""
         return self._log.idle()
 
+    @property
+    def lags(self) -> bool:
+        """Whether tidy() is in a hurry: what it has not done an append will have to wait for."""
+        return self._log.lags
+
     # ---- snapshots ----
 
     def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:

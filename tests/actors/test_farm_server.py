@@ -3,6 +3,7 @@ should."""
 
 import pytest
 
+import kelek
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
@@ -11,7 +12,7 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm_servers import Farm
+from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
 
 
 @pytest.mark.parametrize("tls", [True, False])
@@ -43,6 +44,35 @@ def test_a_newcomer_is_taken_in_and_removed() -> None:
             farm.wait(lambda: admin.ask(members.remove_server(2)).is_accepted, "it may not go")
             farm.wait(lambda: "members=1\n" in farm.log(1).rpartition("link-up")[2])
         farm.put(b"alone")
+
+
+def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
+    """The log is compacted at 1; 2 has the state by its snapshot, also when it comes again."""
+    settings = "snapshot_entries: 50, snapshot_behind: 0"
+    with Farm(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
+        farm.start()
+        document = b'{"cluster":"farm","date":1,"id":1,"router":{"uptime":7}}'
+        farm.put(document, *(b"%d" % number for number in range(200)))
+        farm.wait(lambda: farm.status(1).get("snapshot_index", 0) > 200, "it makes no snapshot")
+        with farm.connect(1) as admin:
+            assert admin.ask(members.add_server(ClusterServer(2, farm.endpoint(2)))).is_accepted
+        farm.wait(lambda: farm.status(2).get("raft_role") == "follower", "it is not taken in")
+        assert "snapshot" not in farm.log(2), "it has made none of its own"
+        index = farm.put(b"behind").next_index - 1
+        farm.wait(lambda: farm.status(2)["applied_index"] >= index)
+        farm.kill(2)
+        farm.start(2, bootstrap=False)
+        index = farm.put(b"again").next_index - 1
+        farm.wait(lambda: farm.status(2).get("applied_index", 0) >= index, "it does not come back")
+        for number in (1, 2):
+            with kelek.Farm(
+                {number: f"tls://127.0.0.1:{farm.ports[number]}"},
+                user=USER,
+                password=PASSWORD,
+                ca_file=str(farm.ca),
+            ) as client:
+                (found,) = client.documents()["documents"]
+                assert found["document"]["router"] == {"uptime": 7}
 
 
 def test_strangers_and_users_without_the_mark() -> None:
@@ -90,7 +120,7 @@ def test_users_are_read_anew() -> None:
 
 def test_two_farms_in_one_process() -> None:
     """Each has its own log, members and users."""
-    with Farm(names=("one", "two")) as farm:
+    with Farm(names=("one", "two"), node="post_interval_ms: 0") as farm:
         farm.start()
         one = farm.put(b"a", b"b", b"c", name="one").next_index
         two = farm.put(b"a", name="two").next_index
