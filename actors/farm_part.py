@@ -236,12 +236,7 @@ class FarmPart:
 
     def show(self, view: View) -> bytes:
         """What is asked for over HTTP, with all that this server knows to be committed."""
-        while self.app.is_behind and self.app.state.index < self.peer.readable_index:
-            index = self.app.state.index
-            self.app.wake(self.now_ms, time.time_ns() // 1_000_000)
-            if self.app.state.index == index:
-                break
-        self._touched = True
+        self._touched = True  # It may have applied something.
         return self.app.show(view)
 
     def _answer(self) -> None:

@@ -19,6 +19,8 @@ from .router import KEYS, Publication, Router
 from .state import STATE_BYTES_MAX, SharedState
 
 APPLY_BYTES = 1 << 20  # Of the log, in one wake.
+FOLLOW_MS = 20  # So much later than it is committed at most an entry is applied.
+SHOW_READS_MAX = 16  # Of APPLY_BYTES, before something is shown.
 READ_BYTES = 1 << 20  # Of a snapshot, at a time.
 RETRY_MS_MIN = 100
 RETRY_MS = 2000  # What is not in the log by then is posted again; then after twice as long ..
@@ -63,12 +65,13 @@ class Application:
         self._router = router
         self._resets = peer.resets
         self._publication: Publication | None = None
-        self._told: tuple[int, tuple[int, ...]] | None = None  # For which state, which members.
+        self._told: tuple[object, ...] | None = None  # Of which state, with which members.
         self._awaited = False  # A document of ours is on its way.
         self._kept_ms: int | None = None  # When the last one came back in the log.
         self._again_ms = 0  # When to post again, while none came back.
         self._retry_ms = RETRY_MS
-        self._look_ms = 0  # When to read the log again.
+        self._look_ms: int | None = None  # When to read the log; None: nothing is new.
+        self._restored = 0  # How often the state began with a snapshot, or empty.
         self._restore()
 
     # ---- the log ----
@@ -76,6 +79,7 @@ class Application:
     def _restore(self) -> None:
         """Begins with the peer's snapshot."""
         mark = self.peer.snapshot
+        self._restored += 1
         self.state = SharedState(self.setup.cluster)
         if mark.last_index:
             try:
@@ -99,23 +103,35 @@ class Application:
         return self.peer.readable_index > self.state.index
 
     def _follow(self, now_ms: int) -> None:
-        """Takes in what is committed, a piece of it."""
-        peer, state = self.peer, self.state
-        if peer.resets != self._resets or peer.snapshot.last_index > state.index:
+        """Takes in what is committed, a piece of it: not each entry by itself when many come."""
+        self._begin_anew()
+        if self.is_behind and self._look_ms is None:
+            self._look_ms = now_ms + FOLLOW_MS
+        elif self._look_ms is not None and now_ms >= self._look_ms:
+            # What could not be read just now is no reason to turn for ever.
+            self._look_ms = now_ms if self._read_log() else now_ms + RETRY_MS_MIN
+        if not self.is_behind:
+            self._look_ms = None
+
+    def _begin_anew(self) -> None:
+        """Where a snapshot has come in, or the log was emptied because we are invited."""
+        peer = self.peer
+        if peer.resets != self._resets or peer.snapshot.last_index > self.state.index:
             self._resets = peer.resets
             self._restore()
-            state = self.state
-        index = state.index
-        for batch in peer.read(index + 1, APPLY_BYTES) if self.is_behind else ():
-            last_index = min(batch.last_index, peer.readable_index)
+
+    def _read_log(self) -> bool:
+        """Applies a piece of what is committed; whether there was any."""
+        state, last_index = self.state, self.peer.readable_index
+        before = state.index
+        for batch in self.peer.read(before + 1, APPLY_BYTES):
             for at, record in enumerate(decode_block(batch.block)[1], batch.first_index):
                 if not state.index < at <= last_index:
                     continue
                 if record.kind == KIND_STATE:
                     state.apply(at, record.data)
                 state.index = at
-        # What could not be read just now is no reason to turn for ever.
-        self._look_ms = now_ms + (0 if state.index > index else RETRY_MS_MIN)
+        return state.index > before
 
     def snapshot(self) -> tuple[SnapshotMark, list[bytes]]:
         """The state, and what a snapshot of it ends with."""
@@ -138,17 +154,20 @@ class Application:
     def _publish(self) -> None:
         """Tells the router whenever something else is to be published by it; after a start not
         before an entry of the term is committed, as until then it may be as it was."""
-        core, key = self.peer.core, (self.state.index, self.members)
+        if self.is_behind:
+            return
+        core, state = self.peer.core, self.state
+        key = (state.changes, self._restored, self.peer.is_member, self.members)
         is_first = self._told is None
-        if key == self._told or self.is_behind:
+        if key == self._told:
             return
         if is_first and core.log.term_at(self.peer.readable_index) != core.term:
             return
         self._told = key
         own = self.peer.setup.server_id
         if self.publisher == own and self.peer.is_member:
-            contents = tuple(self.state.contents(self.members))
-            publication = Publication(self.setup.cluster, self.state.published_index, contents)
+            contents = tuple(state.contents(self.members))
+            publication = Publication(self.setup.cluster, state.published_index, contents)
             if publication != self._publication:
                 self._publication = publication
                 self._router.publish(publication)
@@ -248,8 +267,14 @@ class Application:
     @property
     def deadline_ms(self) -> int:
         """When wake() must come at the latest."""
-        return self._look_ms if self.is_behind else self._due_ms
+        if self.is_behind:
+            return 0 if self._look_ms is None else self._look_ms
+        return self._due_ms
 
     def show(self, view: View) -> bytes:
-        """What face.py's requests see."""
+        """What face.py's requests see: also what was committed just now."""
+        self._begin_anew()
+        for _ in range(SHOW_READS_MAX):
+            if not self.is_behind or not self._read_log():
+                break
         return views.show(self, view)

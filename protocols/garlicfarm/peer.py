@@ -40,7 +40,7 @@ from .messages import (
     ValueType,
 )
 from .orders import Audit, judge
-from .peer_values import Disk, FarmSetup, Recovered, SnapshotMark
+from .peer_values import NO_SNAPSHOT, Disk, FarmSetup, Recovered, SnapshotMark
 from .roster import Roster
 from .sending import Sending
 from .values import decode_configuration, decode_log_pack, decode_server_id, decode_snapshot_sync
@@ -383,6 +383,7 @@ class FarmPeer:
             self._hard_state = HardState(self.core.term, self.core.voted_for)
             self._save()
             self._disk.reset(0, 0)
+            self.snapshot = NO_SNAPSHOT
             self.resets += 1
             self._batches.clear()
             self._answers.clear()

@@ -69,6 +69,7 @@ class SharedState:
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self.index = 0  # Of the last entry that is in it.
+        self.changes = 0  # Grows when a document or an order has come: else nothing is new.
         self.posted: dict[int, Posted] = {}  # Who has not posted for longest comes first.
         self.ordered = Export(cluster)  # Without servers: those are the log's Configurations.
         self.published_index = 0  # Of the last order to publish.
@@ -92,6 +93,7 @@ class SharedState:
         return found
 
     def _keep(self, posted: Posted) -> None:
+        self.changes += 1
         server_id = posted.status.server_id
         self.posted.pop(server_id, None)
         self.posted[server_id] = posted
@@ -121,6 +123,7 @@ class SharedState:
             self.counters["over a limit"] += 1
             return False
         self.counters["order"] += 1
+        self.changes += 1
         self.ordered = after
         if order.kind in (OrderKind.PUBLISH, OrderKind.IMPORT):
             self.published_index = self.index

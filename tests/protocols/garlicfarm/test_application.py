@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from kelek.protocols.garlicfarm.application import (
+    FOLLOW_MS,
     NEVER_MS,
     RETRY_MS,
+    RETRY_MS_MIN,
     Application,
     AppSetup,
 )
@@ -420,11 +422,14 @@ def test_a_server_begins_with_its_snapshot() -> None:
     world.settle()
 
 
-def test_a_server_that_is_invited_begins_anew() -> None:
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
     """With an empty log: what it knew of another farm's is gone."""
     world = AppWorld(members=(1,))
     world.settle()
     assert world.apps[1].state.posted
+    if with_snapshot:
+        make_snapshot(world, 1)
     peer = world.peers[1]
     peer._silent, peer.is_member = True, False
     peer._enfranchise()
@@ -434,8 +439,9 @@ def test_a_server_that_is_invited_begins_anew() -> None:
     leader.send(Request(MessageType.JOIN_CLUSTER, 9, 1, 99, entries=(entry,)))
     world.run_until(lambda: bool(leader.answers))
     assert leader.answers[0].is_accepted
-    world.run(10)
-    assert (world.apps[1].state.index, world.apps[1].state.posted) == (0, {})
+    assert world.view(1)["applied"] == 0
+    assert (world.apps[1].state.posted, world.peers[1].snapshot) == ({}, SnapshotMark())
+    assert world.apps[1].not_understood == 0
     assert (world.view(1)["state"], world.view(1)["leader"]) == ("waiting", None)
 
 
@@ -457,13 +463,30 @@ def test_what_can_not_be_read_is_read_later() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     app, disk = world.apps[1], world.disks[1]
-    disk.batches = lambda *_: []  # type: ignore[method-assign]
     assert world.ask(client_request(b"x")).is_accepted
-    world.run(1)
+    disk.batches = lambda *_: []  # type: ignore[method-assign]
+    for _ in range(2):
+        world.now_ms += FOLLOW_MS
+        app.wake(world.now_ms, EPOCH_MS)
     assert app.is_behind
-    assert app.deadline_ms > world.now_ms
+    assert app.deadline_ms == world.now_ms + RETRY_MS_MIN
     del disk.batches
     world.run_until(world.is_told)
+
+
+def test_what_comes_together_is_applied_together() -> None:
+    """And what is shown holds what was committed a moment ago all the same."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    client, indexes = Client(world, 1), set()
+    for _ in range(3 * FOLLOW_MS):
+        client.send(client_request(b"x"))
+        world.run(1)
+        indexes.add(world.apps[1].state.index)
+    assert len(client.answers) > 2 * FOLLOW_MS
+    assert 2 <= len(indexes) <= 4
+    assert world.apps[1].is_behind
+    assert world.view(1)["applied"] == world.peers[1].core.commit_index
 
 
 # ---- views ----
