@@ -19,6 +19,17 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+# Spark, 4.3 and before, puts these into the environment of a Python source when a stream of it
+# begins: into one map of Java's for all streams of the source, without a lock. Two that begin at
+# once may count a name twice, and then no task of that source can be read by an executor any more
+# (java.io.OptionalDataException). Names that are there before are only given their values.
+STREAM_NAMES = (
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_PYTHON_RUNTIME",
+)
+
 
 def session(
     *,
@@ -57,8 +68,21 @@ def session(
         if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
             stack.enter_context(_java(settings))
         spark = builder.getOrCreate()
-    spark.dataSource.register(KelekSource)
+    with _stream_names(spark.sparkContext.environment):
+        spark.dataSource.register(KelekSource)
     return spark
+
+
+@contextlib.contextmanager
+def _stream_names(environment: dict[str, str]) -> Iterator[None]:
+    """Within it a source that is registered gets STREAM_NAMES into its environment."""
+    added = [name for name in STREAM_NAMES if name not in environment]
+    environment.update(dict.fromkeys(added, ""))
+    try:
+        yield
+    finally:
+        for name in added:
+            del environment[name]
 
 
 @contextlib.contextmanager

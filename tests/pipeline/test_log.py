@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.pipeline import session
 from kelek.pipeline.log_errors import EntriesCompacted
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.values import Level, LogEvent
@@ -115,7 +116,9 @@ def test_columns_that_the_log_does_not_take_are_named(spark: Any, place: Place) 
 
 
 def test_a_stream_goes_on_where_it_ended(spark: Any, place: Place, tmp_path: Path) -> None:
-    """Three batches, then one of what came since; each entry is read once."""
+    """Three batches, then one of what came since; each entry is read once. Streams leave the names
+    in the environment of their source as they are: Spark does not lock it."""
+    names = names_of_environment(session())  # Registered anew: no stream has begun.
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     updates = [b"%d" % number for number in range(100)]
     place.put(*updates[:90])
@@ -133,6 +136,12 @@ def test_a_stream_goes_on_where_it_ended(spark: Any, place: Place, tmp_path: Pat
     rows = place.read_stream(spark, startingIndex=place.last_index + 81, maxBytesPerTrigger=8)
     query = run_now(rows, tmp_path / "other", {"format": "noop"})
     assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [4] * 5
+    assert names_of_environment(spark) == names
+
+
+def names_of_environment(spark: Any) -> set[str]:
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    return set(sources.lookupDataSource("kelek").dataSourceCls().envVars().keySet())
 
 
 def test_a_stream_into_the_log_adds_nothing_when_a_batch_is_repeated(
