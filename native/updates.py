@@ -153,7 +153,7 @@ class Reqids:
                 self._struct.newest_s = newest_s
             whole = len(data) - len(data) % _SLOT_BYTES if header is not None else 0
             rest = data[whole:]
-            if header is not None:
+            if header is not None and whole:
                 self._import_slots(header[1], data[:whole], index)
         if rest or (header is not None and header[0] != len(self)):
             raise NativeError(lib.KLK_ECORRUPT)

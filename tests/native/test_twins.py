@@ -1,6 +1,7 @@
 """C against its Python twins: the table of request ids and the intake, on random histories."""
 
 from collections import Counter
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -15,10 +16,15 @@ NOW_S = 1_800_000_000
 SEEDS = range(30)
 
 
-def some_reqid(dice: Random, spread_s: int, numbers: int = 1200) -> bytes:
-    number = dice.randrange(numbers)
+@cache
+def reqid_of(number: int, spread_s: int) -> bytes:
+    """The same number is always the same id."""
     seconds = NOW_S + Random(number).randint(-spread_s, spread_s)
     return seconds.to_bytes(4) + number.to_bytes(8)
+
+
+def some_reqid(dice: Random, spread_s: int, numbers: int = 1200) -> bytes:
+    return reqid_of(dice.randrange(numbers), spread_s)
 
 
 def test_shards_grow_and_find_everything() -> None:
@@ -45,6 +51,10 @@ def test_a_history_of_ids(seed: int) -> None:
     spread_s = dice.choice([2, 100, 40_000])
     numbers = dice.choice([300, 20_000])
     mine, other = Reqids(dice.randbytes(16)), twins.Reqids()
+    asked = [
+        some_reqid(Random(number), spread_s, numbers)
+        for number in range(0, numbers, max(1, numbers // 300))
+    ]
     last_index = 0
     for _ in range(60):
         what = dice.random()
@@ -75,8 +85,7 @@ def test_a_history_of_ids(seed: int) -> None:
             mine.bound(count_max)
             other.bound(count_max)
         assert (len(mine), mine.forgotten_s) == (len(other), max(other.forgotten_s, 0))
-        for number in range(0, numbers, max(1, numbers // 300)):
-            reqid = some_reqid(Random(number), spread_s, numbers)
+        for reqid in asked:
             assert mine.find(reqid) == other.find(reqid)
 
 

@@ -19,12 +19,20 @@ class Corrupt(Exception):
     """The bytes are wrong."""
 
 
+def divided(byte: int) -> int:
+    """What is left of a byte of zeros behind this one, bit by bit."""
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+DIVIDED = [divided(byte) for byte in range(256)]  # Tests take many more bytes than there are.
+
+
 def crc32c(data: bytes, value: int = 0) -> int:
     crc = value ^ 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        crc = crc >> 8 ^ DIVIDED[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
 
 
