@@ -6,6 +6,10 @@
 #   PYTHON   the interpreter to use (default: the first of python3, python3.14 .. 3.11 that fits)
 #   CC       the C compiler (default: cc, gcc or clang)
 
+# Hundreds of processes start from this checkout: what Python has compiled of it once is kept in it,
+# or half of each one's start is compiling it anew.
+unset PYTHONDONTWRITEBYTECODE
+
 fail() {
     echo "${0##*/}: $*" >&2
     exit 2
