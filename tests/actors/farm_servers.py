@@ -154,7 +154,7 @@ class Farm:
         """tls     False: plain, with the handshake (`i2p: true`)
         begin   the ids that begin; the others wait to be taken in
         farm    more keys of each farm, as YAML: "snapshot_entries: 10, bind: {peer: 1}"
-        node    more keys of each node's `farm:`, likewise
+        node    more keys of each node's `farm:`, likewise; {number} is its server's id
         """
         # A short one: a Unix socket's path has 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
@@ -209,7 +209,7 @@ class Farm:
         ]
         lines.append("nodes:")
         for number, port in self.ports.items():
-            more = f", {node}" if node else ""
+            more = ", " + node.replace("{number}", str(number)) if node else ""
             lines += [
                 f"  n{number}:",
                 f"    url: ipc://{self.place}/{number}.url",
