@@ -151,6 +151,12 @@ def endpoint_of(farm: dict[str, Any]) -> str:
     return str(farm["endpoint"] or farm["listen"])
 
 
+def public_endpoint(farm: dict[str, Any]) -> str:
+    """The same as clients write it: tls:// where that is spoken."""
+    is_plain = farm["i2p"] or farm["insecure_jraft"]
+    return endpoint_of(farm).replace("tcp://", "tcp://" if is_plain else "tls://", 1)
+
+
 def farms_of(node: str, farms: dict[str, dict[str, Any]]) -> dict[str, int]:
     """The farms that a node serves, with its id in each."""
     return {

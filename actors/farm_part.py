@@ -276,6 +276,11 @@ class FarmPart:
     # ---- reports ----
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody has not been answered yet."""
+        return any(inbound.slots for inbound in self.peer.inbound.values())
+
+    @property
     def role(self) -> str:
         """As operators call it."""
         if self.peer.is_waiting:

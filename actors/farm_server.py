@@ -141,6 +141,10 @@ class FarmServer(Actor):
     def on_stop_asked(self) -> None:
         self._doors.refuse_new()
 
+    def drained(self) -> bool:
+        """Those who wait for a commit are still told, if it comes in time."""
+        return not any(part.is_waited_for for part in self.parts.values())
+
     def on_stop(self) -> None:
         self._doors.close_all()
         for part in self.parts.values():
@@ -148,13 +152,10 @@ class FarmServer(Actor):
         self.poll.close()
 
     def status(self) -> dict[str, object]:
-        """Of the first farm what every peer of a Raft shows; of each its role and index."""
-        first = next(iter(self.parts.values()))
-        farms = {
-            name: f"{part.role} term={part.peer.core.term} commit={part.peer.core.commit_index}"
-            for name, part in self.parts.items()
-        }
-        return {**first.status(), "connections": len(self._doors.connections), "farms": farms}
+        """Of each farm what a peer of a Raft shows; of the first one also in the row itself."""
+        farms = {name: part.status() for name, part in self.parts.items()}
+        first = next(iter(farms.values()))
+        return {**first, "connections": len(self._doors.connections), "farms": farms}
 
 
 if __name__ == "__main__":

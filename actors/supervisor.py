@@ -535,6 +535,7 @@ def _cause(code: int) -> dict[str, object]:
 
 def _add_lag(rows: list[dict[str, Any]]) -> None:
     """How many committed entries a node has not applied: against the newest commit that we know."""
+    rows = [row for row in rows if "farms" not in row]  # Whose logs are others.
     commit_index = max((row.get("commit_index") or 0 for row in rows), default=0)
     for row in rows:
         if row.get("applied_index") is not None and "commit_index" in row:

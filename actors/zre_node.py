@@ -23,12 +23,14 @@ from ..protocols.zre.presence import encode_presence, presence_of
 from ..protocols.zre.values import Times, Version
 from .actor import Actor, Socket, SocketOptions, main
 from .errors import OperatorError
+from .farm_keys import public_endpoint
 from .zre_pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .zre_reports import Reports, Told
 
 BIND_TRIES = 100
 MESSAGES_HWM = 1000  # Of one peer, that wait to be taken in.
 MESSAGE_BYTES_MAX = 1 << 20  # Nobody has much to say to this node.
+NETWORK = ("tcp://", "tls://")  # What others can reach.
 LAST_WORDS_MS = 50  # Behind the goodbye, for it to reach zre_beacon.
 SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that the log of this process shows.
 
@@ -248,18 +250,20 @@ def bound_port(socket: Socket, address: str) -> int | None:
 
 def announced(cluster: str, options: dict[str, object]) -> dict[str, str]:
     """What a node of this topology offers, as its headers say it; ipc is of this machine alone."""
-    zerodb, broker = (options.get(key) or {} for key in ("zerodb", "broker"))
+    zerodb, broker, farm = (options.get(key) or {} for key in ("zerodb", "broker", "farm"))
     assert isinstance(zerodb, dict)
     assert isinstance(broker, dict)
+    assert isinstance(farm, dict)
     urls = {
         services.LOG: options["url"],
         services.TABLES: zerodb.get("url", ""),
         services.BROKER: broker.get("clients_url", ""),
         services.WORKERS: broker.get("workers_url", ""),
+        services.FARM: public_endpoint(farm) if farm else "",
     }
     return {
         services.CLUSTER: cluster,
-        **{name: str(url) for name, url in urls.items() if str(url).startswith("tcp://")},
+        **{name: str(url) for name, url in urls.items() if str(url).startswith(NETWORK)},
     }
 
 

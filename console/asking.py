@@ -122,7 +122,9 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     if nodes:
         rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
     # Each supervisor knows how far its own nodes have committed; the newest of all counts.
-    commit_index = max((row.get("commit_index") or 0 for row in rows), default=0)
+    # (A farm's log is another one.)
+    own = [row for row in rows if "farms" not in row]
+    commit_index = max((row.get("commit_index") or 0 for row in own), default=0)
     for row in rows:
         if row.get("applied_index") is not None and "lag" in row:
             row["lag"] = max(0, commit_index - row["applied_index"])

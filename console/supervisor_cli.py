@@ -346,7 +346,8 @@ def _on_detach_alarm(number: int, frame: object) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Columns that nobody has a value for are left out."""
+    """Columns that nobody has a value for are left out; of several farms each has a line."""
+    rows = [line for row in rows for line in _lines(row)]
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
     lines = [[COLUMNS[key] for key in keys]]
     lines += [[_cell(key, _shown(row, key)) for key in keys] for row in rows]
@@ -355,6 +356,16 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def _lines(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is shown of a process: itself, and each farm that it serves, if there are several."""
+    farms = row.get("farms", {})
+    if len(farms) < 2:
+        return [row]
+    alone = {key: value for key, value in row.items() if not any(key in farms[it] for it in farms)}
+    shown = [{"node": row["node"], "role": f"- {name}", **farm} for name, farm in farms.items()]
+    return [alone, *shown]
 
 
 def _shown(row: dict[str, Any], key: str) -> Any:

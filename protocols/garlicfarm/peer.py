@@ -125,6 +125,8 @@ class FarmPeer:
         try:
             for request in inbound.stream.feed(data):
                 if len(inbound.slots) >= PIPELINED_MAX:
+                    inbound.flush()  # Many of them may have their answers.
+                if len(inbound.slots) >= PIPELINED_MAX:
                     raise RemoteProtocolError(f"{PIPELINED_MAX} requests wait for answers already")
                 is_clients = request.type in CLIENT_TYPES
                 until_ms = None if is_clients else now_ms + self.setup.request_timeout_ms

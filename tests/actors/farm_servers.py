@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from kelek.actors import topology
 from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.farm_server import FarmServer
 from kelek.protocols.garlicfarm import codec
-from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Step
+from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Opening, Step
 from kelek.protocols.garlicfarm.htdigest import with_user
 from kelek.protocols.garlicfarm.messages import (
     Entry,
@@ -145,6 +146,7 @@ class Farm:
         ids: Sequence[int] = (1, 2, 3),
         *,
         tls: bool = True,
+        jraft: bool = False,
         processes: bool = False,
         begin: Sequence[int] | None = None,
         names: Sequence[str] = ("farm",),
@@ -152,6 +154,7 @@ class Farm:
         node: str = "",
     ) -> None:
         """tls     False: plain, with the handshake (`i2p: true`)
+        jraft   plain, without any handshake
         begin   the ids that begin; the others wait to be taken in
         farm    more keys of each farm, as YAML: "snapshot_entries: 10, bind: {peer: 1}"
         node    more keys of each node's `farm:`, likewise; {number} is its server's id
@@ -160,7 +163,7 @@ class Farm:
         self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         self.names = tuple(names)
         self.ports = dict(zip(ids, free_ports(len(ids)), strict=True))
-        self.tls, self._processes = tls, processes
+        self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self.running: dict[int, _Running] = {}
@@ -199,6 +202,7 @@ class Farm:
 
     def _topology(self, begin: Sequence[int] | None, farm: str, node: str) -> str:
         files = "certificate: cert.pem, key: key.pem, ca: ca.pem" if self.tls else "i2p: true"
+        files = "insecure_jraft: true" if self.jraft else files
         servers = ", ".join(f"{number}: n{number}" for number in self.ports)
         first = "" if begin is None else f", begin: {list(begin)}"
         lines = ["cluster: test", "data: data", "farms:"]
@@ -313,6 +317,19 @@ class Farm:
 
     # ---- a client ----
 
+    def dial(self, number: int) -> socket.socket:
+        """A connection, through TLS if there is any, and nothing more."""
+        sock = socket.create_connection(("127.0.0.1", self.ports[number]), DEADLINE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.tls:
+            return sock
+        context = ssl.create_default_context(cafile=str(self.ca))
+        with ExitStack() as undo:
+            undo.callback(sock.close)
+            secured = context.wrap_socket(sock, server_hostname="127.0.0.1")
+            undo.pop_all()
+        return secured
+
     def connect(
         self, number: int, name: str = "", user: str = USER, password: str = PASSWORD
     ) -> "FarmClient":
@@ -357,26 +374,26 @@ class FarmClient:
         challenges = farm._challenges.setdefault(key, Challenges())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
-        while True:
-            sock = socket.create_connection(("127.0.0.1", farm.ports[number]), DEADLINE_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if farm.tls:
-                context = ssl.create_default_context(cafile=str(farm.ca))
-                sock = context.wrap_socket(sock, server_hostname="127.0.0.1")
-            self.sock = sock
-            now_ms = time.monotonic_ns() // 1_000_000
-            door = Door(f"127.0.0.1:{farm.ports[number]}", name, *who)
-            handshake = ClientHandshake(door, challenges, now_ms, os.urandom)
-            sock.sendall(handshake.request)
-            opening = None
-            while opening is None:
-                opening = handshake.feed(sock.recv(65536), now_ms)
-            if opening.step is Step.OPEN:
-                self._answers += self._stream.feed(opening.rest)
-                return
-            sock.close()
-            if opening.step is Step.REFUSED:
-                raise PermissionError(opening.why)
+        door = Door(f"127.0.0.1:{farm.ports[number]}", name, *who)
+        opening: Opening | None = Opening(Step.AGAIN)
+        while opening is not None and opening.step is Step.AGAIN:
+            self.sock = farm.dial(number)
+            with ExitStack() as undo:
+                undo.callback(self.sock.close)
+                opening = None if farm.jraft else self._shake_hands(door, challenges)
+                if opening is None or opening.step is Step.OPEN:
+                    undo.pop_all()
+        if opening is not None and opening.step is Step.REFUSED:
+            raise PermissionError(opening.why)
+
+    def _shake_hands(self, door: Door, challenges: Challenges) -> Opening:
+        now_ms = time.monotonic_ns() // 1_000_000
+        handshake = ClientHandshake(door, challenges, now_ms, os.urandom)
+        self.sock.sendall(handshake.request)
+        while (opening := handshake.feed(self.sock.recv(65536), now_ms)) is None:
+            pass
+        self._answers += self._stream.feed(opening.rest)
+        return opening
 
     def send(self, *requests: Request) -> None:
         self.sock.sendall(b"".join(map(codec.encode_request, requests)))

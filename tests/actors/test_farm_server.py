@@ -1,10 +1,13 @@
 """Real servers of farms over real connections: they elect, commit, restart, and let in whom they
 should."""
 
+from contextlib import ExitStack, suppress
+
 import pytest
 
 import kelek
-from kelek.protocols.garlicfarm import members
+from kelek.actors import farm_doors
+from kelek.protocols.garlicfarm import codec, handshake, members
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
     Entry,
@@ -12,7 +15,7 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.actors.farm_servers import DEADLINE_S, PASSWORD, USER, Farm
 
 
 @pytest.mark.parametrize("tls", [True, False])
@@ -125,6 +128,51 @@ def test_two_farms_in_one_process() -> None:
         one = farm.put(b"a", b"b", b"c", name="one").next_index
         two = farm.put(b"a", name="two").next_index
         assert (one, two) == (5, 3)
+
+
+def test_servers_without_a_handshake() -> None:
+    """As JRaft's are: plain TCP, and the messages at once."""
+    with Farm(jraft=True) as farm:
+        farm.start()
+        farm.put(b"first")
+
+
+def test_who_is_slow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a head, with reading answers, and with closing; nobody else notices."""
+    monkeypatch.setattr(handshake, "HEAD_TIMEOUT_MS", 300)
+    monkeypatch.setattr(farm_doors, "HEAD_TIMEOUT_MS", 300)
+    with Farm(ids=(1,), tls=False, node="connections_max: 8") as farm:
+        farm.start()
+        farm.leader()
+        with farm.dial(1) as silent, farm.dial(1) as slow:
+            slow.sendall(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n")
+            assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
+            assert silent.recv(4096) == b"", "who says nothing hears nothing"
+        with farm.connect(1) as greedy:
+            data = codec.encode_request(Request(MessageType.CLIENT_REQUEST)) * 1000
+            greedy.sock.setblocking(False)
+            sent = 0
+            with suppress(BlockingIOError):
+                while True:  # It never reads: in the end it is not read from.
+                    sent += greedy.sock.send(data[sent % len(data) :])
+            farm.put(b"others are served")
+            greedy.sock.settimeout(DEADLINE_S)
+            for _ in range(sent // codec.REQUEST_HEADER.size):
+                assert greedy.answer().is_accepted
+
+
+def test_there_are_no_more_connections_than_may_be() -> None:
+    with Farm(ids=(1,), tls=False, node="connections_max: 8") as farm:
+        farm.start()
+        farm.leader()
+        client = farm.connect(1)
+        with ExitStack() as stack:
+            for _ in range(7):
+                stack.enter_context(farm.dial(1))
+            late = stack.enter_context(farm.dial(1))
+            assert late.recv(1) == b"", "one too many"
+            assert client.ask(Request(MessageType.CLIENT_REQUEST)).is_accepted
+        client.close()
 
 
 def test_a_process_that_is_killed_loses_nothing() -> None:

@@ -269,6 +269,7 @@ def test_what_is_announced() -> None:
             "url": "ipc:///tmp/x",
             "zerodb": {"url": "tcp://h:1"},
             "broker": {"clients_url": "tcp://h:2", "workers_url": "tcp://h:3"},
+            "farm": {"listen": "tcp://h:4", "endpoint": "", "i2p": False, "insecure_jraft": False},
         },
     )
     assert found == {
@@ -276,6 +277,7 @@ def test_what_is_announced() -> None:
         services.TABLES: "tcp://h:1",
         services.BROKER: "tcp://h:2",
         services.WORKERS: "tcp://h:3",
+        services.FARM: "tls://h:4",
     }
 
 
