@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ..errors import LocalProtocolError, RemoteProtocolError
 from ..raft.messages import KIND_STATE
-from ..record import decode_block
+from ..record import block_kind, decode_block
 from . import views
-from .documents import PublishConfig, encode_status
+from .documents import PublishConfig, encode_status, may_hold_document
 from .face import View
 from .peer import FarmPeer
 from .peer_values import SnapshotMark
@@ -125,6 +125,9 @@ class Application:
         state, last_index = self.state, self.peer.readable_index
         before = state.index
         for batch in self.peer.read(before + 1, APPLY_BYTES):
+            if not may_hold_document(batch.block) and block_kind(batch.block) == KIND_STATE:
+                state.skip(min(batch.last_index, last_index))
+                continue
             for at, record in enumerate(decode_block(batch.block)[1], batch.first_index):
                 if not state.index < at <= last_index:
                     continue

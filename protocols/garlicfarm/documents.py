@@ -97,6 +97,12 @@ def decode_status(data: bytes) -> Status:
     )
 
 
+def may_hold_document(data: bytes) -> bool:
+    """Whether a status or an order may be among these bytes, an entry or many of them together:
+    the key `cluster` stands there as it is, or with something escaped. It costs little to ask."""
+    return b'"cluster"' in data or b"\\" in data
+
+
 def load_object(data: bytes, bytes_max: int) -> dict[str, object]:
     """An object of JSON in UTF-8. Raises RemoteProtocolError on anything else.
 

@@ -16,6 +16,7 @@ from .documents import (
     Status,
     decode_status,
     load_object,
+    may_hold_document,
     number_of,
     object_of,
 )
@@ -78,6 +79,9 @@ class SharedState:
     def apply(self, index: int, value: bytes) -> Status | Order | None:
         """Takes in the next committed Application entry; what it is, if it is one of ours."""
         self.index = index
+        if not may_hold_document(value):
+            self.counters["other"] += 1
+            return None
         try:
             found = decode_order(value) if value.startswith(ORDER_PREFIX) else decode_status(value)
         except RemoteProtocolError:
@@ -91,6 +95,11 @@ class SharedState:
         self.counters["status"] += 1
         self._keep(Posted(index, found))
         return found
+
+    def skip(self, last_index: int) -> None:
+        """The entries up to there are Application entries that may_hold_document() says no to."""
+        self.counters["other"] += last_index - self.index
+        self.index = last_index
 
     def _keep(self, posted: Posted) -> None:
         self.changes += 1

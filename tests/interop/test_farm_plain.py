@@ -6,9 +6,11 @@ import pytest
 
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.messages import MessageType
+from kelek.protocols.garlicfarm.orders import encode_order
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.farm_plain import APPLICATION, Plain
 from kelek.tests.protocols.garlicfarm.farm_world import Client, World, client_request, server
+from kelek.tests.protocols.garlicfarm.test_application import AppWorld, publish
 
 PLAIN = 3
 SLOW: dict[str, int] = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
@@ -208,3 +210,20 @@ def test_whoever_leads_nothing_is_lost(seed: int) -> None:
     assert told
     for found in (values_of(world, 1), values_of(world, 2), plain_values(plain)):
         assert [value for value in dict.fromkeys(found) if value in told] == told
+
+
+def test_ours_post_through_it() -> None:
+    """Their documents and orders are entries like any other; it never hears what they mean."""
+    world = AppWorld(others=(PLAIN,))
+    plain = add_plain(world, {each.id: each.endpoint for each in world.members}, PLAIN)
+    for number in (1, 2):
+        world.kill(number)
+        world.start(number, world.members, **SLOW)
+    world.run_until(lambda: plain.role == "leader" and plain.commit > 0)
+    world.run_until(lambda: all(set(app.state.posted) == {1, 2} for app in world.apps.values()))
+    client = Client(world, PLAIN)
+    client.send(client_request(encode_order(publish(2))))
+    world.run_until(lambda: all(app.publisher == 2 for app in world.apps.values()))
+    world.run_until(world.is_told)
+    assert len(world.encoded) == 1
+    assert len(plain_values(plain)) >= 3

@@ -68,11 +68,13 @@ class Router:
 class AppWorld(World):
     """A farm each of whose servers has its application and a router."""
 
-    def __init__(self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3)) -> None:
+    def __init__(
+        self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
+    ) -> None:
         self.apps: dict[int, Application] = {}
         self.routers: dict[int, Router] = {}
         self.app_setup = AppSetup("farm", post_interval_ms=INTERVAL_MS, admins=frozenset({"admin"}))
-        super().__init__(seed, members)
+        super().__init__(seed, members, others)
 
     def start(self, number: int, servers: Any = (), **setup: Any) -> None:
         super().start(number, servers, **setup)
@@ -83,7 +85,7 @@ class AppWorld(World):
 
     def kill(self, number: int) -> None:
         super().kill(number)
-        self.apps.pop(number)
+        self.apps.pop(number, None)
 
     def deadlines(self) -> list[int]:
         return [*super().deadlines(), *(app.deadline_ms for app in self.apps.values())]
@@ -385,6 +387,41 @@ def test_changes_of_members_are_audited() -> None:
 # ---- snapshots ----
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_states_agree_whatever_happens(seed: int) -> None:
+    """Servers die, come back, make snapshots and lose their leaders: where two have read as far,
+    they have the same state, byte for byte."""
+    world = AppWorld(seed)
+    dice, known = world.random, dict[int, bytes]()
+    world.settle()
+
+    def look() -> bool:
+        for app in world.apps.values():
+            state = app.state.encode()
+            assert known.setdefault(app.state.index, state) == state
+        return False
+
+    for turn in range(8):
+        number = dice.choice((1, 2, 3))
+        if number in world.apps and dice.random() < 0.5:
+            make_snapshot(world, number)
+        if len(world.apps) == 3:
+            world.kill(number)
+        else:
+            (down,) = {1, 2, 3} - set(world.apps)
+            world.start(down)
+        assert world.order(order(OrderKind.EXCLUDE, hashes=(f"h{turn}",)))
+        world.run_until(look, dice.randint(500, 5000), must=False)
+    for down in {1, 2, 3} - set(world.apps):
+        world.start(down)
+    world.settle()
+    world.run_until(lambda: look() or world.is_told())
+    assert len(world.encoded) == 1
+    excluded = {each for app in world.apps.values() for each in app.state.ordered.hashes}
+    assert excluded == {f"h{turn}" for turn in range(8)}
+    assert len(known) > 8
+
+
 def make_snapshot(world: AppWorld, number: int) -> SnapshotMark:
     mark, pieces = world.apps[number].snapshot()
     assert mark.last_index == world.apps[number].state.index
@@ -487,6 +524,22 @@ def test_what_comes_together_is_applied_together() -> None:
     assert 2 <= len(indexes) <= 4
     assert world.apps[1].is_behind
     assert world.view(1)["applied"] == world.peers[1].core.commit_index
+
+
+def test_entries_that_are_nothing_of_ours_are_passed_over() -> None:
+    """Batches of them in one go, and documents among them are found, also with escapes."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    before = world.apps[1].state.counters.copy()
+    escaped = b'{"\\u0063luster":"farm","date":1,"id":7}'
+    plain = b'{"cluster":"farm","date":1,"id":8}'
+    some = (b"x",) * 50
+    for values in (some, (b"y", escaped, *some), (*some, plain), some):
+        assert world.ask(client_request(*values)).is_accepted
+    world.run_until(world.is_told)
+    assert {7, 8} <= world.apps[1].state.posted.keys()
+    assert world.apps[1].state.counters - before == {"other": 201, "status": 2}
+    assert world.apps[1].state.index == world.peers[1].core.commit_index
 
 
 # ---- views ----
