@@ -1,6 +1,6 @@
 """The keys of the topology that are ZRE's: `zre:` of the file, and of a node."""
 
-from ipaddress import IPv4Address, ip_network
+from ipaddress import ip_address, ip_network
 
 from ..protocols.zre.codec import parse_endpoint
 from ..protocols.zre.errors import Malformed
@@ -37,14 +37,19 @@ def _subnet_problem(text: str) -> str:
 
 def _address_key() -> Key:
     def read(reader: Reader, node: Node, key: str) -> str:
-        scalar = reader.scalar(node, key, "an IPv4 address")
+        scalar = reader.scalar(node, key, "an address")
         try:
-            return str(IPv4Address(scalar.text))
+            address = ip_address(scalar.text)
         except ValueError:
-            problem = f"'{scalar.text}' is no IPv4 address"
+            address = None
+        if address is None or (address.version == 6 and not address.is_multicast):
             reader.fail(
-                scalar.mark, key, problem, "write the address that reaches all, as 10.0.0.255"
+                scalar.mark,
+                key,
+                f"'{scalar.text}' is no IPv4 address, nor a multicast group of IPv6",
+                "write the address that reaches all, as 10.0.0.255 or ff02::1",
             )
+        return str(address)
 
     return Key(read, "")
 

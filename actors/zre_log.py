@@ -17,6 +17,7 @@ from ..protocols.zmqraft.client import Client, ClientSetup
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
 from ..protocols.zmqraft.window import Pending
 from ..protocols.zre import presence, services
+from ..protocols.zre.codec import endpoint_of
 from ..protocols.zre.errors import Malformed
 from ..protocols.zre.log import decode_report, uuid_hash
 from ..protocols.zre.values import LOG_SERVICE
@@ -70,7 +71,7 @@ class ZreLog(Actor):
             place = self.setup.places["zre.interface"]
             raise OperatorError(place, "no port is free there", "end what holds them")
         self.listen(reports, self._on_reports)
-        self._endpoint = f"tcp://{interface.address}:{port}"
+        self._endpoint = endpoint_of(interface.address, port)
         services = SocketOptions(connect=(self.endpoint(NODE, "services"),), hwm=4)
         self._services = self.socket(zmq.PUSH, services)
         self._announce_ms = self.now_ms

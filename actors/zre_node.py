@@ -14,7 +14,7 @@ from ..native import Arena, send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import services, values
 from ..protocols.zre.beacon import Beacon, own_uuid
-from ..protocols.zre.codec import parse_endpoint
+from ..protocols.zre.codec import connection_of, endpoint_of, parse_endpoint
 from ..protocols.zre.errors import Malformed
 from ..protocols.zre.log import encode_report, report_of
 from ..protocols.zre.node import Connect, Disconnect, Node, NodeSetup
@@ -164,7 +164,7 @@ class ZreNode(Actor):
     def _connect(self, action: Connect) -> None:
         """Text: a DEALER for each peer, with our identity, connected to its mailbox."""
         options = SocketOptions(
-            connect=(action.endpoint,),
+            connect=(connection_of(self._node.setup.address, action.endpoint),),
             hwm=1,  # It receives nothing.
             send_hwm=values.SEND_HWM,
             routing_id=action.routing_id,
@@ -239,9 +239,10 @@ class ZreNode(Actor):
 def bound_port(socket: Socket, address: str) -> int | None:
     """Binds to a free port above the ephemeral ones; None: there is none at that address."""
     first, last = values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX
+    socket.setsockopt(zmq.IPV6, ":" in address)
     for port in SystemRandom().sample(range(first, last + 1), BIND_TRIES):
         try:
-            socket.bind(f"tcp://{address}:{port}")
+            socket.bind(endpoint_of(address, port))
         except zmq.ZMQError:
             continue
         return port

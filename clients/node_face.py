@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from typing import NamedTuple
 
 from .. import native
-from ..native.datagrams import chosen
+from ..native.interfaces import chosen
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre.beacon import own_uuid
 from ..protocols.zre.node import Node, NodeSetup
@@ -31,7 +31,7 @@ class NodeTuning(NamedTuple):
 
     port: int = BEACON_PORT  # UDP.
     interface: str = ""  # Its name, or an address of it; "": the first that can broadcast.
-    broadcast: str = ""  # Instead of the interface's own.
+    broadcast: str = ""  # Instead of the interface's own; a group of IPv6, as ff02::1: over IPv6.
     beacons: bool = True  # False: UDP is not used, only static peers are found.
     static: tuple[str, ...] = ()  # Mailboxes that are greeted unheard, `tcp://ADDRESS:PORT`.
     subnets: tuple[str, ...] = ()  # Where a HELLO may say that it is, other than where it is from.

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import zmq
 
 from .. import native
-from ..native.datagrams import Datagrams, Interface
+from ..native.datagrams import Datagrams
+from ..native.interfaces import Interface
 from ..native.poller import Poller, Source
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import codec, values
@@ -74,7 +75,7 @@ class Place:
         self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
         self.deadline_ms: int | None = 0
         self.serial = 0  # Greater than that of whoever came before.
-        self.mailbox = _mailbox(hub.context)
+        self.mailbox = _mailbox(hub.context, ":" in self.host)
         self.port = _bind(self.mailbox, self.host)
         self.drain = native.Drain(
             self.mailbox,
@@ -100,9 +101,10 @@ class Place:
             listener()
 
 
-def _mailbox(context: "zmq.Context[Socket]") -> Socket:
+def _mailbox(context: "zmq.Context[Socket]", is_v6: bool) -> Socket:
     mailbox = context.socket(zmq.ROUTER)
     for option, value in (
+        (zmq.IPV6, is_v6),
         (zmq.LINGER, 0),
         (zmq.ROUTER_HANDOVER, 1),  # Who greets again comes on a new connection.
         (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
@@ -593,6 +595,7 @@ class Hub:
             return
         dealer = self.context.socket(zmq.DEALER)
         for option, value in (
+            (zmq.IPV6, "[" in action.endpoint),
             (zmq.LINGER, 0),
             (zmq.SNDHWM, values.SEND_HWM),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
@@ -600,7 +603,7 @@ class Hub:
             dealer.setsockopt(option, value)
         dealer.setsockopt(zmq.ROUTING_ID, action.routing_id)
         try:
-            dealer.connect(action.endpoint)
+            dealer.connect(codec.connection_of(place.host, action.endpoint))
         except zmq.ZMQError:
             dealer.close()  # No address here: it stays a peer that never answers.
             return

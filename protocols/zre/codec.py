@@ -36,7 +36,8 @@ from .values import SIGNATURE, UUID_BYTES, Kind, Reason, Version
 Frames = Sequence[bytes]
 
 _ENDPOINT = re.compile(
-    r"tcp://(\[[0-9A-Fa-f:.]{2,45}\]|[0-9]{1,3}(?:\.[0-9]{1,3}){3}):([0-9]{1,5})"
+    r"tcp://(\[[0-9A-Fa-f:.]{2,45}(?:%[0-9A-Za-z_.-]{1,15})?\]"
+    r"|[0-9]{1,3}(?:\.[0-9]{1,3}){3}):([0-9]{1,5})"
 )
 
 
@@ -114,8 +115,19 @@ def endpoint_of(address: str, port: int) -> str:
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
+def connection_of(address: str, endpoint: str) -> str:
+    """What libzmq connects to from an address of ours. Over IPv6 that must be said: a machine has
+    several, and a HELLO is believed only if it comes from the one that it names."""
+    if ":" not in address or "[" not in endpoint:
+        return endpoint
+    return f"{endpoint_of(address, 0)};{endpoint.removeprefix('tcp://')}"
+
+
 def parse_endpoint(text: str) -> tuple[str, int]:
-    """(address, port). Malformed: not of that form; a name is none, for it is never looked up."""
+    """(address, port). Malformed: not of that form; a name is none, for it is never looked up.
+
+    An address of IPv6 that is good on its link alone has the link behind it: fe80::1%eth0.
+    """
     match = _ENDPOINT.fullmatch(text)
     if match is None or not 0 < int(match[2]) <= 65_535:
         raise Malformed(Reason.ADDRESS, f"{text!r} is no endpoint")

@@ -407,7 +407,8 @@ class Node:
     def _on_hello(self, greeting: "_Greeting", now_ms: int) -> None:
         """Text: only a HELLO opens a dialog, and whoever is not connected to its sender connects to
         the endpoint that it names. Malformed: that is not where it comes from."""
-        uuid, hello = greeting.uuid, greeting.hello
+        uuid, hello = greeting.uuid, self._reachable(greeting)
+        greeting = greeting._replace(hello=hello)
         place = hello.address, hello.port
         if uuid == self.uuid:
             self.counters["hello_own"] += 1
@@ -455,6 +456,16 @@ class Node:
             self.counters["hello_refused"] += 1
             return None
         return self._peers.add(uuid, place, now_ms)
+
+    def _reachable(self, greeting: "_Greeting") -> Hello:
+        """A HELLO whose address of IPv6 is written as the connection tells it: with the link that
+        leads there from here, which its sender can't know."""
+        hello, source = greeting.hello, greeting.source.decode("ascii", "replace")
+        address = hello.address.partition("%")[0]
+        named = _parsed(address)
+        if named is not None and named == _parsed(source.partition("%")[0]):
+            address = source
+        return hello._replace(address=address)
 
     def _is_place_of(self, address: str, source: bytes) -> bool:
         """Decisions: an address in a HELLO is the connection's own, or lies in a subnet of ours."""
@@ -523,7 +534,8 @@ class Node:
         if version is Version.V1:  # It has no name; and what is too long for it is left out.
             fit = values.STRING_BYTES_MAX - 1
             headers = {k: v for k, v in headers.items() if len(k.encode() + v.encode()) <= fit}
-        return Hello(setup.address, setup.port, groups, self._status, setup.name, headers)
+        address = setup.address.partition("%")[0]  # The link's name is of this machine alone.
+        return Hello(address, setup.port, groups, self._status, setup.name, headers)
 
     # ---- gossip ----
 

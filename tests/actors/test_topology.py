@@ -341,8 +341,8 @@ MISTAKES = [
     ("a foreign node that is found", node("dialect: text\n    zre: {}"),
      "t.yaml:7:10: nodes.a.zre: this node is not ours; remove `zre:` or `dialect:`"),
     ("no address to broadcast to", node("zre: {broadcast: x}"),
-     "t.yaml:6:22: nodes.a.zre.broadcast: 'x' is no IPv4 address; "
-     "write the address that reaches all, as 10.0.0.255"),
+     "t.yaml:6:22: nodes.a.zre.broadcast: 'x' is no IPv4 address, nor a multicast group of IPv6; "
+     "write the address that reaches all, as 10.0.0.255 or ff02::1"),
     ("no mailbox", HEAD + "zre: {static: ['tcp://host:1']}\n",
      "t.yaml:3:16: zre.static: 'tcp://host:1' is no endpoint of a mailbox; "
      "write tcp://ADDRESS:PORT"),

@@ -14,7 +14,8 @@ from kelek.actors.zre_beacon import ZreBeacon
 from kelek.actors.zre_keys import NODE_ZRE_KEYS, ZRE_KEYS
 from kelek.actors.zre_log import KEY, ZreLog
 from kelek.actors.zre_node import ZreNode, announced
-from kelek.native.datagrams import LOOPBACK, LOOPBACK_BROADCAST, Heard
+from kelek.native.datagrams import Heard
+from kelek.native.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zerodb import ops
 from kelek.protocols.zre import codec, services
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-NETWORK = "10.66.0"
+NETWORK, NETWORK_V6 = "10.66.0", "fd66::"
 BROADCAST = f"{NETWORK}.255"
 HOLD = ["sh", "-c", "echo up; exec cat"]  # Until its stdin is closed.
 
@@ -36,6 +36,9 @@ class Hosts:
     def address(self, number: int) -> str:
         return f"{NETWORK}.{number + 1}"
 
+    def address_v6(self, number: int) -> str:
+        return f"{NETWORK_V6}{number + 1}"
+
     def within(self, number: int) -> list[str]:
         """What a command is put behind to run on that host."""
         return self._enter(self._hosts[number])
@@ -56,6 +59,8 @@ class Hosts:
         )  # fmt: skip
         self._do(
             host, f"ip addr add {self.address(number)}/24 brd {BROADCAST} dev eth0",
+            f"ip -6 addr add {self.address_v6(number)}/64 dev eth0 nodad",
+            f"ip -6 addr add fe80::{number + 1}/64 dev eth0 nodad",
             "ip link set eth0 up", "ip link set lo up",
         )  # fmt: skip
         return host

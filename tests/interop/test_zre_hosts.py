@@ -59,3 +59,25 @@ def test_a_host_is_cut_off_and_comes_back(hosts: Hosts) -> None:
         talk(nodes, GROUP, "healed")
         for node in nodes:
             node.stop()
+
+
+# Host, interface: two processes of one host share the port, the last two know their link alone.
+V6_PLACES = ((0, "eth0"), (0, "fd66::1"), (1, "eth0"))
+V6_LINK = ((0, "fe80::1%eth0"), (1, "fe80::2%eth0"))
+
+
+def test_hosts_find_each_other_by_multicast(hosts: Hosts) -> None:
+    """IPv6, by addresses of a network, and by those that are good on their link alone."""
+    with ExitStack() as stack:
+        for port, places in ((PORT, V6_PLACES), (PORT + 1, V6_LINK)):
+            nodes = []
+            for host, interface in places:
+                node = NodeProcess(
+                    OURS, port, name=f"{interface}-{host}", within=hosts.within(host),
+                    host=interface, broadcast="ff02::1",
+                )  # fmt: skip
+                nodes.append(stack.enter_context(node))
+            meet(nodes, GROUP)
+            talk(nodes, GROUP, "all")
+            for node in nodes:
+                node.stop()

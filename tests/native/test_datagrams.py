@@ -3,18 +3,27 @@
 import select
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from kelek.native import datagrams
-from kelek.native.datagrams import LOOPBACK, Datagrams, Heard, Interface, chosen, interfaces
+from kelek.native import interfaces as places
+from kelek.native.datagrams import Datagrams, Heard
+from kelek.native.interfaces import (
+    LOOPBACK,
+    LOOPBACK_BROADCAST,
+    Interface,
+    chosen,
+    interfaces,
+    interfaces_v6,
+)
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon
 from kelek.protocols.zre.errors import Malformed
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
-LOOP = Interface("lo", LOOPBACK, datagrams.LOOPBACK_BROADCAST)
+LOOP = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)
 UUID = bytes(range(1, 17))
 
 
@@ -96,10 +105,39 @@ def test_an_interface_is_found() -> None:
     assert interfaces()[-1] == LOOP
     assert chosen(LOOPBACK) == LOOP
     assert chosen("lo", "127.255.0.0").broadcast == "127.255.0.0"
-    assert chosen("127.0.0.9").broadcast == datagrams.LOOPBACK_BROADCAST
+    assert chosen("127.0.0.9").broadcast == LOOPBACK_BROADCAST
     assert chosen("192.0.2.7").broadcast == "255.255.255.255"
     with pytest.raises(OSError, match="no interface 'eth77'"):
         chosen("eth77")
+
+
+def test_an_address_of_ipv6_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tmp_path / "if_inet6"
+    monkeypatch.setattr(places, "_IF_INET6", known)
+    known.write_text(
+        "fe800000000000000000000000000001 02 40 20 80     eth0\n"
+        "fd000000000000000000000000000009 02 40 00 40     eth0\n"  # Not known to be free yet.
+        "fd000000000000000000000000000002 02 40 00 82     eth0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+    )
+    group = "ff02::1"
+    local = Interface("eth0", "fe80::1%eth0", group)
+    loopback = Interface("lo", "::1", group)
+    assert interfaces_v6(group) == [Interface("eth0", "fd00::2", group), local, loopback]
+    assert chosen("", "FF02::1") == chosen("eth0", group) == Interface("eth0", "fd00::2", group)
+    assert chosen("fe80::1%eth0", group) == local
+    assert chosen("lo", group) == loopback
+    assert chosen("fe80::7%eth1", group) == Interface("eth1", "fe80::7%eth1", group)
+    known.unlink()
+    assert chosen("", group) == loopback
+    for wish, reached, problem in (
+        ("eth77", group, "no interface 'eth77'"),
+        ("10.0.0.1", group, "no interface '10.0.0.1'"),
+        ("", "fd00::1", "no multicast group"),
+        ("", "everybody", "no address"),
+    ):
+        with pytest.raises(OSError, match=problem):
+            chosen(wish, reached)
 
 
 def test_an_address_that_is_not_here() -> None:

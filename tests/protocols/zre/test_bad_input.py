@@ -65,6 +65,20 @@ def test_a_greeting_that_names_another_address() -> None:
     assert connected(place.say(1, HELLO)) == [f"tcp://{SOURCE}:61000"]
 
 
+@pytest.mark.parametrize("said", ["fe80::2", "FE80:0::2", "fe80::2%elsewhere"])
+def test_an_address_that_is_good_on_its_link_alone(said: str) -> None:
+    """It is reached by the link that its connection comes from, whatever its sender calls it."""
+    place = Place(address="fe80::1%eth0")
+    assert place.say(1, HELLO._replace(address=said), source="fe80::3%eth0").actions == []
+    assert place.count("message_address") == 1
+    ready = place.say(1, HELLO._replace(address=said), source="fe80::2%eth0")
+    assert connected(ready) == ["tcp://[fe80::2%eth0]:61000"]
+    (greeting,) = [frames.message(0) for _, frames in ready.sends]
+    hello = codec.decode(greeting, Version.V2)[1]
+    assert isinstance(hello, Hello)
+    assert hello.address == "fe80::1"  # Its link is called otherwise elsewhere.
+
+
 def test_a_subnet_of_ours_may_be_named() -> None:
     place = Place(subnets=(ip_network("192.168.7.0/24"),))
     assert place.say(1, HELLO._replace(address="192.168.8.1")).actions == []
