@@ -127,6 +127,7 @@ def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
         "clients_url": "tcp://127.0.0.1:7300",
         "workers_url": "tcp://127.0.0.1:7301",
     }
+    assert {found.nodes[name].zre["interface"] for name in found.own_nodes} == {"lo"}
     assert found.data_dir == ROOT / "var" / "demo"
 
 

@@ -47,7 +47,8 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
             f"  {node}:\n", f"  {node}:\n{ZRE % ('log' if node == 'n1' else 'off')}"
         )
     times = "beacon_ms: 200, evasive_ms: 1000, silent_ms: 1500, dead_ms: 3000"
-    path.write_text(f"{text}zre: {{port: {free_udp_port()}, {times}}}\n")
+    port = free_udp_port()
+    path.write_text(f"{text}zre: {{port: {port}, {times}}}\n")
     shell.ok("supervisor start topology.yaml --detach")
 
     def all_see_each_other() -> bool:
@@ -55,6 +56,14 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
         return len(rows) == 3 and all(row.get("peers") == 2 for row in rows.values())
 
     eventually(all_see_each_other, "they do not find each other")
+
+    def all_are_found() -> bool:
+        """Who answers late is missing: it looks a moment longer than until the first one."""
+        found = shell.ok(f"kelek discover demo --interface lo --port {port} --timeout 60")
+        rows = [line.split()[:3] for line in found.splitlines()[1:]]
+        return rows == [["demo", node, "X-KELEK-LOG"] for node in ("n1", "n2", "n3")]
+
+    eventually(all_are_found, "they are not discovered")
 
     def kept(event: Happening) -> set[str]:
         """Of whom that is told."""

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-NETWORK, NETWORK_V6 = "10.66.0", "fd66::"
+NETWORK = "10.66.0"
+NETWORKS_V6 = "fd66::", "fe80::"
 BROADCAST = f"{NETWORK}.255"
 HOLD = ["sh", "-c", "echo up; exec cat"]  # Until its stdin is closed.
 
@@ -36,8 +37,14 @@ class Hosts:
     def address(self, number: int) -> str:
         return f"{NETWORK}.{number + 1}"
 
-    def address_v6(self, number: int) -> str:
-        return f"{NETWORK_V6}{number + 1}"
+    def add_v6(self) -> None:
+        """Gives host 0 fd66::1 and fe80::1, and so on."""
+        try:
+            for number, host in enumerate(self._hosts):
+                for network in NETWORKS_V6:
+                    self._do(host, f"ip -6 addr add {network}{number + 1}/64 dev eth0 nodad")
+        except subprocess.CalledProcessError as error:
+            raise NotHere(error.stderr.decode().strip()) from error
 
     def within(self, number: int) -> list[str]:
         """What a command is put behind to run on that host."""
@@ -59,8 +66,6 @@ class Hosts:
         )  # fmt: skip
         self._do(
             host, f"ip addr add {self.address(number)}/24 brd {BROADCAST} dev eth0",
-            f"ip -6 addr add {self.address_v6(number)}/64 dev eth0 nodad",
-            f"ip -6 addr add fe80::{number + 1}/64 dev eth0 nodad",
             "ip link set eth0 up", "ip link set lo up",
         )  # fmt: skip
         return host
