@@ -83,7 +83,8 @@ class FarmPeer:
         self._inviter: int | None = None  # Who is taking us in.
         self._invited_by: frozenset[int] = frozenset()  # ... and its cluster.
         self._leaving: tuple[int, int] | None = None  # Told to leave: in which term, until when.
-        self._silent = False  # We have left, as far as we know.
+        self._silent: int | None = None  # We have left, as far as we know: in which term.
+        self._needed_ms = 0  # Until when we campaign all the same.
         self._incoming: tuple[SnapshotMark, int] | None = None  # And how much of it is here.
         self._waiting: deque[_Waiting] = deque()
         self._sendings: dict[int, Sending] = {}
@@ -286,7 +287,19 @@ class FarmPeer:
     def _may_lead(self, server_id: int) -> bool:
         """Whether we hear it as a leader: a member, or, while no other one is heard, anybody, as it
         may be of a newer Configuration than ours."""
-        return self._is_member(server_id) or self.core.leader in (None, peer_of(server_id))
+        core = self.core
+        return (
+            self._is_member(server_id)
+            or core.leader in (None, peer_of(server_id))
+            or core.unled_ms(self._now_ms) > self.setup.election_timeout_ms_max
+        )
+
+    def _may_ask(self, server_id: int) -> bool:
+        """Whether it may be given a vote: a member, or, when for long no leader was heard, anybody:
+        it may be of a newer Configuration than ours, and need us."""
+        if self._is_member(server_id):
+            return True
+        return self.is_member and self.core.unled_ms(self._now_ms) > self._farewell_ms
 
     @property
     def is_waiting(self) -> bool:
@@ -340,10 +353,13 @@ class FarmPeer:
         request = slot.request
         if request.entries:
             raise RemoteProtocolError("a RequestVote holds no entries")
-        if not self._is_member(request.source):
+        if not self._may_ask(request.source):
             self._tell(slot, False, 0)  # And our term stays: it may be anybody.
             return
-        peer = peer_of(request.source)
+        peer, log = peer_of(request.source), self.core.log
+        if (request.last_log_term, request.last_log_index) < (log.last_term, log.last_index):
+            # It can't win with what it has: if nobody else can, it takes us, also when we leave.
+            self._needed_ms = self._now_ms + self._farewell_ms
         message = RequestVote(request.term, peer, request.last_log_index, request.last_log_term)
         self.core.step(peer, message, self._now_ms, slot)
 
@@ -359,6 +375,8 @@ class FarmPeer:
         if self._leaving is not None:  # News; of another leader: it knows nothing of our leave.
             same = self._leaving[0] == request.term
             self._leaving = (request.term, self._now_ms + self._farewell_ms) if same else None
+        if self._silent is not None and request.term > self._silent:
+            self._silent = None  # Likewise: it counts on us.
         slot.end = request.last_log_index + len(entries)
         message = AppendEntries(
             request.term,
@@ -391,7 +409,7 @@ class FarmPeer:
             self._answers.clear()
             nobody = FarmConfiguration(0, 0, ())
             self._begin(RaftLog(configurations=Configurations()), ((0, nobody),))
-        self._silent = False
+        self._silent = None
         self._tell(slot, True, 1)
 
     def _on_sync(self, slot: Slot) -> None:
@@ -687,7 +705,7 @@ class FarmPeer:
             if inbound.overdue(now_ms) and not inbound.failure:
                 inbound.failure = "a request could not be answered in time"
         if self._leaving is not None and now_ms >= self._leaving[1]:
-            self._leaving, self._silent = None, True
+            self._silent, self._leaving = self._leaving[0], None
 
     # ---- whether we count ----
 
@@ -702,22 +720,23 @@ class FarmPeer:
             self._disk.save(*now)
 
     def _enfranchise(self) -> None:
-        """A newcomer votes once it is in a Configuration, and campaigns once that is committed:
-        before, others would not hear it, and its term would outrun theirs. Nor does one campaign
-        that was told to leave: a leader of JRaft would fall, and it may be gone already."""
+        """Whoever has a log votes: it is those who ask that count votes, by a Configuration that we
+        need not have yet, or of which we believe that it is over. A newcomer campaigns once one
+        with it is committed: before, others would not hear it, and its term would outrun theirs;
+        one that was told to leave only if nobody else can win: a leader of JRaft would fall."""
         core, own = self.core, self.setup.server_id
-        is_in = self.roster.find(own) is not None
-        committed = self.roster.committed
-        if self._silent:
+        committed, last_index = self.roster.committed, core.log.configurations.last_index
+        if self._silent is not None:
             self.is_member = False
         elif committed.log_index and any(server.id == own for server in committed.servers):
             self.is_member = True
-        elif not is_in and core.commit_index >= core.log.configurations.last_index > 0:
+        elif core.commit_index >= last_index > 0 and self.roster.find(own) is None:
             self.is_member = False
-        may_vote = self.is_member or (is_in and not self._silent)
+        may_vote = self.is_member or core.log.last_index > 0
         if core.may_vote is not may_vote:
             core.may_vote = may_vote
         may_campaign = self.is_member and self._leaving is None
+        may_campaign = may_campaign or self._now_ms < self._needed_ms
         if not may_campaign and core.role is Role.FOLLOWER:
             early_ms = self._now_ms + self.setup.election_timeout_ms_min - core.deadline_ms
             core.on_busy(max(0, early_ms))

@@ -158,6 +158,10 @@ class Raft:
         """What a leader knows of its followers, for reports: not to be changed."""
         return list(self._leading.followers) if self._leading else []
 
+    def unled_ms(self, now_ms: int) -> int:
+        """For how long no leader was heard; 0 while we lead."""
+        return 0 if self._leading is not None else now_ms - self._heard_ms
+
     @property
     def deadline_ms(self) -> int:
         """When tick() must come at the latest, after ready() was called."""

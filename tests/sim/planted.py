@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,15 @@ import kelek
 
 HERE = Path(__file__).parent
 PACKAGE = Path(kelek.__file__).parent
-COPIED = ("__init__.py", "native", "protocols", "storage", "tests/sim")
+COPIED = (
+    "__init__.py",
+    "native",
+    "protocols",
+    "storage",
+    "tests/sim",
+    "tests/protocols/garlicfarm",
+)
+CAMPAIGN = "kelek.tests.sim.campaign"
 SEEDS_MAX = 60
 LOST = (
     "leader completeness|committed otherwise|log matching|state machine safety|append-only|"
@@ -347,32 +356,35 @@ def plant(bug: Plant, folder: Path) -> None:
         (target / path).write_text(text.replace(old, new))
 
 
-def find(bug: Plant, seeds: int) -> str | None:
+def find(bug: Plant, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str | None:
     """Runs seeds until one fails as it should; returns what it said, None when none did."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plant(bug, folder)
         environment = {**os.environ, "PYTHONPATH": str(folder)}
         environment.pop("KELEK_SEED", None)
-        command = [sys.executable, "-m", "kelek.tests.sim.campaign", "--quiet"]
+        command = [sys.executable, "-m", *campaign, "--quiet"]
         command += ["--seeds", str(seeds), "--first", str(bug.first), "--until", bug.told]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, cwd=folder
         )
     if done.returncode not in (0, 1) or "Traceback" in done.stderr:
         raise AssertionError(f"{bug.name}: the campaign itself failed:\n{done.stderr}")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
-    return lines[-1] if done.returncode == 1 else None
+    return done.stdout.splitlines()[0] if done.returncode == 1 else None
 
 
-def main() -> int:
+def find_in_cluster(bug: Plant) -> str | None:
+    return find(bug, SEEDS_MAX)
+
+
+def main(plants: tuple[Plant, ...], find_one: Callable[[Plant], str | None]) -> int:
     wanted = sys.argv[1:]
     missed = 0
-    for bug in PLANTS:
+    for bug in plants:
         if wanted and bug.name not in wanted:
             continue
         begun = time.monotonic()
-        found = find(bug, SEEDS_MAX)
+        found = find_one(bug)
         missed += found is None
         seconds = time.monotonic() - begun
         print(f"{bug.name}: {(found or 'NOT FOUND')[:150]} ({seconds:.0f} s)", flush=True)
@@ -380,4 +392,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(PLANTS, find_in_cluster))

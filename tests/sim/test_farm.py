@@ -1,0 +1,61 @@
+"""Whole farms under faults, in a short form; farm_campaign.py beside this is the long one."""
+
+import os
+
+import pytest
+
+from kelek.protocols.garlicfarm.messages import MessageType
+from kelek.tests.sim.farm_flows import FLOWS, Flow, FlowRun, strikes
+from kelek.tests.sim.farm_run import STRANGERS, FarmRun, rest
+from kelek.tests.sim.farm_sim import FarmSim, Stranger
+
+ONE = os.environ.get("KELEK_SEED")
+# What each of these does once went wrong.
+SEEDS = [int(ONE)] if ONE else [9, 29, 224, 675, 1, 2]
+FAULTS_MIN = 5
+EVERY = 3  # Of the strikes at each kind of step: the campaign has all of them, at all steps.
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_farm(seed: int) -> None:
+    run = FarmRun(seed)
+    run.run()
+    assert sum(run.faults.values()) >= FAULTS_MIN
+    assert run.sim.acked
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_a_change_survives_its_steps(flow: Flow) -> None:
+    """Whoever is killed at a step, the change comes to its end, and nothing is lost."""
+    chosen = list(strikes(flow, 1, kinds_only=True))[FLOWS.index(flow) % EVERY :: EVERY]
+    for strike in chosen:
+        FlowRun(flow, strike, 1).run()
+    assert len(chosen) > 5
+
+
+def test_the_flows_have_all_messages() -> None:
+    names: set[str] = set()
+    for flow in FLOWS:
+        run = FlowRun(flow)
+        run.run()
+        names |= {step.name for step in run.steps}
+    of_clients = {
+        MessageType.CLIENT_REQUEST,
+        MessageType.ADD_SERVER,
+        MessageType.ADD_SERVER_RESPONSE,
+    }
+    assert names >= {each.name for each in set(MessageType) - of_clients}
+
+
+def test_strangers_dethrone_nobody() -> None:
+    sim = FarmSim(1)
+    leader = sim.elect()
+    term = sim.peers[leader].core.term
+    for number in (1, 2, 3):
+        for kind in STRANGERS:
+            stranger = Stranger(sim, number)
+            for _ in range(3):
+                stranger.disturb(kind)
+                sim.run(100)
+    rest(sim)
+    assert (sim.leader, sim.peers[leader].core.term) == (leader, term)
