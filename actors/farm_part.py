@@ -25,7 +25,6 @@ from .farm_links import FarmLink, State, Way
 from .farm_names import Names
 from .farm_stream import Poll
 
-APPLY_MS = 10  # How often what is committed is looked into: nobody waits for it.
 TIDY_MS = (2, 1000)  # Between two pieces of work on the disk: while there is more, and else.
 HURRIED_PIECES_MAX = 8
 
@@ -110,7 +109,6 @@ class FarmPart:
             place.router,
             self._connections_shown,
         )
-        self._apply_ms = 0
         self._tidy_ms = 0
 
     def _connections_shown(self) -> dict[str, object]:
@@ -208,14 +206,11 @@ class FarmPart:
 
     def _apply(self, now_ms: int) -> None:
         """The application behind all that somebody waits for."""
-        if now_ms < max(self._apply_ms, self.app.deadline_ms):
-            return
-        self._apply_ms = now_ms + APPLY_MS
         posted = self.app.posted
         self.app.wake(now_ms, time.time_ns() // 1_000_000)
         self._touched = self._touched or self.app.posted != posted
         every, index = self._options["snapshot_entries"], self.app.state.index
-        if every and index - self.home.mark.last_index >= every and not self.app.is_behind:
+        if every and index - self.home.mark.last_index >= every:
             mark, pieces = self.app.snapshot()
             keep = self._options["snapshot_behind"]
             self.home.make_snapshot(mark, pieces, max(1, index - keep + 1))
@@ -235,8 +230,8 @@ class FarmPart:
         self._tidy_ms = now_ms + TIDY_MS[not busy]
 
     def show(self, view: View) -> bytes:
-        """What is asked for over HTTP, with all that this server knows to be committed."""
-        self._touched = True  # It may have applied something.
+        """What is asked for over HTTP."""
+        self._touched = True
         return self.app.show(view)
 
     def _answer(self) -> None:
@@ -258,8 +253,7 @@ class FarmPart:
         if self._touched:
             return self.now_ms
         times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
-        own_ms = max(self._apply_ms, self.app.deadline_ms)
-        return min((self.peer.deadline_ms, own_ms, self._tidy_ms, *times))
+        return min((self.peer.deadline_ms, self.app.deadline_ms, self._tidy_ms, *times))
 
     def _show(self) -> None:
         """A line of the log when the term, the leader or the members are others."""
