@@ -19,6 +19,7 @@ BACKLOG = 512
 ACCEPT_MAX = 64  # A wake.
 OUT_BYTES_MAX = 64 << 10  # Answers that wait for a slow reader; beyond it is not read from.
 LINGER_MS = 1000  # So long the rest of a refused one's words is thrown away.
+READ_BYTES_PER_MS = 16  # So slowly may an answer of HTTP be read.
 LOOK_MS = 100  # How often it is looked who is late.
 FILES_OTHER = 256  # Descriptors that are for other things than connections.
 
@@ -123,7 +124,8 @@ class Connection:
         """What waits is still sent, then it is closed."""
         if not self.ending:
             self.ending = True
-            self.deadline_ms = self._doors.host.now_ms + LINGER_MS
+            patience_ms = LINGER_MS + len(self.stream.out) // READ_BYTES_PER_MS
+            self.deadline_ms = self._doors.host.now_ms + patience_ms
 
     def send(self, data: bytearray) -> None:
         """Sends what FarmPeer has for this one, and clears it."""
