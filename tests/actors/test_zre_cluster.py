@@ -57,14 +57,6 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
 
     eventually(all_see_each_other, "they do not find each other")
 
-    def all_are_found() -> bool:
-        """Who answers late is missing: it looks a moment longer than until the first one."""
-        found = shell.ok(f"kelek discover demo --interface lo --port {port} --timeout 60")
-        rows = [line.split()[:3] for line in found.splitlines()]
-        return all(["demo", node, "X-KELEK-LOG"] in rows for node in ("n1", "n2", "n3"))
-
-    eventually(all_are_found, "they are not discovered")
-
     def kept(event: Happening) -> set[str]:
         """Of whom that is told."""
         return {told.peer_name for told in told_in(shell) if told.event is event}
@@ -73,3 +65,11 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
     os.kill(nodes_of(shell)["n2"]["pid"], signal.SIGKILL)
     eventually(lambda: "n2" in kept(Happening.EXIT), "nobody tells who has gone")
     eventually(all_see_each_other, "it does not come back")
+
+    def all_are_found() -> bool:
+        """Who answers late is missing: it looks a moment longer than until the first one."""
+        found = shell.ok(f"kelek discover demo --interface lo --port {port} --timeout 60")
+        rows = [line.split()[:3] for line in found.splitlines()]
+        return all(["demo", node, "X-KELEK-LOG"] in rows for node in ("n1", "n2", "n3"))
+
+    eventually(all_are_found, "they are not discovered")
