@@ -16,7 +16,7 @@ from .face import View
 from .peer import FarmPeer
 from .peer_values import SnapshotMark
 from .router import KEYS, Publication, Router
-from .state import STATE_BYTES_MAX, SharedState
+from .state import STATE_BYTES_MAX, Leaf, SharedState
 
 APPLY_BYTES = 1 << 20  # Of the log, in one wake.
 FOLLOW_MS = 20  # So much later than it is committed at most an entry is applied.
@@ -66,6 +66,7 @@ class Application:
         self._resets = peer.resets
         self._publication: Publication | None = None
         self._told: tuple[object, ...] | None = None  # Of which state, with which members.
+        self._contents: tuple[tuple[object, ...], tuple[Leaf, ...]] = ((), ())  # Of which state.
         self._awaited = False  # A document of ours is on its way.
         self._kept_ms: int | None = None  # When the last one came back in the log.
         self._again_ms = 0  # When to post again, while none came back.
@@ -154,6 +155,14 @@ class Application:
     def publisher(self) -> int | None:
         return self.state.publisher(self.members)
 
+    @property
+    def contents(self) -> tuple[Leaf, ...]:
+        """Of the MetaLS; worked out anew when a document, an order or a member has come or gone."""
+        key = (self.state.changes, self._restored, self.members)
+        if key != self._contents[0]:
+            self._contents = key, tuple(self.state.contents(self.members))
+        return self._contents[1]
+
     def _publish(self) -> None:
         """Tells the router whenever something else is to be published by it; after a start not
         before an entry of the term is committed, as until then it may be as it was."""
@@ -169,8 +178,7 @@ class Application:
         self._told = key
         own = self.peer.setup.server_id
         if self.publisher == own and self.peer.is_member:
-            contents = tuple(state.contents(self.members))
-            publication = Publication(self.setup.cluster, state.published_index, contents)
+            publication = Publication(self.setup.cluster, state.published_index, self.contents)
             if publication != self._publication:
                 self._publication = publication
                 self._router.publish(publication)

@@ -122,7 +122,7 @@ def _members(application: "Application") -> list[dict[str, object]]:
 
 def _documents(application: "Application", server_id: int | None) -> bytes:
     """All documents, or one server's. One that there is no room for is null: it is shown alone."""
-    state, members = application.state, application.members
+    state = application.state
     room, shown = DOCUMENTS_BYTES_MAX, []
     for number, posted in sorted(state.posted.items()):
         if server_id not in (None, number):
@@ -133,7 +133,7 @@ def _documents(application: "Application", server_id: int | None) -> bytes:
         head = {"id": _json(number), "index": _json(posted.log_index)}
         shown.append(_object({**head, "document": data if fits else b"null"}))
     ordered = export_document(state.ordered)
-    contents = [{"server": leaf.server_id, "hash": leaf.hash} for leaf in state.contents(members)]
+    contents = [{"server": leaf.server_id, "hash": leaf.hash} for leaf in application.contents]
     return _object(
         {
             "cluster": _json(state.cluster),
