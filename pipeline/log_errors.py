@@ -26,12 +26,12 @@ class WrongCheckpoint(PipelineError):
 class EntriesCompacted(PipelineError):
     """Entries that were asked for are no longer stored."""
 
-    def __init__(self, first_index: int, last_index: int, with_state: bool = True) -> None:
-        given = "be given the snapshot's state in a row of type -1 and then what follows"
+    def __init__(self, first_index: int, last_index: int, instead: str) -> None:
+        """instead: what is given in their place when the option allows that."""
         super().__init__(
             f"the entries from {first_index} to {last_index} are no longer stored: a snapshot has "
-            "taken their place. Set failOnCompaction to false to "
-            f"{given if with_state else 'be given what follows'}, or begin behind it with a new "
+            f"taken their place. Set failOnCompaction to false to be given {instead}, or begin "
+            "behind it with a new "
             f"checkpointLocation and startingIndex {last_index + 1}"
         )
 

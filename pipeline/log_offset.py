@@ -20,21 +20,47 @@ class LogOffset(NamedTuple):
         return self._asdict()
 
 
-def decode_offset(value: Mapping[str, Any], cluster: str) -> LogOffset:
-    """What a checkpoint holds. Raises WrongCheckpoint: no offset, or of another cluster."""
+class FarmOffset(NamedTuple):
+    """A place in a farm's log, whose entries have no reqid."""
+
+    farm: str
+    index: int = 0  # type: ignore[assignment]
+    term: int = 0  # 0: not known, the entry is no longer kept.
+
+    @property
+    def reqid(self) -> str:
+        return ""
+
+    def encode(self) -> dict[str, Any]:
+        """As Spark writes it into a checkpoint."""
+        return self._asdict()
+
+
+Offset = LogOffset | FarmOffset
+
+
+def whose_of(origin: Offset) -> dict[str, str]:
+    """Whose log it is, by the name of the field that says it: {"cluster": ...}."""
+    return {origin._fields[0]: origin[0]}
+
+
+def decode_offset(value: Mapping[str, Any], origin: Offset) -> Offset:
+    """What a checkpoint holds; origin is any place of the log that is meant. Raises
+    WrongCheckpoint: no offset, or of another log."""
     try:
-        offset = LogOffset(**value)
+        offset: Offset = type(origin)(**value)
         good = offset.index >= 0 and offset.term >= 0
     except TypeError:
         good = False
     if not good:
         raise WrongCheckpoint(f"its offset reads {dict(value)}")
-    if offset.cluster != cluster:
-        raise WrongCheckpoint(f"it is of the cluster {offset.cluster!r}, not of {cluster!r}")
+    for name, whose in whose_of(origin).items():
+        if value[name] != whose:
+            raise WrongCheckpoint(f"it is of the {name} {value[name]!r}, not of {whose!r}")
     return offset
 
 
-def check_entry(offset: LogOffset, found: LogOffset) -> None:
+def check_entry(offset: Offset, found: Offset) -> None:
     """Raises WrongCheckpoint when the entry at the offset's index is another one by now."""
     if not offset.term or not found.term:
         return

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..clients.steps import INDEX_MAX, TIMEOUT_MS
 from .errors import OptionError
+from .log_offset import LogOffset
 from .options import Option, flag, one_of, parse_options, size, text, urls, whole
 
 COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
@@ -82,6 +83,11 @@ class ReadOptions(NamedTuple):
     max_entries_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     with_state: bool = True  # A snapshot gives a row in the place of its entries.
+
+    @property
+    def origin(self) -> LogOffset:
+        """The place before all entries of this cluster."""
+        return LogOffset(self.cluster)
 
 
 class WriteOptions(NamedTuple):

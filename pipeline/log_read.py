@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from ..clients.arrow import ENTRY_SCHEMA
 from ..clients.errors import LogCompacted, LogError, LogTimeout
 from ..clients.log import Log
-from ..protocols.zmqraft.client_codec import LogInfo
 from .errors import PipelineError
-from .log_errors import EntriesCompacted, LogEnds, LogUnreachable, WrongCheckpoint
-from .log_offset import LogOffset, LogRange, check_entry
-from .log_options import EARLIEST, FOLLOWERS, LATEST, Place, ReadOptions
+from .log_errors import LogEnds, LogUnreachable
+from .log_offset import LogOffset, LogRange
+from .log_options import FOLLOWERS, ReadOptions
+from .log_places import Ends, Places
 
 SNAPSHOT_TYPE = -1  # Of a row that holds a snapshot's state, in the place of entries.
 STATE_BYTES_MAX = (1 << 31) - 1  # What one value of Spark's can hold.
@@ -23,8 +23,8 @@ WAITS_MAX = 100  # Leaders that say they have an entry, one after the other, and
 LOOK_AHEAD = (1, 16, 256, 4096)  # Entries that are looked at for one with a time.
 
 
-class LogView:
-    """A connection to the log as the sources need it. Its methods raise LogUnreachable."""
+class LogView(Places):
+    """A connection to the cluster's log. Its methods raise LogUnreachable."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -36,7 +36,6 @@ class LogView:
             stack.pop_all()
 
     def close(self) -> None:
-        """Ends the connection."""
         self._log.close()
 
     @contextmanager
@@ -49,19 +48,14 @@ class LogView:
         except LogCompacted as error:
             raise self.compacted(1, error.last_index) from error
 
-    def compacted(self, first_index: int, last_index: int) -> EntriesCompacted:
-        """What to raise when these entries are wanted and no longer stored."""
-        return EntriesCompacted(first_index, last_index, self._options.with_state)
-
     # ---- places ----
 
-    def info(self) -> LogInfo:
-        """Of the leader's log: what is committed and applied, and what is still stored."""
+    def info(self) -> Ends:
         with self._reached():
-            return self._log.info()
+            found = self._log.info()
+        return Ends(found.first_index, found.applied_index, found.last_index)
 
     def last_index(self) -> int:
-        """Of all that anybody was told to be committed before this call."""
         with self._reached():
             try:
                 return self._log.read_index()
@@ -71,7 +65,6 @@ class LogView:
                 return self._log.info().applied_index
 
     def offset_at(self, index: int) -> LogOffset:
-        """The place behind the entry at index; without its term when it is no longer stored."""
         offset = LogOffset(self._options.cluster, index)
         if not index:
             return offset
@@ -86,39 +79,7 @@ class LogView:
                 return offset
         raise LogEnds(index, index)
 
-    def check(self, offset: LogOffset) -> None:
-        """Raises WrongCheckpoint when the log is another one than when the offset was made."""
-        # A leader that is none any more may not know of an entry; last_index() asks them all.
-        if offset.index > self.info().last_index and offset.index > (last := self.last_index()):
-            raise WrongCheckpoint(f"it goes on behind entry {offset.index}, the log ends at {last}")
-        if offset.term:
-            check_entry(offset, self.offset_at(offset.index))
-
-    def index_before(self, place: Place) -> int:
-        """The index behind which a place begins."""
-        if place == LATEST:
-            return self.last_index()
-        if place == EARLIEST:
-            return 0
-        if isinstance(place, datetime):
-            return self._index_before_time(place)
-        assert isinstance(place, int)
-        return place - 1
-
-    def _index_before_time(self, time: datetime) -> int:
-        """By halving: the times are those of reqids, which their senders' clocks have made."""
-        first, behind = self.info().first_index, self.last_index() + 1
-        while first < behind:
-            middle = (first + behind) // 2
-            index, found = self._time_from(middle, behind)
-            if found is not None and found < time:
-                first = index + 1
-            else:
-                behind = middle
-        return first - 1
-
     def _time_from(self, index: int, behind: int) -> tuple[int, datetime | None]:
-        """The first entry from index on that has a time, and before behind."""
         for count in LOOK_AHEAD:
             with self._reached(), closing(self._log.to_arrow(index - 1, count)) as batches:
                 for batch in batches:
@@ -133,8 +94,7 @@ class LogView:
     # ---- entries ----
 
     def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
-        """The last index behind after, up to last, with which the data are bytes_max at most; the
-        first entry's may be more. A follower that is asked may not have applied so much yet."""
+        """As Places says. A follower that is asked may not have applied so much yet."""
         index, left = after, bytes_max
         with self._reached():
             found = self._log.to_arrow(after, last - after, url=self._source())
@@ -150,8 +110,6 @@ class LogView:
         return max(index, after + 1)
 
     def entries(self, wanted: LogRange) -> Generator[pyarrow.RecordBatch, None, None]:
-        """All of them. Of a part that is compacted: the snapshot's state in one row, or nothing,
-        when the options allow that; else raises EntriesCompacted."""
         after, last = wanted
         waits = 0
         with self._reached():
@@ -180,6 +138,11 @@ class LogView:
                 url = None  # It has not applied as much as the leader.
         if after < last:
             raise LogEnds(after + 1, last)
+
+    def _instead(self) -> str:
+        if self._options.with_state:
+            return "the snapshot's state in a row of type -1 and then what follows"
+        return "what follows"
 
     def _source(self) -> str | None:
         """The url of a member that is to be asked for entries; None: of the leader."""

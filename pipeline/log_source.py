@@ -5,7 +5,7 @@ Both plan in the driver and read in tasks; a reader is pickled before it has mad
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,8 +19,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from .errors import SchemaError
-from .log_offset import LogOffset, LogRange, decode_offset, plan_ranges
-from .log_options import LATEST, ReadOptions
+from .log_offset import LogRange, Offset, decode_offset, plan_ranges, whose_of
+from .log_options import LATEST, Place, ReadOptions
+from .log_places import Places
 from .log_read import LogView
 
 COLUMN_TYPES = (
@@ -41,23 +42,61 @@ class LogPartition(InputPartition):
         self.entries = entries
 
 
-def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-    assert isinstance(partition, LogPartition)
-    after, last = partition.entries
-    if after < last:
-        with closing(LogView(options)) as view:
-            yield from view.entries(partition.entries)
+class Wanted(Protocol):
+    """What the readers look at of a kind's options."""
+
+    @property
+    def origin(self) -> Offset: ...
+
+    @property
+    def starting_index(self) -> Place: ...
+
+    @property
+    def ending_index(self) -> str | int: ...
+
+    @property
+    def fail_on_compaction(self) -> bool: ...
+
+    @property
+    def entries_per_partition(self) -> int: ...
+
+    @property
+    def max_entries_per_trigger(self) -> int | None: ...
+
+    @property
+    def max_bytes_per_trigger(self) -> int | None: ...
 
 
-class LogReader(DataSourceReader):
+T = TypeVar("T", bound=Wanted)
+
+
+class Reads(Generic[T]):
+    """What both readers do; kinds with logs of another sort have another view."""
+
+    _options: T
+
+    def _open(self) -> Places:
+        assert isinstance(self._options, ReadOptions)
+        return LogView(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """In a task."""
+        assert isinstance(partition, LogPartition)
+        after, last = partition.entries
+        if after < last:
+            with closing(self._open()) as view:
+                yield from view.entries(partition.entries)
+
+
+class LogReader(Reads[T], DataSourceReader):
     """A batch: what is committed when the query is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: T) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with closing(LogView(options)) as view:
+        with closing(self._open()) as view:
             last = view.last_index()
             if options.ending_index != LATEST:
                 last = min(last, int(options.ending_index))
@@ -73,17 +112,14 @@ class LogReader(DataSourceReader):
             ranges = plan_ranges(after, max(last, after), options.entries_per_partition)
         return [LogPartition(one) for one in ranges or [LogRange(0, 0)]]  # Spark wants one.
 
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return _read(self._options, partition)
 
-
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream: the driver keeps one connection for all batches of a query."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: T) -> None:
         self._options = options
-        self._view: LogView | None = None
-        self._known: LogOffset | None = None  # The last one that is of this log for sure.
+        self._view: Places | None = None
+        self._known: Offset | None = None  # The last one that is of this log for sure.
         self._applied = 0  # As the leader said last.
         self._behind = 0  # So many of that are in none of the batches yet.
         self._end: int | None = None  # Nothing behind it is read, when the trigger is AvailableNow.
@@ -137,30 +173,28 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._applied:
             return None
-        return {"cluster": self._options.cluster, "index": self._applied, "lag": self._behind}
+        whose = whose_of(self._options.origin)
+        return {**whose, "index": self._applied, "lag": self._behind}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin = decode_offset(start, self._options.cluster)
+        begin = decode_offset(start, self._options.origin)
         last = self._checked(end).index
         ranges = plan_ranges(begin.index, last, self._options.entries_per_partition)
         return [LogPartition(one) for one in ranges]
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return _read(self._options, partition)
 
     def stop(self) -> None:
         if self._view is not None:
             self._view.close()
             self._view = None
 
-    def _connected(self) -> LogView:
+    def _connected(self) -> Places:
         if self._view is None:
-            self._view = LogView(self._options)
+            self._view = self._open()
         return self._view
 
-    def _checked(self, value: Mapping[str, Any]) -> LogOffset:
+    def _checked(self, value: Mapping[str, Any]) -> Offset:
         """An offset of Spark's, which may come from a checkpoint. Raises WrongCheckpoint."""
-        offset = decode_offset(value, self._options.cluster)
+        offset = decode_offset(value, self._options.origin)
         if offset != self._known:
             self._connected().check(offset)
             self._known = offset

@@ -7,7 +7,7 @@ import pyarrow
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from . import table_options
+from . import log_options, table_options
 from .errors import SchemaError
 from .log_source import LogReader, LogStreamReader
 from .table_read import TableReader
@@ -47,7 +47,7 @@ def _reports(
             yield found
 
 
-class ZreReader(LogReader):
+class ZreReader(LogReader[log_options.ReadOptions]):
     """A batch of the log."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -58,7 +58,7 @@ class ZreReader(LogReader):
         return _reports(super().read(partition), self._table)
 
 
-class ZreStreamReader(LogStreamReader):
+class ZreStreamReader(LogStreamReader[log_options.ReadOptions]):
     """A stream of the log."""
 
     def __init__(self, options: ReadOptions) -> None:

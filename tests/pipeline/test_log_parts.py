@@ -73,7 +73,7 @@ def test_ranges_cover_each_entry_once(after: int, count: int, entries: int) -> N
 
 def test_an_offset_is_of_one_log() -> None:
     offset = LogOffset("a", 7, 3, "00ff")
-    assert decode_offset(offset.encode(), "a") == offset
+    assert decode_offset(offset.encode(), LogOffset("a")) == offset
     check_entry(offset, offset)
     check_entry(offset, LogOffset("a", 7))  # No longer stored.
     for value, words in (
@@ -82,7 +82,7 @@ def test_an_offset_is_of_one_log() -> None:
         ({"cluster": "a", "index": "7"}, "its offset reads"),
     ):
         with pytest.raises(log_errors.WrongCheckpoint, match=words):
-            decode_offset(value, "a")
+            decode_offset(value, LogOffset("a"))
     for found, words in (
         (LogOffset("a", 7, 4, "00ff"), "entry 7 has term 3, and in the log it has 4"),
         (LogOffset("a", 7, 3, "0100"), "has the reqid 00ff, and in the log it has 0100"),
