@@ -89,9 +89,9 @@ class AsyncFarm(AsyncTurning):
         """The members, each with what it says of itself."""
         return await self._run(self._steps.servers())
 
-    async def documents(self) -> dict[str, Any]:
+    async def documents(self, server_id: int | None = None) -> dict[str, Any]:
         """What the log amounts to; see kelek.Farm.documents()."""
-        return await self._run(self._steps.get("documents"))
+        return await self._run(self._steps.documents(server_id))
 
     async def publisher(self) -> int | None:
         """Which server publishes the MetaLS; None: nobody does."""

@@ -117,10 +117,13 @@ class Farm(Turning):
         """The members, each with what it says of itself."""
         return self._run(self._steps.servers())
 
-    def documents(self) -> dict[str, Any]:
+    def documents(self, server_id: int | None = None) -> dict[str, Any]:
         """What the log amounts to: the last document of each server, who publishes, what is left
-        out, settings. docs/protocols/garlic-farm.md has its keys."""
-        return self._run(self._steps.get("documents"))
+        out, settings. docs/protocols/garlic-farm.md has its keys.
+
+        server_id   only that server's document: of many large ones some are null, unless alone
+        """
+        return self._run(self._steps.documents(server_id))
 
     def publisher(self) -> int | None:
         """Which server publishes the MetaLS; None: nobody does."""

@@ -264,6 +264,11 @@ class FarmSteps:
         found = yield from self.status()
         return int(found.get("commit", 0))
 
+    def documents(self, server_id: int | None) -> Generator[Step, None, dict[str, Any]]:
+        """What the log amounts to; with one document, or all that there is room for."""
+        one = "" if server_id is None else f"?id={checked_id(server_id)}"
+        return (yield from self.get(f"documents{one}"))
+
     def publisher(self) -> Generator[Step, None, int | None]:
         """Who publishes the MetaLS."""
         found = yield from self.get("documents")

@@ -20,6 +20,7 @@ STRUCTURED = ("json", "msgpack")  # They need a schema.
 DDL = {"raw": "BINARY", "utf8": "STRING", "be64": "BIGINT"}
 ARROW = {"raw": pa.binary(), "utf8": pa.string(), "be64": pa.int64()}
 NUMBER_BYTES = 8
+TIME_MS_MAX = 253_402_300_799_999  # The end of the year 9999, Spark's and Python's last one.
 UNREADABLE = (
     AttributeError,  # No dict where there should be one.
     OverflowError,

@@ -58,7 +58,12 @@ class Kind:
 
 
 # Modules that hold a Kind with the name KIND; each is imported when it is asked for.
-KINDS = {"table": ".table_kind", "log": ".log_kind", "zre": ".zre_kind"}
+KINDS = {
+    "table": ".table_kind",
+    "log": ".log_kind",
+    "zre": ".zre_kind",
+    "farm": ".farm_kind",
+}
 
 
 def kind_of(given: Given) -> Kind:

@@ -14,7 +14,7 @@ from ..protocols.zerodb.ops import PUT, Put, is_packed, unpack
 from ..protocols.zre import presence
 from ..protocols.zre.log import FRAME_BYTES_MAX
 from ..protocols.zre.values import LOG_COMMAND, LOG_SIGNATURE, UUID_BYTES, Level, LogEvent
-from .formats import Column, decode
+from .formats import TIME_MS_MAX, Column, decode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +47,6 @@ SCHEMA = pa.schema(
     ]
 )
 REPORT_BYTES = FRAME_BYTES_MAX - 255  # Of one without a text.
-TIME_MS_MAX = 253_402_300_799_999  # The end of the year 9999, Spark's and Python's last one.
 LEVELS = pa.array([None, *(one.name for one in Level)])
 EVENTS = pa.array([None, *(one.name for one in presence.Happening)])
 HEXADECIMAL = numpy.frombuffer(bytes(range(256)).hex().encode(), "u2")  # Two letters an octet.

@@ -15,6 +15,7 @@ import pytest
 import kelek
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.values import Level, LogEvent
+from kelek.tests.actors.farm_servers import Farm
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import running
 
@@ -25,7 +26,7 @@ SHOWN = dict(  # What each of them prints.
     re.findall(r"^\$ python examples/pipeline/(\w+)\.py.*\n((?:(?!\$ |```).*\n)*)", TEXT, re.M)
 )
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-PICTURES = ["log_to_parquet", "present"]
+PICTURES = ["log_to_parquet", "present", "publishers"]
 NEEDS = {"server_side_map": "wasmtime"} | dict.fromkeys([*PICTURES, "delays"], "matplotlib")
 TOPOLOGY = """\
 cluster: demo
@@ -52,12 +53,22 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield shell
 
 
+@pytest.fixture(scope="module")
+def farm(nodes: Shell) -> Iterator[Farm]:
+    """One server, which posts nothing by itself; the addresses of the nodes have its own."""
+    with Farm((1,), node="post_interval_ms: 0") as farm:
+        farm.start()
+        nodes.addresses["127.0.0.1:7401"] = f"127.0.0.1:{farm.ports[1]}"
+        nodes.addresses["farm/"] = f"{farm.place}/"
+        yield farm
+
+
 def run(nodes: Shell, name: str, *arguments: str) -> str:
     """What an example prints; it runs in this process, with the session that there is."""
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
     path = FOLDER / f"{name}.py"
-    code = compile(nodes.translate(path.read_text(encoding="utf-8")), str(path), "exec")
+    code = compile(translated(nodes, path.read_text(encoding="utf-8")), str(path), "exec")
     names = {"__name__": "__main__", "__file__": str(path)}
     before, sys.argv = sys.argv, [str(path), *arguments]
     try:
@@ -66,6 +77,12 @@ def run(nodes: Shell, name: str, *arguments: str) -> str:
     finally:
         sys.argv = before
     return printed.getvalue()
+
+
+def translated(nodes: Shell, text: str) -> str:
+    """With the addresses, and the folder of a farm's files, that there are."""
+    folder = nodes.addresses.get("farm/", "farm/")
+    return re.sub(r'"(/srv/)?farm/', f'"{folder}', nodes.translate(text))
 
 
 def same(shown: str, found: str) -> bool:
@@ -79,7 +96,7 @@ def test_prints_what_is_shown(nodes: Shell, name: str) -> None:
     assert same(SHOWN[name], found), found
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("spark", "farm")
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture(nodes: Shell, tmp_path: Path, name: str) -> None:
     picture = tmp_path / "it.png"
@@ -89,17 +106,29 @@ def test_a_picture(nodes: Shell, tmp_path: Path, name: str) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def program_of(nodes: Shell, title: str) -> str:
+    """What the program of a section of the page prints."""
+    text = TEXT.partition(f"\n## {title}\n")[2]
+    text = text[text.index("```python\n") + len("```python\n") : text.index("```\n\n|")]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(translated(nodes, text), "docs/pipeline.md", "exec"), {})
+    return printed.getvalue()
+
+
+@pytest.mark.usefixtures("spark")
+def test_documents(nodes: Shell, farm: Farm) -> None:
+    """The page's section on farms, with what the example has posted or, alone, without."""
+    farm.put(b'{"cluster":"farm","date":1,"id":7,"meta":{},"router":{"uptime":1234567}}')
+    assert re.search(r"\|\s*7\|\s*1234567\|", program_of(nodes, "A farm's documents"))
+
+
 @pytest.mark.usefixtures("spark")
 def test_presence(nodes: Shell) -> None:
     """The page's section: its program, and a table's reports, for which no JVM is asked."""
     from kelek.pipeline.zre_options import batch_options
     from kelek.pipeline.zre_source import batch_reader
 
-    program = TEXT.partition("\n## Presence\n")[2]
-    program = program[program.index("```python\n") + 10 : program.index("```\n\n|")]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(nodes.translate(program), "docs/pipeline.md", "exec"), {})
-    assert re.search(r"\|\s*n1\|", printed.getvalue()), printed.getvalue()
+    assert re.search(r"\|\s*n1\|", program_of(nodes, "Presence"))
     url = nodes.translate("tcp://127.0.0.1:7100")
     said = [encode_report(REPORT), b"else", encode_report(REPORT._replace(event=LogEvent.EXIT))]
     with kelek.Table(url, 31) as table:

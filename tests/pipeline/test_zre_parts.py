@@ -213,7 +213,7 @@ def test_options() -> None:
 
 def test_the_page_names_columns_and_options() -> None:
     text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
-    text = text.partition("\n## Presence\n")[2].partition("\n## Examples\n")[0]
+    text = text.partition("\n## Presence\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ((?:`\w+`,? ?)+)\| ([A-Z, ]+) \|", text, re.M)
     shown: list[tuple[str, str]] = []
     for names, types in rows:

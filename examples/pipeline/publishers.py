@@ -1,0 +1,110 @@
+"""Uptime and best publisher of a farm over time, from the documents that its servers post.
+
+The farm's servers need not run for a day: it is given documents as three of them post them in one.
+
+python examples/pipeline/publishers.py [--picture FILE]
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kelek
+import kelek.pipeline
+from kelek.protocols.garlicfarm.documents import encode_status
+from kelek.protocols.garlicfarm.state import SharedState
+
+URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "demo"
+SECRET, CA = Path("farm/demo.secret").resolve(), Path("farm/ca.pem").resolve()
+HOUR_MS = 3_600_000
+STEP_MS = HOUR_MS // 6
+RESTARTS = {1: [-50, 8], 2: [-30, 15], 3: [-20, 4]}  # Hours, of each server's router.
+SILENT = {3: range(18, 21)}  # Hours in which a server posts nothing.
+
+
+class Best(NamedTuple):
+    """Who publishes from some hour on."""
+
+    hour: float
+    server: int | None
+
+
+def documents(begin_ms: int) -> list[bytes]:
+    """Those of a day, one in ten minutes of each server."""
+    found = []
+    for date_ms in range(begin_ms, begin_ms + 24 * HOUR_MS, STEP_MS):
+        for server, restarts in RESTARTS.items():
+            hour = (date_ms - begin_ms) / HOUR_MS
+            if int(hour) in SILENT.get(server, ()):
+                continue
+            uptime = hour - max(restart for restart in restarts if restart <= hour)
+            router = {"uptime": round(uptime * HOUR_MS), "example": True}
+            document = {"cluster": NAME, "date": date_ms, "id": server, "router": router}
+            found.append(encode_status(document | {"meta": {"publishConfig": "auto"}}))
+    return found
+
+
+def follow(first_index: int, take: Any) -> None:
+    """Hands over what has been posted, from first_index on, by the batch."""
+    stream = spark.readStream.format("kelek").options(kind="farm", urls=URLS, farm=NAME, user=USER)
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            stream.options(secretFile=str(SECRET), caFile=str(CA), startingIndex=first_index)
+            .load()
+            .where("get_json_object(document, '$.router.example') = 'true'")  # No real ones.
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)  # Without it the query goes on for ever.
+            .start()
+        )
+        query.awaitTermination()
+
+
+def fold(rows: Any, batch: int) -> None:
+    """Who is the best one follows from all that was posted before, in its order."""
+    for row in rows.orderBy("index").collect():
+        state.apply(row["index"], row.document.encode())
+        hour = row.time.timestamp() / 3600 - begin_ms / HOUR_MS
+        uptimes[row.server].append((hour, row.uptime_ms / HOUR_MS))
+        server = state.publisher(RESTARTS.keys())
+        if not bests or bests[-1].server != server:
+            bests.append(Best(hour, server))
+
+
+def draw(picture: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="hour", ylabel="uptime, hours", xticks=range(0, 25, 3))
+    colours = {}
+    for server, points in uptimes.items():
+        hours, values = zip(*points, strict=True)
+        (line,) = axes.plot(hours, values, ".", markersize=3, label=f"server {server}")
+        colours[server] = line.get_color()
+    for best, end in zip(bests, [*(best.hour for best in bests[1:]), 24], strict=True):
+        if best.server is not None:
+            axes.axvspan(best.hour, end, color=colours[best.server], alpha=0.15, linewidth=0)
+    axes.legend(title="background: who publishes", loc="upper right", frameon=False)
+    figure.savefig(picture, dpi=100, metadata={"Software": None})
+    print(f"drawn: {picture}")
+
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--picture", metavar="FILE")
+options = arguments.parse_args()
+begin_ms = round(time.time() * 1000) - 24 * HOUR_MS
+with kelek.Farm(URLS, NAME, user=USER, secret_file=SECRET, ca_file=CA) as farm:
+    first_index = farm.commit_index() + 1
+    farm.append(documents(begin_ms))
+spark = kelek.pipeline.session(app_name="publishers", master="local[2]")
+state = SharedState(NAME)
+uptimes: dict[int, list[tuple[float, float]]] = {server: [] for server in RESTARTS}
+bests: list[Best] = []
+follow(first_index, fold)
+print(f"{sum(map(len, uptimes.values()))} documents of {len(uptimes)} servers")
+for best in bests:
+    print(f"{best.hour:5.2f} h: server {best.server} publishes")
+if options.picture:
+    draw(options.picture)

@@ -1,0 +1,89 @@
+"""The options of the kind `farm`. A password is never one: Spark shows options in its plans."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..clients.farm_steps import TIMEOUT_MS
+from ..clients.farm_values import checked_places
+from ..clients.steps import INDEX_MAX
+from ..clients.urls import SCHEME
+from .errors import OptionError
+from .log_offset import FarmOffset
+from .log_options import EARLIEST, ENTRIES_PER_PARTITION, LATEST, Place, end_place, place
+from .options import Option, flag, one_of, parse_options, text, whole
+
+SECRETS = ("password", "secret")  # What somebody may take for an option.
+
+
+def urls(value: str) -> tuple[str, ...]:
+    """Where servers are, joined by commas."""
+    found = tuple(part.strip() for part in value.split(","))
+    try:
+        if any(part.startswith(SCHEME) for part in found):
+            raise ValueError("it is not looked for by ZRE, as each task would")
+        checked_places(found)
+    except ValueError as error:
+        raise ValueError(f"the servers' addresses, tls://HOST:PORT, by commas: {error}") from None
+    return found
+
+
+READ = (
+    Option("urls", urls, required=True),
+    Option("farm", text, "farm"),
+    Option("user", text, required=True),
+    Option("secretFile", text, required=True),
+    Option("caFile", text),
+    Option("tls", one_of("1.3", "1.2"), "1.3"),
+    Option("serverName", text, ""),
+    Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
+    Option("startingIndex", place),
+    Option("failOnCompaction", flag, True),
+    Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
+)
+BATCH = (*READ, Option("endingIndex", end_place, LATEST))
+STREAM = (*READ, Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)))
+
+
+class ReadOptions(NamedTuple):
+    """What is to be read; the fields are the options of BATCH and STREAM."""
+
+    urls: tuple[str, ...]
+    farm: str
+    user: str
+    secret_file: str
+    ca_file: str | None
+    tls: str
+    server_name: str
+    timeout_ms: int
+    starting_index: Place
+    fail_on_compaction: bool
+    entries_per_partition: int
+    ending_index: str | int = LATEST
+    max_entries_per_trigger: int | None = None
+    max_bytes_per_trigger: None = None  # It is not asked for: a page has 4 MiB at most.
+
+    @property
+    def origin(self) -> FarmOffset:
+        """The place before all entries of this farm."""
+        return FarmOffset(self.farm)
+
+
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
+    return _read_options(BATCH, given, EARLIEST)
+
+
+def stream_options(given: Mapping[str, str]) -> ReadOptions:
+    """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
+    return _read_options(STREAM, given, LATEST)
+
+
+def _read_options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:
+    for name in given:
+        if name.lower() in SECRETS:
+            raise OptionError(
+                f"unknown option {name!r}: Spark shows options in its plans. Write the password "
+                "into a file that nobody else may read, and name that as secretFile"
+            )
+    values = parse_options(known, given)
+    return ReadOptions(**{**values, "starting_index": values["starting_index"] or start})

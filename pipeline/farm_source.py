@@ -1,0 +1,34 @@
+"""A farm's log as a source of Spark: the cluster's source over another view."""
+
+from pyspark.sql.types import StructType
+
+from .errors import SchemaError
+from .farm_options import ReadOptions
+from .farm_read import FarmView
+from .log_places import Places
+from .log_source import LogReader, LogStreamReader
+
+COLUMN_TYPES = (
+    "struct<index:bigint,term:bigint,kind:string,server:int,time:timestamp,publish:string,"
+    "publishing:boolean,uptime_ms:bigint,members:array<int>,document:string>"
+)
+
+
+def check_columns(schema: StructType) -> None:
+    """Raises SchemaError."""
+    if schema.simpleString() != COLUMN_TYPES:
+        raise SchemaError(f"kind farm has the columns {COLUMN_TYPES}: leave schema() out")
+
+
+class FarmReader(LogReader[ReadOptions]):
+    """A batch of a farm's log."""
+
+    def _open(self) -> Places:
+        return FarmView(self._options)
+
+
+class FarmStreamReader(LogStreamReader[ReadOptions]):
+    """A stream of it."""
+
+    def _open(self) -> Places:
+        return FarmView(self._options)
