@@ -201,6 +201,7 @@ class FarmPart:
             audit = peer.audits.popleft()
             self._shared.log("audit", farm=self.name, **audit._asdict())
         self._apply(now_ms)
+        self._make_snapshot()
         self._tidy(now_ms)
         self._show()
 
@@ -209,6 +210,9 @@ class FarmPart:
         posted = self.app.posted
         self.app.wake(now_ms, time.time_ns() // 1_000_000)
         self._touched = self._touched or self.app.posted != posted
+
+    def _make_snapshot(self) -> None:
+        """When there is enough to leave out. Whoever asks for the state has it follow, too."""
         every, index = self._options["snapshot_entries"], self.app.state.index
         if every and index - self.home.mark.last_index >= every:
             mark, pieces = self.app.snapshot()
