@@ -6,6 +6,7 @@ ends for it.
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -100,9 +101,16 @@ class FarmRouter:
 def _read(path: str, bytes_max: int) -> tuple[dict[str, object], str]:
     """A file that holds an object of JSON; or an empty one, and what is wrong with it."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return {}, f"{path}: not a plain file"
             return load_object(file.read(bytes_max + 1), bytes_max), ""
     except OSError as error:
         return {}, f"{path}: {error.strerror}"
     except RemoteProtocolError as error:
         return {}, f"{path}: {error}"
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Without waiting for whoever writes to a pipe: a farm's server does nothing else meanwhile."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -7,6 +7,7 @@ interpreter.
 import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from math import isfinite
 from typing import NamedTuple, NoReturn
 
 from ..errors import LocalProtocolError, RemoteProtocolError
@@ -111,7 +112,7 @@ def load_object(data: bytes, bytes_max: int) -> dict[str, object]:
     if len(data) > bytes_max or data[:1] not in _OPENINGS or not data:
         raise RemoteProtocolError(f"{len(data)} bytes that are no document")
     try:
-        document = json.loads(data.decode(), parse_constant=_no_constant)
+        document = json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a document is not JSON: {error}") from None
     if not isinstance(document, dict) or not _is_flat(data, document):
@@ -121,6 +122,14 @@ def load_object(data: bytes, bytes_max: int) -> dict[str, object]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    """A number that JSON can say again: 1e999 is none."""
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text} is too large")
+    return number
 
 
 def _is_flat(data: bytes, document: dict[str, object]) -> bool:

@@ -1,6 +1,7 @@
 """A router's two files: what is read from them, written to them, and wrong with them."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_a_file_that_is_wrong(tmp_path: Path, data: bytes | None, error: str) ->
     assert status.document == {}
     assert str(file) in status.error
     assert error in status.error
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
+    """A pipe that nobody writes to keeps nobody waiting."""
+    file = tmp_path / "router.json"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    status = RouterFiles(str(file), str(file)).of("farm").status()
+    assert status.document == {}
+    assert str(file) in status.error
 
 
 def test_what_the_router_is_to_publish(tmp_path: Path) -> None:

@@ -82,11 +82,13 @@ def test_documents_that_are_none(change: dict[str, Any]) -> None:
         b"[]",
         b"\xff",
         b'{"cluster":"farm","date":NaN,"id":1}',
+        b'{"cluster":"farm","date":1,"id":1,"more":[1e999]}',
+        b'{"cluster":"farm","date":1,"id":1,"more":-1e999}',
         b"[" * 100_000,
         b'{"date":' + b"9" * 10_000 + b"}",
         b'"' + b"x" * DOCUMENT_BYTES_MAX + b'"',
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_other_entries_are_no_documents(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
