@@ -10,6 +10,7 @@ from kelek.bench import (
     broker_durable,
     entries,
     everything,
+    farm,
     log,
     members,
     pipeline,
@@ -37,7 +38,13 @@ QUESTIONS = [
     tables_memory.QUESTION,
 ]
 # Asked by name alone: it needs what not everybody has.
-ALONE = [pipeline.QUESTION, pipeline_log.QUESTION, pipeline_memory.QUESTION, zre.QUESTION]
+ALONE = [
+    farm.QUESTION,
+    pipeline.QUESTION,
+    pipeline_log.QUESTION,
+    pipeline_memory.QUESTION,
+    zre.QUESTION,
+]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,

@@ -1,0 +1,300 @@
+"""How fast is a farm of three servers on loopback: requests, handshakes, a snapshot to a newcomer?
+
+    python -m kelek.bench farm [--quick] [--rounds N] [-o json]
+
+Answered once committed and synced by a majority; entries of 64 bytes. In the same round a floor
+does the same: three processes that write and sync the bytes of each request, without Raft
+(farm_floor.py). Both with TLS 1.3 and without; the client is the same for both, a Python process
+that sends bytes made before. Handshakes are TLS 1.3, not resumed, and HTTP Digest with a challenge
+that is known already. The snapshot is 200 documents of 500 kB, to a server with an empty directory;
+from AddServer until the newcomer is a member.
+"""
+
+import select
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kelek.bench.farm_floor import ANSWER_BYTES, connect, contexts, received
+from kelek.bench.machine import BenchError, ends_with_us
+from kelek.bench.question import ROW_HEAD, Question, row, say
+from kelek.bench.report import Section, ratios, summed_up
+from kelek.protocols.garlicfarm import members
+from kelek.protocols.garlicfarm.codec import encode_request
+from kelek.protocols.garlicfarm.messages import (
+    ClusterServer,
+    Entry,
+    MessageType,
+    Request,
+    ValueType,
+)
+from kelek.tests.actors.farm_servers import Farm
+
+ROUNDS = 7
+SECONDS = 1.5
+VALUE = bytes(64)
+HANDSHAKES = 300
+HANDSHAKES_AT_ONCE = 4
+DOCUMENTS, DOCUMENT_BYTES = 200, 500_000
+RETURNS = 3
+Found = dict[str, list[float]]
+
+
+class Cell(NamedTuple):
+    """A load: so many connections, of each so many requests unanswered, of so many entries."""
+
+    name: str
+    connections: int
+    outstanding: int
+    entries: int
+
+    @property
+    def request(self) -> bytes:
+        entry = Entry(0, ValueType.APPLICATION, VALUE)
+        return encode_request(Request(MessageType.CLIENT_REQUEST, entries=(entry,) * self.entries))
+
+
+CELLS = (
+    Cell("1 outstanding", 1, 1, 1),
+    Cell("64 outstanding", 8, 8, 1),
+    Cell("100 entries a request", 8, 1, 100),
+)
+
+
+def alone(sock: socket.socket, request: bytes) -> list[float]:
+    """The times of requests one after the other (s)."""
+    sock.setblocking(True)
+    times = []
+    end = time.perf_counter() + SECONDS
+    while (begun := time.perf_counter()) < end:
+        sock.sendall(request)
+        answer = b""
+        while len(answer) < ANSWER_BYTES:
+            data = sock.recv(ANSWER_BYTES - len(answer))
+            if not data:
+                raise BenchError("the connection has ended")
+            answer += data
+        if answer[-1] != 1:
+            raise BenchError("a request was refused")
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def together(socks: list[socket.socket], cell: Cell) -> float:
+    """Requests answered each second."""
+    poll, request = select.poll(), cell.request
+    by_number = {sock.fileno(): sock for sock in socks}
+    rests = dict.fromkeys(by_number, b"")
+    for sock in socks:
+        sock.setblocking(False)
+        poll.register(sock, select.POLLIN)
+        sock.send(request * cell.outstanding)
+    begun, done, open_ = time.perf_counter(), 0, len(socks) * cell.outstanding
+    end = begun + SECONDS
+    took = SECONDS
+    while open_:
+        for number, _ in poll.poll(10_000):
+            data = received(by_number[number])
+            if data is None:
+                raise BenchError("the connection has ended")
+            data = rests[number] + data
+            count = len(data) // ANSWER_BYTES
+            if data[ANSWER_BYTES - 1 :: ANSWER_BYTES].count(1) != count:
+                raise BenchError("a request was refused")
+            rests[number] = data[count * ANSWER_BYTES :]
+            done, open_ = done + count, open_ - count
+            if count and time.perf_counter() < end:
+                by_number[number].send(request * count)
+                open_ += count
+                took = time.perf_counter() - begun
+    return done / max(took, SECONDS)
+
+
+# ---- who is measured ----
+
+
+class Ours:
+    """Three servers of ours."""
+
+    def __init__(self, tls: bool) -> None:
+        self.farm = Farm(tls=tls, processes=True, node="post_interval_ms: 0")
+        self.farm.start()
+        self.leader = self.farm.leader()
+
+    def connect(self, cell: Cell) -> list[socket.socket]:
+        self.leader = self.farm.leader()
+        return [self.farm.connect(self.leader).sock for _ in range(cell.connections)]
+
+    def handshakes(self) -> float:
+        """How many a second."""
+
+        def some(count: int) -> None:
+            for _ in range(count):
+                self.farm.connect(self.leader).close()
+
+        some(1)
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(HANDSHAKES_AT_ONCE) as pool:
+            list(pool.map(some, [HANDSHAKES // HANDSHAKES_AT_ONCE] * HANDSHAKES_AT_ONCE))
+        return HANDSHAKES / (time.perf_counter() - begun)
+
+    def close(self) -> None:
+        self.farm.close()
+
+
+class FloorFarm:
+    """Three processes of farm_floor for each size of a request."""
+
+    def __init__(self, directory: Path, tls_folder: str) -> None:
+        self._directory, self._tls = directory, tls_folder
+        directory.mkdir(parents=True)
+        self._running: list[subprocess.Popen[str]] = []
+        self._ports: dict[int, int] = {}
+
+    def _start(self, size: int, ports: str) -> int:
+        path = self._directory / f"{len(self._running)}.log"
+        command = [sys.executable, "-P", "-m", "kelek.bench.farm_floor"]
+        started = subprocess.Popen(
+            [*command, str(path), str(size), ports, self._tls],
+            stdout=subprocess.PIPE, text=True, preexec_fn=ends_with_us(),
+        )  # fmt: skip
+        self._running.append(started)
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        if not line:
+            raise BenchError("the floor has ended")
+        return int(line)
+
+    def connect(self, cell: Cell) -> list[socket.socket]:
+        size = len(cell.request)
+        if size not in self._ports:
+            followers = [self._start(size, "") for _ in range(2)]
+            self._ports[size] = self._start(size, ",".join(map(str, followers)))
+        _, client = contexts(self._tls)
+        return [connect(self._ports[size], client) for _ in range(cell.connections)]
+
+    def close(self) -> None:
+        for started in self._running:
+            started.kill()
+            started.communicate()
+
+
+@contextmanager
+def connected(system: Ours | FloorFarm, cell: Cell) -> Iterator[list[socket.socket]]:
+    socks = system.connect(cell)
+    try:
+        yield socks
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+def measure_cell(system: Ours | FloorFarm, cell: Cell) -> float:
+    """Milliseconds, the median, of one outstanding; else entries a second."""
+    with connected(system, cell) as socks:
+        if cell.connections == 1:
+            return statistics.median(alone(socks[0], cell.request)) * 1e3
+        return together(socks, cell) * cell.entries
+
+
+# ---- a newcomer ----
+
+
+def fill(farm: Farm) -> None:
+    """100 MB of documents, and a snapshot of them."""
+    filling = b"x" * (DOCUMENT_BYTES - 60)
+    for number in range(1, DOCUMENTS + 1):
+        farm.put(b'{"cluster":"farm","date":%d,"id":%d,"x":"%s"}' % (number, number, filling))
+    farm.wait(lambda: farm.status(1).get("snapshot_index", 0) >= DOCUMENTS, "no snapshot")
+
+
+def take_in(farm: Farm) -> float:
+    """The seconds until 2 is a member."""
+    shutil.rmtree(farm.place / "data" / "n2", ignore_errors=True)
+    farm.start(2, bootstrap=False)
+    with farm.connect(1) as admin:
+        begun = time.monotonic()
+        if not admin.ask(members.add_server(ClusterServer(2, farm.endpoint(2)))).is_accepted:
+            raise BenchError("AddServer is refused")
+        farm.wait(lambda: farm.status(2).get("raft_role") == "follower", "it is not taken in")
+        took = time.monotonic() - begun
+        farm.wait(lambda: admin.ask(members.remove_server(2)).is_accepted, "it may not go")
+        farm.wait(lambda: farm.status(2).get("raft_role") in ("waiting", "silent"))
+    farm.kill(2)
+    return took
+
+
+def snapshots(rounds: int) -> list[float]:
+    settings = f"snapshot_entries: {DOCUMENTS}, snapshot_behind: 0"
+    with Farm(
+        ids=(1, 2), begin=(1,), processes=True, farm=settings, node="post_interval_ms: 0"
+    ) as farm:
+        farm.start(1)
+        fill(farm)
+        return [take_in(farm) for _ in range(min(rounds, RETURNS))]
+
+
+# ---- the measurement ----
+
+
+def measure(directory: Path, rounds: int) -> Section:
+    found: Found = {}
+    with ExitStack() as stack:
+        systems: dict[str, Ours | FloorFarm] = {}
+        for mode in ("plain", "TLS"):
+            ours = Ours(tls=mode == "TLS")
+            stack.callback(ours.close)
+            folder = str(ours.farm.place) if mode == "TLS" else "-"
+            floor = FloorFarm(directory / mode, folder)
+            stack.callback(floor.close)
+            systems |= {f"kelek, {mode}": ours, f"floor, {mode}": floor}
+        for number in range(rounds):
+            say(f"farm: round {number + 1} of {rounds}")
+            for name, system in systems.items():
+                for cell in CELLS:
+                    found.setdefault(f"{name}, {cell.name}", []).append(measure_cell(system, cell))
+                if isinstance(system, Ours):
+                    found.setdefault(f"{name}, handshakes", []).append(system.handshakes())
+    say("farm: a newcomer takes a snapshot")
+    found["snapshot"] = snapshots(rounds)
+    return _section(found)
+
+
+def _section(found: Found) -> Section:
+    one, many, packed = (cell.name for cell in CELLS)
+    figures = [
+        summed_up("1 outstanding, p50", found[f"kelek, plain, {one}"], "ms", 1.0),
+        summed_up("1 outstanding, TLS, p50", found[f"kelek, TLS, {one}"], "ms", 1.3),
+        summed_up("64 outstanding, TLS", found[f"kelek, TLS, {many}"], "/s", 10_000, up=True),
+        summed_up(
+            "100 entries a request, TLS", found[f"kelek, TLS, {packed}"], "/s", 60_000, up=True
+        ),
+        summed_up("handshakes, TLS", found["kelek, TLS, handshakes"], "/s", 500, up=True),
+        summed_up("a newcomer takes a snapshot of 100 MB", found["snapshot"], "s", 3.0),
+    ]
+    rows = [ROW_HEAD]
+    for name, values in found.items():
+        unit, form = ("ms", ".2f") if name.endswith(one) else ("/s", ".0f")
+        if name != "snapshot":
+            rows.append(row(name, values, unit, form))
+    for mode in ("plain", "TLS"):
+        for cell in CELLS:
+            ours, floors = (
+                [{"value": value} for value in found[f"{who}, {mode}, {cell.name}"]]
+                for who in ("kelek", "floor")
+            )
+            values = ratios(ours, floors, "value")
+            rows.append(row(f"kelek / floor, {mode}, {cell.name}", values, "", ".2f"))
+    note = "Three processes on loopback, entries of 64 bytes, committed and synced by a majority."
+    return Section("A farm", figures, rows, note)
+
+
+QUESTION = Question("farm", __doc__, measure, ROUNDS)
