@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .clients.errors import FarmRefused as FarmRefused
     from .clients.errors import FarmTimeout as FarmTimeout
     from .clients.errors import FarmTooLarge as FarmTooLarge
+    from .clients.errors import FarmUntrusted as FarmUntrusted
     from .clients.errors import JobLost as JobLost
     from .clients.errors import LogCompacted as LogCompacted
     from .clients.errors import LogError as LogError
@@ -121,6 +122,7 @@ __all__ = [
     "FarmTimeout",
     "FarmTooLarge",
     "FarmTuning",
+    "FarmUntrusted",
     "JobLost",
     "Log",
     "LogCompacted",

@@ -4,14 +4,15 @@ Any number of tasks of one loop may share one AsyncFarm: what they append travel
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from ..protocols.garlicfarm.orders import OrderKind
+from .async_farm_links import AsyncFarmLinks
 from .async_turning import AsyncTurning
 from .async_waits import AsyncWaits
 from .errors import FarmError, FarmTimeout
-from .farm_links import AsyncFarmLinks
 from .farm_steps import (
     PAGE_ENTRIES,
     TIMEOUT_MS,
@@ -81,6 +82,10 @@ class AsyncFarm(AsyncTurning):
 
     # ---- what there is ----
 
+    async def reach(self, timeout_ms: int) -> None:
+        """Waits until one of the servers has let us in, at most so long."""
+        await self._run(self._steps.reach(timeout_ms))
+
     async def status(self) -> dict[str, Any]:
         """The leader's view; see kelek.Farm.status()."""
         return await self._run(self._steps.status())
@@ -99,13 +104,35 @@ class AsyncFarm(AsyncTurning):
 
     # ---- members ----
 
-    async def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> None:
+    async def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> bool:
         """Takes a server in; see kelek.Farm.add_server()."""
-        await self._run(self._steps.add_server(server_id, endpoint, wait))
+        return await self._run(self._steps.add_server(server_id, endpoint, wait))
 
-    async def remove_server(self, server_id: int, *, wait: bool = True) -> None:
+    async def remove_server(self, server_id: int, *, wait: bool = True) -> bool:
         """Leaves a server out; see kelek.Farm.remove_server()."""
-        await self._run(self._steps.remove_server(server_id, wait))
+        return await self._run(self._steps.remove_server(server_id, wait))
+
+    # ---- orders of an administrator ----
+
+    async def publish(self, server: int | str | None) -> None:
+        """Says who publishes the MetaLS; see kelek.Farm.publish()."""
+        await self._run(self._steps.publish(server))
+
+    async def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
+        """Leaves destinations out of the MetaLS, or all of a server's; see kelek.Farm.exclude()."""
+        await self._run(self._steps.leave_out(OrderKind.EXCLUDE, hashes, servers))
+
+    async def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
+        """Takes in again what was left out."""
+        await self._run(self._steps.leave_out(OrderKind.INCLUDE, hashes, servers))
+
+    async def export(self) -> dict[str, Any]:
+        """What an administrator has set, and who the members are."""
+        return await self._run(self._steps.get("configuration"))
+
+    async def import_(self, configuration: Mapping[str, Any]) -> None:
+        """Sets all that an administrator may set as an export has it; see kelek.Farm.import_()."""
+        await self._run(self._steps.take_over(configuration))
 
     # ---- the end ----
 

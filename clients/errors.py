@@ -175,8 +175,11 @@ class NoFarmLeader(FarmTimeout):
 
 
 class FarmDenied(FarmError):
-    """The servers don't let us in, or not do this: user and password, the mark of an administrator;
-    or we don't trust them: their certificate."""
+    """The servers don't let us in, or don't do it for this user."""
+
+
+class FarmUntrusted(FarmError):
+    """It is not to be shown that these are the servers: their certificate, or no TLS at all."""
 
 
 class FarmRefused(FarmError):

@@ -4,9 +4,10 @@ All work is done inside the calls. One Farm belongs to one thread at a time; mak
 """
 
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
+from ..protocols.garlicfarm.orders import OrderKind
 from .errors import FarmError, FarmTimeout
 from .farm_links import FarmLinks
 from .farm_steps import (
@@ -106,6 +107,11 @@ class Farm(Turning):
 
     # ---- what there is ----
 
+    def reach(self, timeout_ms: int) -> None:
+        """Waits until one of the servers has let us in, at most so long; what it is told is of no
+        interest. Raises NoFarm, FarmDenied, FarmUntrusted, FarmRefused."""
+        self._run(self._steps.reach(timeout_ms))
+
     def status(self) -> dict[str, Any]:
         """The leader's view: term, indexes, members, the change in work, counters.
 
@@ -131,22 +137,48 @@ class Farm(Turning):
 
     # ---- members ----
 
-    def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> None:
+    def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> bool:
         """Takes a server in that has been started and waits for it; the user is an administrator.
 
         endpoint   where the others reach it: tcp://HOST:PORT
         wait       until it is a member, not only until the leader has begun
 
-        Nothing happens when it is one already. Raises FarmDenied, FarmRefused, FarmTimeout.
+        Returns False when it is one already. Raises FarmDenied, FarmRefused, FarmTimeout.
         """
-        self._run(self._steps.add_server(server_id, endpoint, wait))
+        return self._run(self._steps.add_server(server_id, endpoint, wait))
 
-    def remove_server(self, server_id: int, *, wait: bool = True) -> None:
+    def remove_server(self, server_id: int, *, wait: bool = True) -> bool:
         """Leaves a server out, the leader too: another one leads then. Its process stays.
 
-        Nothing happens when it is no member. Raises FarmDenied, FarmRefused, FarmTimeout.
+        Returns False when it is no member. Raises FarmDenied, FarmRefused, FarmTimeout.
         """
-        self._run(self._steps.remove_server(server_id, wait))
+        return self._run(self._steps.remove_server(server_id, wait))
+
+    # ---- orders of an administrator ----
+
+    def publish(self, server: int | str | None) -> None:
+        """Says who publishes the MetaLS: a server's id, "auto" for the one that the rule finds, or
+        None for nobody. Raises FarmDenied."""
+        self._run(self._steps.publish(server))
+
+    def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
+        """Leaves destinations out of the MetaLS, or all of a server's: its own and the right to
+        publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination."""
+        self._run(self._steps.leave_out(OrderKind.EXCLUDE, hashes, servers))
+
+    def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
+        """Takes in again what was left out."""
+        self._run(self._steps.leave_out(OrderKind.INCLUDE, hashes, servers))
+
+    def export(self) -> dict[str, Any]:
+        """What an administrator has set, and who the members are: what import_() takes, of this
+        farm or of another one."""
+        return self._run(self._steps.get("configuration"))
+
+    def import_(self, configuration: Mapping[str, Any]) -> None:
+        """Sets all that an administrator may set as an export has it. The members in it are left
+        alone: add_server() and remove_server() change them."""
+        self._run(self._steps.take_over(configuration))
 
     # ---- the end ----
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ..protocols.garlicfarm.client import FarmClient
 from ..protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
 from ..protocols.garlicfarm.values import Address
-from .async_waits import AsyncWaits
 from .clock import monotonic_ms
 
 READ_BYTES = 1 << 18
@@ -257,40 +256,6 @@ class FarmLinks:
 
     def _unwatch(self, file: int) -> None:
         self._poll.unregister(file)
-
-
-class AsyncFarmLinks(AsyncWaits, FarmLinks):
-    """Watched by an asyncio loop: kelek.AsyncFarm."""
-
-    def __init__(self, client: FarmClient, reach: Reach) -> None:
-        AsyncWaits.__init__(self)
-        FarmLinks.__init__(self, client, reach)
-
-    def _on_wake(self) -> None:
-        self._act()
-        self._wake_at(self.client.deadline_ms)
-        self._tell_waiters()
-
-    def _on_file(self, file: int) -> None:
-        connection = self._files.get(file)
-        if connection is not None:
-            self._on_event(connection)
-        self.wake()
-
-    def _watch(self, file: int, writes: bool) -> None:
-        self._loop.add_reader(file, self._on_file, file)
-        if writes:
-            self._loop.add_writer(file, self._on_file, file)
-        else:
-            self._loop.remove_writer(file)
-
-    def _unwatch(self, file: int) -> None:
-        self._loop.remove_reader(file)
-        self._loop.remove_writer(file)
-
-    def close(self) -> None:
-        self._end_waits()
-        FarmLinks.close(self)
 
 
 def tls_trouble(error: ssl.SSLError, stage: Stage) -> Trouble:

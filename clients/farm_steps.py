@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..protocols.errors import LocalProtocolError, RemoteProtocolError
 from ..protocols.garlicfarm.client import FarmClient
 from ..protocols.garlicfarm.client_values import (
     ENTRIES_PER_REQUEST,
@@ -21,10 +22,24 @@ from ..protocols.garlicfarm.client_values import (
     Wish,
 )
 from ..protocols.garlicfarm.members import add_server, remove_server
-from ..protocols.garlicfarm.messages import ClusterServer, Entry, MessageType, Request, ValueType
-from ..protocols.garlicfarm.values import Address, address_of
+from ..protocols.garlicfarm.messages import (
+    ClusterServer,
+    Entry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+from ..protocols.garlicfarm.orders import (
+    Choice,
+    Order,
+    OrderKind,
+    decode_export,
+    encode_order,
+)
+from ..protocols.garlicfarm.values import address_of
 from ..protocols.record import RECORD_BYTES_MAX
-from .clock import monotonic_ms
+from .clock import monotonic_ms, wall_ms
 from .errors import (
     FarmCompacted,
     FarmDenied,
@@ -32,6 +47,7 @@ from .errors import (
     FarmRefused,
     FarmTimeout,
     FarmTooLarge,
+    FarmUntrusted,
     NoFarm,
     NoFarmLeader,
 )
@@ -43,6 +59,7 @@ from .farm_values import (
     FarmServer,
     Servers,
     checked_endpoint,
+    checked_hash,
     checked_id,
     checked_places,
     make_tls,
@@ -65,8 +82,13 @@ _ERRORS: dict[TroubleKind, type[FarmError]] = {
     TroubleKind.LEADERLESS: NoFarmLeader,
     TroubleKind.LATE: FarmTimeout,
     TroubleKind.DENIED: FarmDenied,
-    TroubleKind.UNTRUSTED: FarmDenied,
+    TroubleKind.UNTRUSTED: FarmUntrusted,
     TroubleKind.NO_FARM: FarmRefused,
+}
+_WAYS_OUT = {
+    TroubleKind.LATE: "what was to be appended may still be",
+    TroubleKind.DENIED: "the password file of the servers has to name this user for this farm",
+    TroubleKind.NO_FARM: "is this its name?",
 }
 
 
@@ -139,6 +161,25 @@ def checked_values(values: Iterable[bytes]) -> Iterable[bytes]:
     return values
 
 
+class _Change:
+    """A change of the members that somebody waits for."""
+
+    def __init__(
+        self, request: Request, server_id: int, is_done: Callable[[Mapping[int, str]], bool]
+    ) -> None:
+        self.request = request
+        self.server_id = server_id
+        self.name = f"server {server_id}"
+        self.is_done = is_done  # Told who is where.
+        self.term = 0  # In which the leader has answered.
+
+    def is_over(self, status: Mapping[str, Any]) -> bool:
+        """Whether the very leader that has begun it does it no longer. Who leaves hands over first,
+        and is left out by the next leader; another one may have to be asked anew."""
+        adds = self.request.type is MessageType.ADD_SERVER
+        return adds and status.get("state") == "leader" and status.get("term") == self.term
+
+
 class FarmSteps:
     """The steps of one Farm over its machine."""
 
@@ -205,16 +246,22 @@ class FarmSteps:
 
     def error_of(self, trouble: Trouble) -> FarmError:
         """What has gone wrong, as users are told."""
-        text = trouble.text
-        if trouble.kind is TroubleKind.LATE:
-            text = f"{text}; what was to be appended may still be"
-        return _ERRORS[trouble.kind](text)
+        way_out = _WAYS_OUT.get(trouble.kind, "")
+        return _ERRORS[trouble.kind](f"{trouble.text}; {way_out}" if way_out else trouble.text)
 
     # ---- questions ----
 
-    def get(self, what: str, place: Address | None = None) -> Generator[Step, None, dict[str, Any]]:
-        """What a server answers: of this place, or of any."""
-        question = self.client.ask(Question(what, self._until_ms, place))
+    def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
+        """Waits until a server lets us in."""
+        if not self.client.setup.plain:
+            yield from self.get("status", timeout_ms)
+
+    def get(
+        self, what: str, timeout_ms: int | None = None
+    ) -> Generator[Step, None, dict[str, Any]]:
+        """What a server answers, whichever it is."""
+        until_ms = self._until_ms if timeout_ms is None else monotonic_ms() + timeout_ms
+        question = self.client.ask(Question(what, until_ms))
         try:
             yield _done(question)
         finally:
@@ -311,68 +358,140 @@ class FarmSteps:
             if is_whole and (follow or from_index < end):
                 yield Rest(POLL_MS)
 
+    # ---- orders ----
+
+    def publish(self, server: int | str | None) -> Generator[Step, None, None]:
+        """Says who publishes."""
+        if server is None:
+            choice: int | Choice = Choice.NOBODY
+        elif server == Choice.AUTO.value:
+            choice = Choice.AUTO
+        elif isinstance(server, str):
+            raise ValueError(f"a server's id, 'auto' or None says who publishes, not {server!r}")
+        else:
+            choice = checked_id(server)
+        yield from self._order(OrderKind.PUBLISH, publish=choice)
+
+    def leave_out(
+        self, kind: OrderKind, hashes: Iterable[str], servers: Iterable[int]
+    ) -> Generator[Step, None, None]:
+        """Leaves destinations and servers out, or takes them in again."""
+        if isinstance(hashes, str):
+            raise TypeError("hashes are several, in a list")
+        known = tuple(map(checked_hash, hashes))
+        ids = tuple(map(checked_id, servers))
+        if not known and not ids:
+            raise ValueError("give the hash of a destination, or a server's id")
+        yield from self._order(kind, hashes=known, servers=ids)
+
+    def take_over(self, configuration: Mapping[str, Any]) -> Generator[Step, None, None]:
+        """Sets what an export has kept."""
+        try:
+            export = decode_export(configuration)
+        except RemoteProtocolError as error:
+            raise ValueError(f"it is no exported configuration: {error}") from None
+        yield from self._order(OrderKind.IMPORT, configuration=export)
+
+    def _order(self, kind: OrderKind, **what: Any) -> Generator[Step, None, None]:
+        """Has an order of an administrator committed."""
+        setup, until_ms = self.client.setup, self._until_ms
+        if setup.plain:
+            raise FarmRefused("servers of JRaft know no administrators: nobody would obey it")
+        try:
+            value = encode_order(Order(kind, setup.farm, wall_ms(), setup.user, **what))
+        except LocalProtocolError as error:
+            raise ValueError(str(error)) from None
+        entry = Entry(0, ValueType.APPLICATION, value)
+        request = Request(MessageType.CLIENT_REQUEST, entries=(entry,))
+        while True:
+            status = yield from self.status()
+            self._check_admin(status)
+            response = yield from self._ask_leader(request, until_ms)
+            if response.is_accepted:
+                return
+            if status.get("change") is None or monotonic_ms() >= until_ms:
+                leader = response.source
+                raise FarmDenied(f"the leader, server {leader}, takes no orders of {setup.user}")
+            yield Rest(CHANGE_REST_MS)  # It hands over.
+
     # ---- members ----
 
-    def add_server(self, server_id: int, endpoint: str, wait: bool) -> Generator[Step, None, None]:
+    def add_server(self, server_id: int, endpoint: str, wait: bool) -> Generator[Step, None, bool]:
         """Has the leader take a server in."""
         server = ClusterServer(checked_id(server_id), checked_endpoint(endpoint))
-        request = add_server(server)
 
         def is_done(found: Mapping[int, str]) -> bool:
             return found.get(server_id) == server.endpoint
 
-        yield from self._change(request, f"server {server_id}", is_done, wait)
+        change = _Change(add_server(server), server_id, is_done)
+        return (yield from self._change(change, wait))
 
-    def remove_server(self, server_id: int, wait: bool) -> Generator[Step, None, None]:
+    def remove_server(self, server_id: int, wait: bool) -> Generator[Step, None, bool]:
         """Has the leader leave a server out."""
         request = remove_server(checked_id(server_id))
-        yield from self._change(
-            request, f"server {server_id}", lambda it: server_id not in it, wait
-        )
+        change = _Change(request, server_id, lambda found: server_id not in found)
+        return (yield from self._change(change, wait))
 
-    def _change(
-        self, request: Request, name: str, is_done: Callable[[Mapping[int, str]], bool], wait: bool
-    ) -> Generator[Step, None, None]:
-        until_ms = self._until_ms
+    def _change(self, change: _Change, wait: bool) -> Generator[Step, None, bool]:
+        """Asks for a change until it is begun, or done; whether there was anything to be done."""
+        until_ms, begun = self._until_ms, False
         has_face = not self.client.setup.plain
         while True:
             if has_face:
                 status = yield from self.status()
                 members = {each.id: each.endpoint for each in _members(status)}
-                if is_done(members) and status.get("change") is None:
-                    break
-                self._check_change(request, name, status)
-            wish = self.client.wish(Wish(request.type, request.entries, until_ms, is_alone=True))
-            try:
-                yield _done(wish)
-            finally:
-                self.client.drop([] if wish.done else [wish])
-            self._check(wish)
-            assert wish.response is not None
-            if wish.response.is_accepted:
-                break
-            if not has_face or monotonic_ms() >= until_ms:
-                leader = wish.response.source
-                raise FarmRefused(
-                    f"the leader, server {leader}, refuses to add or remove {name}: either another "
-                    f"change is in work, or its own election is not over"
-                )
+                if change.is_done(members):
+                    return begun
+                if begun and status.get("change") is None and change.is_over(status):
+                    raise FarmRefused(
+                        f"the leader has given {change.name} up; has it been started, and does it "
+                        f"wait to be taken in?"
+                    )
+                self._check_change(change, status)
+            is_busy = has_face and status.get("change") is not None
+            if not is_busy:
+                response = yield from self._ask_leader(change.request, until_ms)
+                begun = begun or response.is_accepted
+                change.term = response.term
+                if begun and not (wait and has_face):
+                    return True
+            if monotonic_ms() >= until_ms or not (has_face or begun):
+                raise self._not_done(change, begun)
             yield Rest(CHANGE_REST_MS)
-        if wait and has_face:
-            yield from self._wait_change(request, name, is_done)
 
-    def _check_change(self, request: Request, name: str, status: Mapping[str, Any]) -> None:
+    def _ask_leader(self, request: Request, until_ms: int) -> Generator[Step, None, Response]:
+        """What the leader says to something that it does, or refuses, at once."""
+        wish = Wish(request.type, request.entries, until_ms, is_alone=True)
+        self.client.wish(wish)
+        try:
+            yield _done(wish)
+        finally:
+            self.client.drop([] if wish.done else [wish])
+        self._check(wish)
+        assert wish.response is not None
+        return wish.response
+
+    def _not_done(self, change: _Change, begun: bool) -> FarmError:
+        if begun:
+            text = f"the change of {change.name} is still in work; kelek farm status shows it"
+            return FarmTimeout(text)
+        return FarmRefused(
+            f"the leader takes no change of {change.name}: another one is in work, or its own "
+            f"election is not over, or this user is no administrator"
+        )
+
+    def _check_change(self, change: _Change, status: Mapping[str, Any]) -> None:
         """Raises what would be refused for good."""
         self._check_admin(status)
         members = _members(status)
-        if request.type is MessageType.ADD_SERVER:
-            server = next((each for each in members if f"server {each.id}" == name), None)
-            if server is not None:
-                raise FarmRefused(
-                    f"{name} is a member already, at {server.endpoint}; to move it remove it first"
-                )
-        elif len(members) == 1:
-            raise FarmRefused(f"{name} is the only member: a farm of none can't be")
+        if change.request.type is MessageType.REMOVE_SERVER:
+            if len(members) == 1:
+                raise FarmRefused(f"{change.name} is the only member: a farm of none can't be")
+            return
+        for server in members:
+            if server.id == change.server_id:
+                where = f"at {server.endpoint}; to move it remove it first"
+                raise FarmRefused(f"{change.name} is a member already, {where}")
 
     def _check_admin(self, status: Mapping[str, Any]) -> None:
         asker = status.get("asked_by")
@@ -383,24 +502,6 @@ class FarmSteps:
                 f"name him under `farms: {{{farm}: {{admins: [..]}}}}` on the servers, "
                 f"or be somebody who is"
             )
-
-    def _wait_change(
-        self, request: Request, name: str, is_done: Callable[[Mapping[int, str]], bool]
-    ) -> Generator[Step, None, None]:
-        """Until it is done, or was given up."""
-        until_ms = self._until_ms
-        while True:
-            status = yield from self.status()
-            if is_done({each.id: each.endpoint for each in _members(status)}):
-                return
-            if status.get("change") is None and status.get("state") == "leader":
-                what = "has it been started, and does it wait to be taken in?"
-                raise FarmRefused(f"the leader has given {name} up; {what}")
-            if monotonic_ms() >= until_ms:
-                raise FarmTimeout(
-                    f"the change of {name} is still in work; kelek farm status shows it"
-                )
-            yield Rest(CHANGE_REST_MS)
 
 
 def _done(what: Wish | Question) -> Wait:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.garlicfarm.messages import ID_MAX, ID_MIN
+from ..protocols.garlicfarm.orders import hash_of
 from ..protocols.garlicfarm.values import Address, address_of
 from ..protocols.zre import services
 from .errors import FarmError
@@ -118,6 +119,19 @@ def checked_id(server_id: int) -> int:
     if not ID_MIN <= server_id <= ID_MAX:
         raise ValueError(f"a server's id has 32 bits: {server_id}")
     return server_id
+
+
+def checked_hash(text: str) -> str:
+    """A destination of I2P, its hash, or HASH.b32.i2p, as a hash. Raises TypeError, ValueError."""
+    if not isinstance(text, str):
+        raise TypeError(f"a hash is str, not {type(text).__name__}")
+    found = hash_of(text)
+    if found is None:
+        short = text if len(text) <= 60 else f"{text[:57]}..."
+        raise ValueError(
+            f"{short!r} is no destination: give its hash, or HASH.b32.i2p, or all of it"
+        )
+    return found
 
 
 def checked_endpoint(endpoint: str) -> str:
