@@ -77,7 +77,8 @@ class AsyncFarm(AsyncTurning):
                     yield entry
 
     async def commit_index(self) -> int:
-        """The index of the last committed entry."""
+        """The index of the last committed entry, as the leader knows it; when there is none, as any
+        server does."""
         return await self._run(self._steps.commit_index())
 
     # ---- what there is ----

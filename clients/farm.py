@@ -102,7 +102,8 @@ class Farm(Turning):
             yield from page
 
     def commit_index(self) -> int:
-        """The index of the last committed entry."""
+        """The index of the last committed entry, as the leader knows it; when there is none, as any
+        server does."""
         return self._run(self._steps.commit_index())
 
     # ---- what there is ----

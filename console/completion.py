@@ -40,6 +40,30 @@ def targets(context: click.Context, parameter: click.Parameter, incomplete: str)
     return _matching([*found.own_nodes, *named], incomplete)
 
 
+def farms(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The farms of the topology."""
+    found = _topology(context)
+    return [] if found is None else _matching(list(found.farms), incomplete)
+
+
+def farm_servers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of the servers, of the farm that is named, or of all."""
+    found, name = _topology(context), context.params.get("name")
+    if found is None:
+        return []
+    meant = [settings for farm, settings in found.farms.items() if name in (None, farm)]
+    ids = [str(number) for settings in meant for number in settings["servers"]]
+    return _matching(list(dict.fromkeys(ids)), incomplete)
+
+
+def farm_publishers(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Who may be said to publish."""
+    words = _matching(["auto", "nobody"], incomplete)
+    return [*farm_servers(context, parameter, incomplete), *words]
+
+
 def _topology(context: click.Context, path: str | None = None) -> Any:
     """The one that is meant so far; None: it can't be read."""
     from ..actors import run_dir

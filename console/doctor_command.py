@@ -13,7 +13,13 @@ from .endings import FAILED, Ending
 from .output import show_json
 
 # Extra -> the package that it brings.
-PARTS = {"arrow": "pyarrow", "profile": "py-spy", "wasm": "wasmtime", "llvm": "llvmlite"}
+PARTS = {
+    "arrow": "pyarrow",
+    "farm": "cryptography",
+    "profile": "py-spy",
+    "wasm": "wasmtime",
+    "llvm": "llvmlite",
+}
 
 
 class Finding(NamedTuple):

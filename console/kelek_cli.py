@@ -10,6 +10,7 @@ import click
 from .. import __version__
 from . import completion, endings
 from .broker_cli import broker, call, worker
+from .farm_cli import farm
 from .node_cli import discover, node
 from .options import TABLE_MAX, F, cluster_options, output_option
 from .table_cli import table
@@ -321,6 +322,7 @@ main.add_command(call)
 main.add_command(worker)
 main.add_command(discover)
 main.add_command(node)
+main.add_command(farm)
 
 if __name__ == "__main__":
     main(prog_name="kelek")

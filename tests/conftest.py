@@ -145,8 +145,9 @@ def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
         text = re.sub(section, "", text)
         assert "zerodb" not in text
         assert "broker" not in text
-    brokers = {f"127.0.0.1:{port}" for port in (7300, 7301)}  # Where pages add one.
-    known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *brokers})
+    # Where pages add a broker, and a farm.
+    others = {f"127.0.0.1:{port}" for port in (7300, 7301, 7401, 7402, 7403)}
+    known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *others})
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}
     addresses["5670"] = str(free_udp_port())  # Of beacons: all who share it hear each other.

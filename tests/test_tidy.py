@@ -63,7 +63,7 @@ LAYERS = {
     "pyspark_kelek.py": layer("pipeline"),
     "console/": layer(
         "console pipeline clients actors storage protocols native __version__",
-        "click yaml zmq msgpack rich pyarrow wasmtime",
+        "click yaml zmq msgpack rich pyarrow wasmtime cryptography",
         THREADS,
     ),
 }

@@ -95,7 +95,8 @@ def test_it_has_every_method_of_farm() -> None:
 
 def test_it_reads_what_it_has_appended(servers: Servers) -> None:
     with opened(servers) as farm:
-        first = farm.commit_index() + 1
+        first = farm.append([b"begun"])  # Nobody else appends.
+        assert farm.commit_index() == first - 1
         values = [b"read %d" % number for number in range(2500)]
         end = farm.append(values)
         found = [entry.value for entry in farm.entries(first, follow=False)]
@@ -116,7 +117,7 @@ def test_it_reads_what_it_has_appended(servers: Servers) -> None:
 def test_following_goes_on_when_servers_die(servers: Servers) -> None:
     """None is left out, or comes twice."""
     with opened(servers) as farm, opened(servers) as writer:
-        first = farm.commit_index() + 1
+        first = farm.append([b"begun"])
         following = (entry for entry in farm.entries(first) if entry.value[:3] == b"die")
         for number in range(2):
             writer.append([b"die%d" % number])
