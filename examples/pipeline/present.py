@@ -1,6 +1,6 @@
 """Who was present when: nodes come and go, a log service keeps that, and Spark makes visits of it.
 
-The topology has a node with `zre: {log_service: log}`.
+A node of the topology has `zre: {interface: lo, log_service: log}`.
 
 python examples/pipeline/present.py [--picture FILE]
 """
@@ -19,14 +19,16 @@ STEPS = ["+ann", "+bob", "+cid", "-bob", "-ann", "+bob", "-cid", "-bob"]
 # A node that begins again is another peer. One that was cut off and is seen again stays the same.
 VISITS = """
 SELECT peer_name AS who, min(time) AS came, max(time) AS went
-FROM told WHERE event IN ('ENTER', 'EXIT')
+FROM told WHERE event IN ('ENTER', 'EXIT') AND node = '{node}'
 GROUP BY peer, peer_name HAVING count_if(event = 'EXIT') > 0
 """
 
 
-def come_and_go(log: kelek.Log, last_index: int) -> None:
-    """Each step waits until the last one is in the log."""
+def come_and_go(log: kelek.Log, last_index: int) -> str:
+    """Each step waits until the last one is in the log. Returns the UUID of a node that has told of
+    all: each tells of all others, so one is enough."""
     told = presences(log, last_index)
+    teller = b""
     here: dict[str, kelek.Node] = {}
     try:
         for step in STEPS:
@@ -37,11 +39,12 @@ def come_and_go(log: kelek.Log, last_index: int) -> None:
             if not comes:
                 node.close()  # It says goodbye.
             wanted = (node.uuid, "ENTER" if comes else "EXIT")
-            while (said := next(told)) and (said.peer, said.event.name) != wanted:
-                pass
+            heard = (said for said in told if (said.peer, said.event.name) == wanted)
+            teller = next(said.node for said in heard if said.node == (teller or said.node))
     finally:
         for node in here.values():
             node.close()
+    return teller.hex()
 
 
 def presences(log: kelek.Log, after: int) -> Iterator[Presence]:
@@ -50,8 +53,8 @@ def presences(log: kelek.Log, after: int) -> Iterator[Presence]:
             yield decode_presence([entry.data])
 
 
-def visits(first_index: int) -> list[Any]:
-    """Takes in what is there from first_index on."""
+def visits(first_index: int, node: str) -> list[Any]:
+    """Takes in what is there from first_index on, and believes a node."""
     stream = spark.readStream.format("kelek").options(kind="zre", **LOG)
     query = (
         stream.option("startingIndex", first_index)
@@ -63,7 +66,7 @@ def visits(first_index: int) -> list[Any]:
     )
     query.awaitTermination()
     names = {step[1:] for step in STEPS}  # Others may be in this network as well.
-    found = [visit for visit in spark.sql(VISITS).collect() if visit.who in names]
+    found = [visit for visit in spark.sql(VISITS.format(node=node)).collect() if visit.who in names]
     return sorted(found, key=lambda visit: visit.came)
 
 
@@ -86,9 +89,9 @@ arguments.add_argument("--picture", metavar="FILE")
 options = arguments.parse_args()
 with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
     last_index = log.read_index()
-    come_and_go(log, last_index)
+    teller = come_and_go(log, last_index)
 spark = kelek.pipeline.session(app_name="present", master="local[2]")
-found = visits(last_index + 1)
+found = visits(last_index + 1, teller)
 for visit in found:
     met = {other.who for other in found if other.came < visit.went and visit.came < other.went}
     stay = (visit.went - visit.came).total_seconds()
