@@ -1,7 +1,6 @@
 """The topology: what is taken, and one golden line for each mistake."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -408,14 +407,12 @@ def test_too_many_nodes(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
-    """Nine levels of nine merge keys each: 2.5 s and more in a reader that expands them."""
-    levels = [f"l{i}: &l{i} {{<<: [{', '.join([f'*l{i - 1}'] * 9)}]}}" for i in range(1, 9)]
-    begun = time.process_time()
+    """Sixty levels of nine merge keys each: a reader that expands them never ends."""
+    levels = [f"l{i}: &l{i} {{<<: [{', '.join([f'*l{i - 1}'] * 9)}]}}" for i in range(1, 60)]
     line = problem(tmp_path, "l0: &l0 {a: b}\n" + "\n".join(levels))
     assert line == "t.yaml:1:5: anchor &l0 is not taken; write the value out"
     wide = problem(tmp_path, "data: [" + "a," * 60_000 + "]")
     assert wide.endswith("more than 10000 values; split the file")
-    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/", "/nowhere/t.yaml"])
