@@ -1,0 +1,129 @@
+"""Nodes that come, go, join, leave and talk in any order, against what they must see in the end."""
+
+import time
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+import kelek
+from kelek.tests.ports import free_udp_port
+
+DEADLINE_S = 60
+GROUPS = ("red", "green")
+NODES = 3
+STEPS = 60
+WEIGHTS = {"toggle": 1, "meet": 1, "read": 2, "join": 2, "leave": 1, "whisper": 4, "shout": 3}
+
+
+class Said(NamedTuple):
+    speaker: bytes  # UUIDs.
+    hearer: bytes
+    text: bytes
+
+
+class Nodes:
+    """Those that live, by number, what they have heard, and what was said to one of them."""
+
+    def __init__(self) -> None:
+        self.tuning = kelek.NodeTuning(port=free_udp_port(), interface="lo")
+        self.live: dict[int, kelek.Node] = {}
+        self.heard: dict[bytes, list[Said]] = {}
+        self.whispers: list[Said] = []
+        self.shouts: list[tuple[bytes, bytes]] = []
+        self.count = 0
+
+    def step(self, dice: Random) -> None:
+        (what,) = dice.choices([*WEIGHTS], [*WEIGHTS.values()])
+        number, other = dice.sample(range(NODES), 2)
+        node = self.live.get(number)
+        if what == "meet":
+            self.wait_until_they_agree()
+        elif what == "toggle" and node is not None:
+            self.live.pop(number).close()
+        elif what == "toggle":
+            self.begin(number)
+        elif node is not None and what == "read":
+            self.read(node)
+        elif node is not None and what == "whisper":
+            if other in self.live:
+                self.whisper(node, self.live[other])
+        elif node is not None:
+            self.in_group(node, what, dice.choice(GROUPS))
+
+    def begin(self, number: int) -> None:
+        self.live[number] = kelek.Node(f"n{number}", tuning=self.tuning)
+        self.heard[self.live[number].uuid] = []
+
+    def in_group(self, node: kelek.Node, what: str, group: str) -> None:
+        if what == "join":
+            node.join(group)
+        elif what == "leave":
+            node.leave(group)
+        else:
+            self.shouts.append((node.uuid, self.text()))
+            node.shout(group, self.shouts[-1][1])
+
+    def whisper(self, node: kelek.Node, other: kelek.Node) -> None:
+        said = Said(node.uuid, other.uuid, self.text())
+        if node.whisper(other.uuid, said.text):
+            self.whispers.append(said)
+
+    def text(self) -> bytes:
+        self.count += 1
+        return b"%d" % self.count
+
+    def read(self, node: kelek.Node, timeout_ms: int = 0) -> None:
+        for event in node.receive(timeout_ms):
+            if event.kind.value in ("WHISPER", "SHOUT") and event.peer is not None:
+                heard = Said(event.peer.uuid, node.uuid, event.content[0])
+                self.heard[node.uuid].append(heard)
+
+    def agree(self) -> bool:
+        """Whether each sees the others, and who is in which group."""
+        for node in self.live.values():
+            others = [other for other in self.live.values() if other is not node]
+            if {peer.uuid for peer in node.peers} != {other.uuid for other in others}:
+                return False
+            for group in GROUPS:
+                seen = {peer.uuid for peer in node.peer_groups.get(group, [])}
+                if seen != {other.uuid for other in others if group in other.groups}:
+                    return False
+        return True
+
+    def wait_until_they_agree(self) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not self.agree():
+            assert time.monotonic() < until, {n: node.counters for n, node in self.live.items()}
+            for node in self.live.values():
+                self.read(node, 5)
+
+    def check_what_was_heard(self) -> None:
+        """In the order of each speaker: all whispers, and of what was shouted nothing twice."""
+        for node in self.live.values():
+            self.read(node)
+            for speaker in {said.speaker for said in self.heard[node.uuid] + self.whispers}:
+                heard = [one for one in self.heard[node.uuid] if one.speaker == speaker]
+                whispers = [one for one in self.whispers if one[:2] == (speaker, node.uuid)]
+                assert [one for one in heard if one in whispers] == whispers
+                shouted = [one.text for one in heard if one not in whispers]
+                assert shouted == [
+                    text for who, text in self.shouts if who == speaker and text in shouted
+                ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_agree_in_the_end(seed: int) -> None:
+    """And nobody hears a whisper twice, or too late, or not at all."""
+    nodes, dice = Nodes(), Random(seed)
+    try:
+        for number in range(NODES):
+            nodes.begin(number)
+        nodes.wait_until_they_agree()
+        for _ in range(STEPS):
+            nodes.step(dice)
+        nodes.wait_until_they_agree()
+        nodes.check_what_was_heard()
+    finally:
+        for node in nodes.live.values():
+            node.close()
