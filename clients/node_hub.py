@@ -379,7 +379,7 @@ class Hub:
         """
         while self._changes:
             self._changes.popleft()()
-        if self._deserted:
+        if not self._places and self._deserted:
             return
         wait_ms = self._wait_ms(wait_ms)
         self._turning = True
@@ -397,12 +397,14 @@ class Hub:
     def _on_ready(self, ready: list[tuple[Source, int]], now_ms: int) -> None:
         places = list(self._unfinished)
         for source, _ in ready:
-            if source == self._by_fd:
+            if not isinstance(source, int):
+                place = self._mailboxes.get(source)
+                if place is not None:
+                    places.append(place)
+            elif source == self._by_fd:
                 self._slept()
-            elif isinstance(source, int):
+            else:
                 self._hear(source, now_ms)
-            elif source in self._mailboxes:
-                places.append(self._mailboxes[source])
         for place in places:
             self._take(place, now_ms)
         if now_ms >= self._due_ms:
