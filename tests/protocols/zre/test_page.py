@@ -6,8 +6,8 @@ from pathlib import Path
 from kelek.actors import zre_beacon, zre_reports
 from kelek.native import datagrams
 from kelek.protocols.zre import gossip, log, presence, services, values
+from kelek.protocols.zre.dialogs import UNREADY_PART
 from kelek.protocols.zre.limiter import RATE
-from kelek.protocols.zre.node import UNREADY_PART
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import TIMES, Kind, Level, LogEvent
 

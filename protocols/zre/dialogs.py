@@ -1,0 +1,350 @@
+"""What a node of ZRE says to its peers, and what it knows of them: whom it greets, asks, lets go.
+
+It takes in nothing that arrives: that is node.py's, where the rules of the text begin.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+from ...native.zre import Wire
+from ..errors import LocalProtocolError
+from . import codec, gossip, values
+from .beacon import Beacon, encode_beacon
+from .codec import Command, Hello, Ping
+from .effects import Connect as Connect
+from .effects import Disconnect as Disconnect
+from .effects import NodeSetup as NodeSetup
+from .effects import Ready as Ready
+from .election import leader_of
+from .errors import Malformed
+from .limiter import Limiter
+from .peers import Event, EventKind, Peer, PeerInfo, Peers
+from .values import ANSWER_BEACON_MS, Version
+
+UNREADY_PART = 4  # Peers that have not greeted us fill a fourth of the table at most.
+
+
+class Dialogs:
+    """The peers of a node, and what it wants done. Times are monotonic milliseconds."""
+
+    def __init__(self, setup: NodeSetup, now_ms: int) -> None:
+        """LocalProtocolError: a name, header or endpoint that can't be said, an unfit UUID."""
+        self.setup = setup
+        self.counters: Counter[str] = Counter()
+        self.groups: set[str] = set()  # Its own ...
+        self._group_names: dict[bytes, str] = {}  # ... as they are on the wire.
+        self._status = 0
+        self._peers = Peers()
+        self._limiter = Limiter(setup.rate)
+        self._actions: list[Connect | Disconnect] = []
+        self._sending: dict[int, Peer] = {}
+        self._beacons: list[bytes] = []
+        self._events: list[Event] = []
+        self._elected: dict[str, bytes | None] = {}
+        self._answered: OrderedDict[bytes, int] = OrderedDict()  # UUIDs, by a beacon; and when.
+        self._greetings: dict[Version, list[bytes]] = {}  # HELLOs, until what they say changes.
+        self._beacon_ms = now_ms if setup.beacons else None
+        self._beaconed_ms = now_ms - ANSWER_BEACON_MS
+        self._check_ms = now_ms
+        self._stopped = False
+        if len(setup.uuid) != values.UUID_BYTES or not setup.uuid[0]:
+            raise LocalProtocolError("a UUID has 16 octets, and the first is not 00")
+        for version in Version:
+            codec.encode(1, self._hello(version), version)
+        try:
+            codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
+            self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
+        except Malformed as error:
+            raise LocalProtocolError(f"an address of ours, or a static peer's: {error}") from error
+        for place in self._static:
+            self._add_static(place, now_ms)
+
+    @property
+    def uuid(self) -> bytes:
+        return self.setup.uuid
+
+    @property
+    def peers(self) -> dict[bytes, PeerInfo]:
+        """Those that have greeted us, by UUID."""
+        return {
+            peer.uuid: peer.info
+            for peer in self._peers
+            if peer.ready and peer.uuid is not None and peer.info is not None
+        }
+
+    @property
+    def peer_groups(self) -> dict[str, list[PeerInfo]]:
+        """Who else is in which group."""
+        return {
+            group: [peer.info for peer in members.values() if peer.info is not None]
+            for group, members in self._peers.groups.items()
+        }
+
+    # ---- peers that come ----
+
+    def _meet(self, uuid: bytes, place: tuple[str, int], now_ms: int) -> None:
+        """A new peer, which has said nothing to us yet."""
+        peer = self._peers.add(uuid, place, now_ms)
+        if peer.own:
+            self._greet(peer, self.setup.greeting, now_ms)
+        else:
+            # Decisions: a greeting in the wrong version upsets old nodes, so they go first.
+            peer.greet_ms = now_ms + self.setup.times.greet_wait_ms
+            self._check_ms = min(self._check_ms, peer.greet_ms)
+
+    def _has_room(self, now_ms: int, greeting: Hello | None) -> bool:
+        """Whether the table takes one more; who greets us may displace one that has not."""
+        setup = self.setup
+        if greeting is None:
+            most = max(1, setup.peers_max // UNREADY_PART)
+            return len(self._peers) < setup.peers_max and self._peers.unready < most
+        if len(self._peers) < setup.peers_max:
+            return True
+        waiting = (peer for peer in self._peers if not peer.ready and not peer.static)
+        oldest = next(waiting, None)
+        if oldest is None:
+            return False
+        self.counters["displaced"] += 1
+        self._remove(oldest)
+        return True
+
+    def _greet(self, peer: Peer, version: Version, now_ms: int) -> None:
+        """Text: SHALL start a dialog by sending HELLO as the first command on a connection."""
+        if peer.version_out is not None:
+            self._actions.append(Disconnect(peer.number))
+            peer.out.clear()
+        peer.version_out, peer.greet_ms = version, None
+        peer.awaiting, peer.asked_ms = True, now_ms
+        peer.wire.version_out, peer.wire.sent = version, 1
+        # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
+        own_id = codec.routing_id(self.uuid, version)
+        self._actions.append(Connect(peer.number, peer.endpoint, own_id))
+        if version not in self._greetings:  # It is the same for all, and the first of each.
+            self._greetings[version] = codec.encode(1, self._hello(version), version)
+        peer.out.add(self._greetings[version])
+        self._sending[peer.number] = peer
+
+    def _hello(self, version: Version) -> Hello:
+        setup = self.setup
+        groups = tuple(sorted(self.groups))
+        headers = setup.headers
+        if setup.gossip:
+            headers = {**headers, gossip.HEADER: gossip.VALUE}
+        if version is Version.V1:  # It has no name; and what is too long for it is left out.
+            fit = values.STRING_BYTES_MAX - 1
+            headers = {k: v for k, v in headers.items() if len(k.encode() + v.encode()) <= fit}
+        address = setup.address.partition("%")[0]  # The link's name is of this machine alone.
+        return Hello(address, setup.port, groups, self._status, setup.name, headers)
+
+    # ---- silence ----
+
+    def _check(self, now_ms: int) -> None:
+        """Looks at all peers' clocks; the next look comes when the first of them can be due."""
+        self._check_ms = now_ms + self.setup.times.evasive_ms
+        for peer in list(self._peers):
+            due_ms = self._check_peer(peer, now_ms)
+            self._check_ms = min(self._check_ms, due_ms)
+
+    def _check_peer(self, peer: Peer, now_ms: int) -> int:
+        """Does what is due; returns when it must be looked at again."""
+        times = self.setup.times
+        if peer.greet_ms is not None:
+            if now_ms < peer.greet_ms:
+                return peer.greet_ms
+            self._greet(peer, self.setup.greeting, now_ms)
+        if not peer.ready:
+            if not peer.static and now_ms >= peer.made_ms + times.silent_ms:
+                self.counters["never_greeted"] += 1
+                self._remove(peer)
+            elif now_ms >= peer.asked_ms + times.evasive_ms and peer.version_out is not None:
+                self._greet(peer, peer.version_out, now_ms)  # It may have missed it.
+            return now_ms + times.evasive_ms
+        said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
+        heard_ms = max(said_ms, peer.beacon_ms)
+        quiet_ms = now_ms - heard_ms
+        if quiet_ms >= times.dead_ms:
+            # Text: no reply to a PING and no other traffic for longer: treated as dead.
+            self.counters["dead"] += 1
+            self._remove(peer)
+            return now_ms + times.evasive_ms
+        if heard_ms != peer.quiet_since_ms:
+            peer.quiet_since_ms, peer.silent = heard_ms, 0
+        if quiet_ms < times.evasive_ms:
+            # A message that was lost with its connection shows when the next one comes.
+            if now_ms >= max(said_ms, peer.asked_ms) + times.dead_ms:
+                peer.asked_ms = now_ms
+                self._say(peer, Ping())
+            return heard_ms + times.evasive_ms
+        self._on_quiet(peer, quiet_ms, now_ms)
+        steps = (times.silent_ms, times.dead_ms)
+        return min(
+            peer.asked_ms + times.evasive_ms,
+            *(heard_ms + step for step in steps if step > quiet_ms),
+        )
+
+    # Text: SHOULD send a PING to a peer whose beacons have not come for a certain time.
+    def _on_quiet(self, peer: Peer, quiet_ms: int, now_ms: int) -> None:
+        if peer.silent == 0:
+            peer.silent = 1
+            self._tell(EventKind.EVASIVE, peer)
+        elif now_ms < peer.asked_ms + self.setup.times.evasive_ms:
+            return
+        if peer.silent == 1 and quiet_ms >= self.setup.times.silent_ms:
+            peer.silent = 2
+            self._tell(EventKind.SILENT, peer)
+        peer.asked_ms = now_ms
+        self._say(peer, Ping())
+
+    # ---- peers that go ----
+
+    def on_full(self, numbers: Iterable[int], now_ms: int) -> None:
+        """Text: a full send buffer is treated as "peer not responding": it is disconnected, and
+        greeted anew when it is heard again."""
+        for number in numbers:
+            peer = self._peers.numbers.get(number)
+            if peer is not None:
+                self.counters["full"] += 1
+                self._remove(peer)
+        self._check_ms = min(self._check_ms, now_ms)
+
+    def _remove(self, peer: Peer) -> None:
+        groups = list(peer.groups)
+        self._peers.remove(peer)
+        self._sending.pop(peer.number, None)
+        if peer.version_out is not None:
+            self._actions.append(Disconnect(peer.number))
+        if peer.ready and not self._stopped:
+            self._tell(EventKind.EXIT, peer)
+        for group in groups:
+            self._elect(group)
+
+    # ---- static peers ----
+
+    def _add_static(self, place: tuple[str, int], now_ms: int) -> None:
+        """One that is greeted unheard: whether it answers, and in which version, we shall see."""
+        if place == (self.setup.address, self.setup.port):
+            return
+        peer = self._peers.add(None, place, now_ms)
+        peer.static = True
+        self._greet(peer, self.setup.greeting, now_ms)
+
+    def _drop_static(self, place: tuple[str, int]) -> None:
+        """It was an address of our own."""
+        for peer in self._peers.at(place):
+            self._remove(peer)
+        self._static = [other for other in self._static if other != place]
+
+    def _return_static(self, now_ms: int) -> None:
+        """A static peer that has gone is greeted again."""
+        for place in self._static:
+            if place not in self._peers.places:
+                self._add_static(place, now_ms)
+
+    # ---- elections ----
+
+    def elect(self, group: str) -> None:
+        """Has LEADER events come of this group, and leader() answer."""
+        if group not in self._elected:
+            self._elected[group] = None
+            self._elect(group)
+
+    def leader(self, group: str) -> bytes | None:
+        """The UUID of the group's leader, which may be this node's own; None: it has none, or
+        elect() was not called."""
+        return self._elected.get(group)
+
+    def _elect(self, group: str) -> None:
+        """Among those present, by our own view of who is; see election.py."""
+        if group not in self._elected or self._stopped:
+            return
+        members = self._peers.groups.get(group, {}).values()
+        candidates = [peer.uuid for peer in members if peer.own and peer.uuid is not None]
+        if group in self.groups:
+            candidates.append(self.uuid)
+        leader = leader_of(candidates)
+        if leader != self._elected[group]:
+            self._elected[group] = leader
+            peer = self._peers.uuids.get(leader) if leader is not None else None
+            self._events.append(Event(EventKind.LEADER, peer.info if peer else None, group))
+
+    # ---- what is to be done ----
+
+    def _tell(
+        self, kind: EventKind, peer: Peer, group: str = "", content: list[bytes] | None = None
+    ) -> None:
+        self._events.append(Event(kind, peer.info, group, content or []))
+
+    def _say_all(self, command: Command) -> None:
+        for peer in self._peers:
+            if peer.version_out is not None:
+                self._say(peer, command)
+
+    def _say(self, peer: Peer, command: Command) -> None:
+        assert peer.version_out is not None
+        sequence = (peer.wire.sent + 1) % peer.wire.sequences
+        peer.out.add(codec.encode(sequence, command, peer.version_out))
+        peer.wire.sent = sequence
+        self._sending[peer.number] = peer
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called next, whatever arrives."""
+        if self._stopped:
+            return None
+        if self._beacon_ms is None:
+            return self._check_ms
+        return min(self._beacon_ms, self._check_ms)
+
+    @property
+    def busy(self) -> bool:
+        """Whether ready() has something to hand out, whatever the time is."""
+        return bool(self._actions or self._sending or self._beacons or self._events)
+
+    @property
+    def only_tells(self) -> bool:
+        """Whether there is nothing to be done but what told() has, until the deadline."""
+        return not (self._actions or self._sending or self._beacons)
+
+    def told(self) -> list[Event]:
+        """The events that ready() would hand out."""
+        events, self._events = self._events, []
+        return events
+
+    def direct(self, uuid: bytes) -> Peer | None:
+        """A peer to whom a WHISPER may be sent past ready(): nothing else waits to be sent.
+        Whoever does so says it by `traffic`."""
+        peer = self._peers.uuids.get(uuid)
+        ready = peer is not None and peer.version_out is not None
+        return peer if ready and self.only_tells else None
+
+    @property
+    def traffic(self) -> Wire:
+        """The messages to and from its peers, by their slots."""
+        return self._peers.traffic
+
+    def ready(self, now_ms: int) -> Ready:
+        """Everything to be done now. The batches of sends stay the node's: send them, tell
+        on_full() whose did not leave whole, and do not keep them."""
+        if not self._stopped:
+            if self._static:
+                self._return_static(now_ms)
+            if now_ms >= self._check_ms:
+                self._check(now_ms)
+            # Text: each node SHALL broadcast a beacon at regular intervals.
+            if self._beacon_ms is not None and now_ms >= self._beacon_ms:
+                self._beacon_ms = now_ms + self.setup.times.beacon_ms
+                self._beaconed_ms = now_ms
+                self._beacons.append(encode_beacon(Beacon(self.uuid, self.setup.port)))
+        sends = [(number, peer.out) for number, peer in self._sending.items()]
+        done = Ready(self._actions, sends, self._beacons, self._events)
+        self._actions, self._sending, self._beacons, self._events = [], {}, [], []
+        return done
+
+    def status(self) -> dict[str, object]:
+        """Numbers for whoever watches."""
+        return {
+            "peers": len(self._peers) - self._peers.unready,
+            "unready": self._peers.unready,
+            "groups": len(self.groups),
+            **self.counters,
+        }
