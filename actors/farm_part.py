@@ -207,9 +207,11 @@ class FarmPart:
 
     def _apply(self, now_ms: int) -> None:
         """The application behind all that somebody waits for."""
-        posted = self.app.posted
+        posted, error = self.app.posted, self.app.error
         self.app.wake(now_ms, time.time_ns() // 1_000_000)
         self._touched = self._touched or self.app.posted != posted
+        if self.app.error != error:
+            self._shared.log("router", farm=self.name, problem=self.app.error or "none")
 
     def _make_snapshot(self) -> None:
         """When there is enough to leave out. Whoever asks for the state has it follow, too."""

@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from kelek.actors.farm_router import RouterFiles
-from kelek.protocols.garlicfarm.documents import DOCUMENT_BYTES_MAX
+from kelek.protocols.garlicfarm.documents import DOCUMENT_BYTES_MAX, encode_status
 from kelek.protocols.garlicfarm.router import Publication, RouterStatus
-from kelek.protocols.garlicfarm.state import Leaf
+from kelek.protocols.garlicfarm.state import Leaf, SharedState
 
 LEAF = Leaf(2, "h", {"destination": "d", "uptime": 5})
 SHOWN = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime": 5}}
@@ -95,6 +96,20 @@ def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
     folder.mkdir()
     router.publish(Publication("farm", 0, ()))
     assert router.status() == RouterStatus({})
+
+
+def test_the_files_of_the_docs(tmp_path: Path) -> None:
+    """What docs/farm.md shows is what is read, posted and written."""
+    text = (Path(__file__).resolve().parents[2] / "docs/farm.md").read_text(encoding="utf-8")
+    said, told = re.findall(r"```json\n(.*?)```", text, re.S)
+    (tmp_path / "router.json").write_text(said)
+    files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))
+    status = files.of("farm").status()
+    assert status == RouterStatus(json.loads(said))
+    state = SharedState("farm")
+    state.apply(1, encode_status({"cluster": "farm", "date": 1, "id": 1, **status.document}))
+    files.of("farm").publish(Publication("farm", 0, tuple(state.contents([1]))))
+    assert json.loads((tmp_path / "publish.json").read_text()) == json.loads(told)
 
 
 def test_without_files() -> None:

@@ -77,6 +77,7 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         assert shown["documents"][0]["document"]["router"] == {"uptime": 1000}
         assert (shown["publisher"], shown["contents"]) == (2, [{"server": 1, "hash": "a"}])
         farm.wait(lambda: "No such file" in curl.show("status", 3)["posting"]["error"])
+        farm.wait(lambda: "router farm=farm problem=" in farm.log(3))
 
         contents = [{"server": 1, "hash": "a", "destination": leaf}]
         farm.wait(lambda: told(farm, 2) == {"farm": {"order": 0, "contents": contents}})
