@@ -1,7 +1,7 @@
 """Who comes and goes, as log services of ZRE keep it, as a source of Spark: over the log's source,
 or the table's."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -9,7 +9,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from . import log_options, table_options
 from .errors import SchemaError
-from .log_source import LogReader, LogStreamReader
+from .log_source import LogReader, LogStreamReader, Reads
 from .table_read import TableReader
 from .zre_options import ReadOptions
 from .zre_rows import rows_of, values_of
@@ -33,40 +33,37 @@ def batch_reader(options: ReadOptions | table_options.ReadOptions) -> DataSource
     return ZreReader(options) if isinstance(options, ReadOptions) else ZreTableReader(options)
 
 
-def _reports(
-    batches: Iterable[pyarrow.RecordBatch], table: int | None
-) -> Iterator[pyarrow.RecordBatch]:
-    """Of entries of the log."""
-    for batch in batches:
-        data, indexes = batch["data"], batch["index"]
-        if table is not None:
-            data, places = values_of(data, table)
-            indexes = indexes.take(pyarrow.array(places))
-        found = rows_of(data, indexes)
-        if found.num_rows:
-            yield found
+class Reports(Reads[log_options.ReadOptions]):
+    """What both readers of the log do."""
+
+    _table: int | None
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """In a task."""
+        for batch in super().read(partition):
+            data, indexes = batch["data"], batch["index"]
+            if self._table is not None:
+                data, places = values_of(data, self._table)
+                indexes = indexes.take(pyarrow.array(places))
+            found = rows_of(data, indexes)
+            if found.num_rows:
+                yield found
 
 
-class ZreReader(LogReader[log_options.ReadOptions]):
+class ZreReader(Reports, LogReader[log_options.ReadOptions]):
     """A batch of the log."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options.log)
         self._table = options.table
 
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return _reports(super().read(partition), self._table)
 
-
-class ZreStreamReader(LogStreamReader[log_options.ReadOptions]):
+class ZreStreamReader(Reports, LogStreamReader[log_options.ReadOptions]):
     """A stream of the log."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options.log)
         self._table = options.table
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return _reports(super().read(partition), self._table)
 
 
 class ZreTableReader(TableReader):
