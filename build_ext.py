@@ -6,7 +6,17 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
-PARTS = ("api.h", "columns.h", "sst.h", "budget.h", "exchange.h", "serve.h", "beacons.h", "zre.h")
+PARTS = (
+    "api.h",
+    "columns.h",
+    "sst.h",
+    "budget.h",
+    "exchange.h",
+    "serve.h",
+    "beacons.h",
+    "zre.h",
+    "farm.h",
+)
 API = [HERE / "csrc" / name for name in PARTS]  # One API in pieces.
 HEADERS = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.h"))
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]

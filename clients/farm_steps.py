@@ -461,7 +461,7 @@ class FarmSteps:
 
     def _ask_leader(self, request: Request, until_ms: int) -> Generator[Step, None, Response]:
         """What the leader says to something that it does, or refuses, at once."""
-        wish = Wish(request.type, request.entries, until_ms, is_alone=True)
+        wish = Wish(request.type, tuple(request.entries), until_ms, is_alone=True)
         self.client.wish(wish)
         try:
             yield _done(wish)

@@ -372,7 +372,7 @@ def exported_functions() -> dict[str, str]:
 
 def test_every_c_function_is_documented() -> None:
     """One comment stands above each function, or above a few that belong together."""
-    names = ("api", "columns", "sst", "budget", "exchange", "serve", "beacons", "zre")
+    names = ("api", "columns", "sst", "budget", "exchange", "serve", "beacons", "zre", "farm")
     parts = [f"csrc/{name}.h" for name in names]
     header = "".join(text_of(part) or "" for part in parts)
     declared = set(re.findall(r"\b(klk_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
@@ -440,6 +440,7 @@ TWINS = {
     r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
     r"klk_zre_whisper": "native/test_zre.py::test_a_whisper_leaves_at_once_or_not_at_all",
     r"klk_zre_\w+": "native/test_zre.py::test_a_history_of_traffic_is_its_twins",
+    r"klk_farm_\w+": "native/test_farm.py::test_entries_are_their_twins",
     r"klk_beacons_take": "native/test_datagrams.py::test_what_comes_is_taken_as_its_twin_does",
 }
 

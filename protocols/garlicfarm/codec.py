@@ -5,6 +5,7 @@ are. What entries hold is in values.py; nothing here knows what a message means.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from .messages import (
     Response,
     ValueType,
 )
+from .packed import PackedEntries, packed
 
 REQUEST_HEADER = Struct(">BiiqqqqI")  # 45 bytes
 RESPONSE = Struct(">BiiqqB")  # 26 bytes
@@ -30,6 +32,9 @@ REQUEST_TYPES = frozenset(RESPONSE_TYPES)
 _ANSWERS = frozenset(RESPONSE_TYPES.values())
 _VALUE_TYPES = {int(value_type): value_type for value_type in ValueType}
 _TYPES = {int(message_type): message_type for message_type in MessageType}
+
+# What is passed on as it is: log entries, not what travels in the shape of one.
+_MANY = frozenset((MessageType.APPEND_ENTRIES, MessageType.CLIENT_REQUEST))
 
 M = TypeVar("M", Request, Response)
 
@@ -55,8 +60,10 @@ def check_id(value: int) -> int:
     return value
 
 
-def encode_entries(entries: tuple[Entry, ...]) -> bytes:
+def encode_entries(entries: Sequence[Entry]) -> bytes:
     """Encodes log entries one behind the other; the layout is under decode_entries."""
+    if isinstance(entries, PackedEntries):
+        return entries.data
     parts: list[bytes] = []
     for term, value_type, value in entries:
         parts.append(ENTRY_HEADER.pack(check_number(term), value_type, len(value)))
@@ -268,7 +275,10 @@ class RequestStream(_Stream[Request]):
         if data is None:
             return None
         self._head = None
-        return request._replace(entries=decode_entries(data)) if size else request
+        if not size:
+            return request
+        many = packed(data) if request.type in _MANY else None
+        return request._replace(entries=decode_entries(data) if many is None else many)
 
 
 class ResponseStream(_Stream[Response]):

@@ -5,15 +5,17 @@ The log knows no other kinds; what else travels in the shape of an entry never g
 
 from collections.abc import Iterable, Sequence
 
+from ...native.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
 from ..errors import RemoteProtocolError
 from ..raft.membership import Configuration
 from ..raft.messages import KIND_CONFIG, KIND_STATE, Batch
 from ..record import RECORD_BYTES_MAX, Record, decode_block, encode_block
 from .messages import ClusterServer, Entry, FarmConfiguration, ValueType
+from .packed import PackedEntries, batches_of_packed
 from .values import decode_configuration, encode_configuration
 
-BATCH_BYTES_MAX = 1 << 20  # Of values in one batch, if one value is not larger.
-BATCH_COUNT_MAX = 4096
+BATCH_BYTES_MAX = BLOCK_VALUES_MAX  # Of values in one batch, if one value is not larger.
+BATCH_COUNT_MAX = BLOCK_COUNT_MAX
 TERM_MAX = 2**53 - 1  # The core's.
 _KINDS = {ValueType.APPLICATION: KIND_STATE, ValueType.CONFIGURATION: KIND_CONFIG}
 _VALUE_TYPES = {kind: value_type for value_type, kind in _KINDS.items()}
@@ -46,6 +48,10 @@ def batches_of(first_index: int, entries: Sequence[Entry]) -> list[Batch]:
 
     Raises RemoteProtocolError on what no log can hold.
     """
+    if isinstance(entries, PackedEntries):
+        made = batches_of_packed(first_index, entries)
+        if made is not None:
+            return made
     batches: list[Batch] = []
     run: list[Record] = []
     run_bytes = 0

@@ -1,5 +1,6 @@
 """The messages of the Garlic Farm wire, which is JRaft's, as plain values (bytes: codec.py)."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -77,7 +78,7 @@ class Request(NamedTuple):
     last_log_term: int = 0
     last_log_index: int = 0
     commit_index: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = ()  # A tuple, or packed.PackedEntries.
 
 
 class Response(NamedTuple):

@@ -5,6 +5,7 @@ sends what the inbound connections hold: in this order nothing is said before it
 """
 
 from collections import deque
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from ..raft.messages import (
     Vote,
 )
 from ..record import RECORD_BYTES_MAX
-from .entries import batches_of, configuration_batch, entries_of, peer_of
+from .entries import batches_of, configuration_batch, peer_of
 from .inbound import Grant, Inbound, Slot
 from .link import Asked, Link
 from .members import Members, change_of
@@ -39,7 +40,8 @@ from .messages import (
     Response,
     ValueType,
 )
-from .orders import Audit, judge
+from .orders import ORDER_PREFIX, Audit, judge
+from .packed import PackedEntries, batches_of_packed, packed_of
 from .peer_values import NO_SNAPSHOT, Disk, FarmSetup, Recovered, SnapshotMark
 from .roster import Roster
 from .sending import Sending
@@ -202,18 +204,29 @@ class FarmPeer:
             self.audits.append(Audit(slot.inbound.grant.user, change_of(request), taken))
             self._tell(slot, taken, core.log.last_index + 1, self._leader_id)
             return
-        values = [entry.value for entry in request.entries]
-        fits = all(entry.value_type is ValueType.APPLICATION for entry in request.entries)
-        fits = fits and all(len(value) <= RECORD_BYTES_MAX for value in values)
-        if not takes or not fits or not self._may_order(slot.inbound.grant, values):
+        batches = self._proposal(slot) if takes else None
+        if batches is None:
             self._tell_client(slot, False)
-        elif not values:
+        elif not batches:
             self._tell_client(slot, True)
         else:
-            entries = [Entry(core.term, ValueType.APPLICATION, value) for value in values]
-            for batch in batches_of(core.log.last_index + 1, entries):
+            for batch in batches:
                 core.propose(batch)
             self._waiting.append(_Waiting(core.log.last_index, core.term, slot))
+
+    def _proposal(self, slot: Slot) -> list[Batch] | None:
+        """The entries of a ClientRequest as they are to be in our log; None: they may not be."""
+        grant, entries = slot.inbound.grant, slot.request.entries
+        first_index, term = self.core.log.last_index + 1, self.core.term
+        if isinstance(entries, PackedEntries) and ORDER_PREFIX not in entries.data:
+            return batches_of_packed(first_index, entries, term)
+        values = [entry.value for entry in entries]
+        fits = all(entry.value_type is ValueType.APPLICATION for entry in entries)
+        fits = fits and all(len(value) <= RECORD_BYTES_MAX for value in values)
+        if not fits or not self._may_order(grant, values):
+            return None
+        own = [Entry(term, ValueType.APPLICATION, value) for value in values]
+        return batches_of(first_index, own)
 
     def _may_order(self, grant: Grant, values: list[bytes]) -> bool:
         """Whether nothing among them is an order that he may not give."""
@@ -370,7 +383,7 @@ class FarmPeer:
             return
         self._append(slot, request.last_log_term, request.entries)
 
-    def _append(self, slot: Slot, prev_term: int, entries: tuple[Entry, ...]) -> None:
+    def _append(self, slot: Slot, prev_term: int, entries: Sequence[Entry]) -> None:
         request, peer = slot.request, peer_of(slot.request.source)
         if self._leaving is not None:  # News; of another leader: it knows nothing of our leave.
             same = self._leaving[0] == request.term
@@ -620,7 +633,7 @@ class FarmPeer:
             assert isinstance(message, AppendEntries)
             request = Request(
                 MessageType.APPEND_ENTRIES, own, to, message.term, message.prev_term,
-                message.prev_index, message.commit_index, entries_of(message.batches),
+                message.prev_index, message.commit_index, packed_of(message.batches),
             )  # fmt: skip
             self._send(to, request, message.round)
 

@@ -1,0 +1,107 @@
+/* Entries on Garlic Farm's wire, in and out of blocks: no caller makes an object for each. */
+#include "farm.h"
+#include "bytes.h"
+
+#include <string.h>
+
+#define TERM_MAX ((1ull << 53) - 1)
+#define KIND_STATE 0
+#define KIND_CONFIG 1
+
+static uint64_t get_number(const uint8_t *data, size_t size) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++) value = value << 8 | data[i];
+    return value;
+}
+
+static void put_number(uint8_t *out, size_t size, uint64_t value) {
+    for (size_t i = size; i > 0; i--) {
+        out[i - 1] = (uint8_t)value;
+        value >>= 8;
+    }
+}
+
+struct entry {
+    uint64_t term;
+    const uint8_t *value;
+    uint32_t size;
+    uint8_t type;
+};
+
+/* Reads the entry at data; 0 when there is none that is whole. */
+static int entry_read(const uint8_t *data, size_t size, struct entry *entry) {
+    if (size < KLK_FARM_ENTRY_PREFIX) return 0;
+    entry->term = get_number(data, 8);
+    entry->type = data[8];
+    entry->size = (uint32_t)get_number(data + 9, 4);
+    entry->value = data + KLK_FARM_ENTRY_PREFIX;
+    return entry->size <= size - KLK_FARM_ENTRY_PREFIX;
+}
+
+int64_t klk_farm_count(const uint8_t *data, size_t size) {
+    struct entry entry;
+    int64_t count = 0;
+    for (size_t at = 0; at < size; count++) {
+        if (!entry_read(data + at, size - at, &entry) || entry.type != KLK_FARM_APPLICATION ||
+            entry.term > TERM_MAX || entry.size > KLK_RECORD_BYTES_MAX) {
+            return KLK_EINVAL;
+        }
+        at += KLK_FARM_ENTRY_PREFIX + entry.size;
+    }
+    return count;
+}
+
+ssize_t klk_farm_block(const uint8_t *data, size_t size, size_t *at, uint64_t first_index,
+                       uint64_t term, uint32_t *count, uint8_t *out, size_t capacity) {
+    struct entry entry;
+    size_t here = *at, values = 0, used = KLK_HEADER_SIZE;
+    uint64_t block_term = term;
+    uint32_t taken = 0;
+    while (here < size && taken < KLK_FARM_BLOCK_COUNT_MAX) {
+        if (!entry_read(data + here, size - here, &entry)) return KLK_EINVAL;
+        if (taken == 0 && term == 0) block_term = entry.term;
+        if (taken > 0 && ((term == 0 && entry.term != block_term) ||
+                          values + entry.size > KLK_FARM_BLOCK_VALUES_MAX)) {
+            break;
+        }
+        if (entry.size > KLK_RECORD_BYTES_MAX) return KLK_EINVAL;
+        if (used > capacity || capacity - used < klk_record_size(entry.size, 0)) return KLK_ESPACE;
+        used += klk_record_write(out + used, KIND_STATE, NULL, entry.value, entry.size);
+        values += entry.size;
+        here += KLK_FARM_ENTRY_PREFIX + entry.size;
+        taken++;
+    }
+    if (klk_block_size(used - KLK_HEADER_SIZE) > capacity) return KLK_ESPACE;
+    ssize_t sealed = klk_block_seal(out, first_index, block_term, taken, used - KLK_HEADER_SIZE);
+    if (sealed < 0) return sealed;
+    *at = here;
+    *count = taken;
+    return sealed;
+}
+
+ssize_t klk_farm_entries(const uint8_t *block, size_t size, uint8_t *out, size_t capacity) {
+    struct klk_header header;
+    struct klk_record record;
+    size_t used = 0;
+    if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    klk_header_read(block, &header);
+    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    const uint8_t *at = block + KLK_HEADER_SIZE;
+    const uint8_t *end = at + header.payload_size;
+    for (uint32_t i = 0; i < header.count; i++) {
+        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
+        if (taken < 0) return KLK_ECORRUPT;
+        at += taken;
+        if (record.kind != KIND_STATE && record.kind != KIND_CONFIG) return KLK_EINVAL;
+        size_t bytes = KLK_FARM_ENTRY_PREFIX + (size_t)record.data_size;
+        if (capacity - used < bytes) return KLK_ESPACE;
+        put_number(out + used, 8, header.term);
+        out[used + 8] = record.kind == KIND_STATE ? KLK_FARM_APPLICATION : KLK_FARM_CONFIGURATION;
+        put_number(out + used + 9, 4, record.data_size);
+        if (record.data_size > 0) {
+            memcpy(out + used + KLK_FARM_ENTRY_PREFIX, record.data, record.data_size);
+        }
+        used += bytes;
+    }
+    return (ssize_t)used;
+}
