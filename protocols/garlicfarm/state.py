@@ -180,13 +180,14 @@ class SharedState:
         """What the MetaLS holds: the destinations in the recent documents of members, by server and
         then as they were posted, each once, without what is left out."""
         hidden = set(self.ordered.hashes)
+        names: dict[str, str] = {}  # Many servers may post the same destination.
         found: dict[str, Leaf] = {}
         for status in self._recent(members):
             for document in _destinations(status):
                 text = document.get("destination")
                 if not isinstance(text, str) or not text:
                     continue
-                name = hash_of(text) or text
+                name = names.get(text) or names.setdefault(text, hash_of(text) or text)
                 if name not in hidden:
                     found.setdefault(name, Leaf(status.server_id, name, document))
                 if len(found) == CONTENTS_MAX:
