@@ -14,7 +14,8 @@ import pytest
 
 import kelek
 from kelek.protocols.zre.log import Report, encode_report
-from kelek.protocols.zre.values import Level, LogEvent
+from kelek.protocols.zre.presence import Happening, Presence, encode_presence
+from kelek.protocols.zre.values import Level, LogEvent, Version
 from kelek.tests.actors.farm_servers import Farm
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import running
@@ -43,6 +44,9 @@ zre: {port: 5670}
 
 
 REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 3, "come")
+SAID = Presence(
+    Happening.ENTER, 3, bytes(16), "hall", bytes(16), "lamp", "tcp://10.0.0.1:61000", Version.V2
+)
 LATER = "1970-01-01T00:00:00.002Z"
 
 
@@ -128,7 +132,9 @@ def test_presence(nodes: Shell) -> None:
     from kelek.pipeline.zre_options import batch_options
     from kelek.pipeline.zre_source import batch_reader
 
-    assert re.search(r"\|\s*n1\|", program_of(nodes, "Presence"))
+    with kelek.Log(nodes.translate("tcp://127.0.0.1:7201")) as log:
+        log.update(encode_presence(SAID))
+    assert re.search(r"\|\s*hall\|\s*lamp\|", program_of(nodes, "Presence"))
     url = nodes.translate("tcp://127.0.0.1:7100")
     said = [encode_report(REPORT), b"else", encode_report(REPORT._replace(event=LogEvent.EXIT))]
     with kelek.Table(url, 31) as table:
