@@ -1,6 +1,8 @@
 """Real servers of farms over real connections: they elect, commit, restart, and let in whom they
 should."""
 
+import socket
+import ssl
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -173,6 +175,31 @@ def test_there_are_no_more_connections_than_may_be() -> None:
             assert late.recv(1) == b"", "one too many"
             assert client.ask(Request(MessageType.CLIENT_REQUEST)).is_accepted
         client.close()
+
+
+def test_a_link_believes_no_other_name_than_it_should() -> None:
+    """Nobody is reached, so nobody leads; the log says why."""
+    with Farm(ids=(1, 2), node="server_name: elsewhere.example") as farm:
+        farm.start()
+        farm.wait(lambda: "elsewhere.example" in farm.log(1), "it does not complain")
+        assert "link-up" not in farm.log(1)
+        assert farm.status(1)["raft_role"] != "leader"
+
+
+def test_versions_of_tls() -> None:
+    with Farm(ids=(1,)) as farm:
+        farm.start()
+        context = ssl.create_default_context(cafile=str(farm.ca))
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S) as sock:
+            with pytest.raises(ssl.SSLError):
+                context.wrap_socket(sock, server_hostname="127.0.0.1")
+        farm.wait(lambda: farm.status(1).get("counters", {}).get("tls_failed") == 1)
+    with Farm(ids=(1,), node="tls: '1.2'") as farm:
+        farm.start()
+        sock = socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S)
+        with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
+            assert secured.version() == "TLSv1.2"
 
 
 def test_a_process_that_is_killed_loses_nothing() -> None:

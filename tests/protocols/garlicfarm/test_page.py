@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from kelek.actors import actor, farm_doors, farm_links, farm_users
 from kelek.protocols.garlicfarm import (
     application,
     codec,
@@ -104,3 +105,14 @@ def test_a_servers_numbers() -> None:
     assert f"said again after {setup.election_timeout_ms_min} ms" in TEXT
     assert f"or after {2 * longest_ms} ms, the Configuration" in TEXT
     assert f"heard nothing for {2 * longest_ms} ms" in TEXT
+
+
+def test_the_process() -> None:
+    """Times and sizes of the server's connections."""
+    assert f"TLS and head have {handshake.HEAD_TIMEOUT_MS} ms together" in TEXT
+    assert f"once {farm_doors.OUT_BYTES_MAX} bytes wait for him" in TEXT
+    assert f"that leaves {farm_links.OUT_BYTES_MAX} bytes lying" in TEXT
+    assert f"An attempt has {farm_links.ATTEMPT_MS} ms,\n" in TEXT
+    assert f"the next follows after {farm_links.PAUSE_MS_MIN} ms" in TEXT
+    assert (farm_users.LOOK_MS, "looked at each second" in TEXT) == (1000, True)
+    assert f"if it comes within {actor.DRAIN_MS_MAX} ms" in TEXT
