@@ -191,9 +191,9 @@ def test_versions_of_tls() -> None:
         farm.start()
         context = ssl.create_default_context(cafile=str(farm.ca))
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S) as sock:
-            with pytest.raises(ssl.SSLError):
-                context.wrap_socket(sock, server_hostname="127.0.0.1")
+        sock = socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S)
+        with sock, pytest.raises(ssl.SSLError):
+            context.wrap_socket(sock, server_hostname="127.0.0.1")
         farm.wait(lambda: farm.status(1).get("counters", {}).get("tls_failed") == 1)
     with Farm(ids=(1,), node="tls: '1.2'") as farm:
         farm.start()
