@@ -98,8 +98,8 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         export = Export("elsewhere", publish=Choice.NOBODY, settings={"postingInterval": 0})
         farm.put(order(OrderKind.IMPORT, configuration=export))
         farm.wait(lambda: told(farm, 3) == {})
-        assert curl.show("status", farm.leader())["publisher"] is None
-        shown = curl.show(f"entries?from={published['order']}&count=2", farm.leader())
+        assert curl.show("status", 3)["publisher"] is None
+        shown = curl.show(f"entries?from={published['order']}&count=2", 3)
         assert shown["entries"][0]["document"]["server"] == 3
         assert any("audit farm=farm user=demo" in farm.log(number) for number in (1, 2, 3))
 
