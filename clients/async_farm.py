@@ -129,7 +129,7 @@ class AsyncFarm(AsyncTurning):
 
     async def export(self) -> dict[str, Any]:
         """What an administrator has set, and who the members are."""
-        return await self._run(self._steps.get("configuration"))
+        return await self._run(self._steps.fresh("configuration"))
 
     async def import_(self, configuration: Mapping[str, Any]) -> None:
         """Sets all that an administrator may set as an export has it; see kelek.Farm.import_()."""

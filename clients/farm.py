@@ -174,7 +174,7 @@ class Farm(Turning):
     def export(self) -> dict[str, Any]:
         """What an administrator has set, and who the members are: what import_() takes, of this
         farm or of another one."""
-        return self._run(self._steps.get("configuration"))
+        return self._run(self._steps.fresh("configuration"))
 
     def import_(self, configuration: Mapping[str, Any]) -> None:
         """Sets all that an administrator may set as an export has it. The members in it are left

@@ -20,6 +20,7 @@ from .clock import monotonic_ms
 READ_BYTES = 1 << 18
 READS_MAX = 16  # Of one connection, in one go.
 WRITE_BYTES = 1 << 18
+OTHER_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 KEEPALIVE_S = 5  # A peer that has vanished is known to be lost after about three times as long.
 
 
@@ -47,7 +48,7 @@ class Stage(IntEnum):
 class _Connection:
     """One socket, or the attempts at one: a name may have several addresses."""
 
-    __slots__ = ("addresses", "number", "place", "problem", "socket", "stage", "writes")
+    __slots__ = ("addresses", "heard", "number", "place", "problem", "socket", "stage", "writes")
 
     def __init__(self, action: Open) -> None:
         self.number = action.number
@@ -57,6 +58,7 @@ class _Connection:
         self.socket: socket.socket | None = None
         self.stage = Stage.CONNECT
         self.writes = True  # Whether room to write is waited for.
+        self.heard = False  # Whether anything has come from the other side.
 
 
 class FarmLinks:
@@ -167,7 +169,17 @@ class FarmLinks:
         except ssl.SSLError as error:
             self._lost(connection, tls_trouble(error, connection.stage))
         except OSError as error:
-            self._lost(connection, Trouble(TroubleKind.LOST, words_of(error)))
+            self._broken(connection, error)
+
+    def _broken(self, connection: _Connection, error: OSError | None) -> None:
+        """The other side has closed it, or it broke."""
+        text = "it closed the connection" if error is None else words_of(error)
+        if connection.stage is Stage.UP and not connection.heard and self._reach.tls is None:
+            text = f"{text} without a word: does it want TLS?"
+        elif error is None:
+            self._lost(connection, None)
+            return
+        self._lost(connection, Trouble(TroubleKind.LOST, text))
 
     def _connected(self, connection: _Connection) -> bool:
         made, tls = connection.socket, self._reach.tls
@@ -216,8 +228,9 @@ class FarmLinks:
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             if not data:
-                self._lost(connection, None)
+                self._broken(connection, None)
                 return
+            connection.heard = True
             self.client.on_data(connection.number, data, monotonic_ms())
             if connection.number not in self.client.lines:
                 return
@@ -230,7 +243,7 @@ class FarmLinks:
                 try:
                     self._write(connection, line.out)
                 except OSError as error:
-                    self._lost(connection, Trouble(TroubleKind.LOST, words_of(error)))
+                    self._broken(connection, error)
 
     def _write(self, connection: _Connection, out: bytearray) -> None:
         assert connection.socket is not None
@@ -262,12 +275,20 @@ def tls_trouble(error: ssl.SSLError, stage: Stage) -> Trouble:
     """What has failed, and what may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
-        return Trouble(TroubleKind.UNTRUSTED, f"its certificate is not to be trusted: {why}")
+        way_out = "name the CA that has signed it, ca_file or --ca"
+        if error.verify_code in OTHER_HOST:
+            way_out = "connect to a host that it names, or have it name this one"
+        text = f"its certificate is not to be trusted: {why}; {way_out}"
+        return Trouble(TroubleKind.UNTRUSTED, text)
     reason = (error.reason or "").replace("_", " ").lower()
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-        return Trouble(TroubleKind.UNTRUSTED, "what answers there speaks no TLS")
+        return Trouble(
+            TroubleKind.UNTRUSTED, "what answers there speaks no TLS; is it the right port?"
+        )
     if error.reason in ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"):
-        return Trouble(TroubleKind.UNTRUSTED, "it speaks another version of TLS")
+        return Trouble(
+            TroubleKind.UNTRUSTED, "it speaks another version of TLS; 1.2 is to be asked for"
+        )
     if stage is Stage.UP or isinstance(error, ssl.SSLEOFError):
         return Trouble(TroubleKind.LOST, "it closed the connection within TLS")
     return Trouble(TroubleKind.LOST, f"TLS failed: {reason or error}")

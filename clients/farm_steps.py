@@ -84,6 +84,7 @@ _ERRORS: dict[TroubleKind, type[FarmError]] = {
     TroubleKind.DENIED: FarmDenied,
     TroubleKind.UNTRUSTED: FarmUntrusted,
     TroubleKind.NO_FARM: FarmRefused,
+    TroubleKind.NO_FACE: FarmRefused,
 }
 _WAYS_OUT = {
     TroubleKind.LATE: "what was to be appended may still be",
@@ -271,28 +272,28 @@ class FarmSteps:
         return _object(question.body)
 
     def status(self) -> Generator[Step, None, dict[str, Any]]:
-        """The leader's status, if it is known and answers, else that of whoever does."""
+        """The leader's status, if one is known and answers, else that of whoever does."""
+        found = yield from self._seen()
+        if found.get("state") == "leader":
+            return found
+        return (yield from self._of_leader("status", found)) or found
+
+    def _seen(self) -> Generator[Step, None, dict[str, Any]]:
+        """The status of any server; of one that knows who leads, if there is such a one."""
         found = yield from self.get("status")
         self.client.learn(_members(found))
-        leader = self.client.ids.get(found.get("leader"))  # type: ignore[arg-type]
-        if found.get("state") == "leader" or leader is None:
+        if found.get("leader") is not None:
             return found
-        question = Question("status", monotonic_ms() + LOOK_MS, leader, is_once=True)
-        self.client.ask(question)
-        try:
-            yield _done(question)
-        finally:
-            self.client.forget(question)
-        return found if question.body is None else _object(question.body)
+        others = yield from self._all(_members(found))
+        known = [_object(each.body) for each in others if each.body is not None]
+        return next((each for each in known if each.get("leader") is not None), found)
 
-    def servers(self) -> Generator[Step, None, list[FarmServer]]:
-        """Each member, with what it says of itself."""
-        found = yield from self.get("status")
-        members = found.get("members", [])
+    def _all(self, members: Sequence[ClusterServer]) -> Generator[Step, None, list[Question]]:
+        """Asks each of them for its status, at the same time and once."""
         until_ms = monotonic_ms() + min(LOOK_MS, self.timeout_ms)
         asked = [
             Question("status", until_ms, address_of(endpoint), is_once=True)
-            for _, endpoint in _members(found)
+            for _, endpoint in members
         ]
         for question in asked:
             self.client.ask(question)
@@ -301,6 +302,35 @@ class FarmSteps:
         finally:
             for question in asked:
                 self.client.forget(question)
+        return asked
+
+    def fresh(self, what: str) -> Generator[Step, None, dict[str, Any]]:
+        """What the leader answers, which is behind nothing that was confirmed; without one, what
+        any server does."""
+        found = yield from self._of_leader(what, (yield from self._seen()))
+        return found if found is not None else (yield from self.get(what))
+
+    def _of_leader(
+        self, what: str, status: Mapping[str, Any]
+    ) -> Generator[Step, None, dict[str, Any] | None]:
+        """None: nobody leads, or it does not answer."""
+        leader_id = status.get("leader")
+        place = self.client.ids.get(leader_id) if isinstance(leader_id, int) else None
+        if place is None:
+            return None
+        question = Question(what, monotonic_ms() + LOOK_MS, place, is_once=True)
+        self.client.ask(question)
+        try:
+            yield _done(question)
+        finally:
+            self.client.forget(question)
+        return None if question.body is None else _object(question.body)
+
+    def servers(self) -> Generator[Step, None, list[FarmServer]]:
+        """Each member, with what it says of itself."""
+        found = yield from self.get("status")
+        members = found.get("members", [])
+        asked = yield from self._all(_members(found))
         return [
             server_of(member, _problem(question) or _object(question.body))
             for member, question in zip(members, asked, strict=True)
@@ -314,11 +344,11 @@ class FarmSteps:
     def documents(self, server_id: int | None) -> Generator[Step, None, dict[str, Any]]:
         """What the log amounts to; with one document, or all that there is room for."""
         one = "" if server_id is None else f"?id={checked_id(server_id)}"
-        return (yield from self.get(f"documents{one}"))
+        return (yield from self.fresh(f"documents{one}"))
 
     def publisher(self) -> Generator[Step, None, int | None]:
         """Who publishes the MetaLS."""
-        found = yield from self.get("documents")
+        found = yield from self.fresh("documents")
         publisher = found.get("publisher")
         return None if publisher is None else int(publisher)
 

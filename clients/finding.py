@@ -82,6 +82,8 @@ def found_in(peer: PeerInfo) -> Found | None:
 
 
 def _is_at(url: str, peer: PeerInfo) -> bool:
+    if url.startswith("tls://"):  # A farm's; hosts and ports are alike.
+        url = f"tcp{url[3:]}"
     try:
         check_url(url)
     except ValueError:

@@ -33,6 +33,8 @@ def farm_options(command: F) -> F:
                           "(default: it is asked for)."),
         click.option("--ca", metavar="FILE", type=click.Path(),
                      help="Who signs certificates (default: the topology's, else the system's)."),
+        click.option("--tls", type=click.Choice(["1.2", "1.3"]),
+                     help="With --url: the lowest version (default: 1.3)."),
         click.option("--proxy", metavar="HOST:PORT", help="With --url: I2P's HTTP proxy."),
         click.option("--i2p", is_flag=True, help="With --url: a tunnel on this machine, no TLS."),
         click.option("--insecure-jraft", is_flag=True,

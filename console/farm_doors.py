@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..clients.errors import (
-    FarmCompacted,
-    FarmDenied,
-    FarmError,
-    FarmTimeout,
-    FarmUntrusted,
-    NodeError,
-    NoFarm,
-    NoFarmLeader,
-)
+from ..clients.errors import FarmError, NodeError, NoFarm, NoFarmLeader
 from ..clients.farm import Farm
 from ..clients.farm_steps import FarmTuning
 from ..clients.farm_values import read_secret, secret_of
@@ -51,6 +42,7 @@ def _of_urls(where: Where) -> FarmDoors:
     if where["topology"]:
         raise Ending("--url: a topology is given too; leave one of them out")
     tuning = FarmTuning(
+        where["tls"] or "1.3",
         proxy=where["proxy"] or "",
         i2p=where["i2p"] or bool(where["proxy"]),
         insecure_jraft=where["insecure_jraft"],
@@ -67,7 +59,7 @@ def _of_topology(where: Where, changes: bool) -> FarmDoors:
     from ..actors.farm_keys import endpoint_of
     from ..actors.run_dir import home
 
-    for option in ("proxy", "i2p", "insecure_jraft"):
+    for option in ("tls", "proxy", "i2p", "insecure_jraft"):
         if where[option]:
             name = option.replace("_", "-")
             raise Ending(f"--{name}: it goes with --url; a topology says so itself")
@@ -107,7 +99,7 @@ def _of_topology(where: Where, changes: bool) -> FarmDoors:
 def _name_of(where: Where, path: str, farms: Mapping[str, Any]) -> str:
     name = where["name"]
     if not farms:
-        raise Ending(f"{path}: it has no farm; give it `farms:` (docs/topology.md), or --url")
+        raise Ending(f"{path}: it has no farm; give it `farms:` (docs/farm.md), or --url")
     if name is None:
         if len(farms) > 1:
             raise Ending(f"--farm: missing; {path} has {', '.join(farms)}")
@@ -167,6 +159,8 @@ def opened_farm(where: Where, changes: bool = False) -> Iterator[Farm]:
             )
         except ValueError as error:
             raise Ending(f"{doors.place}: {error}") from error
+        except NodeError as error:
+            raise Ending(f"{error}; kelek discover lists who is there", FAILED) from error
         except (FarmError, OSError) as error:
             raise Ending(f"--ca: {error}") from error
         with farm:
@@ -188,10 +182,5 @@ def in_one_line(doors: FarmDoors) -> Iterator[None]:
     except NoFarmLeader as error:
         way_out = "a majority of its servers has to run: kelek farm servers"
         raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
-    except FarmUntrusted as error:
-        way_out = "give the CA that has signed it: --ca FILE"
-        if doors.by_topology:
-            way_out = f"the `ca` of {doors.place} has to have signed it, for this very host"
-        raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
-    except (FarmDenied, FarmTimeout, FarmCompacted, FarmError, NodeError) as error:
+    except FarmError as error:
         raise Ending(f"{place}: {error}", FAILED) from error

@@ -134,8 +134,8 @@ class FarmClient:
     def ask(self, question: Question) -> Question:
         """Asks a server's HTTP face."""
         if self.setup.plain:
-            text = "a server without the handshake has no status, documents or entries to be read"
-            question.failure = Trouble(TroubleKind.NO_FARM, text)
+            text = "servers of JRaft show nothing; ask one of kelek's that has the handshake"
+            question.failure = Trouble(TroubleKind.NO_FACE, text)
         else:
             self.questions.append(question)
         return question

@@ -47,6 +47,7 @@ class TroubleKind(IntEnum):
     DENIED = 3  # User or password.
     UNTRUSTED = 4  # Its certificate, or no TLS at all.
     NO_FARM = 5  # No such farm is there.
+    NO_FACE = 6  # A server of JRaft, which shows nothing over HTTP.
 
 
 class Trouble(NamedTuple):

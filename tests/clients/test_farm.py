@@ -17,6 +17,7 @@ import kelek
 from kelek.clients.farm_values import secret_of
 from kelek.tests.actors.farm_servers import USER
 from kelek.tests.actors.farm_servers import Farm as Servers
+from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
 
 TIMEOUT_MS = 60_000
@@ -63,7 +64,7 @@ def test_the_servers_by_their_ids(servers: Servers) -> None:
     ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
     with opened(servers, servers=ids) as farm:
         farm.append([b"x"])
-        assert farm.counters["connections"] <= 4
+        assert farm._client.ids.keys() == ids.keys()
     with pytest.raises(kelek.FarmError, match="this Farm is closed"):
         farm.append([b"x"])
 
@@ -151,7 +152,10 @@ def test_what_servers_say(servers: Servers) -> None:
     async def ask() -> tuple[dict[str, Any], list[kelek.FarmServer]]:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.reach(TIMEOUT_MS)
-            return await farm.status(), await farm.servers()
+            await farm.append([b"somebody leads"])
+            while (found := await farm.status())["state"] != "leader":
+                pass  # It has just resigned.
+            return found, await farm.servers()
 
     status, found = asyncio.run(ask())
     assert status["state"] == "leader"
@@ -161,6 +165,52 @@ def test_what_servers_say(servers: Servers) -> None:
     with opened(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
         farm.append([b"learned"])  # Who leads is learned from the one that is known.
         assert sorted(farm._client.ids) == [1, 2, 3] or status["leader"] == 1
+
+
+# ---- other ways in ----
+
+
+def test_a_server_as_jraft_has_it() -> None:
+    """Neither TLS nor users; what is appended and changed goes there, nothing is shown."""
+    plain = kelek.FarmTuning(insecure_jraft=True)
+    with Servers(ids=(1,), jraft=True, node="post_interval_ms: 0") as bare:
+        bare.start()
+        where = {1: bare.endpoint(1)}
+        with kelek.Farm(where, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
+            end = farm.append([b"one", b"two"])
+            assert farm.append([b"three"]) == end + 1
+            with pytest.raises(kelek.FarmRefused, match="servers of JRaft show nothing"):
+                farm.status()
+            with pytest.raises(kelek.FarmRefused, match="nobody would obey it"):
+                farm.publish("auto")
+            assert farm.add_server(2, "tcp://127.0.0.1:1")
+            with pytest.raises(kelek.FarmRefused, match="another one is in work"):
+                farm.add_server(3, "tcp://127.0.0.1:1")
+
+
+def test_through_a_proxy_without_tls() -> None:
+    """As I2P has it: the proxy alone knows the name."""
+    with (
+        Servers(ids=(1,), tls=False, node="post_interval_ms: 0") as inner,
+        HttpProxy({"one.b32.i2p:80": inner.ports[1]}) as proxy,
+    ):
+        inner.start()
+        tuning = kelek.FarmTuning(proxy=f"127.0.0.1:{proxy.port}")
+        given = {"servers": "tcp://one.b32.i2p:80", "ca_file": None, "tuning": tuning}
+        with opened(inner, **given) as farm:
+            farm.append([b"by a tunnel"])
+            assert farm.status()["state"] == "leader"
+        assert proxy.heads
+        assert all(head.startswith("GET http://one.b32.i2p:80/Garlic") for head in proxy.heads)
+        other = {**given, "servers": "tcp://two.b32.i2p:80"}
+        with (
+            opened(inner, **other) as farm,
+            pytest.raises(kelek.NoFarm),
+        ):
+            farm.reach(300)
+        tunnel = kelek.FarmTuning(i2p=True)
+        with opened(inner, servers=inner.endpoint(1), ca_file=None, tuning=tunnel) as farm:
+            assert [entry.value for entry in farm.entries(follow=False)][-1:] == [b"by a tunnel"]
 
 
 # ---- what goes wrong ----
