@@ -129,9 +129,8 @@ class Stranger:
         self.rig, self.actor, self.version = rig, actor, version
         self.mailbox = rig.socket(zmq.ROUTER)
         self.mailbox.router_handover = True
-        self.port = self.mailbox.bind_to_random_port(
-            f"tcp://{LOOPBACK}", min_port=20_000, max_port=32_000
-        )
+        self.port = free_port()
+        self.mailbox.bind(f"tcp://{LOOPBACK}:{self.port}")
         self.dealer = rig.socket(zmq.DEALER)
         self.dealer.routing_id = codec.routing_id(PEER, version)
         self.sequence = 0
@@ -221,7 +220,8 @@ def service(rig: Rig) -> tuple[Socket, str]:
     """A log service's socket, and where it is."""
     reports = rig.socket(zmq.SUB)
     reports.subscribe(b"")
-    port = reports.bind_to_random_port(f"tcp://{LOOPBACK}", min_port=20_000, max_port=32_000)
+    port = free_port()
+    reports.bind(f"tcp://{LOOPBACK}:{port}")
     return reports, f"tcp://{LOOPBACK}:{port}"
 
 
