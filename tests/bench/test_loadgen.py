@@ -17,7 +17,7 @@ from kelek.bench.peers import Etcd
 from kelek.bench.reads import Floor
 
 POLL_MS = 20
-JOIN_S = 10
+JOIN_S = 60
 
 
 class Peer(threading.Thread):

@@ -17,7 +17,7 @@ from kelek.bench.tables_engine import Engine
 from kelek.bench.tables_peers import Redis
 
 POLL_MS = 20
-JOIN_S = 10
+JOIN_S = 60
 TABLE = 7
 PACKED = b"kLK\1\2"  # Our extension, with the flag for a packed answer.
 

@@ -33,7 +33,7 @@ def test_it_has_every_method_of_log() -> None:
 @pytest.mark.parametrize("form", ["auto", "node"])
 def test_updates_and_entries(cluster: Cluster, form: str) -> None:
     async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=5000) as log:
+        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
             assert await log.update(b"first") == 1
             if form == "auto":
                 assert await log.read_index() > 0
@@ -68,7 +68,7 @@ def test_ids_of_the_callers_own(cluster: Cluster) -> None:
     ids = new_reqids(3000)
 
     async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, timeout_ms=5000) as log:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for _ in range(2):
                 counts = await asyncio.gather(
                     log.update_many(updates, reqids=iter(ids)), log.update_many([b"a", b"b"])
@@ -92,7 +92,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: 
     leader = cluster.world.peers[0]
 
     async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=20_000) as log:
+        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
             await log.update(b"first")
             leader.leads = False
             with pytest.raises(TimeoutError):
@@ -112,7 +112,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: 
         with pytest.raises(LogTimeout):
             log.update_many(updates, reqids=others)
         leader.leads = True
-        log.timeout_ms = 20_000
+        log.timeout_ms = 60_000
         assert log.update_many(updates, reqids=others) == 3000
         assert not log._client.window.items
     found = [data for _, data in cluster.world.log.records]
@@ -170,7 +170,7 @@ def test_updates_of_an_asynchronous_source(cluster: Cluster) -> None:
 
 def test_a_failover_in_the_middle(cluster: Cluster) -> None:
     async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, timeout_ms=10_000) as log:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
 
             async def source() -> AsyncIterator[bytes]:
                 for number in range(20_000):
@@ -217,7 +217,7 @@ def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
 
 def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: Cluster) -> None:
     async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, timeout_ms=5000) as log:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for size in (0, (10 << 20) + 1):
                 with pytest.raises(UpdateTooLarge):
                     await log.update(bytes(size))
@@ -243,7 +243,7 @@ def test_no_leader_and_then_one(cluster: Cluster) -> None:
             with pytest.raises(NoLeader):
                 await log.update(b"a")
             cluster.tell("n3")
-            log.timeout_ms = 5000
+            log.timeout_ms = 60_000
             # The first one stayed on its way, and keeps its place.
             assert await log.update(b"b") == 2
 

@@ -195,7 +195,7 @@ def test_a_cancelled_put_stays_on_its_way(cluster: Cluster) -> None:
 
 def test_a_failover(cluster: Cluster) -> None:
     async def main() -> None:
-        async with kelek.AsyncTable(cluster.urls, timeout_ms=10_000) as table:
+        async with kelek.AsyncTable(cluster.urls, timeout_ms=60_000) as table:
             url = (await table.server()).url
             tasks = [asyncio.create_task(table.put(key, b"")) for key, _ in PAIRS[:500]]
             await tasks[0]

@@ -100,7 +100,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("form", ["auto", "node"])
 def test_updates_and_entries(cluster: Cluster, form: str) -> None:
-    with kelek.Log(cluster.urls, form=form, timeout_ms=5000) as log:
+    with kelek.Log(cluster.urls, form=form, timeout_ms=60_000) as log:
         assert log.update(b"first") == 1
         seen: list[int] = []
         assert log.update_many((b"%d" % n for n in range(3000)), seen.append) == 3000
@@ -126,7 +126,7 @@ def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> Non
     ids = new_reqids(3000)
     updates = [b"%d" % number for number in range(3000)]
     for _ in range(2):
-        with kelek.Log(cluster.urls, timeout_ms=5000) as log:
+        with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
             assert log.update_many(updates, reqids=iter(ids)) == 3000
     assert [data for _, data in cluster.world.log.records] == updates
     with kelek.Log(cluster.urls) as log:
@@ -136,7 +136,7 @@ def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> Non
 
 
 def test_read_index(cluster: Cluster) -> None:
-    with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.read_index() == 1
         log.update_many([b"a", b"b"])
         assert log.read_index(applied=False) == 3
@@ -146,7 +146,7 @@ def test_read_index(cluster: Cluster) -> None:
 
 
 def test_transfer(cluster: Cluster) -> None:
-    with kelek.Log(cluster.urls, timeout_ms=10_000) as log:
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.transfer("n2") == "n2"
         assert log.config().leader == "n2"
         assert log.transfer() == "n3"
@@ -158,7 +158,7 @@ def test_transfer(cluster: Cluster) -> None:
 def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
     """It is refused before anything is sent: that must not wait for something to arrive."""
     cluster.world.peers[0].features = ("pack", "append")
-    with kelek.Log(cluster.urls, timeout_ms=20_000) as log:
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         until_ms = monotonic_ms() + log.timeout_ms
         with pytest.raises(LogError, match="serves no linearizable reads"):
             log.read_index()
@@ -171,7 +171,7 @@ def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
 
 
 def test_a_failover_in_the_middle(cluster: Cluster) -> None:
-    with kelek.Log(",".join(cluster.urls), timeout_ms=10_000) as log:
+    with kelek.Log(",".join(cluster.urls), timeout_ms=60_000) as log:
 
         def source() -> Iterator[bytes]:
             for number in range(20_000):
@@ -231,7 +231,7 @@ def test_no_leader(cluster: Cluster) -> None:
         with pytest.raises(TimeoutError):
             log.info()
         cluster.tell("n3")
-        log.timeout_ms = 5000
+        log.timeout_ms = 60_000
         # The first one stayed on its way, and keeps its place.
         assert log.update(b"b") == 2
 

@@ -50,7 +50,7 @@ def foreign(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_one_key(cluster: Cluster) -> None:
-    with kelek.Table(cluster.urls, 3, timeout_ms=5000) as table:
+    with kelek.Table(cluster.urls, 3, timeout_ms=60_000) as table:
         assert table.number == 3
         assert table.get(b"k") is None
         assert not table.exists(b"k")
@@ -68,7 +68,7 @@ def test_one_key(cluster: Cluster) -> None:
 
 
 def test_many_keys_are_packed_and_pipelined(cluster: Cluster) -> None:
-    with kelek.Table(cluster.urls, timeout_ms=5000) as table:
+    with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         seen: list[int] = []
         assert table.put_many(iter(PAIRS), progress=seen.append) == 5000
         assert seen[-1] == 5000
@@ -414,7 +414,7 @@ def test_a_job_that_expired_is_no_end(cluster: Cluster) -> None:
 
 
 def test_a_job_does_not_outlive_its_server(cluster: Cluster) -> None:
-    with kelek.Table(cluster.urls, 1, timeout_ms=5000) as table:
+    with kelek.Table(cluster.urls, 1, timeout_ms=60_000) as table:
         table.put_many(PAIRS[:20])
         job = table.range_job()
         chunks = table.chunks(job)
@@ -434,7 +434,7 @@ def test_a_failover_in_the_middle_of_a_load(cluster: Cluster) -> None:
                 cluster.kill(table.server().url)
             yield pair
 
-    with kelek.Table(cluster.urls, timeout_ms=10_000) as table:
+    with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         assert table.put_many(source()) == 30_000
         assert table.counters["servers"] >= 2  # More when an answer is late.
     written = [key for it in cluster.world.writes for key in getattr(it, "keys", [])]
@@ -462,7 +462,7 @@ def test_the_text_s_framing_says_the_same(foreign: Cluster) -> None:
 
 
 def test_refusals_have_the_server_s_words(cluster: Cluster) -> None:
-    with kelek.Table(cluster.urls, timeout_ms=5000) as table:
+    with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         for server in cluster.servers:
             server.error = 2, "no space"
         with pytest.raises(kelek.TableRefused, match="no space") as error:
@@ -481,10 +481,11 @@ def test_nobody_answers(tmp_path: Path, cluster: Cluster) -> None:
         pytest.raises(kelek.NoServer, match="no server answered"),
     ):
         table.get(b"k")
-    with kelek.Table(cluster.urls, timeout_ms=200) as table:
+    with kelek.Table(cluster.urls) as table:
         table.server()
+        table.timeout_ms = 200
         for server in cluster.servers:
-            server.mute = 1
+            server.mute = 1 << 30
         with pytest.raises(kelek.TableTimeout):
             table.put(b"k", b"v")
     with pytest.raises(kelek.TableError, match="closed"):
@@ -493,18 +494,21 @@ def test_nobody_answers(tmp_path: Path, cluster: Cluster) -> None:
 
 def test_why_it_could_not_be_done_is_said(cluster: Cluster) -> None:
     """Whoever was asked, and however often; and no longer once they can."""
-    with kelek.Table(cluster.urls, timeout_ms=1500) as table:
+    with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         table.server()
+        table.timeout_ms = 3000
         for server in cluster.servers:
             server.cannot = 1 << 30
         with pytest.raises(
-            kelek.TableTimeout, match=r"^not done in 1500 ms: an election$"
+            kelek.TableTimeout, match=r"^not done in 3000 ms: an election$"
         ) as error:
             table.put(b"k", b"v")
         assert error.value.reason == "an election"
         for server in cluster.servers:
             server.cannot = 0
-        table.put(b"k", b"v")
+        table.timeout_ms = 60_000
+        table.put(b"done", b"v")
+        table.timeout_ms = 3000
         for server in cluster.servers:
             server.mute = 1 << 30
         with pytest.raises(kelek.TableTimeout, match=r"^the server at ") as error:
@@ -514,9 +518,9 @@ def test_why_it_could_not_be_done_is_said(cluster: Cluster) -> None:
         request.extension.deadline_ms
         for server in cluster.servers
         for request in server.requests
-        if isinstance(request, requests.Put)
+        if isinstance(request, requests.Put) and request.keys == [b"k"]
     ]
-    assert max(deadlines) <= 1350, "the server says why before its client gives up"
+    assert max(deadlines) <= 2700, "the server says why before its client gives up"
 
 
 @pytest.mark.parametrize("key", [b"", bytes((64 << 10) + 1)])

@@ -32,7 +32,7 @@ def nodes(old: Path) -> Iterator[Nodes]:
 
 
 def connect(nodes: Nodes) -> Log:
-    return Log(nodes.urls.values(), CLUSTER, timeout_ms=30_000)
+    return Log(nodes.urls.values(), CLUSTER, timeout_ms=60_000)
 
 
 class Writer:
