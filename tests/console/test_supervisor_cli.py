@@ -413,7 +413,7 @@ def test_an_unknown_node(cli: Cli, command: str) -> None:
 def test_the_demo_is_the_default(cli: Cli) -> None:
     (cli.folder / "topology.yaml").unlink()
     done = cli.run("check")
-    assert "topology.yaml: ok: cluster demo, 3 nodes, 22 processes" in done.stdout
+    assert "topology.yaml: ok: cluster demo, 3 nodes, 28 processes" in done.stdout
 
 
 def test_a_supervisor_that_does_not_answer(cli: Cli) -> None:
