@@ -71,7 +71,9 @@ def _of_topology(where: Where, changes: bool) -> FarmDoors:
         number: endpoint_of(own[server]) if server in own else server
         for number, server in servers.items()
     }
-    settings = next(own[server] for server in servers.values() if server in own)
+    settings = next((own[server] for server in servers.values() if server in own), None)
+    if settings is None:
+        raise Ending(f"{path}: no node of it serves the farm {name}; name a server with --url")
     tuning = FarmTuning(
         settings["tls"], settings["server_name"], settings["proxy"], settings["i2p"],
         settings["insecure_jraft"],
@@ -90,6 +92,8 @@ def _of_topology(where: Where, changes: bool) -> FarmDoors:
             user, secret_file = settings["user"], own_secret
         elif len(admins) == 1:
             user = admins[0]
+        elif secret_file is not None:
+            raise Ending("--user: missing; whose password is in --secret-file?")
         else:
             raise Ending(f"--user: missing; {path}: the servers' secret_file can't be read by you")
     ca = where["ca"] or file("ca")

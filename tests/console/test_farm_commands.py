@@ -193,6 +193,10 @@ def test_a_topology_and_its_farms(farm: Farm, tmp_path: Path) -> None:
     node = "  n1: {url: 'ipc:///tmp/x', peer_url: 'ipc:///tmp/y'}\n"
     bare.write_text(f"cluster: a\nnodes:\n{node}", encoding="utf-8")
     assert "it has no farm; give it `farms:`" in refused(2, "status", "-t", bare)
+    away = tmp_path / "away.yaml"
+    farms = "farms: {barn: {servers: {1: 'tcp://127.0.0.1:1'}}}\n"
+    away.write_text(f"cluster: a\n{farms}nodes:\n{node}", encoding="utf-8")
+    assert "no node of it serves the farm barn" in refused(2, "status", "-t", away)
     said = refused(2, "status", "-t", farm.path, "--farm", "barn")
     assert "has no farm 'barn'; it has farm" in said
 
