@@ -7,6 +7,7 @@ import contextlib
 import select
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,7 +17,17 @@ READ_BYTES = 256 << 10  # At a time, so that one that sends much does not hold u
 RECORD_BYTES = 16 << 10  # The most that one read of TLS gives.
 EVENTS_MAX = 1024  # A wake.
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-_buffer = memoryview(bytearray(READ_BYTES))
+
+
+class _Buffer(threading.local):
+    """What is read into, once a thread: servers may share a process (`supervisor start
+    --one-process`, tests), and a read lets the others run."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_buffer = _Buffer()
 
 
 class Poll:
@@ -105,11 +116,11 @@ class Stream:
 
     def read(self) -> bytes:
         """What has arrived, READ_BYTES at most."""
-        got = 0
+        buffer, got = _buffer.view, 0
         self.more = False
         try:
             while got < READ_BYTES:
-                count = self._sock.recv_into(_buffer[got:])
+                count = self._sock.recv_into(buffer[got:])
                 got += count
                 if not count:
                     self.ended = True
@@ -120,7 +131,7 @@ class Stream:
         except (OSError, ValueError) as error:
             self._end(error)
         self.more = got == READ_BYTES
-        return bytes(_buffer[:got])
+        return bytes(buffer[:got])
 
     @property
     def _pending(self) -> int:
