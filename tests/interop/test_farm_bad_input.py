@@ -1,0 +1,318 @@
+"""What anybody may send to a real server of a farm: it is answered with the right code or closed,
+and counted; no server ends, no term moves, nobody else's connection suffers."""
+
+import gzip
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kelek.actors import farm_doors
+from kelek.protocols.garlicfarm import handshake
+from kelek.tests.actors import farm_servers
+from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.interop.farm_plain import (
+    APPEND,
+    APPLICATION,
+    CLIENT,
+    CONFIGURATION,
+    INSTALL,
+    JOIN,
+    LEAVE,
+    PACK,
+    SNAPSHOT,
+    SYNC,
+    VOTE,
+    Entry,
+    Message,
+    configuration,
+    take_answer,
+)
+from kelek.tests.interop.farm_tls import Refused, Who, read_head
+
+WAIT_S = 60
+WAITS = 4  # It is to be taken in by anybody.
+SLOW = "election_timeout_ms: [2000, 3000], heartbeat_ms: 100, request_timeout_ms: 2000"
+STRANGER = 77
+BOMB = gzip.compress(struct.pack(">II", 8, (1 << 31) - 1) + bytes(200 << 20), 1)
+
+
+class Scene:
+    """A farm of three that has a leader, a follower, and a client that watches."""
+
+    def __init__(self, farm: Farm) -> None:
+        self.farm = farm
+        farm.put(b"before")
+        self.leader = farm.leader()
+        self.follower = next(number for number in (1, 2, 3) if number != self.leader)
+        self.who = Who(USER, PASSWORD, farm.ca)
+        self.watch = farm.connect(self.leader)
+        self.watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
+        self.term = self.watch.answer().term
+
+    def look(self, number: int) -> dict[str, Any]:
+        found = self.farm.wait(lambda: self.farm.status(number))
+        assert isinstance(found, dict)
+        return found
+
+    def port(self, number: int = 0) -> int:
+        return self.farm.ports[number or self.leader]
+
+    def check(self) -> None:
+        """All are as before: the watching client is served, nobody has moved."""
+        self.watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
+        answer = self.watch.answer()
+        assert answer.is_accepted
+        assert answer.term == self.term
+        assert not any(each.ended() for each in self.farm.running.values())
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    with pytest.MonkeyPatch.context() as patch:
+        # A busy machine has no elections: then a term that moves is one that was moved.
+        patch.setattr(farm_servers, "TIMES", SLOW)
+        with Farm(ids=(1, 2, 3, WAITS), begin=(1, 2, 3), node="post_interval_ms: 0") as farm:
+            farm.start()
+            scene = Scene(farm)
+            try:
+                yield scene
+            finally:
+                scene.watch.close()
+
+
+def status_of(sock: socket.socket) -> str:
+    lines, _ = read_head(sock)
+    return lines[0].split(" ", 2)[1]
+
+
+def asked(scene: Scene, head: bytes) -> str:
+    """The status that a head is answered with."""
+    with scene.who.tls(scene.port()) as sock:
+        sock.sendall(head)
+        return status_of(sock)
+
+
+# ---- in front of the handshake ----
+
+Make = Callable[[Scene], bytes]
+
+
+def authorized(scene: Scene, change: Callable[[str], str]) -> bytes:
+    """Request 2 with an Authorization that is not as it should be."""
+    port = scene.port()
+    right = scene.who.authorization(scene.who.challenges(port)["SHA-256"])
+    return scene.who.upgrade(port, change(right))
+
+
+def replayed(scene: Scene) -> bytes:
+    """One that has let somebody in already."""
+    head = authorized(scene, str)
+    assert asked(scene, head) == "101"
+    return head
+
+
+def of_another_uri(scene: Scene) -> bytes:
+    port, who = scene.port(), scene.who
+    asked_of_us = who.challenges(port)["SHA-256"]
+    return who.upgrade(port, who.authorization(asked_of_us, uri="/GarlicFarm/other/1/websocket"))
+
+
+HEADS: dict[str, tuple[str, Make]] = {
+    "a wrong path": ("404", lambda scene: scene.who.head(scene.port(), path="/")),
+    "another cluster": (
+        "404",
+        lambda scene: scene.who.head(scene.port(), path="/GarlicFarm/other/1/websocket"),
+    ),
+    "another version": (
+        "404",
+        lambda scene: scene.who.head(scene.port(), path="/GarlicFarm/farm/2/websocket"),
+    ),
+    "no digest": ("401", lambda scene: scene.who.upgrade(scene.port(), "X: y")),
+    "Basic": (
+        "401",
+        lambda scene: scene.who.upgrade(scene.port(), "Authorization: Basic ZGVtbzpkZW1v"),
+    ),
+    "a replayed digest": ("401", replayed),
+    "a nonce of nobody's": (
+        "401",
+        lambda scene: authorized(scene, lambda right: right.replace('nonce="', 'nonce="AAAA')),
+    ),
+    "a wrong response": (
+        "401",
+        lambda scene: authorized(scene, lambda right: right.replace('response="', 'response="0')),
+    ),
+    "another uri": ("400", of_another_uri),
+    "a uri that was altered behind the digest": (
+        "400",
+        lambda scene: authorized(scene, lambda right: right.replace("/farm/", "/fram/")),
+    ),
+    "no nc": ("400", lambda scene: authorized(scene, lambda right: right.replace("nc=", "nx="))),
+    "a huge head": ("431", lambda scene: scene.who.head(scene.port(), "X: " + "y" * 9000)),
+    "many lines": ("431", lambda scene: scene.who.head(scene.port(), *["X: y"] * 80)),
+    "no HTTP": ("400", lambda scene: b"\x05" * 45 + b"\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_that_lets_nobody_in(scene: Scene, name: str) -> None:
+    status, make = HEADS[name]
+    assert asked(scene, make(scene)) == status
+    scene.check()
+
+
+def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
+    """Its count was used already: the digest is right, so a new nonce is all that it takes."""
+    with scene.who.tls(scene.port()) as sock:
+        sock.sendall(replayed(scene))
+        lines, _ = read_head(sock)
+    assert any("stale=true" in line for line in lines)
+
+
+def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that is not whole in time is answered 408; what is no TLS is closed."""
+    for module in (handshake, farm_doors):
+        monkeypatch.setattr(module, "HEAD_TIMEOUT_MS", 1000)
+    with scene.who.tls(scene.port()) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n")
+        assert status_of(sock) == "408"
+    with socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare:
+        bare.sendall(scene.who.head(scene.port()))
+        assert b"HTTP" not in drained(bare)
+    scene.check()
+
+
+def test_an_old_tls(scene: Scene) -> None:
+    context = ssl.create_default_context(cafile=str(scene.farm.ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+    ):
+        context.wrap_socket(bare, server_hostname="127.0.0.1")
+    scene.check()
+
+
+def drained(sock: socket.socket) -> bytes:
+    """All until the end."""
+    data = b""
+    while True:
+        try:
+            more = sock.recv(65536)
+        except (ConnectionError, ssl.SSLError):
+            return data
+        if not more:
+            return data
+        data += more
+
+
+# ---- behind the handshake ----
+
+
+def request(scene: Scene, kind: int, **fields: Any) -> bytes:
+    """Of another member, to the leader, in its own term."""
+    made = Message(kind, scene.follower, scene.leader, scene.term)._replace(**fields)
+    return made.encode()
+
+
+def sized(scene: Scene, size: int) -> bytes:
+    return request(scene, APPEND)[:-4] + struct.pack(">I", size)
+
+
+CLOSED: dict[str, Make] = {
+    "an unknown type": lambda scene: request(scene, 99),
+    "a response's type": lambda scene: request(scene, 4),
+    "type 0": lambda scene: bytes(45),
+    "2 GiB of entries": lambda scene: sized(scene, 1 << 31),
+    "4 GiB of entries": lambda scene: sized(scene, (1 << 32) - 1),
+    "an entry of 2 GiB": lambda scene: sized(scene, 13) + struct.pack(">QBI", 1, 1, 1 << 31),
+    "a term of 2^63": lambda scene: request(scene, VOTE, term=1 << 63),
+    "an unknown value": lambda scene: request(scene, APPEND, entries=(Entry(1, 9, b""),)),
+    "a LogPack in a log": lambda scene: request(
+        scene, APPEND, term=scene.term + 9, entries=(Entry(1, PACK, b""),)
+    ),
+    "AppendEntries at our own term": lambda scene: request(scene, APPEND),
+    "a snapshot at our own term": lambda scene: request(
+        scene, INSTALL, entries=(Entry(1, SNAPSHOT, b""),)
+    ),
+    "our own id": lambda scene: request(scene, VOTE, source=scene.leader),
+    "for another server": lambda scene: request(scene, VOTE, destination=STRANGER),
+    "a vote with entries": lambda scene: request(scene, VOTE, entries=(Entry(1, 1, b""),)),
+    "a JoinCluster without its entry": lambda scene: request(scene, JOIN),
+    "a Configuration that is none": lambda scene: request(
+        scene, JOIN, entries=(Entry(1, CONFIGURATION, b"x"),)
+    ),
+}
+REFUSED: dict[str, Make] = {
+    "a stranger's vote": lambda scene: request(
+        scene, VOTE, source=STRANGER, term=scene.term + 1000, last_term=9, last_index=1 << 40
+    ),
+    "a stranger's entries": lambda scene: request(
+        scene, APPEND, source=STRANGER, term=scene.term + 1000
+    ),
+    "a stranger's invitation": lambda scene: request(
+        scene, JOIN, source=STRANGER, term=scene.term + 1000,
+        entries=(Entry(1, CONFIGURATION, bytes(16)),),
+    ),
+    "a stranger's farewell": lambda scene: request(scene, LEAVE, source=STRANGER),
+    "a Configuration of a client's": lambda scene: Message(
+        CLIENT, 0, 0, 0, entries=(Entry(0, CONFIGURATION, bytes(16)),)
+    ).encode(),
+    "a bomb of who has invited nobody": lambda scene: request(
+        scene, SYNC, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
+    ),
+    "a bomb of a stranger's": lambda scene: request(
+        scene, SYNC, source=STRANGER, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_ends_a_connection(scene: Scene, name: str) -> None:
+    before = scene.look(scene.leader)["malformed"]
+    with scene.who.enter(scene.port()) as sock:
+        sock.sendall(CLOSED[name](scene))
+        assert drained(sock) == b""
+    scene.check()
+    scene.farm.wait(lambda: scene.look(scene.leader)["malformed"] > before, "it is not counted")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(scene: Scene, name: str) -> None:
+    with scene.who.enter(scene.port()) as sock:
+        sock.sendall(REFUSED[name](scene))
+        buffer = bytearray()
+        while (answer := take_answer(buffer)) is None:
+            data = sock.recv(100)
+            assert data, "it is closed"
+            buffer += data
+        assert (answer.accepted, answer.term) == (0, scene.term)
+    scene.check()
+
+
+def test_a_bomb_for_a_newcomer(scene: Scene) -> None:
+    """It has taken an invitation, and is sent a LogPack that grows a thousandfold: no more of that
+    is unpacked than is allowed."""
+    servers = configuration(1, 0, {1: "tcp://127.0.0.1:1"})
+    join = Message(JOIN, 1, WAITS, 5, entries=(Entry(5, CONFIGURATION, servers),))
+    bomb = Message(SYNC, 1, WAITS, 5, entries=(Entry(5, PACK, BOMB),))
+    with Who("peer", "the servers' own", scene.farm.ca).enter(scene.port(WAITS)) as sock:
+        sock.sendall(join.encode() + bomb.encode())
+        said = bytearray(drained(sock))
+    answer = take_answer(said)
+    assert answer is not None
+    assert (answer.accepted, answer.next) == (1, 1)
+    assert not said
+    scene.check()
+
+
+def test_a_stranger_is_not_let_in(scene: Scene) -> None:
+    with pytest.raises(Refused, match="401"):
+        Who("nobody", "x", scene.farm.ca).enter(scene.port())
+    entry = Entry(0, APPLICATION, b"behind")
+    scene.watch.sock.sendall(Message(CLIENT, 0, 0, 0, entries=(entry,)).encode())
+    assert scene.watch.answer().is_accepted
