@@ -58,7 +58,7 @@ def ask_plain(server: PlainServer, value: bytes) -> bool:
 
 
 def test_a_plain_server_joins_follows_votes_and_leads() -> None:
-    with Farm(ids=(1, 2), begin=(1,), processes=True, node="post_interval_ms: 0") as farm:
+    with Farm(ids=(1, 2), begin=(1,), node="post_interval_ms: 0") as farm:
         farm.start()
         told = [b"value %d" % number for number in range(20)]
         farm.put(*told)
