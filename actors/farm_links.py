@@ -52,6 +52,9 @@ class Owner(Protocol):
     @property
     def now_ms(self) -> int: ...
 
+    def touch(self) -> None:
+        """A link's deadline_ms is another one now."""
+
     def on_up(self, server_id: int) -> None: ...
 
     def on_answers(self, server_id: int, data: bytes) -> None: ...
@@ -98,10 +101,12 @@ class FarmLink:
         else:
             self.lose("no answer in time")
 
-    def hurry(self) -> None:
-        """The pause is over: there may be somebody now."""
-        if self.state is State.PAUSE and self.deadline_ms is not None:
+    def hurry(self) -> bool:
+        """Ends the pause, if it is in one: there may be somebody now."""
+        is_paused = self.state is State.PAUSE and self.deadline_ms is not None
+        if is_paused:
             self.deadline_ms = self._owner.now_ms
+        return is_paused
 
     def _begin(self, now_ms: int) -> None:
         way = self._owner.way
@@ -211,6 +216,7 @@ class FarmLink:
             self._challenged += 1
             self._close()
             self.state, self.deadline_ms = State.PAUSE, self._owner.now_ms
+            self._owner.touch()
         elif opening.step is Step.AGAIN:
             self.lose("it challenges again and again")
         else:

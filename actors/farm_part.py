@@ -110,6 +110,7 @@ class FarmPart:
             self._connections_shown,
         )
         self._tidy_ms = 0
+        self._due_ms = 0
 
     def _connections_shown(self) -> dict[str, object]:
         """What /status says of connections."""
@@ -127,7 +128,8 @@ class FarmPart:
         number = self.peer.accept(grant)
         self._connections[number] = connection
         for link in self.links.values():
-            link.hurry()  # It may be the one that was not there.
+            # It may be the one that was not there.
+            self._touched = link.hurry() or self._touched
         return number
 
     def on_requests(self, connection: Connection, data: bytes) -> None:
@@ -150,6 +152,9 @@ class FarmPart:
                 connection.settle()
 
     # ---- links of ours ----
+
+    def touch(self) -> None:
+        self._touched = True
 
     def on_up(self, server_id: int) -> None:
         self._touched = True
@@ -204,6 +209,7 @@ class FarmPart:
         self._make_snapshot()
         self._tidy(now_ms)
         self._show()
+        self._due_ms = self._next_ms()
 
     def _apply(self, now_ms: int) -> None:
         """The application behind all that somebody waits for."""
@@ -256,8 +262,11 @@ class FarmPart:
 
     @property
     def deadline_ms(self) -> int:
-        if self._touched:
-            return self.now_ms
+        """When act() must come at the latest."""
+        return self.now_ms if self._touched else self._due_ms
+
+    def _next_ms(self) -> int:
+        """The same, as far as nothing happens before: only act() changes it."""
         times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
         return min((self.peer.deadline_ms, self.app.deadline_ms, self._tidy_ms, *times))
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from .actor import Loop
 
 READ_BYTES = 256 << 10  # At a time, so that one that sends much does not hold up the others.
-RECORD_BYTES = 16 << 10  # The most that one read of TLS gives.
 EVENTS_MAX = 1024  # A wake.
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
@@ -124,7 +123,8 @@ class Stream:
                 got += count
                 if not count:
                     self.ended = True
-                if count < RECORD_BYTES and not self._pending:
+                # TLS gives a record at a time: there may be more of them, to be taken in at once.
+                if not count or (not self._tls and got < READ_BYTES):
                     break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
             pass
@@ -132,11 +132,6 @@ class Stream:
             self._end(error)
         self.more = got == READ_BYTES
         return bytes(buffer[:got])
-
-    @property
-    def _pending(self) -> int:
-        """Bytes that TLS has taken in and nobody has read: no poll tells of them."""
-        return self._sock.pending() if isinstance(self._sock, ssl.SSLSocket) else 0
 
     def flush(self) -> None:
         """Sends of `out` as much as finds room."""
