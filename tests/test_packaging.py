@@ -20,7 +20,9 @@ PIP = ["--quiet", "--quiet", "--disable-pip-version-check"]
 # Read by the build only: what runs needs none of it.
 BUILD_ONLY = {"setup.py", "build_ext.py"}
 BESIDE = {"pyspark_kelek.py"}  # The package, and not in it.
-pytestmark = pytest.mark.timeout(300)
+PIP_S = 600  # It downloads, and compiles beside other tests.
+RUN_S = 120
+pytestmark = pytest.mark.timeout(2 * PIP_S + RUN_S)
 
 
 def tracked() -> list[str]:
@@ -41,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copy2(ROOT / name, target)
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", *PIP, "wheel", "--no-deps", "-w", str(out), "."]
-    subprocess.run(command, cwd=source, check=True, timeout=240)
+    subprocess.run(command, cwd=source, check=True, timeout=PIP_S)
     [built] = out.iterdir()
     yield built
     shutil.rmtree(source)
@@ -86,14 +88,20 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
     command = [sys.executable, "-m", "pip", *PIP, "--python", str(python), "install", str(wheel)]
-    subprocess.run(command, check=True, timeout=240)
+    subprocess.run(command, check=True, timeout=PIP_S)
     return home / "bin"
 
 
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -137,11 +145,11 @@ def test_spark_finds_the_format_by_itself(wheel: Path, tmp_path: Path) -> None:
         str(place),
         str(wheel),
     ]
-    subprocess.run(command, check=True, timeout=240)
+    subprocess.run(command, check=True, timeout=PIP_S)
     environment = {**os.environ, "PYTHONPATH": str(place)}
     done = subprocess.run(
         [sys.executable, "-c", LOOKUP],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     name, package, module = done.stdout.split()
