@@ -10,6 +10,7 @@ that is known already. The snapshot is 200 documents of 500 kB, to a server with
 from AddServer until the newcomer is a member.
 """
 
+import os
 import select
 import shutil
 import socket
@@ -29,6 +30,7 @@ from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, ratios, summed_up
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.codec import encode_request
+from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Step
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
     Entry,
@@ -36,7 +38,7 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm_servers import Farm
+from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
 
 ROUNDS = 7
 SECONDS = 1.5
@@ -134,11 +136,23 @@ class Ours:
         return [self.farm.connect(self.leader).sock for _ in range(cell.connections)]
 
     def handshakes(self) -> float:
-        """How many a second."""
+        """How many a second: TLS, and Digest with a challenge that is known."""
+        _, client = contexts(str(self.farm.place) if self.farm.tls else "-")
+        port = self.farm.ports[self.leader]
+        door = Door(f"127.0.0.1:{port}", "farm", USER, PASSWORD)
 
         def some(count: int) -> None:
-            for _ in range(count):
-                self.farm.connect(self.leader).close()
+            challenges = Challenges()
+            while count:
+                with connect(port, client) as sock:
+                    shake = ClientHandshake(door, challenges, 0, os.urandom)
+                    sock.sendall(shake.request)
+                    opening = None
+                    while opening is None:
+                        opening = shake.feed(sock.recv(65536), 0)
+                if opening.step is Step.REFUSED:
+                    raise BenchError(f"not let in: {opening.why}")
+                count -= opening.step is Step.OPEN
 
         some(1)
         begun = time.perf_counter()

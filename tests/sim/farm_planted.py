@@ -9,7 +9,6 @@ from kelek.tests.sim.planted import CORE, LOST, SEEDS_MAX, Patch, Plant, find, m
 
 CAMPAIGN = "kelek.tests.sim.farm_campaign"
 PEER = "protocols/garlicfarm/peer.py"
-MEMBERS = "protocols/garlicfarm/members.py"
 STUCK = "not within"
 
 PLANTS = (
@@ -17,23 +16,6 @@ PLANTS = (
         "a vote is not saved",
         (Patch(PEER, "or self._hard_state\n        self._save()\n", "or self._hard_state\n"),),
         told="vote forgotten|term went back",
-    ),
-    Plant(
-        "two changes at a time",
-        (
-            Patch(
-                MEMBERS,
-                "            and core.commit_index >= core.log.configurations.last_index\n",
-                "",
-            ),
-            Patch(MEMBERS, "            and self.change is None\n", ""),
-            Patch(
-                MEMBERS,
-                "            if self._core.commit_index >= change.index and ",
-                "            if ",
-            ),
-        ),
-        told="two changes at a time|more than one|another history",
     ),
     Plant(
         "strangers are given votes",
@@ -66,17 +48,6 @@ PLANTS = (
                 PEER,
                 "        may_vote = self.is_member or core.log.last_index > 0\n",
                 "        may_vote = self.is_member or self.roster.find(own) is not None\n",
-            ),
-        ),
-        told=STUCK,
-    ),
-    Plant(
-        "a leader is heard for ever",
-        (
-            Patch(
-                PEER,
-                "            or core.unled_ms(self._now_ms) > self.setup.election_timeout_ms_max\n",
-                "",
             ),
         ),
         told=STUCK,
