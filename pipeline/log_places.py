@@ -1,5 +1,6 @@
 """Places in a log that can be asked where it begins and ends: the cluster's, or a farm's."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from datetime import datetime
 from typing import NamedTuple
@@ -19,43 +20,43 @@ class Ends(NamedTuple):
     last_index: int
 
 
-class Places:
+class Places(ABC):
     """A connection to a log as the sources need it. Its methods raise PipelineError when nobody
     answers."""
 
+    @abstractmethod
     def close(self) -> None:
         """Ends the connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def info(self) -> Ends:
         """Of the leader's log: what is committed and applied, and what is still stored."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last_index(self) -> int:
         """Of all that anybody was told to be committed before this call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def offset_at(self, index: int) -> Offset:
         """The place behind the entry at index; without its term when it is no longer stored."""
-        raise NotImplementedError
 
     def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
         """The last index behind after, up to last, with which the data are bytes_max at most; the
-        first entry's may be more."""
-        raise NotImplementedError
+        first entry's may be more. Of a kind without maxBytesPerTrigger: last."""
+        return last
 
+    @abstractmethod
     def entries(self, wanted: LogRange) -> Generator[pyarrow.RecordBatch, None, None]:
         """All of them. Of a part that is compacted: what _instead() says, when the options allow
         that; else raises EntriesCompacted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _instead(self) -> str:
         """What is given in the place of entries that are compacted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _time_from(self, index: int, behind: int) -> tuple[int, datetime | None]:
         """The first entry from index on that has a time, and before behind."""
-        raise NotImplementedError
 
     def compacted(self, first_index: int, last_index: int) -> EntriesCompacted:
         """What to raise when these entries are wanted and no longer stored."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
@@ -51,7 +52,7 @@ def _authority() -> tuple[trustme.CA, trustme.LeafCert]:
     return authority, authority.issue_cert("localhost", "127.0.0.1", "::1")
 
 
-class _Running:
+class _Running(ABC):
     """One server that runs, and what it has said to its supervisor."""
 
     def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
@@ -68,12 +69,12 @@ class _Running:
             if rest:
                 self.status = dict(msgpack.unpackb(rest[0], strict_map_key=False))
 
-    def ended(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def ended(self) -> bool: ...
 
+    @abstractmethod
     def end(self, *, kill: bool) -> None:
         """kill: at once, without a word; else as by SIGTERM."""
-        raise NotImplementedError
 
 
 class _Thread(_Running):
