@@ -332,8 +332,9 @@ def show(
         print(json.dumps({**found, "sections": [section.json() for section in sections]}))
     else:
         print(report.table(found, sections))
-    if options.results:
-        options.results.write_text(report.markdown(found, sections), encoding="utf-8")
+    if (page := options.results) is not None:
+        before = page.read_text(encoding="utf-8") if page.exists() else ""
+        page.write_text(report.markdown(found, sections, before), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:

@@ -9,11 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from kelek.bench.machine import BenchError
-from kelek.bench.report import Section, aligned, rows_of_figures
+from kelek.bench.kelek_cluster import Kelek
+from kelek.bench.machine import BenchError, describe
+from kelek.bench.report import Section, aligned, rows_of_figures, with_section
 
 QUICK_ROUNDS = 3
 
@@ -51,6 +53,7 @@ def main(question: Question, arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, help=f"rounds, in place of {question.rounds}")
     parser.add_argument("--dir", type=Path, help="where the data is written (a temporary one)")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    parser.add_argument("--results", type=Path, help="writes its section of that page, too")
     options = parser.parse_args(arguments)
     if platform.system() != "Linux":
         print("bench: needs Linux (/proc)", file=sys.stderr)
@@ -59,6 +62,10 @@ def main(question: Question, arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
         try:
             section = ask(question, Path(directory), rounds)
+            if (page := options.results) is not None:
+                old = page.read_text(encoding="utf-8") if page.exists() else ""
+                new = with_section(old, section, conditions(Path(directory)))
+                page.write_text(new, encoding="utf-8")
         except BenchError as error:
             print(f"bench {question.name}: {error}", file=sys.stderr)
             return 2
@@ -68,6 +75,12 @@ def main(question: Question, arguments: list[str]) -> int:
     parts = (rows_of_figures(section.figures), section.rows)
     print(section.note, *(aligned(rows) for rows in parts if len(rows) > 1), sep="\n\n")
     return 0
+
+
+def conditions(directory: Path) -> list[str]:
+    """When, where and what."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return [date, *describe(directory).values(), f"kelek {Kelek(directory / 'none').version()}"]
 
 
 def timed(work: Callable[[], object]) -> float:

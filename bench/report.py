@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 Rounds = list[dict[str, Any]]
 MB = 1e6
+SECTION_BEGIN = "\n## "
+ALONE = "Asked alone"  # How a section begins that has conditions of its own.
 PEER_CLIENT = "etcd, asyncio client"
 WRITERS = ("process", "inline")  # Beside the default, a thread.
 
@@ -244,8 +246,8 @@ NOTES = """
 """
 
 
-def markdown(found: dict[str, Any], sections: Sequence[Section] = ()) -> str:
-    """bench/RESULTS.md."""
+def markdown(found: dict[str, Any], sections: Sequence[Section] = (), before: str = "") -> str:
+    """bench/RESULTS.md. Of the page before it, what was asked alone stays."""
     head = HEAD.format(questions="all" if sections else "log")
     parts = [head, "\n".join(f"- {line}" for line in conditions(found))]
     asked = [figure for section in sections for figure in section.figures]
@@ -261,4 +263,23 @@ def markdown(found: dict[str, Any], sections: Sequence[Section] = ()) -> str:
     parts.append(f"\n## Notes\n{NOTES}".rstrip())
     for section in sections:
         parts.append(f"\n## {section.title}\n\n{markdown_table(section.rows)}\n\n{section.note}")
+    _, *old = before.split(SECTION_BEGIN)
+    titles = {section.title for section in sections}
+    for text in old:
+        title, _, body = text.partition("\n")
+        if body.startswith(f"\n{ALONE}") and title not in titles:
+            parts.append(f"\n## {text}".rstrip("\n"))
     return "\n".join(parts) + "\n"
+
+
+def with_section(page: str, section: Section, conditions: Iterable[str]) -> str:
+    """The page with the section in its old place, or at its end: its conditions are its own."""
+    parts = [f"{section.title}\n", f"{ALONE}: {', '.join(conditions)}. {section.note}"]
+    for rows in (rows_of_figures(section.figures), section.rows):
+        if len(rows) > 1:
+            parts.append(f"\n{markdown_table(rows)}")
+    head, *old = page.removesuffix("\n").split(SECTION_BEGIN)
+    titles = [text.partition("\n")[0] for text in old]
+    place = titles.index(section.title) if section.title in titles else len(titles)
+    old[place : place + 1] = ["\n".join(parts) + "\n"]
+    return SECTION_BEGIN.join([head, *(text.rstrip("\n") + "\n" for text in old)])

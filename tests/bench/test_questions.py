@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kelek.bench.question import Question, ask
-from kelek.bench.report import Section, markdown, summed_up, table
+from kelek.bench.report import Section, markdown, summed_up, table, with_section
 
 FOUND: dict[str, Any] = {
     "date": "today",
@@ -44,6 +44,23 @@ def test_a_page_holds_the_goals_of_all() -> None:
     assert "kelek.bench all --results" in page
     assert "kelek.bench log --results" in markdown(FOUND)
     assert "Counted by hand." in table(FOUND, [SECTION])
+
+
+def test_what_is_asked_alone_has_its_own_place_on_the_page() -> None:
+    page = markdown(FOUND, [SECTION])
+    geese = SECTION._replace(title="Geese", note="By ear.")
+    with_geese = with_section(page, geese, ["today", "a slow machine"])
+    assert with_geese.startswith(page.rstrip("\n"))
+    text = "\n## Geese\n\nAsked alone: today, a slow machine. By ear.\n\n| figure |"
+    assert text in with_geese
+    assert with_section(with_geese, geese, ["today", "a slow machine"]) == with_geese
+    later = with_section(with_geese, SECTION._replace(note="Again."), ["tomorrow"])
+    assert later.index("Asked alone: tomorrow. Again.") < later.index("## Geese")
+    assert "Counted by hand." not in later
+    anew = markdown(FOUND, [SECTION], later)  # All are asked again, but for the geese.
+    assert text in anew
+    assert "tomorrow" not in anew
+    assert markdown(FOUND, [SECTION], anew) == anew
 
 
 def test_a_note_says_how_often_and_how_busy(tmp_path: Path) -> None:
