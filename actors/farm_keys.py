@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..protocols.errors import ProtocolError
 from ..protocols.garlicfarm.messages import ID_MAX, SERVERS_MAX
-from ..protocols.garlicfarm.values import address_of
+from ..protocols.garlicfarm.values import address_of, is_loopback
 from .errors import OperatorError
 from .schema import (
     GIB,
@@ -133,14 +132,6 @@ def read_farms(reader: Reader, node: Node, key: str) -> dict[str, dict[str, Any]
     return farms
 
 
-def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine gets there."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def farm_home(data_dir: Path, farm: str) -> Path:
     """Where a node keeps its part of a farm."""
     return data_dir / "farm" / farm
@@ -153,8 +144,11 @@ def endpoint_of(farm: dict[str, Any]) -> str:
 
 def public_endpoint(farm: dict[str, Any]) -> str:
     """The same as clients write it: tls:// where that is spoken."""
-    is_plain = farm["i2p"] or farm["insecure_jraft"]
-    return endpoint_of(farm).replace("tcp://", "tcp://" if is_plain else "tls://", 1)
+    return endpoint_of(farm).replace("tcp://", "tcp://" if _is_plain(farm) else "tls://", 1)
+
+
+def _is_plain(farm: dict[str, Any]) -> bool:
+    return bool(farm["i2p"] or farm["insecure_jraft"])
 
 
 def farms_of(node: str, farms: dict[str, dict[str, Any]]) -> dict[str, int]:
@@ -227,6 +221,26 @@ def check_farms(
     for node, own in nodes.items():
         if own:
             _check_node(node, own, farms_of(node, farms), fail)
+    for node, own in nodes.items():
+        if own and _is_plain(own) and not own["proxy"]:
+            for name in farms_of(node, farms):
+                _check_neighbours(node, nodes, (name, farms[name]["servers"]), fail)
+
+
+def _check_neighbours(
+    node: str,
+    nodes: dict[str, dict[str, Any]],
+    farm: tuple[str, dict[int, str]],
+    fail: Callable[[str, str, str], NoReturn],
+) -> None:
+    """What this node sends has neither TLS nor a tunnel: it may not leave the machine."""
+    name, servers = farm
+    for server_id, server in servers.items():
+        endpoint = endpoint_of(nodes[server]) if server in nodes else server
+        if server != node and not is_loopback(address_of(endpoint).host):
+            problem = f"node {node} would connect to {endpoint} without TLS"
+            way_out = "give that node `proxy:` with `i2p: true`, or TLS"
+            fail(f"farms.{name}.servers.{server_id}", problem, way_out)
 
 
 def _check_node(
@@ -238,7 +252,7 @@ def _check_node(
     def fail(key: str, problem: str, way_out: str) -> NoReturn:
         refuse(f"nodes.{node}.{key}", problem, way_out)
 
-    is_plain = own["insecure_jraft"] or own["i2p"]
+    is_plain = _is_plain(own)
     if not served:
         fail("farm", "no farm names this node", "name it in the `servers` of one of `farms:`")
     if own["endpoint"] and endpoint_problem(own["endpoint"]):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Step
-from ..protocols.garlicfarm.values import Address, address_of
+from ..protocols.garlicfarm.values import Address, address_of, is_loopback
 from .farm_doors import keep_alive
 from .farm_names import Names
 from .farm_stream import IN, OUT, Poll, Stream
@@ -54,6 +54,9 @@ class Owner(Protocol):
 
     def touch(self) -> None:
         """A link's deadline_ms is another one now."""
+
+    def on_insecure(self) -> None:
+        """An endpoint was refused: what is said there could be read on its way."""
 
     def on_up(self, server_id: int) -> None: ...
 
@@ -111,7 +114,11 @@ class FarmLink:
     def _begin(self, now_ms: int) -> None:
         way = self._owner.way
         try:
-            found = self._owner.names.find(way.proxy or address_of(self.endpoint))
+            place = way.proxy or address_of(self.endpoint)
+            if way.context is None and way.proxy is None and not is_loopback(place.host):
+                self._owner.on_insecure()
+                raise OSError("without TLS only this machine is connected to")
+            found = self._owner.names.find(place)
             if found is None:
                 self.deadline_ms = now_ms + NAME_MS
                 return

@@ -156,6 +156,9 @@ class FarmPart:
     def touch(self) -> None:
         self._touched = True
 
+    def on_insecure(self) -> None:
+        self._shared.counters["insecure_endpoints"] += 1
+
     def on_up(self, server_id: int) -> None:
         self._touched = True
         self._shared.log("link-up", farm=self.name, server=server_id)

@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from ..protocols.garlicfarm.client import FarmClient
 from ..protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
-from ..protocols.garlicfarm.values import Address
+from ..protocols.garlicfarm.values import Address, is_loopback
 from .clock import monotonic_ms
 
 READ_BYTES = 1 << 18
 READS_MAX = 16  # Of one connection, in one go.
 WRITE_BYTES = 1 << 18
 OTHER_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+ONLY_HERE = "without TLS or a proxy only this machine is asked"
 KEEPALIVE_S = 5  # A peer that has vanished is known to be lost after about three times as long.
 
 
@@ -106,6 +107,9 @@ class FarmLinks:
         connection = _Connection(action)
         self._connections[action.number] = connection
         host, port = self._reach.proxy or action.place
+        if self._reach.tls is None and self._reach.proxy is None and not is_loopback(host):
+            self._lost(connection, Trouble(TroubleKind.LOST, ONLY_HERE))
+            return
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:

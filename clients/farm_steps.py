@@ -37,7 +37,7 @@ from ..protocols.garlicfarm.orders import (
     decode_export,
     encode_order,
 )
-from ..protocols.garlicfarm.values import address_of
+from ..protocols.garlicfarm.values import address_of, is_loopback
 from ..protocols.record import RECORD_BYTES_MAX
 from .clock import monotonic_ms, wall_ms
 from .errors import (
@@ -51,7 +51,7 @@ from .errors import (
     NoFarm,
     NoFarmLeader,
 )
-from .farm_links import Reach
+from .farm_links import ONLY_HERE, Reach
 from .farm_values import (
     APPLICATION,
     FarmEntry,
@@ -128,11 +128,11 @@ def make_client(
     if not farm or not NAME_CHARACTERS.issuperset(farm):
         raise ValueError(f"{farm!r} is no farm's name: it has letters, digits, '.', '_' and '-'")
     setup = ClientSetup(farm, places.known, ids=places.ids, plain=tuning.insecure_jraft)
-    if tuning.insecure_jraft:
+    if tuning.insecure_jraft or (tuning.i2p and not tuning.proxy):
         for host, _ in places.known:
-            if host not in ("127.0.0.1", "::1", "localhost"):
-                raise ValueError(f"{host}: without TLS and password only this machine is asked")
-    else:
+            if not is_loopback(host):
+                raise ValueError(f"{host}: {ONLY_HERE}")
+    if not tuning.insecure_jraft:
         user, password, secret_file = credentials
         if not user or ":" in user or not user.isprintable():
             raise ValueError(f"{user!r} is no user; give the one that the servers know")

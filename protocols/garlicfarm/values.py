@@ -6,6 +6,7 @@ LogPack is unpacked no further than its limit.
 
 import zlib
 from collections.abc import Sequence
+from ipaddress import ip_address
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
@@ -102,6 +103,14 @@ def address_of(endpoint: str) -> Address:
     if not 0 < int(port) < 65536:
         raise RemoteProtocolError(f"{endpoint!r} has no port that there is")
     return Address(host, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine is there, as far as a host can be told by its looks."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def encode_cluster_server(server: ClusterServer) -> bytes:

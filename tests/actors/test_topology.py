@@ -193,6 +193,7 @@ def node(text: str) -> str:
 
 
 # (name, text, line)
+USERS = "passwords: p, user: u, secret_file: s"
 FARM = node("farm: {{{}}}").replace("nodes:", "farms: {{f: {{servers: {{1: a}}}}}}\nnodes:")
 MISTAKES = [
     ("empty", "", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
@@ -371,6 +372,14 @@ MISTAKES = [
     ("plain for everybody", FARM.format("listen: 'tcp://10.0.0.1:3', i2p: true"),
      "t.yaml:7:20: nodes.a.farm.listen: without TLS only a loopback address is served; "
      "write 127.0.0.1"),
+    ("neighbours without TLS", FARM.format(f"listen: 'tcp://127.0.0.1:3', i2p: true, {USERS}")
+     .replace("1: a", "1: a, 2: 'tcp://10.0.0.2:3'"),
+     "t.yaml:2:32: farms.f.servers.2: node a would connect to tcp://10.0.0.2:3 without TLS; "
+     "give that node `proxy:` with `i2p: true`, or TLS"),
+    ("JRaft elsewhere", FARM.format("listen: 'tcp://127.0.0.1:3', insecure_jraft: true")
+     .replace("1: a", "1: a, 2: 'tcp://farm.example:3'"),
+     "t.yaml:2:32: farms.f.servers.2: node a would connect to tcp://farm.example:3 without TLS; "
+     "give that node `proxy:` with `i2p: true`, or TLS"),
     ("a proxy and TLS", FARM.format("listen: 'tcp://10.0.0.1:3', proxy: 'h:1'"),
      "t.yaml:7:47: nodes.a.farm.proxy: a proxy has HOST:PORT, and is used with `i2p: true`; "
      "mend one of both"),

@@ -183,9 +183,13 @@ def test_a_server_as_jraft_has_it() -> None:
                 farm.status()
             with pytest.raises(kelek.FarmRefused, match="nobody would obey it"):
                 farm.publish("auto")
-            assert farm.add_server(2, "tcp://127.0.0.1:1")
+            assert farm.add_server(2, "tcp://farm.example:1")
             with pytest.raises(kelek.FarmRefused, match="another one is in work"):
                 farm.add_server(3, "tcp://127.0.0.1:1")
+        refused = 'why="without TLS only this machine is connected to"'
+        bare.wait(lambda: refused in bare.log(1), "it goes out into the open")
+        bare.wait(lambda: bare.status(1).get("counters", {}).get("insecure_endpoints", 0) > 1)
+        assert bare.log(1).count(refused) == 1
 
 
 def test_through_a_proxy_without_tls() -> None:
@@ -300,6 +304,10 @@ def test_a_server_of_old_tls(tmp_path: Path) -> None:
         ({"tuning": kelek.FarmTuning(tls="1.1")}, "TLS is 1.3, or 1.2"),
         (
             {"servers": "tcp://10.0.0.1:7401", "tuning": kelek.FarmTuning(insecure_jraft=True)},
+            "only this machine is asked",
+        ),
+        (
+            {"servers": "tcp://one.b32.i2p:80", "tuning": kelek.FarmTuning(i2p=True)},
             "only this machine is asked",
         ),
     ],
