@@ -72,30 +72,34 @@ class TableReader(DataSourceReader):
             nothing = TablePartition()  # No partition at all Spark takes for one.
             nothing.empty = True
             return [nothing]
-        if keys is None:
-            with reached(self.options) as table:
-                return self._ranges(table)
+        with reached(self.options) as table:
+            info = self._info(table)
+            if keys is None:
+                return self._ranges(table, info)
         size = KEYS_MAX if self.options.row_limit is None else len(keys)
         return [
             TablePartition(keys=keys[place : place + size]) for place in range(0, len(keys), size)
         ]
 
-    def _ranges(self, table: "Table") -> list[InputPartition]:
-        from ..protocols.zerodb.values import (
-            FEATURE_LEASES,
-            FEATURE_SPLIT_POINTS,
-            FEATURE_TABLE_INFO,
-        )
+    def _info(self, table: "Table") -> dict[str, Any] | None:
+        """What its server knows of the table; None: one of another kind, which says nothing."""
+        from ..protocols.zerodb.values import FEATURE_TABLE_INFO
+
+        server = table.server()
+        if not server.features & FEATURE_TABLE_INFO:
+            return None
+        info = table.info()
+        if info is None:
+            raise PipelineError(
+                f"there is no table {self.options.table} at {server.url}; option table names it"
+            )
+        return info
+
+    def _ranges(self, table: "Table", info: dict[str, Any] | None) -> list[InputPartition]:
+        from ..protocols.zerodb.values import FEATURE_LEASES, FEATURE_SPLIT_POINTS
 
         server = table.server()
         start, end = self.wanted.range
-        info = None
-        if server.features & FEATURE_TABLE_INFO:
-            info = table.info()
-            if info is None:
-                raise PipelineError(
-                    f"there is no table {self.options.table} at {server.url}; option table names it"
-                )
         if not server.features & FEATURE_LEASES or not server.features & FEATURE_SPLIT_POINTS:
             return [TablePartition(start, end)]
         count = self._count(info["bytes"] if info else 0)
@@ -119,8 +123,17 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In an executor. Raises PipelineError and TableError."""
+        from ..clients.errors import TableTimeout
+
         assert isinstance(partition, TablePartition)
         keep_modules()
+        try:
+            yield from self._rows(partition)
+        except TableTimeout as error:
+            urls = (partition.url,) if partition.url else self.options.urls
+            raise TableUnreachable(urls, error) from error
+
+    def _rows(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         left = self.options.row_limit
         rows = Rows(self.options, to_arrow_schema(self.schema, timezone="UTC"))
         with closing(self._batches(partition)) as batches:
