@@ -165,7 +165,7 @@ class TableReader(DataSourceReader):
         self, table: "Table", partition: TablePartition
     ) -> Generator[pa.RecordBatch, None, tuple[bytes, bool]]:
         """Where it lies, if that is here; the key to go on from, and whether that was all."""
-        from ..clients.arguments import Range
+        from ..clients.arguments import Range, behind_key
         from ..clients.errors import TableError
         from .local_read import EndedEarly, LocalRead, Place, batches, open_place
 
@@ -179,7 +179,9 @@ class TableReader(DataSourceReader):
         try:
             for batch in batches(found, asked):
                 yield batch
-                start = batch.column(0)[-1].as_py() + b"\0"
+                start = behind_key(batch.column(0)[-1].as_py())
+                if not start:  # No key is behind it.
+                    return start, True
                 if time.monotonic() - renewed > RENEW_S:
                     table.renew(partition.lease)
                     renewed = time.monotonic()

@@ -69,3 +69,88 @@ def test_nobody_there_is_said_with_the_way_out(
         server.silent = True
     with pytest.raises(table_errors.TableUnreachable, match=words):
         rows_of(reader, part)
+
+
+# ---- a snapshot that lies here, and is not read to its end ----
+
+KEY_BYTES_MAX = 65_536
+LONG = [
+    (b"a", b"first"),
+    (b"b".ljust(KEY_BYTES_MAX, b"\0"), b"long"),
+    (b"c", b"short"),
+    (b"\xff" * KEY_BYTES_MAX, b"last"),
+]
+
+
+@pytest.fixture
+def lying(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> "Lying":
+    made = Lying(cluster)
+    monkeypatch.setattr(local_read, "open_place", lambda place: made)
+    monkeypatch.setattr(local_read, "batches", lambda tables, asked: made.batches())
+    return made
+
+
+class Lying:
+    """Stands for the snapshot: it gives some rows, one in a batch, and can't be read further."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.given = self.sound = 0  # So many rows, of those that can be read.
+        self.is_open = True
+        with kelek.Table(cluster.urls, 5) as table:
+            table.put_many(LONG)
+        for server in cluster.servers:
+            server.features &= ~FEATURE_TABLE_INFO
+
+    def batches(self) -> Iterator[Any]:
+        for key, value in LONG[: self.sound]:
+            self.given += 1
+            yield pa.RecordBatch.from_pylist([{"key": key, "value": value}])
+        raise local_read.EndedEarly("a block is damaged")
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def read(self) -> list[tuple[bytes, bytes]]:
+        reader = reader_of(self.cluster.urls, table=5)
+        [part] = reader.partitions()
+        self.jobs_before = len(self.cluster.world.jobs)
+        return rows_of(reader, part)
+
+    @property
+    def asked(self) -> bytes | None:
+        """The first key that was asked for over the wire; None: it was not asked."""
+        world = self.cluster.world
+        start: bytes = world.job_request.start
+        return start if len(world.jobs) > self.jobs_before else None
+
+
+@pytest.mark.parametrize(
+    ("sound", "start"),
+    [
+        (0, b""),
+        (1, b"a\0"),
+        (2, b"b".ljust(KEY_BYTES_MAX - 1, b"\0") + b"\1"),
+        (3, b"c\0"),
+        (4, None),
+    ],
+)
+def test_the_wire_goes_on_behind_the_last_sound_row(
+    lying: Lying, sound: int, start: bytes | None
+) -> None:
+    lying.sound = sound
+    assert lying.read() == LONG
+    assert (lying.asked, lying.given, lying.is_open) == (start, sound, False)
+
+
+def test_the_wire_goes_on_where_a_renewal_is_refused(
+    lying: Lying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(table: kelek.Table, lease: int) -> None:
+        raise kelek.TableRefused(1, "there is no such lease")
+
+    monkeypatch.setattr(table_read, "RENEW_S", -1.0)
+    monkeypatch.setattr(kelek.Table, "renew", refuse)
+    lying.sound = 3
+    assert lying.read() == LONG
+    assert (lying.asked, lying.given, lying.is_open) == (b"a\0", 1, False)
