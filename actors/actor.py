@@ -9,7 +9,6 @@ import fcntl
 import gc
 import json
 import os
-import resource
 import signal
 import struct
 import sys
@@ -24,6 +23,7 @@ import zmq
 from ..native import Arena as Arena
 from ..native import Drain, send_batch
 from ..native import Frames as Batch
+from ..native.files import raise_open_files, sockets_within
 from ..native.poller import Poller
 from ..storage.errors import StorageError
 from . import pipes
@@ -46,7 +46,6 @@ HWM = 1000
 MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
 ARENA_BYTES = 4 << 20
-FILES_MAX = 65_536
 HANDSHAKE_MS = 2000
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
 RECONNECT_PIPE_MS = (10, 100)
@@ -255,11 +254,26 @@ class Loop:
             if "[" in address:
                 socket.setsockopt(zmq.IPV6, 1)
             self._bind(socket, address, options.place)
-        for address in options.connect:
-            if "[" in address:
-                socket.setsockopt(zmq.IPV6, 1)
-            socket.connect(address)
+        self._connect(socket, options.connect)
         return socket
+
+    def try_socket(self, kind: int, options: SocketOptions) -> Socket | None:
+        """As socket(), to where somebody else says; None: no file is left, or no such address is
+        here."""
+        try:
+            return self.socket(kind, options)
+        except zmq.ZMQError:
+            return None
+
+    def _connect(self, socket: Socket, addresses: Sequence[str]) -> None:
+        try:
+            for address in addresses:
+                if "[" in address:
+                    socket.setsockopt(zmq.IPV6, 1)
+                socket.connect(address)
+        except zmq.ZMQError:
+            self.close(socket)
+            raise
 
     def listen(
         self,
@@ -532,6 +546,7 @@ class Actor(Loop):
     """
 
     role = ""
+    sockets_max = 1023  # At a time; the files that may be open may be enough for fewer.
 
     def __init__(self, setup: ActorSetup, host: Host | None = None) -> None:
         host = host or Host()
@@ -600,7 +615,8 @@ class Actor(Loop):
     def _open(self) -> None:
         os.set_blocking(self._stop_fd, False)
         if not self._threaded:
-            raise_open_files()
+            sockets = sockets_within(raise_open_files())
+            self.context.set(zmq.MAX_SOCKETS, min(sockets, self.sockets_max))
             allow_tracer(os.getppid())
             self._open_signals((*STOP_SIGNALS, signal.SIGIO))
             self._open_stop_signal()
@@ -659,18 +675,6 @@ class Actor(Loop):
         if self.counters:
             status = {**status, "counters": dict(self.counters)}
         self.send(self._control, [b"status", msgpack.packb(status)])
-
-
-def raise_open_files() -> None:
-    """Raises the limit of open files as far as this user may: each connection is one.
-
-    At the limit libzmq's thread turns in circles. Connections can't be refused before that: a
-    listener that is unbound takes the connections that it has accepted with it.
-    """
-    low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if high == resource.RLIM_INFINITY else min(high, FILES_MAX)
-    if low < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, high))
 
 
 def _bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:

@@ -13,6 +13,7 @@ import msgpack
 import zmq
 
 from ..native import Arena
+from ..native.files import raise_open_files, sockets_within
 from . import pipes
 from .actor import (
     EXIT_BROKEN,
@@ -24,7 +25,6 @@ from .actor import (
     SocketOptions,
     format_event,
     monotonic_ms,
-    raise_open_files,
     timestamp,
 )
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
@@ -142,7 +142,9 @@ class Supervisor(Loop):
 
     def _acquire(self) -> None:
         """Takes the run directories, makes the data directories and the control socket."""
-        raise_open_files()
+        sockets = sockets_within(raise_open_files())
+        if self.options.one_process:
+            self.context.set(zmq.MAX_SOCKETS, sockets)  # It is the actors', too.
         for node in self.nodes:
             self.run_dirs[node.name].acquire()
             self._note(node.name)

@@ -17,7 +17,7 @@ from ..protocols.zre.beacon import Beacon, own_uuid
 from ..protocols.zre.codec import connection_of, endpoint_of, parse_endpoint
 from ..protocols.zre.errors import Malformed
 from ..protocols.zre.log import encode_report, report_of
-from ..protocols.zre.node import Connect, Disconnect, Node, NodeSetup
+from ..protocols.zre.node import Connect, Node, NodeSetup
 from ..protocols.zre.peers import Event, EventKind, PeerInfo
 from ..protocols.zre.presence import encode_presence, presence_of
 from ..protocols.zre.values import Times, Version
@@ -47,6 +47,7 @@ class ZreNode(Actor):
     """
 
     role = NODE
+    sockets_max = 2 * values.PEERS_MAX + 64  # A peer and its log service have one each.
 
     def on_start(self) -> None:
         settings = self.options["zre"]
@@ -135,33 +136,34 @@ class ZreNode(Actor):
     # ---- the loop ----
 
     def on_wake(self, now_ms: int) -> None:
-        full = [-1]
-        while full:  # Who takes nothing is let go, and that is said at once, too.
-            full = self._act(now_ms)
-            self._node.on_full(full, now_ms)
+        self._act(now_ms)
+        while self._node.busy:  # Who takes nothing was let go: that is said at once, too.
+            self._act(now_ms)
 
-    def _act(self, now_ms: int) -> list[int]:
-        """Does what the node wants; returns the peers that take nothing."""
+    def _act(self, now_ms: int) -> None:
+        """Does what the node wants, and tells it of peers that take nothing."""
         ready = self._node.ready(now_ms)
         for action in ready.actions:
-            if isinstance(action, Disconnect):
+            if isinstance(action, Connect):
+                self._greet(action)
+            elif action.number in self._peers:
                 self.close(self._peers.pop(action.number))
-            else:
-                self._connect(action)
         full = []
         for number, frames in ready.sends:
+            peer = self._peers.get(number)
             # Text: a full send buffer is "peer not responding"; so no send ever waits.
-            send_batch(self._peers[number], frames, "keep")
-            if len(frames):
-                frames.clear()
-                full.append(number)
+            if peer is not None:
+                send_batch(peer, frames, "keep")
+                if len(frames):
+                    full.append(number)
+            frames.clear()
+        self._node.on_full(full)
         for beacon in ready.beacons:
             self.send(self._sends, [beacon])
         for event in ready.events:
             self._on_event(event)
-        return full
 
-    def _connect(self, action: Connect) -> None:
+    def _greet(self, action: Connect) -> None:
         """Text: a DEALER for each peer, with our identity, connected to its mailbox."""
         options = SocketOptions(
             connect=(connection_of(self._node.setup.address, action.endpoint),),
@@ -170,7 +172,11 @@ class ZreNode(Actor):
             routing_id=action.routing_id,
             reconnect_ms=(100, 1000),
         )
-        self._peers[action.number] = self.socket(zmq.DEALER, options)
+        socket = self.try_socket(zmq.DEALER, options)
+        if socket is None:
+            self._node.on_unreachable(action.number)
+        else:
+            self._peers[action.number] = socket
 
     # ---- what happens to peers ----
 

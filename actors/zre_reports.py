@@ -60,7 +60,10 @@ class Reports:
             if (known.endpoint, known.is_own) == (endpoint, is_own):
                 return
             self.disconnect(uuid)
-        socket = self._loop.socket(zmq.XPUB, SocketOptions(connect=(endpoint,), hwm=HWM))
+        socket = self._loop.try_socket(zmq.XPUB, SocketOptions(connect=(endpoint,), hwm=HWM))
+        if socket is None:
+            self._loop.counters["services_unreachable"] += 1
+            return
         self._services[uuid] = _Service(endpoint, socket, is_own)
         self._loop.watch(socket, lambda: self._on_subscribed(uuid, socket))
 

@@ -18,11 +18,13 @@ import zmq
 
 from .. import native
 from ..native.datagrams import Datagrams
+from ..native.files import raise_open_files, sockets_within
 from ..native.interfaces import Interface
 from ..native.poller import Poller, Source
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import codec, values
 from ..protocols.zre.beacon import Beacon
+from ..protocols.zre.limiter import Room
 from ..protocols.zre.node import Connect, Node, NodeSetup
 from ..protocols.zre.peers import Event
 from .links import monotonic_ms
@@ -35,7 +37,7 @@ RETRY_MS = 2  # Between two looks whether peers have room again.
 IDLE_MS = 60_000
 EVENTS_MAX = 1 << 16  # Unread ones of a node: its mailbox is then not read, and its peers wait.
 EVENT_BYTES_MAX = 64 << 20
-SOCKETS_MAX = 16_384
+SILENT_PART = 4  # Peers that have not greeted have a fourth of the sockets at most.
 RECEIVE_MESSAGES_MAX = 10_000
 TAKES_MAX = 16  # Of one mailbox in a row.
 ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
@@ -59,7 +61,7 @@ class Place:
     """A node among those of the process, and what is its own: sockets, events that wait."""
 
     def __init__(self, hub: "Hub", wish: Wish) -> None:
-        """Raises OSError: the address can't be bound to."""
+        """Raises zmq.ZMQError: the address can't be bound to, or no socket is left."""
         self.hub = hub
         self.host = wish.setup.address
         self.patience_ms = wish.patience_ms
@@ -142,7 +144,9 @@ class Hub:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)  # Events, room, or somebody to turn.
         self.context: zmq.Context[Socket] = zmq.Context()
-        self.context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+        sockets_max = sockets_within(raise_open_files())
+        self.context.set(zmq.MAX_SOCKETS, sockets_max)
+        self._room = Room(max(1, sockets_max // SILENT_PART))
         self._places: dict[str, Place] = {}  # By endpoint.
         self._mailboxes: dict[Socket, Place] = {}
         self._closing: list[Place] = []
@@ -192,9 +196,13 @@ class Hub:
                     self.wake()
 
     def _begin(self, wish: Wish) -> Place:
-        place = Place(self, wish)
         try:
-            place.node = Node(wish.setup._replace(port=place.port), monotonic_ms())
+            place = Place(self, wish)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"a mailbox at {wish.setup.address}: {error}") from error
+        try:
+            setup = wish.setup._replace(port=place.port, room=self._room)
+            place.node = Node(setup, monotonic_ms())
             with self.lock:
                 if wish.interface is not None:
                     place.ear = self._ear(wish.interface, wish.udp_port)
@@ -471,13 +479,14 @@ class Hub:
             if len(self._heard) >= HEARD_MAX:
                 self._heard.clear()
             self._heard[key] = then_ms, self._serial
+        near = codec.endpoint_of(source, beacon.port) in self._places
         for place in reversed(self._hearers.get(fd, ())):
             if place.serial <= serial:
                 break
             node = place.node
             if node is None or place.closed:
                 continue
-            node.hear(beacon, source, now_ms)
+            node.hear(beacon, source, now_ms, near=near)
             if node.busy:
                 self._touched.add(place)
 
@@ -595,21 +604,34 @@ class Hub:
             place.links[action.number] = local
             place.routing_ids[action.number] = action.routing_id
             return
-        dealer = self.context.socket(zmq.DEALER)
+        dealer = self._dealer(codec.connection_of(place.host, action.endpoint), action.routing_id)
+        if dealer is not None:
+            place.links[action.number] = dealer
+            return
+        assert place.node is not None
+        place.node.on_unreachable(action.number)
+        self._touched.add(place)
+
+    def _dealer(self, endpoint: str, routing_id: bytes) -> Socket | None:
+        """None: no socket is left, or there is no such address here."""
+        try:
+            dealer = self.context.socket(zmq.DEALER)
+        except zmq.ZMQError:
+            return None
         for option, value in (
-            (zmq.IPV6, "[" in action.endpoint),
+            (zmq.IPV6, "[" in endpoint),
             (zmq.LINGER, 0),
             (zmq.SNDHWM, values.SEND_HWM),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
         ):
             dealer.setsockopt(option, value)
-        dealer.setsockopt(zmq.ROUTING_ID, action.routing_id)
+        dealer.setsockopt(zmq.ROUTING_ID, routing_id)
         try:
-            dealer.connect(codec.connection_of(place.host, action.endpoint))
+            dealer.connect(endpoint)
         except zmq.ZMQError:
-            dealer.close()  # No address here: it stays a peer that never answers.
-            return
-        place.links[action.number] = dealer
+            dealer.close()
+            return None
+        return dealer
 
     def _disconnect(self, place: Place, number: int) -> None:
         link = place.links.pop(number, None)
@@ -654,7 +676,7 @@ class Hub:
             elif now_ms - since_ms > place.patience_ms:
                 del place.stuck[number]
                 frames.clear()
-                place.node.on_full([number], now_ms)
+                place.node.on_full([number])
                 self._touched.add(place)
         if not place.stuck:
             place.tell()

@@ -17,7 +17,7 @@ from .effects import NodeSetup as NodeSetup
 from .effects import Ready as Ready
 from .election import leader_of
 from .errors import Malformed
-from .limiter import Limiter
+from .limiter import Limiter, Room
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
 from .values import ANSWER_BEACON_MS, Version
 
@@ -36,6 +36,7 @@ class Dialogs:
         self._status = 0
         self._peers = Peers()
         self._limiter = Limiter(setup.rate)
+        self._room = Room(max(1, setup.peers_max // UNREADY_PART))
         self._actions: list[Connect | Disconnect] = []
         self._sending: dict[int, Peer] = {}
         self._beacons: list[bytes] = []
@@ -82,23 +83,30 @@ class Dialogs:
 
     # ---- peers that come ----
 
-    def _meet(self, uuid: bytes, place: tuple[str, int], now_ms: int) -> None:
-        """A new peer, which has said nothing to us yet."""
-        peer = self._peers.add(uuid, place, now_ms)
+    def _meet(
+        self, uuid: bytes, place: tuple[str, int], now_ms: int, *, near: bool = False
+    ) -> bool:
+        """A new peer, which has said nothing to us yet. False: there is no room for it.
+
+        near   it is of this process, and costs no socket
+        """
+        shared = self.setup.room
+        rooms = (self._room,) if near or shared is None else (self._room, shared)
+        full = len(self._peers) >= self.setup.peers_max or any(room.full for room in rooms)
+        if full or not self._limiter.allows(place[0], now_ms):
+            return False
+        peer = self._peers.add(uuid, place, now_ms, rooms)
         if peer.own:
             self._greet(peer, self.setup.greeting, now_ms)
         else:
             # Decisions: a greeting in the wrong version upsets old nodes, so they go first.
             peer.greet_ms = now_ms + self.setup.times.greet_wait_ms
             self._check_ms = min(self._check_ms, peer.greet_ms)
+        return True
 
-    def _has_room(self, now_ms: int, greeting: Hello | None) -> bool:
-        """Whether the table takes one more; who greets us may displace one that has not."""
-        setup = self.setup
-        if greeting is None:
-            most = max(1, setup.peers_max // UNREADY_PART)
-            return len(self._peers) < setup.peers_max and self._peers.unready < most
-        if len(self._peers) < setup.peers_max:
+    def _has_room(self) -> bool:
+        """Whether the table takes one more who greets us; he may displace one that has not."""
+        if len(self._peers) < self.setup.peers_max:
             return True
         waiting = (peer for peer in self._peers if not peer.ready and not peer.static)
         oldest = next(waiting, None)
@@ -197,7 +205,7 @@ class Dialogs:
 
     # ---- peers that go ----
 
-    def on_full(self, numbers: Iterable[int], now_ms: int) -> None:
+    def on_full(self, numbers: Iterable[int]) -> None:
         """Text: a full send buffer is treated as "peer not responding": it is disconnected, and
         greeted anew when it is heard again."""
         for number in numbers:
@@ -205,7 +213,15 @@ class Dialogs:
             if peer is not None:
                 self.counters["full"] += 1
                 self._remove(peer)
-        self._check_ms = min(self._check_ms, now_ms)
+
+    def on_unreachable(self, number: int) -> None:
+        """A Connect could not be done: there is no socket for it, or no such address here. It is as
+        one that is not responding; a static one is greeted again after a while."""
+        peer = self._peers.numbers.get(number)
+        if peer is not None:
+            self.counters["unreachable"] += 1
+            if peer.ready or not peer.static:
+                self._remove(peer)
 
     def _remove(self, peer: Peer) -> None:
         groups = list(peer.groups)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ...native import Frames
 from . import values
-from .limiter import RATE, Rate
+from .limiter import RATE, Rate, Room
 from .peers import Event
 from .values import TIMES, Times, Version
 
@@ -26,6 +26,7 @@ class NodeSetup(NamedTuple):
     gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
     peers_max: int = values.PEERS_MAX
     rate: Rate = RATE  # Of new peers from one address.
+    room: Room | None = None  # That the nodes of a process share, for peers elsewhere.
     times: Times = TIMES
 
 

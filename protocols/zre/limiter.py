@@ -1,4 +1,5 @@
-"""How many new peers a source may bring: a bucket for each address, few of them kept."""
+"""How many new peers a source may bring: a bucket for each address, few of them kept; and how much
+room there is for those that say nothing."""
 
 from collections import OrderedDict
 from typing import NamedTuple
@@ -14,6 +15,19 @@ class Rate(NamedTuple):
 
 
 RATE = Rate()
+
+
+class Room:
+    """Room for so many peers that were heard of and have not greeted: of one node, or of all nodes
+    of a process together."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    @property
+    def full(self) -> bool:
+        return self.taken >= self.most
 
 
 class Limiter:

@@ -129,8 +129,11 @@ class Node(Dialogs):
             return
         self.hear(beacon, source, now_ms)
 
-    def hear(self, beacon: Beacon, source: str, now_ms: int) -> None:
-        """A beacon, for owners of many nodes, who decode it once for all."""
+    def hear(self, beacon: Beacon, source: str, now_ms: int, *, near: bool = False) -> None:
+        """A beacon, for owners of many nodes, who decode it once for all.
+
+        near   that mailbox is one of this process
+        """
         if self._stopped:
             return
         if beacon.uuid == self.uuid:
@@ -140,7 +143,7 @@ class Node(Dialogs):
         if beacon.port == 0:
             self._on_goodbye(peer, source)
         elif peer is None:
-            self._on_new_beacon(beacon, source, now_ms)
+            self._on_new_beacon(beacon, source, now_ms, near)
         elif (source, beacon.port) == (peer.address, peer.port):
             peer.beacon_ms = now_ms
         else:
@@ -155,12 +158,11 @@ class Node(Dialogs):
         self._remove(peer)
 
     # Text: a beacon of a node that is not known SHALL be considered a new peer.
-    def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int) -> None:
-        if not self._has_room(now_ms, None) or not self._limiter.allows(source, now_ms):
+    def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int, near: bool) -> None:
+        # Decisions: connect only to the datagram's own source address.
+        if not self._meet(beacon.uuid, (source, beacon.port), now_ms, near=near):
             self.counters["beacon_refused"] += 1
             return
-        # Decisions: connect only to the datagram's own source address.
-        self._meet(beacon.uuid, (source, beacon.port), now_ms)
         # Decisions: one at once when a new peer is heard. Two that lose each other again and again
         # would else answer each other for ever.
         known_ms = self._answered.pop(beacon.uuid, None)
@@ -358,7 +360,7 @@ class Node(Dialogs):
             if other.uuid is None:
                 self._peers.name(other, uuid)
                 return other
-        if not self._limiter.allows(hello.address, now_ms) or not self._has_room(now_ms, hello):
+        if not self._limiter.allows(hello.address, now_ms) or not self._has_room():
             self.counters["hello_refused"] += 1
             return None
         return self._peers.add(uuid, place, now_ms)
@@ -445,10 +447,8 @@ class Node(Dialogs):
             # Nobody makes us connect anywhere but within our subnets.
             if not self._is_place_of(address, b""):
                 self.counters["gossip_address"] += 1
-            elif not self._has_room(now_ms, None) or not self._limiter.allows(address, now_ms):
+            elif not self._meet(uuid, (address, port), now_ms):
                 self.counters["gossip_refused"] += 1
-            else:
-                self._meet(uuid, (address, port), now_ms)
 
 
 def _sighting(peer: Peer) -> gossip.Sighting:

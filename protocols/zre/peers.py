@@ -1,6 +1,6 @@
 """What a node knows of its peers: one object each, found by number, UUID, endpoint and group."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ from ...native import Frames
 from ...native.zre import Places, Wire
 from .beacon import is_own_uuid
 from .codec import endpoint_of, routing_id
+from .limiter import Room
 from .values import Version
 
 _FRAMES = 4096, 64  # Room for a peer's outgoing messages at first: bytes, frames.
@@ -50,8 +51,8 @@ class Peer:
 
     __slots__ = (
         "address", "asked_ms", "awaiting", "beacon_ms", "greet_ms", "groups", "info", "made_ms",
-        "number", "out", "own", "port", "quiet_since_ms", "ready", "repair_ms", "silent", "slot",
-        "static", "status", "to", "uuid", "version", "version_out", "wire",
+        "number", "out", "own", "port", "quiet_since_ms", "ready", "repair_ms", "rooms", "silent",
+        "slot", "static", "status", "to", "uuid", "version", "version_out", "wire",
     )  # fmt: skip
 
     def __init__(self, number: int, uuid: bytes | None, place: tuple[str, int]) -> None:
@@ -71,6 +72,7 @@ class Peer:
         self.greet_ms: int | None = None  # When to greet it, unless it has done so first.
         self.made_ms = self.asked_ms = self.repair_ms = self.beacon_ms = 0
         self.info: PeerInfo | None = None
+        self.rooms: Sequence[Room] = ()  # Which it takes a place of until it greets us.
         self.out = Frames(*_FRAMES)
         self.slot = 0  # Its place in C ...
         self.wire: Any = None  # ... and what is there: want, sent, sequences, heard_ms.
@@ -101,7 +103,10 @@ class Peers:
     def __iter__(self) -> Iterator[Peer]:
         return iter(self.numbers.values())
 
-    def add(self, uuid: bytes | None, place: tuple[str, int], now_ms: int) -> Peer:
+    def add(
+        self, uuid: bytes | None, place: tuple[str, int], now_ms: int, rooms: Sequence[Room] = ()
+    ) -> Peer:
+        """rooms: which it takes a place of until it greets us."""
         self._number += 1
         peer = self.numbers[self._number] = Peer(self._number, uuid, place)
         moves = self.traffic.moves
@@ -115,6 +120,9 @@ class Peers:
         if uuid is not None:
             self.uuids[uuid] = peer
         self.unready += 1
+        peer.rooms = rooms
+        for room in rooms:
+            room.taken += 1
         return peer
 
     def move(self, peer: Peer, place: tuple[str, int]) -> None:
@@ -141,7 +149,13 @@ class Peers:
             self.traffic.greeted(peer.slot, routing_id(peer.uuid, version), version)
         if not peer.ready:
             peer.ready = True
-            self.unready -= 1
+            self._waits_no_more(peer)
+
+    def _waits_no_more(self, peer: Peer) -> None:
+        self.unready -= 1
+        for room in peer.rooms:
+            room.taken -= 1
+        peer.rooms = ()
 
     def remove(self, peer: Peer) -> None:
         del self.numbers[peer.number]
@@ -149,7 +163,7 @@ class Peers:
         if peer.uuid is not None and self.uuids.get(peer.uuid) is peer:
             del self.uuids[peer.uuid]
         if not peer.ready:
-            self.unready -= 1
+            self._waits_no_more(peer)
         for group in list(peer.groups):
             self.leave(peer, group)
         del self.slots[peer.slot]

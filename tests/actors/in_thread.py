@@ -33,8 +33,9 @@ class Watched(Actor):
 class Rig:
     """The pipes of a node n1 whose only actor this is."""
 
-    def __init__(self) -> None:
+    def __init__(self, sockets_max: int = 1023) -> None:
         self.context: zmq.Context[Socket] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, sockets_max)  # The actor's and the test's.
         self.sockets: list[Socket] = []  # An unclosed one would be complained of.
         self.stop_in, self.stop_out = os.pipe()
         self.places: dict[str, str] = {}  # Of options, for the operator's errors.

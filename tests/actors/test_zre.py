@@ -253,6 +253,24 @@ def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
     assert len(node._reports) == 0
 
 
+def test_a_flood_of_beacons_that_takes_all_sockets(tmp_path: Path) -> None:
+    """It goes on, without those that it has no socket for, and who is there is greeted later."""
+    rig = Rig(sockets_max=40)
+    rig.bound("zre_beacon.sends")
+    actor: Node = rig.begin(Node, str(tmp_path), 1, options(evasive_ms=100, silent_ms=200))
+    stranger = Stranger(rig, actor, Version.V2)
+    forged = [Heard(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)]
+    rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
+    counters = actor._node.counters
+    rig.turn(lambda: counters["unreachable"])
+    assert len(actor._peers) < 40
+    rig.turn(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
+    stranger.connect()
+    stranger.say(stranger.hello())
+    assert isinstance(stranger.next()[1], Hello)
+    rig.end()
+
+
 def test_goodbye_is_said(rig: Rig, node: Node) -> None:
     sends = rig.sockets[-1]
     received(rig, sends)

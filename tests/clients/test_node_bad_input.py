@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from random import Random
 
 import pytest
@@ -12,13 +13,16 @@ import kelek
 from kelek.native.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
-from kelek.protocols.zre.codec import Command, Hello, Join, Whisper
+from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Whisper
 from kelek.protocols.zre.values import PEERS_MAX, Version
+from kelek.tests.interop.zre_nodes import OURS, NodeProcess
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 FLOOD = 100_000
 UUID = b"\x02" * 16
+FORGER = "127.0.0.2"  # On loopback any address may be a source.
+OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
 
 
 class Place:
@@ -119,3 +123,71 @@ def test_a_flood_of_beacons(place: Place) -> None:
     assert len(place.node._place.links) <= PEERS_MAX // 4
     with kelek.Node("decent", tuning=place.tuning) as decent:
         place.wait(lambda: decent.uuid in {peer.uuid for peer in place.node.peers})
+
+
+def forged_beacons(port: int, count: int) -> None:
+    """Of as many nodes that are not there, from an address of their own."""
+    dice = Random(2)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind((FORGER, 0))
+        for i in range(count):
+            beacon = Beacon(own_uuid(dice.randbytes(14)), 1 + i)
+            sender.sendto(encode_beacon(beacon), (LOOPBACK, port))
+
+
+def forged_hellos(stack: ExitStack, endpoint: str, count: int) -> list[zmq.Socket[bytes]]:
+    """Of as many nodes that are not there, from here; returns what they speak by."""
+    context, dealers = stack.enter_context(zmq.Context()), []
+    for i in range(count):
+        dealer = stack.enter_context(context.socket(zmq.DEALER))
+        dealer.linger = 0
+        dealer.routing_id = codec.routing_id(b"\x03" + i.to_bytes(15), Version.V2)
+        dealer.connect(endpoint)
+        hello = Hello(LOOPBACK, 1 + i, (), 0, f"forged {i}", {})
+        dealer.send_multipart(codec.encode(1, hello, Version.V2))
+        dealers.append(dealer)
+    return dealers
+
+
+def met(node: kelek.Node) -> kelek.PeerInfo:
+    """The next one that enters."""
+    events = node.events(DEADLINE_S * 1000)
+    found = next(event.peer for event in events if event.kind is kelek.EventKind.ENTER)
+    assert found is not None
+    return found
+
+
+def test_floods_where_few_files_may_be_open() -> None:
+    """Neither of beacons nor of greetings ends the thread: who is there is found all the same."""
+    port = free_udp_port()
+    tuning = kelek.NodeTuning(port=port, interface=LOOPBACK)
+    few = ("sh", "-c", f'ulimit -n {OPEN_FILES} && exec "$@"', "sh")
+    with NodeProcess(OURS, port, name="victim", within=few) as victim, ExitStack() as all_:
+        forged_beacons(port, OPEN_FILES)
+        first = all_.enter_context(kelek.Node("first", tuning=tuning))
+        victim.wait_for("ENTER", name="first")
+        dealers = forged_hellos(all_, met(first).endpoint, 50)
+        victim.wait_for("ENTER", name="forged 49")
+        for dealer in dealers:  # What is out of order ends them.
+            dealer.send_multipart(codec.encode(9, Ping(), Version.V2))
+        victim.wait_for("EXIT", name="forged 0")
+        second = all_.enter_context(kelek.Node("second", tuning=tuning))
+        while met(second).name != "victim":
+            pass
+        victim.tell("count")
+        counters = victim.wait_for("COUNTERS")
+        assert counters["beacon_refused"] >= OPEN_FILES // 2
+        assert counters["unreachable"] >= 10
+        victim.stop()
+
+
+def test_a_flood_of_greetings(place: Place) -> None:
+    """The table takes as many as it may, and who was there before stays."""
+    with ExitStack() as stack:
+        tuning = place.tuning._replace(peers_max=20)
+        node = stack.enter_context(kelek.Node("small", tuning=tuning))
+        place.wait(lambda: node.uuid in {peer.uuid for peer in place.node.peers})
+        forged_hellos(stack, node.endpoint, 60)
+        place.wait(lambda: node.counters.get("hello_refused") == 41)
+        assert len(node.peers) == 20
+        assert place.node.uuid in {peer.uuid for peer in node.peers}

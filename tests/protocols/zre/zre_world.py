@@ -109,7 +109,7 @@ class World:
                 self._send(host, link, number, batch.messages())
             batch.clear()
         if full:
-            host.node.on_full(full, self.now_ms)
+            host.node.on_full(full)
             self.act(host)
 
     def _broadcast(self, host: Host, data: bytes) -> None:
