@@ -118,6 +118,9 @@ class Connection:
             self._answer(self._handshake.on_timeout())
             self.settle()
         else:
+            if not self.ending:
+                late = "silent_timeouts" if self.stream.secured else "tls_timeouts"
+                self._doors.host.counters[late] += 1
             self._doors.close(self)
 
     def end(self) -> None:

@@ -311,6 +311,7 @@ class FarmPart:
             "snapshot_index": self.home.mark.last_index,
             "links": sum(link.state is State.UP for link in self.links.values()),
             "malformed": self.peer.malformed,
+            "refused": self.peer.refused.total(),
         }
 
     def close(self) -> None:

@@ -17,6 +17,9 @@ from .table_output import data_json
 
 DATE_MS_MAX = 253_402_300_799_999  # The last of year 9999, with which calendars end.
 
+# Not what somebody has done wrong, but what there is, or what the log is made of.
+LEFT_OUT = frozenset(("inbound", "status", "order", "other", "foreign"))
+
 
 class Part(NamedTuple):
     """Which entries are printed."""
@@ -42,6 +45,8 @@ def status(options: Where) -> None:
     change = found.get("change")
     if change:
         click.echo(f"change in work: server {change.get('server')}, {change.get('stage')}")
+    if counted := counts_of(found):
+        click.echo(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
     asked = found.get("id")
     if found.get("state") != "leader":
         click.echo(f"seen by server {asked}, which is {found.get('state')}")
@@ -50,6 +55,13 @@ def status(options: Where) -> None:
         for each in found.get("members", [])
     ]
     show_table(("id", "endpoint", "link", "entries"), lines)
+
+
+def counts_of(found: dict[str, Any]) -> dict[str, int]:
+    """What a server has counted of connections and requests that were none, by name."""
+    groups = (found.get("connections"), found.get("counters"))
+    pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
+    return {name: n for name, n in pairs if name not in LEFT_OUT and isinstance(n, int) and n}
 
 
 def servers(options: Where) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
+from ..raft.messages import AppendResponse
 from .codec import ResponseStream, encode_request
 from .messages import RESPONSE_TYPES, Request, Response
 
@@ -81,3 +82,19 @@ class Link:
     def deadline_ms(self) -> int | None:
         """When the next answer must be there."""
         return self._asked[0].deadline_ms if self._asked else None
+
+
+def append_response(asked: Asked, response: Response) -> AppendResponse:
+    """The answer to an AppendEntries as the core has it.
+
+    Raises RemoteProtocolError when it accepts something else than it was sent.
+    """
+    request = asked.request
+    if response.is_accepted:
+        end = request.last_log_index + len(request.entries)
+        if response.next_index != end + 1:
+            raise RemoteProtocolError(f"accepted up to {response.next_index}, sent up to {end}")
+        return AppendResponse(response.term, True, end, round=asked.round)
+    # One step back at least: what it names may be where we are already.
+    hint = min(response.next_index, request.last_log_index)
+    return AppendResponse(response.term, False, 0, hint, round=asked.round)

@@ -4,7 +4,7 @@ Its owner hands in what arrives, then calls wake(), sends what the links hold, c
 sends what the inbound connections hold: in this order nothing is said before it is durable.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from ..raft.messages import (
 from ..record import RECORD_BYTES_MAX
 from .entries import batches_of, configuration_batch, peer_of
 from .inbound import Grant, Inbound, Slot
-from .link import Asked, Link
+from .link import Asked, Link, append_response
 from .members import Members, change_of
 from .messages import (
     NO_LEADER,
@@ -45,7 +45,13 @@ from .packed import PackedEntries, batches_of_packed, packed_of
 from .peer_values import NO_SNAPSHOT, Disk, FarmSetup, Recovered, SnapshotMark
 from .roster import Roster
 from .sending import Sending
-from .values import decode_configuration, decode_log_pack, decode_server_id, decode_snapshot_sync
+from .values import (
+    decode_configuration,
+    decode_log_pack,
+    decode_server_id,
+    decode_snapshot_sync,
+    only_value,
+)
 
 PIPELINED_MAX = 1024  # Requests of one connection that are not answered; more close it.
 AUDITS_MAX = 1024  # That wait to be told; when nobody takes them, the oldest go.
@@ -73,6 +79,7 @@ class FarmPeer:
         self.inbound: dict[int, Inbound] = {}
         self.links: dict[int, Link] = {}
         self.malformed = 0  # Connections that were closed for what came on them.
+        self.refused: Counter[MessageType] = Counter()  # Of who may not ask for that, or not so.
         self.resets = 0  # How often our log has begun anew, because we were invited.
         self.audits: deque[Audit] = deque(maxlen=AUDITS_MAX)  # To be told, and taken, by the owner.
         self._disk = disk
@@ -200,12 +207,14 @@ class FarmPeer:
         takes = core.role is Role.LEADER and not self.members.is_closed
         if request.type is not MessageType.CLIENT_REQUEST:
             allowed = slot.inbound.grant.is_admin or self._leaves_itself(slot)
+            self.refused[request.type] += not allowed
             taken = allowed and self.members.on_request(request, self._now_ms)
             self.audits.append(Audit(slot.inbound.grant.user, change_of(request), taken))
             self._tell(slot, taken, core.log.last_index + 1, self._leader_id)
             return
         batches = self._proposal(slot) if takes else None
         if batches is None:
+            self.refused[request.type] += takes
             self._tell_client(slot, False)
         elif not batches:
             self._tell_client(slot, True)
@@ -359,15 +368,18 @@ class FarmPeer:
             case _:
                 self._on_leave(slot)
 
-    def _refuse(self, slot: Slot) -> None:
-        self._tell(slot, False, self.core.log.last_index + 1)
+    def _refuse(self, slot: Slot, next_index: int | None = None) -> None:
+        """Nothing of it is looked at further; next_index: None: our first free one."""
+        self.refused[slot.request.type] += 1
+        free = self.core.log.last_index + 1
+        self._tell(slot, False, free if next_index is None else next_index)
 
     def _on_vote(self, slot: Slot) -> None:
         request = slot.request
         if request.entries:
             raise RemoteProtocolError("a RequestVote holds no entries")
         if not self._may_ask(request.source):
-            self._tell(slot, False, 0)  # And our term stays: it may be anybody.
+            self._refuse(slot, 0)  # And our term stays: it may be anybody.
             return
         peer, log = peer_of(request.source), self.core.log
         if (request.last_log_term, request.last_log_index) < (log.last_term, log.last_index):
@@ -404,7 +416,7 @@ class FarmPeer:
     def _on_join(self, slot: Slot) -> None:
         """Text, "Establishment": we begin with an empty log, whatever we had."""
         request = slot.request
-        configuration = decode_configuration(_only(request, ValueType.CONFIGURATION))
+        configuration = decode_configuration(only_value(request, ValueType.CONFIGURATION))
         if not self._may_join(request.term):
             self._refuse(slot)
             return
@@ -428,7 +440,7 @@ class FarmPeer:
     def _on_sync(self, slot: Slot) -> None:
         """Entries for a newcomer. What is in front of them is known by the invitation alone."""
         request, log = slot.request, self.core.log
-        pack = _only(request, ValueType.LOG_PACK)
+        pack = only_value(request, ValueType.LOG_PACK)
         if request.source != self._inviter or request.last_log_index > log.last_index:
             self._refuse(slot)
             return
@@ -449,9 +461,9 @@ class FarmPeer:
 
     def _on_snapshot(self, slot: Slot) -> None:
         request, core, peer = slot.request, self.core, peer_of(slot.request.source)
-        sync = decode_snapshot_sync(_only(request, ValueType.SNAPSHOT_SYNC))
+        sync = decode_snapshot_sync(only_value(request, ValueType.SNAPSHOT_SYNC))
         if not self._may_lead(request.source):
-            self._tell(slot, False, 0)
+            self._refuse(slot, 0)
             return
         slot.end = end = sync.offset + len(sync.data)
         index, term = sync.last_log_index, sync.last_log_term
@@ -496,7 +508,7 @@ class FarmPeer:
                     message = Vote(response.term, response.is_accepted)
                     self.core.step(peer, message, now_ms)
             case MessageType.APPEND_ENTRIES:
-                self.core.step(peer, _append_response(asked, response), now_ms)
+                self.core.step(peer, append_response(asked, response), now_ms)
             case MessageType.INSTALL_SNAPSHOT:
                 self.core.step(peer, SnapshotResponse(response.term), now_ms)
                 self._on_piece(server_id, asked, response)
@@ -763,26 +775,3 @@ class FarmPeer:
         if index > self.core.log.base_index:
             self.core.compact(index)
             self.roster.forget_below(index)
-
-
-def _only(request: Request, value_type: ValueType) -> bytes:
-    """The value of the only entry of a request. Raises RemoteProtocolError."""
-    if len(request.entries) != 1 or request.entries[0].value_type is not value_type:
-        raise RemoteProtocolError(f"{request.type.name} holds one {value_type.name}")
-    return request.entries[0].value
-
-
-def _append_response(asked: Asked, response: Response) -> AppendResponse:
-    """The answer to an AppendEntries as the core has it.
-
-    Raises RemoteProtocolError when it accepts something else than it was sent.
-    """
-    request = asked.request
-    if response.is_accepted:
-        end = request.last_log_index + len(request.entries)
-        if response.next_index != end + 1:
-            raise RemoteProtocolError(f"accepted up to {response.next_index}, sent up to {end}")
-        return AppendResponse(response.term, True, end, round=asked.round)
-    # One step back at least: what it names may be where we are already.
-    hint = min(response.next_index, request.last_log_index)
-    return AppendResponse(response.term, False, 0, hint, round=asked.round)

@@ -21,6 +21,7 @@ from .messages import (
     ClusterServer,
     Entry,
     FarmConfiguration,
+    Request,
     SnapshotSync,
     ValueType,
 )
@@ -84,6 +85,13 @@ class _Reader:
     def end(self) -> None:
         if self.left:
             raise RemoteProtocolError(f"{self.left} bytes behind a {self._name}")
+
+
+def only_value(request: Request, value_type: ValueType) -> bytes:
+    """The value of the only entry of a request. Raises RemoteProtocolError."""
+    if len(request.entries) != 1 or request.entries[0].value_type is not value_type:
+        raise RemoteProtocolError(f"{request.type.name} holds one {value_type.name}")
+    return request.entries[0].value
 
 
 # ---- servers ----

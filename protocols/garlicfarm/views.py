@@ -80,6 +80,7 @@ def _status(application: "Application", user: str) -> bytes:
             "counters": {
                 **state.counters,
                 "malformed": peer.malformed,
+                **{f"refused_{kind.name.lower()}": n for kind, n in peer.refused.items() if n},
                 "resets": peer.resets,
                 "snapshots not understood": application.not_understood,
             },

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import stat
 import subprocess
 import sys
@@ -61,6 +62,12 @@ def test_what_there_is(farm: Farm) -> None:
     shown = ok(*here(farm, "status"))
     assert f"farm farm: server {found['leader']} leads, term " in shown
     assert farm.endpoint(1) in shown
+    for number in (1, 2):  # Whoever leads when it is asked.
+        with farm.connect(number) as client:
+            client.sock.sendall(bytes(45))
+            assert not client.sock.recv(1)
+    line = r"^counted: (?!.*\bstatus\b).*\blet_in [1-9].*\bmalformed 1\b"
+    assert re.search(line, ok(*here(farm, "status")), re.MULTILINE)
     rows = [json.loads(line) for line in ok(*here(farm, "servers"), "-o", "json").splitlines()]
     assert {(row["id"], row["problem"]) for row in rows} == {(1, ""), (2, "")}
     assert "leader" in ok(*here(farm, "servers"))

@@ -2,16 +2,20 @@
 and counted; no server ends, no term moves, nobody else's connection suffers."""
 
 import gzip
+import json
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from kelek.actors import farm_doors
 from kelek.protocols.garlicfarm import handshake
+from kelek.protocols.garlicfarm.messages import Response
 from kelek.tests.actors import farm_servers
 from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
 from kelek.tests.interop.farm_plain import (
@@ -49,24 +53,44 @@ class Scene:
         self.leader = farm.leader()
         self.follower = next(number for number in (1, 2, 3) if number != self.leader)
         self.who = Who(USER, PASSWORD, farm.ca)
-        self.watch = farm.connect(self.leader)
-        self.watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
-        self.term = self.watch.answer().term
+        self._known: dict[int, dict[str, str]] = {}  # Challenges, by port.
+        self._count = 0
+        with ExitStack() as undo:
+            self.watches = {
+                number: undo.enter_context(farm.connect(number)) for number in (1, 2, 3)
+            }
+            self.term = self._ask(self.leader).term
+            self.close = undo.pop_all().close
 
-    def look(self, number: int) -> dict[str, Any]:
-        found = self.farm.wait(lambda: self.farm.status(number))
-        assert isinstance(found, dict)
-        return found
+    def _ask(self, number: int) -> Response:
+        watch = self.watches[number]
+        watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
+        return watch.answer()
+
+    def counts(self, number: int = 0) -> Counter[str]:
+        """All that a server has counted, as it shows it at /status."""
+        port, path = self.port(number), "/GarlicFarm/farm/1/status"
+        if port not in self._known:
+            self._known[port] = self.who.challenges(port)["SHA-256"]
+        self._count += 1
+        right = self.who.authorization(self._known[port], self._count, path)
+        with self.who.tls(port) as sock:
+            sock.sendall(self.who.head(port, right, path=path))
+            head, _, body = drained(sock).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        shown = json.loads(body)
+        found = {**shown["connections"], **shown["counters"]}
+        return Counter({name: n for name, n in found.items() if isinstance(n, int)})
 
     def port(self, number: int = 0) -> int:
         return self.farm.ports[number or self.leader]
 
     def check(self) -> None:
-        """All are as before: the watching client is served, nobody has moved."""
-        self.watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
-        answer = self.watch.answer()
-        assert answer.is_accepted
-        assert answer.term == self.term
+        """All are as before: the watching clients are served, no server's term has moved."""
+        for number in self.watches:
+            answer = self._ask(number)
+            assert answer.term == self.term
+            assert answer.is_accepted is (number == self.leader)
         assert not any(each.ended() for each in self.farm.running.values())
 
 
@@ -81,7 +105,7 @@ def scene() -> Iterator[Scene]:
             try:
                 yield scene
             finally:
-                scene.watch.close()
+                scene.close()
 
 
 def status_of(sock: socket.socket) -> str:
@@ -160,7 +184,9 @@ HEADS: dict[str, tuple[str, Make]] = {
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_that_lets_nobody_in(scene: Scene, name: str) -> None:
     status, make = HEADS[name]
-    assert asked(scene, make(scene)) == status
+    head, before = make(scene), scene.counts()
+    assert asked(scene, head) == status
+    assert (scene.counts() - before)[f"http_{status}"] == 1
     scene.check()
 
 
@@ -173,16 +199,38 @@ def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
 
 
 def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that is not whole in time is answered 408; what is no TLS is closed."""
-    for module in (handshake, farm_doors):
-        monkeypatch.setattr(module, "HEAD_TIMEOUT_MS", 1000)
-    with scene.who.tls(scene.port()) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\n")
-        assert status_of(sock) == "408"
-    with socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare:
+    """A head that is not whole in time is answered 408; who says nothing, not even of TLS, and what
+    is no TLS is closed."""
+    before = scene.counts()
+    where = ("127.0.0.1", scene.port())
+    with monkeypatch.context() as patch, ExitStack() as stack:
+        for module in (handshake, farm_doors):
+            patch.setattr(module, "HEAD_TIMEOUT_MS", 1000)
+        stalled = stack.enter_context(socket.create_connection(where, WAIT_S))
+        stalled.sendall(b"\x16\x03\x01")
+        silent = stack.enter_context(in_time(scene, b""))
+        said = drained(stack.enter_context(in_time(scene, b"GET / HTTP/1.1\r\n")))
+        assert drained(stalled) == drained(silent) == b""
+        while not said:  # What it began with was not here in time either.
+            said = drained(stack.enter_context(in_time(scene, b"GET / HTTP/1.1\r\n")))
+        assert said.startswith(b"HTTP/1.1 408 ")
+    with socket.create_connection(where, WAIT_S) as bare:
         bare.sendall(scene.who.head(scene.port()))
         assert b"HTTP" not in drained(bare)
+    counted = scene.counts() - before
+    assert {"tls_failed", "tls_timeouts", "silent_timeouts", "http_408"} <= counted.keys()
     scene.check()
+
+
+def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
+    """A connection that was through TLS before its time was over."""
+    while True:
+        try:
+            sock = scene.who.tls(scene.port())
+            sock.sendall(data)
+        except OSError:
+            continue
+        return sock
 
 
 def test_an_old_tls(scene: Scene) -> None:
@@ -247,50 +295,55 @@ CLOSED: dict[str, Make] = {
         scene, JOIN, entries=(Entry(1, CONFIGURATION, b"x"),)
     ),
 }
-REFUSED: dict[str, Make] = {
-    "a stranger's vote": lambda scene: request(
+REFUSED: dict[str, tuple[str, Make]] = {
+    "a stranger's vote": ("request_vote", lambda scene: request(
         scene, VOTE, source=STRANGER, term=scene.term + 1000, last_term=9, last_index=1 << 40
-    ),
-    "a stranger's entries": lambda scene: request(
+    )),
+    "a stranger's entries": ("append_entries", lambda scene: request(
         scene, APPEND, source=STRANGER, term=scene.term + 1000
-    ),
-    "a stranger's invitation": lambda scene: request(
+    )),
+    "a stranger's invitation": ("join_cluster", lambda scene: request(
         scene, JOIN, source=STRANGER, term=scene.term + 1000,
         entries=(Entry(1, CONFIGURATION, bytes(16)),),
-    ),
-    "a stranger's farewell": lambda scene: request(scene, LEAVE, source=STRANGER),
-    "a Configuration of a client's": lambda scene: Message(
+    )),
+    "a stranger's farewell": ("leave_cluster", lambda scene: request(
+        scene, LEAVE, source=STRANGER
+    )),
+    "a Configuration of a client's": ("client_request", lambda scene: Message(
         CLIENT, 0, 0, 0, entries=(Entry(0, CONFIGURATION, bytes(16)),)
-    ).encode(),
-    "a bomb of who has invited nobody": lambda scene: request(
+    ).encode()),
+    "a bomb of who has invited nobody": ("sync_log", lambda scene: request(
         scene, SYNC, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
-    ),
-    "a bomb of a stranger's": lambda scene: request(
+    )),
+    "a bomb of a stranger's": ("sync_log", lambda scene: request(
         scene, SYNC, source=STRANGER, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
-    ),
+    )),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_ends_a_connection(scene: Scene, name: str) -> None:
-    before = scene.look(scene.leader)["malformed"]
+    before = scene.counts()
     with scene.who.enter(scene.port()) as sock:
         sock.sendall(CLOSED[name](scene))
         assert drained(sock) == b""
+    assert (scene.counts() - before)["malformed"] == 1
     scene.check()
-    scene.farm.wait(lambda: scene.look(scene.leader)["malformed"] > before, "it is not counted")
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(scene: Scene, name: str) -> None:
+    kind, make = REFUSED[name]
+    before = scene.counts()
     with scene.who.enter(scene.port()) as sock:
-        sock.sendall(REFUSED[name](scene))
+        sock.sendall(make(scene))
         buffer = bytearray()
         while (answer := take_answer(buffer)) is None:
             data = sock.recv(100)
             assert data, "it is closed"
             buffer += data
         assert (answer.accepted, answer.term) == (0, scene.term)
+    assert (scene.counts() - before)[f"refused_{kind}"] == 1
     scene.check()
 
 
@@ -314,5 +367,6 @@ def test_a_stranger_is_not_let_in(scene: Scene) -> None:
     with pytest.raises(Refused, match="401"):
         Who("nobody", "x", scene.farm.ca).enter(scene.port())
     entry = Entry(0, APPLICATION, b"behind")
-    scene.watch.sock.sendall(Message(CLIENT, 0, 0, 0, entries=(entry,)).encode())
-    assert scene.watch.answer().is_accepted
+    watch = scene.watches[scene.leader]
+    watch.sock.sendall(Message(CLIENT, 0, 0, 0, entries=(entry,)).encode())
+    assert watch.answer().is_accepted
