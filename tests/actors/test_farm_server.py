@@ -18,6 +18,7 @@ from kelek.protocols.garlicfarm.messages import (
     ValueType,
 )
 from kelek.tests.actors.farm_servers import DEADLINE_S, PASSWORD, USER, Farm
+from kelek.tests.interop.farm_tls import old_hello
 
 
 @pytest.mark.parametrize("tls", [True, False])
@@ -232,6 +233,9 @@ def test_versions_of_tls() -> None:
         sock = socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S)
         with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
             assert secured.version() == "TLSv1.2"
+        with socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S) as bare:
+            bare.sendall(old_hello(2))
+            assert bare.recv(7) == b"\x15\x03\x02\0\2\2\x46", "protocol_version: not below 1.2"
 
 
 def test_a_process_that_is_killed_loses_nothing() -> None:

@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import ssl
+import struct
 import threading
 import time
 from pathlib import Path
@@ -45,6 +46,16 @@ def read_head(sock: socket.socket) -> tuple[list[str], bytes]:
         data += more
     head, _, rest = data.partition(b"\r\n\r\n")
     return head.decode().split("\r\n"), rest
+
+
+def old_hello(minor: int) -> bytes:
+    """The ClientHello of TLS 1.0 (minor 1) or 1.1 (minor 2), which a local OpenSSL need not know:
+    RFC 4346, 7.4.1.2. One record; ciphers that every server of that time had."""
+    suites = struct.pack(">4H", 0x002F, 0x0035, 0xC013, 0xC014)
+    body = bytes((3, minor)) + secrets.token_bytes(32) + b"\0"
+    body += struct.pack(">H", len(suites)) + suites + b"\1\0"
+    hello = b"\1" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + struct.pack(">H", len(hello)) + hello
 
 
 class Who:

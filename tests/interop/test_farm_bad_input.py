@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kelek.actors import farm_doors
-from kelek.protocols.garlicfarm import handshake
+from kelek.protocols.garlicfarm import gate, handshake
+from kelek.protocols.garlicfarm.htdigest import with_user
 from kelek.protocols.garlicfarm.messages import Response
 from kelek.tests.actors import farm_servers
 from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
@@ -30,17 +31,20 @@ from kelek.tests.interop.farm_plain import (
     SNAPSHOT,
     SYNC,
     VOTE,
+    Answer,
     Entry,
     Message,
     configuration,
     take_answer,
 )
-from kelek.tests.interop.farm_tls import Refused, Who, read_head
+from kelek.tests.interop.farm_tls import Refused, Who, old_hello, read_head
 
 WAIT_S = 60
 WAITS = 4  # It is to be taken in by anybody.
 SLOW = "election_timeout_ms: [2000, 3000], heartbeat_ms: 100, request_timeout_ms: 2000"
 STRANGER = 77
+BOUND = "bound"  # A user that speaks for the stranger alone.
+PIECE = struct.pack(">qqIqqqI", 9, 9, 16, 0, 0, 0, 1) + b"x\1"  # A whole snapshot of one byte.
 BOMB = gzip.compress(struct.pack(">II", 8, (1 << 31) - 1) + bytes(200 << 20), 1)
 
 
@@ -99,7 +103,12 @@ def scene() -> Iterator[Scene]:
     with pytest.MonkeyPatch.context() as patch:
         # A busy machine has no elections: then a term that moves is one that was moved.
         patch.setattr(farm_servers, "TIMES", SLOW)
-        with Farm(ids=(1, 2, 3, WAITS), begin=(1, 2, 3), node="post_interval_ms: 0") as farm:
+        bound = f"bind: {{{BOUND}: {STRANGER}}}"
+        with Farm(
+            (1, 2, 3, WAITS), begin=(1, 2, 3), farm=bound, node="post_interval_ms: 0"
+        ) as farm:
+            users = (farm.place / "passwords").read_text()
+            farm.write_secret("passwords", with_user(users, "farm", BOUND, PASSWORD))
             farm.start()
             scene = Scene(farm)
             try:
@@ -233,15 +242,44 @@ def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
         return sock
 
 
+def test_an_aged_nonce(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right, and never used; but its time is over: again all that it takes is a new one."""
+    head = authorized(scene, str)
+    before = scene.counts()
+    with monkeypatch.context() as patch, scene.who.tls(scene.port()) as sock:
+        patch.setattr(gate, "NONCE_TTL_MS", 0)
+        sock.sendall(head)
+        lines, _ = read_head(sock)
+    assert lines[0].startswith("HTTP/1.1 401 ")
+    assert any("stale=true" in line for line in lines)
+    assert (scene.counts() - before)["http_401"] == 1
+    assert asked(scene, head) == "101", "it was its age alone"
+    scene.check()
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_tls_of_the_last_century(scene: Scene, minor: int) -> None:
+    """TLS 1.0 and 1.1: an alert, protocol_version."""
+    before = scene.counts()
+    with socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare:
+        bare.sendall(old_hello(minor))
+        alert = drained(bare)
+    assert (alert[0], alert[3:]) == (21, b"\0\2\2\x46")
+    assert (scene.counts() - before)["tls_failed"] == 1
+    scene.check()
+
+
 def test_an_old_tls(scene: Scene) -> None:
     context = ssl.create_default_context(cafile=str(scene.farm.ca))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
+    before = scene.counts()
     with (
         socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare,
         pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         context.wrap_socket(bare, server_hostname="127.0.0.1")
+    assert (scene.counts() - before)["tls_failed"] == 1
     scene.check()
 
 
@@ -306,6 +344,10 @@ REFUSED: dict[str, tuple[str, Make]] = {
         scene, JOIN, source=STRANGER, term=scene.term + 1000,
         entries=(Entry(1, CONFIGURATION, bytes(16)),),
     )),
+    "a stranger's snapshot": ("install_snapshot", lambda scene: request(
+        scene, INSTALL, source=STRANGER, term=scene.term + 1000,
+        entries=(Entry(1, SNAPSHOT, PIECE),),
+    )),
     "a stranger's farewell": ("leave_cluster", lambda scene: request(
         scene, LEAVE, source=STRANGER
     )),
@@ -337,13 +379,66 @@ def test_what_is_refused(scene: Scene, name: str) -> None:
     before = scene.counts()
     with scene.who.enter(scene.port()) as sock:
         sock.sendall(make(scene))
-        buffer = bytearray()
-        while (answer := take_answer(buffer)) is None:
-            data = sock.recv(100)
-            assert data, "it is closed"
-            buffer += data
-        assert (answer.accepted, answer.term) == (0, scene.term)
+        (answer,) = answers(sock, 1)
+    assert (answer.accepted, answer.term) == (0, scene.term)
     assert (scene.counts() - before)[f"refused_{kind}"] == 1
+    scene.check()
+
+
+def answers(sock: socket.socket, count: int) -> list[Answer]:
+    """So many, of a connection that stays open."""
+    buffer, found = bytearray(), list[Answer]()
+    while len(found) < count:
+        data = sock.recv(4096)
+        assert data, "it is closed"
+        buffer += data
+        while (answer := take_answer(buffer)) is not None:
+            found.append(answer)
+    return found
+
+
+def test_strangers_at_a_follower(scene: Scene) -> None:
+    """What the leader refuses is refused by one that follows, too."""
+    entries = {
+        JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
+        SYNC: (Entry(1, PACK, BOMB),),
+        INSTALL: (Entry(1, SNAPSHOT, PIECE),),
+    }
+    kinds = {
+        VOTE: "request_vote", APPEND: "append_entries", JOIN: "join_cluster", SYNC: "sync_log",
+        INSTALL: "install_snapshot", LEAVE: "leave_cluster",
+    }  # fmt: skip
+    before = scene.counts(scene.follower)
+    with scene.who.enter(scene.port(scene.follower)) as sock:
+        for kind in kinds:
+            term, more = scene.term + 1000, entries.get(kind, ())
+            made = Message(kind, STRANGER, scene.follower, term, 9, 1 << 40, entries=more)
+            sock.sendall(made.encode())
+        found = answers(sock, len(kinds))
+    assert {(answer.accepted, answer.term) for answer in found} == {(0, scene.term)}
+    counted = scene.counts(scene.follower) - before
+    assert {name: counted[f"refused_{name}"] for name in kinds.values()} == dict.fromkeys(
+        kinds.values(), 1
+    )
+    scene.check()
+
+
+def test_a_user_who_is_bound_to_a_server(scene: Scene) -> None:
+    """He can't name another one, and gains nothing by naming his own."""
+    bound = Who(BOUND, PASSWORD, scene.farm.ca)
+    vote = request(scene, VOTE, term=scene.term + 1000, last_term=9, last_index=1 << 40)
+    before = scene.counts()
+    with bound.enter(scene.port()) as sock:
+        sock.sendall(vote)
+        assert drained(sock) == b""
+    own = request(scene, VOTE, source=STRANGER, term=scene.term + 1000)
+    with bound.enter(scene.port()) as sock:
+        sock.sendall(own)
+        (answer,) = answers(sock, 1)
+    assert (answer.accepted, answer.term) == (0, scene.term)
+    counted = scene.counts() - before
+    assert (counted["malformed"], counted["refused_request_vote"]) == (1, 1)
+    assert f"user={BOUND}" in scene.farm.log(scene.leader)
     scene.check()
 
 
