@@ -239,16 +239,10 @@ class Dialogs:
     def _add_static(self, place: tuple[str, int], now_ms: int) -> None:
         """One that is greeted unheard: whether it answers, and in which version, we shall see."""
         if place == (self.setup.address, self.setup.port):
-            return
+            return  # All nodes may be given one list: we are on it, too.
         peer = self._peers.add(None, place, now_ms)
         peer.static = True
         self._greet(peer, self.setup.greeting, now_ms)
-
-    def _drop_static(self, place: tuple[str, int]) -> None:
-        """It was an address of our own."""
-        for peer in self._peers.at(place):
-            self._remove(peer)
-        self._static = [other for other in self._static if other != place]
 
     def _return_static(self, now_ms: int) -> None:
         """A static peer that has gone is greeted again."""

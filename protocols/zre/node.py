@@ -319,8 +319,7 @@ class Node(Dialogs):
         greeting = greeting._replace(hello=hello)
         place = hello.address, hello.port
         if uuid == self.uuid:
-            self.counters["hello_own"] += 1
-            self._drop_static(place)
+            self.counters["hello_own"] += 1  # Forged: it never greets itself (_add_static).
             return
         if not self._is_place_of(hello.address, greeting.source):
             raise Malformed(values.Reason.ADDRESS, "a HELLO that names another address")

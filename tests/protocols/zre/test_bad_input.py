@@ -116,6 +116,18 @@ def test_our_own_name_is_nobody_elses() -> None:
     assert (place.count("beacon_own"), place.count("hello_own")) == (1, 1)
 
 
+@pytest.mark.parametrize("source", [SOURCE, "10.0.0.9", "10.0.0.1"])
+def test_who_greets_by_our_own_name_ends_nobody(source: str) -> None:
+    place = Place(static=(f"tcp://{SOURCE}:61000", "tcp://10.0.0.3:61000"))
+    place.say(1, HELLO)
+    for address in (SOURCE, "10.0.0.3"):
+        assert place.say(1, HELLO._replace(address=address), source, uuid=ME).events == []
+    assert place.count("hello_own") == 2
+    assert set(place.node.peers) == {OTHER}
+    status = place.node.status()
+    assert (status["peers"], status["unready"]) == (1, 1), "the other static one is waited for"
+
+
 def test_nothing_counts_before_a_greeting() -> None:
     place = Place()
     for sequence, command in ((1, Ping()), (2, Join("g", 1)), (3, Whisper([b"x"]))):
