@@ -143,10 +143,11 @@ class NodeFace:
             return self._node.peer_groups
 
     @property
-    def counters(self) -> dict[str, object]:
-        """Numbers of what happened: peers, unready, groups, dead, gaps, full ..."""
+    def counters(self) -> dict[str, int]:
+        """Numbers of what happened and of what was discarded (docs/discovery.md, "What is
+        counted"): peers, unready, groups, dead, gaps, beacon_malformed, message_oversize ..."""
         with self._held():
-            return self._node.status()
+            return {**self._node.status(), **self._hub.counters(self._place)}
 
     # ---- groups ----
 

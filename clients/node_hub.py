@@ -156,6 +156,7 @@ class Hub:
         self._serial = 0  # Of the place that was added last.
         self._heard: dict[tuple[int, Beacon, str], tuple[int, int]] = {}  # When, by whom at least.
         self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # When they are heard.
+        self._goodbyes_dropped = 0
         self._touched: set[Place] = set()
         self._unfinished: set[Place] = set()  # Have more than their arena took.
         self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
@@ -296,6 +297,18 @@ class Hub:
             del self._ears[ear.interface, ear.port]
             self._poller.register(ear.fileno(), 0)
             ear.close()
+
+    def counters(self, place: Place) -> dict[str, int]:
+        """What was discarded before its node saw it. Under the lock."""
+        found = {
+            "message_oversize": place.drain.dropped,
+            "goodbyes_dropped": self._goodbyes_dropped,
+        }
+        if place.ear is not None:
+            found["beacon_malformed"] = place.ear.malformed
+            found["beacon_flooded"] = place.ear.flooded
+            found["unsent_beacons"] = place.ear.unsent
+        return {name: count for name, count in found.items() if count}
 
     def _change(self, change: Callable[[], object]) -> None:
         """Has the poller changed by who turns, before the next wait."""
@@ -466,6 +479,8 @@ class Hub:
                 self._tell_of(fd, beacon, source, now_ms)
             elif len(self._goodbyes) < GOODBYES_MAX:
                 self._goodbyes.append((now_ms + GOODBYE_MS, fd, beacon, source))
+            else:
+                self._goodbyes_dropped += 1
 
     def _tell_of(self, fd: int, beacon: Beacon, source: str, now_ms: int) -> None:
         """Tells all nodes who hear there; of one that beacons again at once only those that have

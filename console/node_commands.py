@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,9 @@ from .output import show_json, show_table, stdin
 Options = dict[str, Any]
 QUIET_MS = 1000  # A table is drawn again at least so often: peers' silence is seen.
 SPOKEN = {EventKind.WHISPER, EventKind.SHOUT}
+# Counters of what was thrown away; its own beacons, which come back to it, are no trouble.
+DISCARDED = "beacon_", "before_hello", "gossip_", "goodbyes_dropped", "hello_", "message_"
+OWN = "beacon_own"
 
 
 def make_tuning(options: Options) -> NodeTuning:
@@ -143,7 +146,15 @@ def draw(me: Node, silent: set[bytes]) -> None:
     ]  # fmt: skip
     click.clear()
     show_table(("node", "zre", "mailbox", "state", "groups", "headers"), lines)
+    click.echo(f"discarded: {discarded(me.counters)}")
     sys.stdout.flush()
+
+
+def discarded(counters: Mapping[str, int]) -> int:
+    """How much has come that was malformed, too much, or not from where it says."""
+    return sum(
+        count for name, count in counters.items() if name.startswith(DISCARDED) and name != OWN
+    )
 
 
 def name_of(peer: PeerInfo | None) -> str:

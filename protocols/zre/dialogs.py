@@ -350,7 +350,7 @@ class Dialogs:
         self._actions, self._sending, self._beacons, self._events = [], {}, [], []
         return done
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, int]:
         """Numbers for whoever watches."""
         return {
             "peers": len(self._peers) - self._peers.unready,

@@ -10,11 +10,12 @@ import pytest
 import zmq
 
 import kelek
+from kelek.clients import node_hub
 from kelek.native.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Whisper
-from kelek.protocols.zre.values import PEERS_MAX, Version
+from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, PEERS_MAX, Version
 from kelek.tests.interop.zre_nodes import OURS, NodeProcess
 from kelek.tests.ports import free_udp_port
 
@@ -82,14 +83,17 @@ def test_forged_beacons(place: Place) -> None:
     for data in (good[:-1], good + b"x", b"ZRE\x02" + good[4:], b"", bytes(22)):
         place.beacon(data)
     place.beacon(encode_beacon(Beacon(UUID, 0)))
-    ear = place.node._place.ear
-    assert ear is not None
-    place.wait(lambda: ear.malformed == 5)
-    place.wait_for(beacon_port=1, unready=0)
+    place.wait_for(beacon_malformed=5, beacon_port=1, unready=0)
     own = place.node.counters.get("beacon_own", 0)
     place.beacon(encode_beacon(Beacon(place.node.uuid, place.mailbox_port)))
     place.wait(lambda: place.node.counters["beacon_own"] != own)
     assert place.node._place.links == {}
+
+
+def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_hub, "GOODBYES_MAX", 0)
+    place.beacon(encode_beacon(Beacon(UUID, 0)))
+    place.wait_for(goodbyes_dropped=1)
 
 
 def test_wrong_messages(place: Place) -> None:
@@ -100,7 +104,9 @@ def test_wrong_messages(place: Place) -> None:
     long = codec.encode(1, place.hello(groups=("g" * 255,)), Version.V2)[0]
     place.dealer.send(long.replace(b"\0\0\0\xff" + b"g", b"\0\0\1\0" + b"gg"))
     place.dealer.send_multipart([b"", b"\xaa\xa1", b"junk"])
+    place.dealer.send_multipart([b"x"] * (CONTENT_FRAMES_MAX + 9))
     place.wait_for(before_hello=2, message_address=1, message_limit=1, message_signature=1)
+    place.wait_for(message_oversize=1)
     assert (place.node.peers, place.node._place.links) == ([], {})
 
     place.say(1, place.hello(groups=("g" * 255,)))

@@ -1,6 +1,7 @@
 """`kelek discover`, `kelek node watch` and `kelek node chat`; docs/discovery.md shows them."""
 
 import json
+import socket
 import threading
 
 import pytest
@@ -93,8 +94,14 @@ def test_the_table_of_watch(port: int, capsys: pytest.CaptureFixture[str]) -> No
         node.join("room")
         while "room" not in me.peer_groups:
             assert me.receive(60_000)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"junk", ("127.0.0.1", port))
+        while not me.counters.get("beacon_malformed"):
+            me.receive(50)
         node_commands.draw(me, {node.uuid})
-    shown = capsys.readouterr().out.splitlines()[-1].split()
+    *_, line, discarded = capsys.readouterr().out.splitlines()
+    assert discarded == "discarded: 1"
+    shown = line.split()
     assert shown[:2] == ["n1", "v2"]
     assert shown[3:5] == ["silent", "room"]
 

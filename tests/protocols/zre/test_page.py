@@ -9,9 +9,10 @@ from kelek.protocols.zre import gossip, log, presence, services, values
 from kelek.protocols.zre.dialogs import UNREADY_PART
 from kelek.protocols.zre.limiter import RATE
 from kelek.protocols.zre.peers import EventKind
-from kelek.protocols.zre.values import TIMES, Kind, Level, LogEvent
+from kelek.protocols.zre.values import TIMES, Kind, Level, LogEvent, Reason
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs/protocols/zre.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docs/protocols/zre.md").read_text(encoding="utf-8")
 FLAT = " ".join(TEXT.split())
 
 
@@ -62,3 +63,14 @@ def test_numbers() -> None:
     assert UNREADY_PART == 4
     assert f"up to {zre_reports.RECENT_MAX} of the last minute" in FLAT
     assert zre_reports.RECENT_MS == 60_000
+
+
+def test_the_names_of_counters() -> None:
+    """docs/discovery.md has all of them."""
+    page = (ROOT / "docs/discovery.md").read_text(encoding="utf-8")
+    sources = [*(ROOT / "protocols/zre").glob("*.py"), ROOT / "clients/node_hub.py"]
+    code = "".join(path.read_text(encoding="utf-8") for path in sources)
+    names = re.findall(r'(?:counters|found)\["(\w+)"\]', code)
+    names += [f"message_{reason.value}" for reason in Reason]
+    assert len(names) > 30
+    assert [name for name in names if f"`{name}`" not in page] == []
