@@ -195,7 +195,9 @@ class Members:
             change.stage is Stage.COMMIT and self._core.commit_index < change.index
         ):
             return None
-        says = change.again_ms and change.stage is not Stage.COMMIT
+        waits = change.stage is Stage.COMMIT
+        waits = waits or (change.stage is Stage.ASK and self._core.leader is None)
+        says = change.again_ms and not waits
         return min(change.until_ms, change.again_ms) if says else change.until_ms
 
     def _say(self, change: Change, now_ms: int, send: Send) -> None:

@@ -318,10 +318,12 @@ class FarmPeer:
 
     def _may_ask(self, server_id: int) -> bool:
         """Whether it may be given a vote: a member, or, when for long no leader was heard, anybody:
-        it may be of a newer Configuration than ours, and need us."""
+        it may be of a newer Configuration than ours, and need us, also when we never heard that
+        the one with us in it is committed."""
         if self._is_member(server_id):
             return True
-        return self.is_member and self.core.unled_ms(self._now_ms) > self._farewell_ms
+        counts = self.is_member or self.roster.find(self.setup.server_id) is not None
+        return counts and self.core.unled_ms(self._now_ms) > self._farewell_ms
 
     @property
     def is_waiting(self) -> bool:

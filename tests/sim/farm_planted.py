@@ -1,13 +1,15 @@
-"""Bugs planted into a farm's servers; farm_campaign.py must find each of them.
+"""Bugs planted into a farm's servers; what test_farm.py does must find each of them.
 
 `python -m kelek.tests.sim.farm_planted [NAME...]` runs them all, or some.
 """
 
 import sys
 
-from kelek.tests.sim.planted import CORE, LOST, SEEDS_MAX, Patch, Plant, find, main
+from kelek.tests.sim.planted import CORE, LOST, Patch, Plant, find, main
 
 CAMPAIGN = "kelek.tests.sim.farm_campaign"
+SEEDS = range(1, 5)  # Of the suite.
+MEMBERS = "protocols/garlicfarm/members.py"
 PEER = "protocols/garlicfarm/peer.py"
 STUCK = "not within"
 
@@ -18,12 +20,28 @@ PLANTS = (
         told="vote forgotten|term went back",
     ),
     Plant(
+        "two changes at a time",
+        (
+            Patch(
+                MEMBERS,
+                "            and core.commit_index >= core.log.configurations.last_index\n",
+                "",
+            ),
+            Patch(MEMBERS, "            and self.change is None\n", ""),
+            Patch(
+                MEMBERS,
+                "            if self._core.commit_index >= change.index and ",
+                "            if ",
+            ),
+        ),
+        told="two changes at a time|more than one|another history",
+    ),
+    Plant(
         "strangers are given votes",
         (
             Patch(
                 PEER,
-                "        return self.is_member and self.core.unled_ms(self._now_ms) > "
-                "self._farewell_ms\n",
+                "        return counts and self.core.unled_ms(self._now_ms) > self._farewell_ms\n",
                 "        return True\n",
             ),
             Patch(CORE, "not message.transfer and self._is_sticky(now_ms):", "False:"),
@@ -52,13 +70,39 @@ PLANTS = (
         ),
         told=STUCK,
     ),
+    Plant(
+        "a leader is heard for ever",
+        (
+            Patch(
+                PEER,
+                "            or core.unled_ms(self._now_ms) > self.setup.election_timeout_ms_max\n",
+                "",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
+        "who does not know that it counts votes for no stranger",
+        (
+            Patch(
+                PEER,
+                "counts = self.is_member or self.roster.find(self.setup.server_id) is not None\n",
+                "counts = self.is_member\n",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
+        "who has handed over asks nobody, all the time",
+        (Patch(MEMBERS, "(change.stage is Stage.ASK and self._core.leader is None)", "False"),),
+        told="is busy",
+    ),
 )
 
 
 def find_in_farm(bug: Plant) -> str | None:
-    """By dice; else by going through the steps of all changes."""
-    found = find(bug, SEEDS_MAX, (CAMPAIGN,))
-    return found or find(bug, 1, (CAMPAIGN, "--flows"))
+    """By what the suite does, and no more."""
+    return find(bug, len(SEEDS), (CAMPAIGN, "--suite"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from kelek.tests.sim.sim_check import Broken
 ROUNDS = 40
 ROUND_MS_MAX = 700
 HEAL_MS = 120_000
-QUIET_MS = 10_000
+QUIET_MS = 5_000  # Longer than anybody waits who is to be silent.
 SERVERS = (1, 2, 3, 4, 5)
 STRANGERS = (
     MessageType.REQUEST_VOTE,

@@ -40,6 +40,7 @@ from kelek.tests.sim.sim_configs import ConfigRules
 STATE_BYTES = 900  # Of a snapshot; sent by pieces of SETUP's snapshot_block_bytes.
 LATE_MS_MAX = 3000
 UNLED_MS = 1000  # So long a leader counts that is not heard.
+BUSY_TURNS_MAX = 50  # One after the other in which a server wants to be woken at once.
 SETUP = {"sync_entries_max": 6, "sync_gap": 3, "snapshot_block_bytes": 400}
 
 
@@ -132,6 +133,7 @@ class FarmSim(World):
         self.whole: dict[int, tuple[int, bytes]] = {}  # All that was committed, anywhere.
         self.acked: list[bytes] = []
         self._seen: dict[int, tuple[FarmPeer, Raft, int]] = {}
+        self._busy: Counter[int] = Counter()
         self._half_open: dict[Wire, tuple[Node, int]] = {}
         self._homes: dict[Wire, Node] = {}
         super().__init__(seed, members)
@@ -237,7 +239,14 @@ class FarmSim(World):
                 index = 0
             checker.touch(name)
             self._seen[number] = (peer, core, self._note_committed(number, core, index))
+            self._check_waits(number, peer)
         checker.after_event()
+
+    def _check_waits(self, number: int, peer: FarmPeer) -> None:
+        """Who has done what it can waits for something: else its process takes all of a core."""
+        self._busy[number] = self._busy[number] + 1 if peer.deadline_ms <= self.now_ms else 0
+        if self._busy[number] > BUSY_TURNS_MAX:
+            raise Broken(f"{number} is busy, and nothing comes of it: {self.status()}")
 
     def _note_committed(self, number: int, core: Raft, known: int) -> int:
         """What this server has committed beyond index `known` is what all others have."""

@@ -1,0 +1,129 @@
+"""Courses of events that dice seldom throw: each is told here, and has to go well with any seed."""
+
+from collections.abc import Callable, Iterable
+
+from kelek.protocols.garlicfarm import members
+from kelek.protocols.garlicfarm.members import Stage
+from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
+from kelek.tests.sim.farm_run import rest
+from kelek.tests.sim.farm_sim import FarmSim
+from kelek.tests.sim.sim_check import Broken
+
+WITHIN_MS = 20_000
+SLOW = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
+
+
+def _cut_off(sim: FarmSim, number: int, others: Iterable[int]) -> None:
+    """Nothing that is under way between them arrives."""
+    for other in others:
+        sim.cut.add(frozenset((number, other)))
+        sim.lose(number, other)
+
+
+def _add(sim: FarmSim, number: int) -> None:
+    """Until it knows that it counts."""
+    leader = sim.elect()
+    Client(sim, leader).send(members.add_server(server(number)))
+    sim.run_until(lambda: sim.peers[number].is_member, WITHIN_MS)
+
+
+def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
+    """A newcomer has the entry that counts it in, and never hears that it is committed."""
+    leader = sim.elect()
+    newcomer, peer = sim.peers[number], sim.peers[leader]
+    Client(sim, leader).send(members.add_server(server(number)))
+    sim.run_until(lambda: newcomer.core.leader == str(leader), WITHIN_MS)
+    others = [other for other in sim.ids(leader) if other != leader]
+    _cut_off(sim, leader, others)
+    sim.run_until(lambda: newcomer.roster.find(number) is not None, WITHIN_MS)
+    if not others:  # Its word is needed.
+        sim.run_until(lambda: number in sim.ids(leader), WITHIN_MS)
+    sim.cut.clear()
+    _cut_off(sim, number, [other for other in sim.peers if other != number])
+    assert not newcomer.is_member
+    sim.run_until(lambda: peer.members.change is None, WITHIN_MS)
+
+
+def two_at_a_time(seed: int) -> None:
+    """Another change is refused while a Configuration is not committed, and in the same wake."""
+    sim = FarmSim(seed)
+    leader = sim.elect()
+    sim.start(4)
+    sim.start(5)
+    admin = Client(sim, leader)
+    others = [number for number in (1, 2, 3) if number != leader]
+    admin.send(members.add_server(server(4)), members.remove_server(others[0]))
+    sim.run_until(lambda: len(admin.answers) == 2)
+    sim.run_until(lambda: _is_at(sim, leader, Stage.COMMIT), WITHIN_MS)
+    _cut_off(sim, leader, others)
+    admin.send(members.add_server(server(5)))
+    sim.run(500)
+    if [answer.is_accepted for answer in admin.answers] != [True, False, False]:
+        raise Broken(f"two changes at a time: {admin.answers}")
+    sim.cut.clear()
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    sim.check_end()
+
+
+def _is_at(sim: FarmSim, number: int, stage: Stage) -> bool:
+    change = sim.peers[number].members.change
+    return change is not None and change.stage is stage
+
+
+def a_stranger_leads(seed: int) -> None:
+    """The leader that a newcomer heard is gone, and the next one is nobody that it knows of."""
+    sim = FarmSim(seed)
+    sim.start(4)
+    sim.start(5)
+    _cut_off_uncounted(sim, 4)
+    _add(sim, 5)
+    for number in (1, 2, 3):
+        sim.kill(number)
+    for number in (1, 2, 3):
+        sim.start(number, (), **SLOW)
+    assert sim.elect() == 5
+    sim.cut.discard(frozenset((4, 5)))
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    sim.check_end()
+
+
+def a_stranger_asks(seed: int) -> None:
+    """One of three is gone; the two others can't do without each other, and one of them does not
+    know yet that it counts, nor of the other one."""
+    sim = FarmSim(seed, members=(1,))
+    sim.start(2)
+    sim.start(3)
+    _cut_off_uncounted(sim, 2)
+    _add(sim, 3)
+    sim.kill(1)
+    sim.cut.clear()
+    writer = Client(sim, sim.elect())
+    writer.send(client_request(b"of two"))
+    sim.run_until(lambda: bool(writer.answers) and writer.answers[0].is_accepted, WITHIN_MS)
+    sim.start(1)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    sim.check_end()
+    rest(sim)
+
+
+def one_becomes_two(seed: int) -> None:
+    """A leader of nobody needs the newcomer from the entry on that it has not sent it yet."""
+    sim = FarmSim(seed, members=(1,))
+    sim.start(2)
+    leader = sim.peers[sim.elect()]
+    Client(sim, 1).send(members.add_server(server(2)))
+    sim.run_until(lambda: len(leader.roster.in_force.servers) == 2, WITHIN_MS)
+    assert sim.peers[2].roster.find(2) is None
+    sim.kill(1)
+    sim.start(1)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    assert sim.ids(sim.elect()) == [1, 2]
+    rest(sim)
+
+
+DIRECTED: tuple[Callable[[int], None], ...] = (
+    two_at_a_time,
+    a_stranger_leads,
+    a_stranger_asks,
+    one_becomes_two,
+)
