@@ -23,8 +23,11 @@ class AsyncNode(NodeFace):
 
     async def whisper(self, peer: Target, content: Content) -> bool:
         """As kelek.Node.whisper()."""
+        frames = frames_of(content)
+        if self._whispered(peer, frames):
+            return True
         await self._wait_for_room()
-        return self._whisper(peer, [frames_of(content)]) >= 0
+        return self._whisper(peer, [frames]) >= 0
 
     async def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
         """As kelek.Node.whisper_many()."""

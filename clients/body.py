@@ -45,6 +45,8 @@ def frames_of(content: Content) -> list[bytes]:
 
     Raises TypeError, and ValueError when they are more than a broker takes.
     """
+    if type(content) is bytes and len(content) <= BODY_BYTES_MAX:
+        return [content]
     frames = _frames_of(content)
     size = sum(map(len, frames))
     if size > BODY_BYTES_MAX or len(frames) > BODY_FRAMES_MAX:

@@ -37,8 +37,11 @@ class Node(NodeFace):
         While the peer has no room it waits; after patience_ms the peer is held to be gone. A peer
         of version 1 takes one frame.
         """
+        frames = frames_of(content)
+        if self._whispered(peer, frames):
+            return True
         self._wait_for_room()
-        return self._whisper(peer, [frames_of(content)]) >= 0
+        return self._whisper(peer, [frames]) >= 0
 
     def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
         """As whisper(), many messages in one go. False: the peer is not there, or was lost before

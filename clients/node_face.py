@@ -202,14 +202,19 @@ class NodeFace:
         """Whether no peer is short of room for what it was sent."""
         return not self._place.stuck or self._place.closed
 
+    def _whispered(self, peer: Target, frames: list[bytes]) -> bool:
+        """Sends one frame at once, if that can be; False: nothing was done."""
+        uuid = peer.uuid if isinstance(peer, PeerInfo) else uuid_of(peer)
+        if len(frames) != 1:
+            return False
+        with self._held():
+            return not self._place.closed and self._hub.whisper(self._place, uuid, frames[0])
+
     def _whisper(self, peer: Target, contents: list[list[bytes]]) -> int:
         """Sends them as far as there is room; returns how many, less than none: nobody is there."""
         uuid = uuid_of(peer)
         with self._held():
             self._check_open()
-            alone = contents[0][0] if len(contents) == 1 == len(contents[0]) else None
-            if alone is not None and self._hub.whisper(self._place, uuid, alone):
-                return 1
             try:
                 for count, content in enumerate(contents):
                     if not self._node.whisper(uuid, content):

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -73,6 +73,7 @@ class Place:
         self.closed = False
         self.listeners: list[Callable[[], object]] = []  # Called once, in whatever thread.
         self.links: dict[int, Socket | Place] = {}  # DEALERs, or nodes of this process.
+        self.opened: dict[int, Any] = {}  # DEALERs as C knows them.
         self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
         self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
         self.deadline_ms: int | None = 0
@@ -161,7 +162,8 @@ class Hub:
         self._unfinished: set[Place] = set()  # Have more than their arena took.
         self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
         self._turning = False  # Somebody polls.
-        self._due_ms = 0  # When something has its time, as who turns has seen it.
+        self._due_ms: int | None = None  # When something has its time; None: it must be reckoned.
+        self._now_ms = 0  # Of the last wake.
         self._guests = 0
         self._followers = 0  # Who wait for who turns.
         self._come_ms = self._left_ms = 0  # When the first guest came, when the last one went.
@@ -282,6 +284,7 @@ class Hub:
             if not isinstance(link, Place):
                 link.close(FAREWELL_MS)
         place.links.clear()
+        place.opened.clear()
         place.stuck.clear()
         self._unfinished.discard(place)
         if place.ear is not None:
@@ -379,7 +382,7 @@ class Hub:
             self._wait(is_done, until_ms)
         finally:
             self._guests -= 1
-            self._left_ms = monotonic_ms()
+            self._left_ms = self._now_ms
             if self._deep:
                 self._parked.notify_all()
 
@@ -410,31 +413,34 @@ class Hub:
                 ready = self._poller.poll(wait_ms)
             finally:
                 self.lock.acquire()
-            self._on_ready(ready, monotonic_ms())
+            self._now_ms = monotonic_ms()
+            self._on_ready(ready, self._now_ms)
         finally:
             self._turning = False
-            self._changed()  # Somebody else may turn.
+            if self._followers:
+                self.changed.notify_all()  # Somebody else may turn.
 
     def _on_ready(self, ready: list[tuple[Source, int]], now_ms: int) -> None:
-        places = list(self._unfinished)
+        unfinished = [*self._unfinished]
         for source, _ in ready:
             if not isinstance(source, int):
                 place = self._mailboxes.get(source)
-                if place is not None:
-                    places.append(place)
+                if place is not None and place not in self._unfinished:
+                    self._take(place, now_ms)
             elif source == self._by_fd:
                 self._slept()
             else:
                 self._hear(source, now_ms)
-        for place in places:
+        for place in unfinished:
             self._take(place, now_ms)
-        if now_ms >= self._due_ms:
+        if self._due_ms is None or now_ms >= self._due_ms:
             self._on_due(now_ms)
         if self._touched:
             self._act_touched(now_ms)
 
     def _on_due(self, now_ms: int) -> None:
         """What has a time."""
+        self._due_ms = None
         while self._goodbyes and self._goodbyes[0][0] <= now_ms:
             self._tell_of(*self._goodbyes.popleft()[1:], now_ms)
         for place in self._places.values():
@@ -445,22 +451,23 @@ class Hub:
 
     def _wait_ms(self, most_ms: int) -> int:
         """How long nothing is due, unless something arrives."""
-        self._due_ms = 0
         if self._unfinished:
             return 0
         now_ms = monotonic_ms()
-        due_ms = now_ms + most_ms
-        if self._goodbyes:
-            due_ms = min(due_ms, self._goodbyes[0][0])
-        stuck = False
-        for place in self._places.values():
-            if place.deadline_ms is not None and place.deadline_ms < due_ms:
-                due_ms = place.deadline_ms
-            stuck = stuck or bool(place.stuck)
-        if stuck:  # Whatever arrives may have made room.
-            return max(0, min(due_ms - now_ms, RETRY_MS))
-        self._due_ms = due_ms
-        return max(0, due_ms - now_ms)
+        if self._due_ms is None:
+            due_ms = self._goodbyes[0][0] if self._goodbyes else now_ms + IDLE_MS
+            for place in self._places.values():
+                if place.stuck:
+                    return min(most_ms, RETRY_MS)  # Whatever arrives may have made room.
+                if place.deadline_ms is not None and place.deadline_ms < due_ms:
+                    due_ms = place.deadline_ms
+            self._due_ms = due_ms
+        return max(0, min(self._due_ms - now_ms, most_ms))
+
+    def _is_due(self, due_ms: int | None) -> None:
+        """Has who turns not wait beyond that time."""
+        if due_ms is not None and self._due_ms is not None and due_ms < self._due_ms:
+            self._due_ms = due_ms
 
     def _slept(self) -> None:
         with suppress(BlockingIOError):
@@ -479,6 +486,7 @@ class Hub:
                 self._tell_of(fd, beacon, source, now_ms)
             elif len(self._goodbyes) < GOODBYES_MAX:
                 self._goodbyes.append((now_ms + GOODBYE_MS, fd, beacon, source))
+                self._is_due(now_ms + GOODBYE_MS)
             else:
                 self._goodbyes_dropped += 1
 
@@ -502,7 +510,9 @@ class Hub:
             if node is None or place.closed:
                 continue
             node.hear(beacon, source, now_ms, near=near)
-            if node.busy:
+            deadline_ms = node.deadline_ms
+            sooner = deadline_ms is not None and deadline_ms != place.deadline_ms
+            if sooner or node.busy:  # Who is not greeted at once is answered by a beacon.
                 self._touched.add(place)
 
     def _take(self, place: Place, now_ms: int) -> None:
@@ -515,10 +525,9 @@ class Hub:
             if place.full:
                 self._pause(place)
                 return
-            arena = place.drain.take()
-            if arena.count:
-                place.bytes += arena.size
-                node.on_messages(arena, now_ms)
+            size = node.receive(place.drain, now_ms)
+            if size:
+                place.bytes += size
                 if node.only_tells:
                     self._tell(place, node.told())
                 else:
@@ -554,10 +563,15 @@ class Hub:
         node = place.node
         assert node is not None
         peer = node.direct(uuid)
-        link = place.links.get(peer.number) if peer is not None else None
-        if peer is None or link is None or isinstance(link, Place):
+        if peer is None:
             return False
-        return node.traffic.whisper(peer.slot, content, native.opened(link))
+        socket = place.opened.get(peer.number)
+        if socket is None:
+            link = place.links.get(peer.number)
+            if link is None or isinstance(link, Place):
+                return False
+            socket = place.opened[peer.number] = native.opened(link)
+        return node.traffic.whisper(peer.slot, content, socket)
 
     def act(self, place: Place) -> None:
         """Does what a node wants, and what others want because of it. Under the lock, by whoever
@@ -591,6 +605,7 @@ class Hub:
         assert node is not None
         done = node.ready(now_ms)
         place.deadline_ms = node.deadline_ms
+        self._is_due(place.deadline_ms)
         for action in done.actions:
             if isinstance(action, Connect):
                 self._connect(place, action)
@@ -650,6 +665,7 @@ class Hub:
 
     def _disconnect(self, place: Place, number: int) -> None:
         link = place.links.pop(number, None)
+        place.opened.pop(number, None)
         place.routing_ids.pop(number, None)
         if place.stuck.pop(number, None) is not None:
             self.changed.notify_all()
@@ -664,6 +680,7 @@ class Hub:
             self._push(place, number, link, frames)
             if len(frames):
                 place.stuck.setdefault(number, (frames, monotonic_ms()))
+                self._due_ms = None
 
     def _push(
         self, place: Place, number: int, link: "Socket | Place", frames: native.Frames

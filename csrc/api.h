@@ -372,7 +372,7 @@ struct pollfd;
 struct klk_poll {
     struct klk_poll_item *items;
     struct pollfd *fds; /* room for count of them: 8 bytes each */
-    uint32_t count;
+    uint32_t count, last; /* last: out, the last item that is ready */
     int64_t checked_ms; /* when all sockets were asked last, whatever they show */
 };
 

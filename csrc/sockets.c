@@ -361,6 +361,7 @@ static int poll_check(struct klk_poll *poll_state, int64_t now_ms) {
         int asked = poll_ask(item);
         if (asked < 0) return -1;
         found += asked;
+        if (asked) poll_state->last = i;
     }
     return found;
 }
@@ -371,20 +372,19 @@ static int poll_take(struct klk_poll *poll_state) {
     for (uint32_t i = 0; i < poll_state->count; i++) {
         struct klk_poll_item *item = &poll_state->items[i];
         short seen = poll_state->fds[i].revents;
-        if (item->ready) found++;
-        if (!seen || item->ready) continue;
-        if (item->socket && item->drained && item->wanted == KLK_POLL_IN) {
-            item->ready = KLK_POLL_IN;
-            found++;
-        } else if (item->socket) {
-            int asked = poll_ask(item);
-            if (asked < 0) return -1;
-            found += asked;
-        } else {
-            if (seen & ~POLLOUT) item->ready |= KLK_POLL_IN;
-            if (seen & POLLOUT) item->ready |= KLK_POLL_OUT;
-            found++;
+        if (!item->ready && seen) {
+            if (item->socket && item->drained && item->wanted == KLK_POLL_IN) {
+                item->ready = KLK_POLL_IN;
+            } else if (item->socket) {
+                if (poll_ask(item) < 0) return -1;
+            } else {
+                if (seen & ~POLLOUT) item->ready |= KLK_POLL_IN;
+                if (seen & POLLOUT) item->ready |= KLK_POLL_OUT;
+            }
         }
+        if (!item->ready) continue;
+        poll_state->last = i;
+        found++;
     }
     return found;
 }

@@ -89,10 +89,25 @@ uint32_t klk_zre_take(struct klk_zre_peers *peers, const struct klk_messages *in
         event[1] = kind;
         event[2] = first;
         event[3] = first + contents;
-        event[4] = in->offsets[first - 1] + fixed + 1;
+        event[4] = in->offsets[first];
         event[5] = kind == KLK_ZRE_SHOUT ? size - fixed - 1 : 0;
+        event[6] = in->offsets[first + contents];
     }
     return found;
+}
+
+int klk_zre_receive(struct klk_zre_peers *peers, struct klk_drain *drain, void *socket,
+                    int64_t now_ms, uint32_t *numbers) {
+    const struct klk_messages *in = drain->arena;
+    memset(numbers, 0, sizeof *numbers * KLK_ZRE_HEAD_NUMBERS);
+    int result = klk_drain_take(drain, socket, 1);
+    if (result != KLK_OK && result != KLK_MORE) return result;
+    numbers[0] = in->messages;
+    numbers[1] = klk_messages_bytes(in);
+    if (in->messages <= KLK_ZRE_RECEIVE_MAX)
+        numbers[3] = klk_zre_take(peers, in, peers->count, now_ms, &numbers[2],
+                                  numbers + KLK_ZRE_HEAD_NUMBERS);
+    return result;
 }
 
 int klk_zre_say(struct klk_zre_peers *peers, const uint32_t *places, uint32_t count,

@@ -6,7 +6,9 @@
 enum klk_zre_limits {
     KLK_ZRE_ROUTING_MAX = 17,        /* octets of a routing id: 16 in v1, 17 in v2 */
     KLK_ZRE_FRAMES_MAX = 1024,       /* of one content */
-    KLK_ZRE_EVENT_NUMBERS = 6
+    KLK_ZRE_EVENT_NUMBERS = 7,
+    KLK_ZRE_HEAD_NUMBERS = 4,        /* of klk_zre_receive, before its events */
+    KLK_ZRE_RECEIVE_MAX = 16         /* events of it */
 };
 
 enum klk_zre_kind { KLK_ZRE_WHISPER = 2, KLK_ZRE_SHOUT = 3, KLK_ZRE_PING_OK = 7 };
@@ -44,12 +46,23 @@ void klk_zre_index(struct klk_zre_peers *peers);
  *              count of peers: it is found by routing id: [routing id][address][header][content ..]
  *   position   in, out: the next message
  *   events     room for KLK_ZRE_EVENT_NUMBERS for each message: the peer's place, the kind, first
- *              frame of the content, frame behind its last one, where in bytes the group begins,
- *              its size
+ *              frame of the content, frame behind its last one, where in bytes the content begins
+ *              (a group ends there), the group's size, where the content ends
  *
  * Returns how many events there are. */
 uint32_t klk_zre_take(struct klk_zre_peers *peers, const struct klk_messages *in, uint32_t sender,
                       int64_t now_ms, uint32_t *position, uint32_t *events);
+
+/* klk_drain_take(), afresh, and klk_zre_take() of what has come: for a mailbox that few messages
+ * wait in.
+ *
+ *   numbers   out: how many messages there are, their bytes, the position where klk_zre_take()
+ *             stopped, how many events there are, and these. All are 0 when the drain returns what
+ *             must be dealt with first, and of many messages none is taken
+ *
+ * Returns what klk_drain_take() returns. */
+int klk_zre_receive(struct klk_zre_peers *peers, struct klk_drain *drain, void *socket,
+                    int64_t now_ms, uint32_t *numbers);
 
 /* Adds a message of one frame of content to what goes to each of the peers.
  *

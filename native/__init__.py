@@ -581,14 +581,17 @@ class Drain:
             return self._take_pyzmq()
         if self._large:
             self._shrink()
-        result = lib.klk_drain_take(self._drain, self._open.pointer, 1)
+        self._on_taken(lib.klk_drain_take(self._drain, self._open.pointer, 1))
+        return self._arena
+
+    def _on_taken(self, result: int) -> None:
+        """Goes on with what a first call in C has returned."""
         while result == _ESPACE:
             self._grow(self._drain.bytes_need, self._drain.frames_need)
             result = lib.klk_drain_take(self._drain, self._open.pointer, 0)
         if result < 0:
             raise _os_error("zmq_msg_recv")
         self.more = result == _MORE
-        return self._arena
 
     def _grow(self, bytes_need: int, frames_need: int) -> None:
         """Room for one message that the arena is too small for."""

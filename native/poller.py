@@ -81,6 +81,9 @@ class Poller:
         if self._plain is not None:
             return self._plain.poll(timeout_ms)
         found = lib.klk_poll_wait(self._poll, timeout_ms)
+        if found == 1:
+            place = self._poll.last
+            return [(self._sources[place], self._items[place].ready)]
         if found < 0:
             raise _os_error("waiting for sockets")
         return self.ready() if found else []

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._native import ffi, lib
-from . import Arena, Frames, _uncleared, backend
+from . import Arena, Drain, Frames, _uncleared, backend
 
 FRAMES_MAX: int = lib.KLK_ZRE_FRAMES_MAX
 _NUMBERS: int = lib.KLK_ZRE_EVENT_NUMBERS
+_HEAD: int = lib.KLK_ZRE_HEAD_NUMBERS
+_RECEIVED = _HEAD + lib.KLK_ZRE_RECEIVE_MAX * _NUMBERS
+_SHOUT: int = lib.KLK_ZRE_SHOUT
 _PEERS = 16  # Room at first.
 _EVENTS = 64 * _NUMBERS  # Of a take() that needs no memory of its own.
 
@@ -31,6 +34,7 @@ class Wire:
         self._free: list[int] = []
         self._position = ffi.new("uint32_t *")
         self._events = _uncleared("uint32_t[]", _EVENTS)
+        self._received = _uncleared("uint32_t[]", _RECEIVED)
         self._direct: bool | None = None
         self.moves = 0  # How often what peer() has given became stale.
         self._peers: Any = ffi.new("struct klk_zre_peer[]", 0)
@@ -103,16 +107,47 @@ class Wire:
             return self._position[0], []
         numbers = ffi.unpack(events, _NUMBERS * found)
         base = numbers[2] - 1  # The header before the first content.
-        frames = messages._cut(base, numbers[-3])
+        frames = messages._cut(base, numbers[-4])
         said: list[Said] = []
         for at in range(0, len(numbers), _NUMBERS):
             first, end = numbers[at + 2] - base, numbers[at + 3] - base
             group = None
-            if numbers[at + 1] == lib.KLK_ZRE_SHOUT:
+            if numbers[at + 1] == _SHOUT:
                 header = frames[first - 1]
                 group = header[len(header) - numbers[at + 5] :]
             said.append((numbers[at], group, frames[first:end]))
         return self._position[0], said
+
+    def receive(self, drain: Drain, now_ms: int) -> tuple[int, int, int, list[Said]]:
+        """What waits in a mailbox, taken by its drain, into its arena, and then as by take(): in
+        one go, while it is not much. Returns (messages, their bytes, and what take() returns)."""
+        if self._direct is None:
+            self._direct = backend() == "c"
+        if not self._direct or drain._large:
+            arena = drain.take()
+            return arena.count, arena.size, *self.take(arena, 0, now_ms)
+        drain._open.check()
+        received = self._received
+        result = lib.klk_zre_receive(
+            self._table, drain._drain, drain._open.pointer, now_ms, received
+        )
+        if result != lib.KLK_OK:
+            drain._on_taken(result)
+        else:
+            drain.more = False
+        arena = drain._arena
+        count, size, position, found, *numbers = ffi.unpack(received, _HEAD + _NUMBERS)
+        if not found:  # Nothing, many, or one that the arena had to grow for.
+            return arena.count, arena.size, *self.take(arena, position, now_ms)
+        if found > 1:
+            numbers = ffi.unpack(received + _HEAD, _NUMBERS * found)
+        buffer, said = arena._buffer, []
+        for at in range(0, len(numbers), _NUMBERS):
+            place, kind, first, end, start, group_size, stop = numbers[at : at + _NUMBERS]
+            content = [buffer[start:stop]] if end == first + 1 else arena._cut(first, end)
+            group = buffer[start - group_size : start] if kind == _SHOUT else None
+            said.append((place, group, content))
+        return count, size, position, said
 
     def say(self, places: "Places", group: bytes | None, content: bytes) -> None:
         """Adds one frame to what goes to each of the peers: a SHOUT to a group, or a WHISPER."""

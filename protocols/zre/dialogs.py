@@ -324,8 +324,9 @@ class Dialogs:
         """A peer to whom a WHISPER may be sent past ready(): nothing else waits to be sent.
         Whoever does so says it by `traffic`."""
         peer = self._peers.uuids.get(uuid)
-        ready = peer is not None and peer.version_out is not None
-        return peer if ready and self.only_tells else None
+        if peer is None or peer.version_out is None or not self.only_tells:
+            return None
+        return peer
 
     @property
     def traffic(self) -> Wire:

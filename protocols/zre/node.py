@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
-from ...native import Arena
+from ...native import Arena, Drain
 from ...native.zre import Said
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
@@ -23,6 +23,8 @@ from .effects import Ready as Ready
 from .errors import Malformed
 from .peers import Event, EventKind, Peer, PeerInfo
 from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Version
+
+WHISPER, SHOUT = EventKind.WHISPER, EventKind.SHOUT  # Enum looks its members up slowly.
 
 
 class Node(Dialogs):
@@ -177,9 +179,19 @@ class Node(Dialogs):
 
     # ---- messages ----
 
-    def on_messages(self, messages: Arena, now_ms: int) -> None:
-        """Messages of the mailbox: [routing id][the sender's address][frames ..]."""
-        position, count = 0, messages.count
+    def receive(self, mailbox: Drain, now_ms: int) -> int:
+        """Messages of the mailbox: [routing id][the sender's address][frames ..]. Returns how many
+        bytes have come; 0: nothing has."""
+        count, size, position, said = self._peers.traffic.receive(mailbox, now_ms)
+        if said and not self._stopped:
+            self._on_said(said, now_ms)
+        if position < count:
+            self.on_messages(mailbox.arena, now_ms, position)
+        return size if count else 0
+
+    def on_messages(self, messages: Arena, now_ms: int, position: int = 0) -> None:
+        """The same, of those that were taken from there; from a position on."""
+        count = messages.count
         while position < count and not self._stopped:
             position, said = self._peers.traffic.take(messages, position, now_ms)
             if said:
@@ -205,14 +217,15 @@ class Node(Dialogs):
 
     def _on_said(self, said: list[Said], now_ms: int) -> None:
         slots, tell, names = self._peers.slots, self._events.append, self._group_names
+        new, gossip_heard = tuple.__new__, self.setup.gossip
         for slot, group, content in said:
             if group is None:
-                if self.setup.gossip and self._is_gossip(slots[slot], content):
+                if gossip_heard and self._is_gossip(slots[slot], content):
                     self._on_gossip(content[0], now_ms)
                     continue
-                tell(Event(EventKind.WHISPER, slots[slot].info, "", content))
+                tell(new(Event, (WHISPER, slots[slot].info, "", content)))
             elif group in names:
-                tell(Event(EventKind.SHOUT, slots[slot].info, names[group], content))
+                tell(new(Event, (SHOUT, slots[slot].info, names[group], content)))
             else:
                 self.counters["shouts_elsewhere"] += 1
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import zmq
 
-from kelek.native import Arena, Frames, opened
+from kelek.native import Arena, Drain, Frames, opened
 from kelek.native.zre import FRAMES_MAX, Places, Said, Wire
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.errors import Malformed
@@ -134,6 +134,44 @@ def test_a_history_of_traffic_is_its_twins(seed: int) -> None:
             for place, sent in senders[stopped:position]:
                 if place >= 0:  # The caller goes on behind what it stopped at.
                     wire.peer(place).want = twin.want[place] = sent
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("seed", range(8))
+def test_what_waits_in_a_mailbox_is_taken_in_one_go(
+    context: zmq.Context[zmq.Socket[bytes]], seed: int
+) -> None:
+    """One message, a few, many, and one that the arena is too small for: as the twin says."""
+    dice = Random(seed)
+    wire, twin = Wire(), Twin()
+    with context.socket(zmq.ROUTER) as mailbox, context.socket(zmq.DEALER) as dealer:
+        peer = Peer(dice, dice.choice(list(Version)))
+        dealer.setsockopt(zmq.ROUTING_ID, peer.routing_id)
+        mailbox.bind("inproc://mailbox")
+        dealer.connect("inproc://mailbox")
+        drain = Drain(
+            mailbox, message_bytes_max=1 << 20, arena_bytes=1 << 10, frames=1 << 6, addressed=True
+        )
+        place = wire.add(Frames())
+        wire.greeted(place, peer.routing_id, peer.version)
+        twin.places[peer.routing_id] = place, peer.version
+        twin.sequences[place] = SEQUENCES
+        assert wire.receive(drain, 1) == (0, 0, 0, [])
+        for turn in range(20):
+            wire.peer(place).want = twin.want[place] = peer.sent
+            messages = [peer.message() for _ in range(dice.choice([1, 1, 2, 16, 17, 30]))]
+            for message in messages:
+                dealer.send_multipart(message[2:])
+            left, more = messages, True
+            while more:
+                count, size, position, said = wire.receive(drain, turn)
+                found, left, more = left[:count], left[count:], drain.more
+                assert [one[2:] for one in drain.arena.messages()] == [one[2:] for one in found]
+                assert size == drain.arena.size
+                assert (position, said) == twin.take(found, turn)
+                want = (peer.sent - len(left)) % SEQUENCES
+                wire.peer(place).want = twin.want[place] = want
+            assert not left
 
 
 @pytest.mark.parametrize("seed", range(10))
