@@ -11,23 +11,36 @@ enum { MICROS = 1000000, MICROS_PER_MS = 1000 };
 
 static const uint8_t HEADER[4] = {'Z', 'R', 'E', 1};
 
-/* One more: is it within the rate? */
-static int beacon_allowed(struct klk_beacons *beacons) {
-    if (beacons->left_micros < MICROS) return 0;
-    beacons->left_micros -= MICROS;
-    return 1;
-}
-
-static void bucket_fill(struct klk_beacons *beacons, int64_t now_ms) {
-    int64_t most = (int64_t)beacons->burst * MICROS, passed = now_ms - beacons->as_of_ms;
-    beacons->as_of_ms = now_ms;
+static void bucket_fill(struct klk_bucket *bucket, int64_t now_ms, uint32_t burst, uint32_t per_s) {
+    int64_t most = (int64_t)burst * MICROS, passed = now_ms - bucket->as_of_ms;
+    bucket->as_of_ms = now_ms;
     if (passed <= 0) return;
-    if (passed > most / MICROS_PER_MS / (beacons->per_s ? beacons->per_s : 1)) {
-        beacons->left_micros = beacons->per_s ? most : beacons->left_micros;
+    if (passed > most / MICROS_PER_MS / (per_s ? per_s : 1)) {
+        bucket->left_micros = per_s ? most : bucket->left_micros;
         return;
     }
-    beacons->left_micros += passed * beacons->per_s * MICROS_PER_MS;
-    if (beacons->left_micros > most) beacons->left_micros = most;
+    bucket->left_micros += passed * per_s * MICROS_PER_MS;
+    if (bucket->left_micros > most) bucket->left_micros = most;
+}
+
+static struct klk_bucket *bucket_of(struct klk_beacons *beacons, const uint8_t *source) {
+    uint64_t halves[2], mixed = beacons->seed;
+    memcpy(halves, source, sizeof halves);
+    for (int half = 0; half < 2; half++) {
+        mixed = (mixed ^ halves[half]) * UINT64_C(0x9e3779b97f4a7c15);
+        mixed = (mixed ^ mixed >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    }
+    return &beacons->sources[(mixed >> 32) % KLK_BEACON_SOURCES];
+}
+
+/* One more: is it within the rates? */
+static int beacon_allowed(struct klk_beacons *beacons, const uint8_t *source, int64_t now_ms) {
+    struct klk_bucket *own = bucket_of(beacons, source);
+    bucket_fill(own, now_ms, beacons->source_burst, beacons->source_per_s);
+    if (own->left_micros < MICROS || beacons->all.left_micros < MICROS) return 0;
+    own->left_micros -= MICROS;
+    beacons->all.left_micros -= MICROS;
+    return 1;
 }
 
 static int source_write(const struct sockaddr_storage *from, uint8_t *out) {
@@ -46,7 +59,7 @@ int klk_beacons_take(struct klk_beacons *beacons, int fd, int64_t now_ms, struct
                      uint32_t count_max, int32_t *more) {
     uint32_t taken = 0;
     *more = 1;
-    bucket_fill(beacons, now_ms);
+    bucket_fill(&beacons->all, now_ms, beacons->burst, beacons->per_s);
     for (uint32_t looked = 0; looked < KLK_BEACONS_LOOKED_MAX && taken < count_max; looked++) {
         uint8_t data[KLK_BEACON_BYTES + 1]; /* One more shows what is too long. */
         struct sockaddr_storage from;
@@ -63,7 +76,7 @@ int klk_beacons_take(struct klk_beacons *beacons, int fd, int64_t now_ms, struct
         if (size != KLK_BEACON_BYTES || memcmp(data, HEADER, sizeof HEADER) != 0 || !data[4] ||
             !source_write(&from, beacon->source)) {
             beacons->malformed++;
-        } else if (!beacon_allowed(beacons)) {
+        } else if (!beacon_allowed(beacons, beacon->source, now_ms)) {
             beacons->flooded++;
         } else {
             memcpy(beacon->uuid, data + sizeof HEADER, sizeof beacon->uuid);

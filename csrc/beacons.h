@@ -5,7 +5,14 @@
 
 enum klk_beacons_limits {
     KLK_BEACON_BYTES = 22,      /* of a datagram: `ZRE`, 01, UUID, port */
-    KLK_BEACONS_LOOKED_MAX = 4096 /* datagrams looked at in one call, whatever they are */
+    KLK_BEACONS_LOOKED_MAX = 4096, /* datagrams looked at in one call, whatever they are */
+    KLK_BEACON_SOURCES = 64        /* buckets of sources, which they fall into by chance */
+};
+
+/* How much may still come. */
+struct klk_bucket {
+    int64_t left_micros; /* millionths of a beacon */
+    int64_t as_of_ms;
 };
 
 /* One that is valid. */
@@ -19,15 +26,18 @@ struct klk_beacon {
 struct klk_beacons {
     uint64_t malformed;  /* counts: datagrams that are no beacon */
     uint64_t flooded;    /* valid ones over the rate */
-    int64_t left_micros; /* the bucket: millionths of a beacon that may still come */
-    int64_t as_of_ms;
-    uint32_t burst;      /* the bucket's size, and what flows into it */
+    struct klk_bucket all;
+    struct klk_bucket sources[KLK_BEACON_SOURCES]; /* one that floods leaves room for others */
+    uint64_t seed;       /* which source falls where: nobody shall know */
+    uint32_t burst;      /* the size of a bucket, and what flows into it: of all ... */
     uint32_t per_s;
+    uint32_t source_burst; /* ... and of a source */
+    uint32_t source_per_s;
 };
 
 /* Takes in datagrams without blocking, until nothing waits, `count_max` are taken or
  * KLK_BEACONS_LOOKED_MAX were looked at. What is not a beacon, or begins its UUID with 00, is
- * counted and thrown away; so is what comes faster than the bucket allows.
+ * counted and thrown away; so is what comes faster than the buckets allow, of its source and of all.
  *
  *   out      room for count_max
  *   more     out: 1 when something may still wait

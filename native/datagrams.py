@@ -1,6 +1,7 @@
 """The UDP socket of beacons: whom they reach, and what comes, by the batch."""
 
 import ipaddress
+import os
 import socket
 import struct
 from contextlib import suppress
@@ -10,8 +11,10 @@ from .._native import ffi, lib
 from . import _os_error
 from .interfaces import Interface
 
+MICROS = 1_000_000
 TAKEN_MAX = 1024  # Beacons of one take().
 BURST, PER_S = 4096, 8192  # Of all beacons that come; what is beyond is dropped.
+SOURCE_PART = 2  # One source has half of that at most.
 RECEIVE_BYTES = 1 << 20  # The kernel's buffer: about two thousand beacons.
 _IPV6_MULTICAST_ALL = 29  # Linux 4.20; Python has no name for it.
 _SOURCES_MAX = 4096  # Addresses whose text is kept.
@@ -65,8 +68,8 @@ class Datagrams:
             self.close()
             raise
         self._state = ffi.new("struct klk_beacons *")
-        self._state.burst, self._state.per_s = BURST, PER_S
-        self._state.left_micros = BURST * 1_000_000
+        self._state.seed = int.from_bytes(os.urandom(8))
+        self._fill(BURST, PER_S, BURST // SOURCE_PART, PER_S // SOURCE_PART)
         self._rows = ffi.new("struct klk_beacon[]", TAKEN_MAX)
         self._more = ffi.new("int32_t *")
         self._sources: dict[bytes, str] = {}
@@ -81,6 +84,15 @@ class Datagrams:
             self._in.setsockopt(socket.IPPROTO_IPV6, _IPV6_MULTICAST_ALL, 0)
         self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
         self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
+
+    def _fill(self, burst: int, per_s: int, source_burst: int, source_per_s: int) -> None:
+        """Sets how many may come at once and in a second, of all and of one source."""
+        state = self._state
+        state.burst, state.per_s = burst, per_s
+        state.source_burst, state.source_per_s = source_burst, source_per_s
+        state.all.left_micros = burst * MICROS
+        for bucket in state.sources:
+            bucket.left_micros = source_burst * MICROS
 
     def fileno(self) -> int:
         """Of the socket that hears."""

@@ -88,11 +88,15 @@ class Dialogs:
     ) -> bool:
         """A new peer, which has said nothing to us yet. False: there is no room for it.
 
-        near   it is of this process, and costs no socket
+        near   it is of this process: it is there for sure, and costs no socket
         """
         shared = self.setup.room
         rooms = (self._room,) if near or shared is None else (self._room, shared)
-        full = len(self._peers) >= self.setup.peers_max or any(room.full for room in rooms)
+        if near:
+            room = not self._room.full
+        else:
+            room = all(one.has_for(place[0]) for one in rooms)
+        full = not room or len(self._peers) >= self.setup.peers_max
         if full or not self._limiter.allows(place[0], now_ms):
             return False
         peer = self._peers.add(uuid, place, now_ms, rooms)

@@ -1,7 +1,7 @@
 """How many new peers a source may bring: a bucket for each address, few of them kept; and how much
 room there is for those that say nothing."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 SOURCES_MAX = 1024
@@ -19,15 +19,33 @@ RATE = Rate()
 
 class Room:
     """Room for so many peers that were heard of and have not greeted: of one node, or of all nodes
-    of a process together."""
+    of a process together.
+
+    A source may take as many places as it leaves free. So one that floods leaves half of them,
+    two leave a third, and whoever comes meanwhile finds one.
+    """
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
+        self._most = most
+        self._taken = 0
+        self._sources: Counter[str] = Counter()
 
     @property
     def full(self) -> bool:
-        return self.taken >= self.most
+        return self._taken >= self._most
+
+    def has_for(self, source: str) -> bool:
+        return self._most - self._taken > self._sources[source]
+
+    def take(self, source: str) -> None:
+        self._taken += 1
+        self._sources[source] += 1
+
+    def leave(self, source: str) -> None:
+        self._taken -= 1
+        self._sources[source] -= 1
+        if not self._sources[source]:
+            del self._sources[source]
 
 
 class Limiter:

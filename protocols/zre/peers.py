@@ -122,7 +122,7 @@ class Peers:
         self.unready += 1
         peer.rooms = rooms
         for room in rooms:
-            room.taken += 1
+            room.take(peer.address)
         return peer
 
     def move(self, peer: Peer, place: tuple[str, int]) -> None:
@@ -154,7 +154,7 @@ class Peers:
     def _waits_no_more(self, peer: Peer) -> None:
         self.unready -= 1
         for room in peer.rooms:
-            room.taken -= 1
+            room.leave(peer.address)  # It moves only when it greets.
         peer.rooms = ()
 
     def remove(self, peer: Peer) -> None:

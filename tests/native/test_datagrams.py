@@ -24,6 +24,7 @@ from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 LOOP = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)
+LOOPBACK_2 = "127.0.0.2"
 UUID = bytes(range(1, 17))
 
 
@@ -72,8 +73,8 @@ def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, 
     dice = Random(seed)
     one, other = pair
     other.close()  # Which of two gets what is not broadcast the kernel chooses.
-    one._state.burst, one._state.per_s = 40, 1000
-    one._state.left_micros = 0
+    one._fill(40, 1000, 40, 1000)
+    one._state.all.left_micros = 0
     taken: list[Beacon] = []
     malformed = flooded = 0
     left, now_ms = 0.0, 0
@@ -99,6 +100,21 @@ def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, 
             malformed, flooded = malformed + expected[1], flooded + expected[2]
             assert taken == expected[0]
             assert (one.malformed, one.flooded) == (malformed, flooded)
+
+
+def test_one_that_floods_leaves_room_for_others(pair: tuple[Datagrams, Datagrams]) -> None:
+    one, other = pair
+    other.close()
+    one._state.seed = 1  # These two sources have buckets of their own.
+    one._fill(100, 0, 60, 0)
+    beacon = encode_beacon(Beacon(UUID, 61_000))
+    for source, count, taken, flooded in ((LOOPBACK_2, 80, 60, 20), (LOOPBACK, 70, 40, 50)):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind((source, 0))
+            for _ in range(count):
+                sender.sendto(beacon, (LOOPBACK, one.port))
+        assert heard(one, 0) == [Heard(UUID, 61_000, source)] * taken
+        assert one.flooded == flooded
 
 
 def test_an_interface_is_found() -> None:

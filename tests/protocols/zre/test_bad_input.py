@@ -12,6 +12,7 @@ from kelek.native import Arena
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
+from kelek.protocols.zre.limiter import Room
 from kelek.protocols.zre.node import Connect, Disconnect, Node, NodeSetup, Ready
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
@@ -216,15 +217,40 @@ def test_a_flood_of_beacons() -> None:
         uuid = own_uuid(dice.randbytes(14)) if dice.random() < 0.5 else b"\x05" + dice.randbytes(15)
         place.node.on_beacon(encode_beacon(Beacon(uuid, dice.randrange(1, 65_536))), SOURCE, 0)
     connections += len(connected(place.node.ready(0)))
-    assert connections <= 250
+    assert connections <= 125
     status = place.node.status()
-    assert status["unready"] == 250
-    assert place.count("beacon_refused") == 99_750
+    assert status["unready"] == 125
+    assert place.count("beacon_refused") == 99_875
     assert place.say(1, HELLO._replace(address="10.0.0.3"), source="10.0.0.3").events
     for now_ms in range(0, 20_001, 1000):
         place.now_ms = now_ms
         place.node.ready(now_ms)
     assert place.node.status()["unready"] == 0
+
+
+@pytest.mark.parametrize("forgers", [1, 5])
+def test_during_a_flood_others_are_heard(forgers: int) -> None:
+    """Who only beacons, as another one in a flood of its own does, is believed at once."""
+    room = Room(40)
+    place, dice = Place(room=room, peers_max=80), Random(1)
+    near = Place(room=room)
+    for now_ms in range(0, 30_000, 100):
+        place.now_ms = now_ms
+        for _ in range(20):
+            beacon = Beacon(own_uuid(dice.randbytes(14)), dice.randrange(1, 65_536))
+            for node in (place.node, near.node):
+                node.hear(beacon, f"10.0.1.{dice.randrange(forgers)}", now_ms)
+        place.node.ready(now_ms)
+        near.node.ready(now_ms)
+        if now_ms == 15_000:
+            beacon = Beacon(own_uuid(b"\x33" * 14), 61_000)
+            place.node.hear(beacon, SOURCE, now_ms)
+            assert f"tcp://{SOURCE}:61000" in connected(place.node.ready(now_ms))
+    assert place.count("never_greeted")
+    place.node.stop()
+    near.node.stop()
+    assert all(room.has_for(f"10.0.1.{one}") for one in range(forgers))
+    assert (room._taken, room._sources) == (0, {})
 
 
 def test_a_flood_of_greetings() -> None:
