@@ -6,6 +6,7 @@ and ZeroMQ is used in write(), commit() and abort() alone.
 """
 
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,6 +56,12 @@ class TableWriter(DataSourceArrowWriter):
             if options.delete_column is not None:
                 raise PipelineError("option deleteColumn goes with mode append, not overwrite")
             self.filled = fresh_table(options)
+            # Of a driver that is killed nobody else knows. Spark shows it in the driver's log.
+            sys.stderr.write(
+                f"kelek: table {options.table} is overwritten by way of table {self.filled}; if "
+                f"this driver is killed, empty that: kelek table truncate {self.filled} --yes\n"
+            )
+            sys.stderr.flush()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In an executor."""

@@ -150,6 +150,12 @@ def options_of(cluster: Cluster, **options: Any) -> Any:
     return table_options.write_options(given(",".join(cluster.urls), 3, **options))
 
 
+def binary_schema() -> Any:
+    from pyspark.sql.types import BinaryType, StructType
+
+    return StructType().add("key", BinaryType()).add("value", BinaryType())
+
+
 def test_the_last_row_of_a_key_counts(cluster: Cluster) -> None:
     rows = [("a", "1", False), ("b", "1", None), ("a", "2", True), ("c", None, True)]
     more = [("c", "3", False), ("b", "4", False), ("b", None, True), ("b", "5", False)]
@@ -196,16 +202,25 @@ def test_what_is_on_the_way_is_limited(cluster: Cluster) -> None:
         assert table._client.setup.requests_max == 2
 
 
+def test_the_table_that_is_filled_is_named(cluster: Cluster, capfd: Any) -> None:
+    """In the driver's log, for whoever finds it behind a driver that was killed."""
+    cluster.world.tables[3] = {b"old": b"1"}
+    writer = table_write.TableWriter(options_of(cluster), binary_schema(), overwrite=True)
+    words = f"kelek: table 3 is overwritten by way of table {writer.filled}; "
+    assert words in capfd.readouterr().err
+    done = writer.write(iter([pa.RecordBatch.from_pylist([{"key": b"new", "value": b"2"}])]))
+    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled: {b"new": b"2"}}
+    writer.abort([done])
+    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled: {}}
+
+
 @pytest.mark.parametrize("kind", ["writer", "stream_writer"])
 def test_nobody_there_is_said_in_the_driver(tmp_path: Path, kind: str) -> None:
-    from pyspark.sql.types import BinaryType, StructType
-
     from kelek.pipeline.table_kind import KIND
 
-    schema = StructType().add("key", BinaryType()).add("value", BinaryType())
     options = given(f"ipc://{tmp_path}/none", 3, timeoutMs=50)
     with pytest.raises(table_errors.TableUnreachable, match=r"for 50 ms; .*none \(option urls\)"):
-        getattr(KIND, kind)(options, schema, overwrite=False)
+        getattr(KIND, kind)(options, binary_schema(), overwrite=False)
 
 
 def test_what_is_stale() -> None:
