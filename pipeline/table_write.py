@@ -168,38 +168,45 @@ def _encoded(form: str, name: str, items: pa.Array) -> pa.Array:
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
     """Puts and deletes as the rows say, pipelined. Raises SchemaError and TableError."""
     deletes = 0
+    pace = Pace(options)
 
     def puts(table: "Table") -> Iterator[pa.RecordBatch]:
         nonlocal deletes
         for batch in batches:
             done = changes_of(options, batch)
-            if done.deletes:
+            for part in pace.parts(len(done.deletes), sum(map(len, done.deletes))):
                 # Behind the puts that are on their way: one Table keeps its order.
-                table.delete_many(done.deletes)
-                deletes += len(done.deletes)
-            yield done.puts
+                table.delete_many(done.deletes[part])
+            deletes += len(done.deletes)
+            size = done.puts.get_total_buffer_size()
+            for part in pace.parts(done.puts.num_rows, size):
+                yield done.puts[part]
 
     with open_table(options) as table:
-        written = table.put_arrow(paced(options, puts(table)), bytes_max=options.batch_bytes)
+        written = table.put_arrow(puts(table), bytes_max=options.batch_bytes)
     return Written(written, deletes)
 
 
-def paced(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, no faster than the options allow one task."""
-    rows_max, bytes_max = options.rows_per_second, options.bytes_per_second
-    if rows_max is None and bytes_max is None:
-        yield from batches
-        return
-    due = time.monotonic()
-    for batch in batches:
-        size = batch.get_total_buffer_size() / max(1, batch.num_rows)
-        cost = max(1 / rows_max if rows_max else 0.0, size / bytes_max if bytes_max else 0.0)
-        step = max(1, int(1 / PACES / cost)) if cost else batch.num_rows
-        for first in range(0, batch.num_rows, step):
-            part = batch.slice(first, step)
-            time.sleep(max(0.0, due - time.monotonic()))
-            due = max(due, time.monotonic() - 1 / PACES) + part.num_rows * cost
-            yield part
+class Pace:
+    """Writes no faster than the options allow one task."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._rows_max = options.rows_per_second
+        self._bytes_max = options.bytes_per_second
+        self._due = time.monotonic()
+
+    def parts(self, rows: int, size: int) -> Iterator[slice]:
+        """Which of some rows, of so many bytes in all, are to be written: each part when it may."""
+        cost = 1 / self._rows_max if self._rows_max else 0.0  # Seconds of a row.
+        if self._bytes_max:
+            cost = max(cost, size / max(1, rows) / self._bytes_max)
+        step = max(1, int(1 / PACES / cost) if cost else rows)
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            if cost:
+                time.sleep(max(0.0, self._due - time.monotonic()))
+                self._due = max(self._due, time.monotonic() - 1 / PACES) + (last - first) * cost
+            yield slice(first, last)
 
 
 # ---- overwriting ----

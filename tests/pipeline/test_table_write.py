@@ -1,8 +1,8 @@
 """Tables written by Spark: by batches and streams, in place of what was there, with deletes."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,22 +173,31 @@ def test_the_last_row_of_a_key_counts(cluster: Cluster) -> None:
 
 
 def test_a_limited_task_takes_its_time(cluster: Cluster, monkeypatch: Any) -> None:
+    """Whether it puts or deletes."""
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    columns = [pa.array([b"%06d" % n for n in range(1000)]), pa.array([bytes(94)] * 1000)]
-    batch = pa.RecordBatch.from_arrays(columns, ["key", "value"])
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+    monkeypatch.setattr(table_write, "time", clock)
+    keys = pa.array([b"%0100d" % n for n in range(1000)])
+    gone = [pa.array([flag] * 1000) for flag in (False, True)]
+    put, delete = (
+        pa.RecordBatch.from_arrays([keys, pa.array([b""] * 1000), flags], ["key", "value", "gone"])
+        for flags in gone
+    )
 
-    def taken(**limits: Any) -> float:
+    def taken(*batches: Any, **limits: Any) -> float:
         began = now[0]
-        parts = list(table_write.paced(options_of(cluster, **limits), iter([batch, batch])))
-        assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch, batch]))
+        options = options_of(cluster, deleteColumn="gone", **limits)
+        done = table_write.write_rows(options, iter(batches))
+        assert done.puts == 1000 * sum(batch is put for batch in batches)
+        assert done.deletes == 1000 * sum(batch is delete for batch in batches)
+        assert len(cluster.world.tables[3]) == (1000 if batches[-1] is put else 0)
         return now[0] - began
 
-    assert taken() == 0
-    assert taken(rowsPerSecond=500) == pytest.approx(4, rel=0.1)
-    assert taken(bytesPerSecond="100k") == pytest.approx(2, rel=0.2)
-    assert taken(bytesPerSecond="100k", rowsPerSecond=100) == pytest.approx(20, rel=0.1)
+    assert taken(put) == 0
+    for batches in ((put, put), (delete, delete), (put, delete)):
+        assert taken(*batches, rowsPerSecond=500) == pytest.approx(4, rel=0.1)
+        assert taken(*batches, bytesPerSecond="100k") == pytest.approx(2, rel=0.2)
+        assert taken(*batches, bytesPerSecond="100k", rowsPerSecond=100) == pytest.approx(20, 0.1)
 
 
 def test_what_is_on_the_way_is_limited(cluster: Cluster) -> None:
