@@ -5,11 +5,18 @@ from typing import NamedTuple
 
 from ..clients.farm_steps import TIMEOUT_MS
 from ..clients.farm_values import checked_places
-from ..clients.steps import INDEX_MAX
 from ..clients.urls import SCHEME
 from .errors import OptionError
 from .log_offset import FarmOffset
-from .log_options import EARLIEST, ENTRIES_PER_PARTITION, LATEST, Place, end_place, place
+from .log_options import (
+    EARLIEST,
+    ENTRIES_PER_PARTITION,
+    INDEX_MAX,
+    LATEST,
+    Place,
+    end_place,
+    place,
+)
 from .options import Option, flag, one_of, parse_options, text, whole
 
 SECRETS = ("password", "secret")  # What somebody may take for an option.

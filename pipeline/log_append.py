@@ -13,7 +13,6 @@ import pyarrow
 import pyarrow.compute as pc
 
 from ..clients.errors import LogTimeout, UpdateExpired
-from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
 from .errors import SchemaError
 from .log_errors import LogUnreachable, ReplayExpired
@@ -33,6 +32,8 @@ def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.Reco
 
     Raises PipelineError.
     """
+    from ..clients.log import Log
+
     with Rows(options.memory_bytes) as rows:
         time_us = 0
         for batch in batches:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..clients.steps import INDEX_MAX, TIMEOUT_MS
 from .errors import OptionError
 from .log_offset import LogOffset
 from .options import Option, flag, one_of, parse_options, size, text, urls, whole
@@ -12,6 +11,9 @@ from .options import Option, flag, one_of, parse_options, size, text, urls, whol
 COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
+# Those of clients/steps.py, which loads ZeroMQ.
+INDEX_MAX = (1 << 53) - 1
+TIMEOUT_MS = 30_000
 ENTRIES_PER_PARTITION = 250_000
 MEMORY_BYTES = 64 << 20
 

@@ -1,4 +1,7 @@
-"""What the sources of the log ask a cluster, without Spark: places, ends of batches, entries."""
+"""What the sources of the log ask a cluster, without Spark: places, ends of batches, entries.
+
+ZeroMQ is loaded with the first connection, in the process that makes it.
+"""
 
 import random
 from collections.abc import Generator, Iterator
@@ -8,9 +11,7 @@ from datetime import datetime
 import pyarrow
 import pyarrow.compute as pc
 
-from ..clients.arrow import ENTRY_SCHEMA
 from ..clients.errors import LogCompacted, LogError, LogTimeout
-from ..clients.log import Log
 from .errors import PipelineError
 from .log_errors import LogEnds, LogUnreachable
 from .log_offset import LogOffset, LogRange
@@ -27,6 +28,8 @@ class LogView(Places):
     """A connection to the cluster's log. Its methods raise LogUnreachable."""
 
     def __init__(self, options: ReadOptions) -> None:
+        from ..clients.log import Log
+
         self._options = options
         self._log = Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)
         with ExitStack() as stack:
@@ -159,6 +162,8 @@ class LogView(Places):
 
 
 def _state_row(index: int, state: bytes) -> pyarrow.RecordBatch:
+    from ..clients.arrow import ENTRY_SCHEMA
+
     if len(state) > STATE_BYTES_MAX:
         raise PipelineError(
             f"the snapshot's state has {len(state)} bytes, more than a value of Spark's can have: "

@@ -14,7 +14,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from ..clients.errors import LogTimeout
-from ..clients.log import Log
 from .errors import PipelineError, SchemaError
 from .log_append import append
 from .log_errors import LogUnreachable
@@ -42,6 +41,8 @@ def check_columns(schema: StructType) -> None:
 
 def check_reached(options: WriteOptions) -> None:
     """In the driver, before all tasks find out. Raises LogUnreachable."""
+    from ..clients.log import Log
+
     with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
         try:
             log.reach(options.timeout_ms)

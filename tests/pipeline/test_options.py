@@ -1,10 +1,15 @@
 """Options of sources and sinks: what is unknown, missing or wrong is said in one sentence."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
 from kelek.pipeline.options import Option, flag, one_of, parse_options, size, text, urls, whole
+from kelek.tests.conftest import ROOT
 
 KNOWN = (
     Option("urls", urls, required=True),
@@ -71,3 +76,36 @@ def test_kinds() -> None:
         kind_of({"kind": "tabel"})
     with pytest.raises(OptionError, match="option kind is missing"):
         kind_of({})
+
+
+PICKLED = """
+import pickle, sys
+sys.modules["zmq"] = None  # Whoever imports it fails.
+from kelek.pipeline import farm_options, farm_source, log_options, log_sink, log_source
+from kelek.pipeline import table_read, table_write, zre_source
+NODES = {"urls": "ipc:///x"}
+SERVERS = {"urls": "tls://[::1]:1", "user": "u", "secretFile": "s"}
+pickle.dumps([
+    log_source.LogReader(log_options.batch_options(NODES)),
+    log_source.LogStreamReader(log_options.stream_options(NODES)),
+    farm_source.FarmReader(farm_options.batch_options(SERVERS)),
+])
+"""
+
+
+def test_zeromq_is_loaded_where_it_is_used_alone() -> None:
+    """What the driver plans and pickles is plain values: each task makes its own sockets."""
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PICKLED], text=True, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".build")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_numbers_are_those_of_the_client() -> None:
+    """They stand twice, as the client's module loads ZeroMQ."""
+    from kelek.clients import steps
+    from kelek.pipeline import log_options
+
+    assert (log_options.INDEX_MAX, log_options.TIMEOUT_MS) == (steps.INDEX_MAX, steps.TIMEOUT_MS)
