@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .farm_options import batch_options, stream_options
+from .farm_options import batch_options, located, stream_options
 from .kind import Given, Kind
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ class FarmKind(Kind):
         from .farm_source import FarmReader, check_columns
 
         check_columns(schema)
-        return FarmReader(batch_options(given))
+        return FarmReader(located(batch_options(given)))
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
         from .farm_source import FarmStreamReader, check_columns
 
         check_columns(schema)
-        return FarmStreamReader(stream_options(given))
+        return FarmStreamReader(located(stream_options(given)))
 
 
 KIND = FarmKind()

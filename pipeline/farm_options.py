@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ..clients.farm_steps import TIMEOUT_MS
 from ..clients.farm_values import checked_places
 from ..clients.urls import SCHEME
+from ..protocols.zre import services
 from .errors import OptionError
 from .log_offset import FarmOffset
 from .log_options import (
@@ -17,18 +18,26 @@ from .log_options import (
     end_place,
     place,
 )
-from .options import Option, flag, one_of, parse_options, text, whole
+from .options import (
+    Option,
+    check_place,
+    flag,
+    found_urls,
+    one_of,
+    parse_options,
+    text,
+    whole,
+)
 
 SECRETS = ("password", "secret")  # What somebody may take for an option.
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """Where servers are, joined by commas."""
+    """Where servers are, joined by commas; zre://NAME stands for those of a cluster."""
     found = tuple(part.strip() for part in value.split(","))
     try:
-        if any(part.startswith(SCHEME) for part in found):
-            raise ValueError("it is not looked for by ZRE, as each task would")
-        checked_places(found)
+        for part in found:
+            check_place(part) if part.startswith(SCHEME) else checked_places([part])
     except ValueError as error:
         raise ValueError(f"the servers' addresses, tls://HOST:PORT, by commas: {error}") from None
     return found
@@ -83,6 +92,11 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
     """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
     return _read_options(STREAM, given, LATEST)
+
+
+def located(options: ReadOptions) -> ReadOptions:
+    """For tasks: with addresses alone. Raises PipelineError."""
+    return options._replace(urls=found_urls(options.urls, services.FARM))
 
 
 def _read_options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:

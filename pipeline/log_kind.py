@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from .errors import OptionError
 from .kind import Given, Kind
-from .log_options import COLUMNS, batch_options, stream_options, write_options
+from .log_options import COLUMNS, batch_options, located, stream_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -28,13 +28,13 @@ class LogKind(Kind):
         from .log_source import LogReader, check_columns
 
         check_columns(schema)
-        return LogReader(batch_options(given))
+        return LogReader(located(batch_options(given)))
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
         from .log_source import LogStreamReader, check_columns
 
         check_columns(schema)
-        return LogStreamReader(stream_options(given))
+        return LogStreamReader(located(stream_options(given)))
 
     def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from .log_sink import LogWriter, check_columns
@@ -42,7 +42,7 @@ class LogKind(Kind):
         if overwrite:
             raise OptionError("mode is append: what is in the log stays there")
         check_columns(schema)
-        return LogWriter(write_options(given))
+        return LogWriter(located(write_options(given)))
 
     def stream_writer(
         self, given: Given, schema: "StructType", overwrite: bool
@@ -52,7 +52,7 @@ class LogKind(Kind):
         if overwrite:
             raise OptionError("outputMode is append: what is in the log stays there")
         check_columns(schema)
-        return LogStreamWriter(write_options(given))
+        return LogStreamWriter(located(write_options(given)))
 
 
 KIND = LogKind()

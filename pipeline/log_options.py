@@ -2,11 +2,23 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from ..protocols.zre import services
 from .errors import OptionError
 from .log_offset import LogOffset
-from .options import Option, flag, one_of, parse_options, size, text, urls, whole
+from .options import (
+    Option,
+    flag,
+    found_urls,
+    one_of,
+    parse_options,
+    size,
+    sought,
+    text,
+    urls,
+    whole,
+)
 
 COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
 EARLIEST, LATEST = "earliest", "latest"
@@ -125,3 +137,17 @@ def checked(values: dict[str, Any]) -> dict[str, Any]:
     if not values["cluster"]:
         raise OptionError("option cluster is the cluster's ident, not an empty text")
     return values
+
+
+Options = TypeVar("Options", ReadOptions, WriteOptions)
+
+
+def located(options: Options) -> Options:
+    """For tasks: with addresses alone, and the cluster that a zre:// names. A checkpoint holds the
+    ident, so its nodes may have moved when the stream goes on. Raises PipelineError."""
+    if not sought(options.urls):
+        return options
+    from ..clients.finding import cluster_of  # It loads ZeroMQ.
+
+    found = found_urls(options.urls, services.LOG)
+    return options._replace(urls=found, cluster=cluster_of(options.urls))

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..clients.urls import check_url
-from .errors import OptionError
+from ..clients.urls import SCHEME, check_url
+from .errors import OptionError, PipelineError
 
 # Those of Spark itself that reach a source, or a sink, as well.
 SPARKS_OWN = frozenset({"checkpointlocation"})
@@ -132,11 +132,40 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """Addresses of nodes, joined by commas."""
+    """Addresses of nodes, joined by commas; zre://NAME stands for those of a cluster."""
     found = tuple(part.strip() for part in value.split(","))
     for url in found:
         try:
-            check_url(url)
+            check_place(url) if url.startswith(SCHEME) else check_url(url)
         except ValueError as error:
             raise ValueError(f"the nodes' urls, joined by commas: {error}") from None
     return found
+
+
+# ---- zre://NAME: whoever makes a client of it looks for it, so the driver does, and no task ----
+
+
+def check_place(url: str) -> None:
+    """Whether it may be looked for. Raises ValueError."""
+    from ..clients.finding import parse_place  # It loads ZeroMQ.
+
+    parse_place(url)
+
+
+def sought(known: Iterable[str]) -> bool:
+    """Whether a zre:// is among them."""
+    return any(url.startswith(SCHEME) for url in known)
+
+
+def found_urls(known: tuple[str, ...], service: str) -> tuple[str, ...]:
+    """In the driver: addresses alone, those of nodes that offer the service (protocols/zre/
+    services.py) in the place of a zre://. Raises PipelineError: it was looked for in vain."""
+    if not sought(known):
+        return known
+    from ..clients.errors import NodeError
+    from ..clients.finding import resolved
+
+    try:
+        return resolved(known, service)
+    except (NodeError, OSError) as error:
+        raise PipelineError(f"{error}; option urls takes addresses, too") from error

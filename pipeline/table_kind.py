@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from .kind import Given, Kind
-from .table_options import columns_of, read_options, write_options
+from .table_options import columns_of, located, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
@@ -21,20 +21,20 @@ class TableKind(Kind):
     def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
         from .table_read import PushingReader, TableReader
 
-        options = read_options(given)
+        options = located(read_options(given))
         return (PushingReader if options.pushdown else TableReader)(options, schema)
 
     def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from .table_write import TableWriter
 
-        return TableWriter(write_options(given), schema, overwrite)
+        return TableWriter(located(write_options(given)), schema, overwrite)
 
     def stream_writer(
         self, given: Given, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
         from .table_write import TableStreamWriter
 
-        return TableStreamWriter(write_options(given), schema, overwrite)
+        return TableStreamWriter(located(write_options(given)), schema, overwrite)
 
 
 KIND = TableKind()

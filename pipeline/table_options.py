@@ -2,13 +2,25 @@
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..clients.arguments import SYNC_FLAGS, Range, behind_prefix
 from ..protocols.zerodb.values import KEY_BYTES_MAX, TABLE_MAX
+from ..protocols.zre import services
 from .errors import OptionError
 from .formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
-from .options import Option, flag, one_of, parse_options, size, text, texts, urls, whole
+from .options import (
+    Option,
+    flag,
+    found_urls,
+    one_of,
+    parse_options,
+    size,
+    text,
+    texts,
+    urls,
+    whole,
+)
 
 PER_QUERY, PER_TASK = "query", "task"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
@@ -150,6 +162,14 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises OptionError."""
     return WriteOptions(**parse_options(WRITE, given))
+
+
+Options = TypeVar("Options", ReadOptions, WriteOptions)
+
+
+def located(options: Options) -> Options:
+    """For tasks: with addresses alone. Raises PipelineError."""
+    return options._replace(urls=found_urls(options.urls, services.TABLES))
 
 
 def columns_of(options: ReadOptions) -> str:

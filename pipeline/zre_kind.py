@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from .kind import Given, Kind
-from .zre_options import batch_options, stream_options
+from .zre_options import batch_options, located, located_log, stream_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -24,13 +24,13 @@ class ZreKind(Kind):
         from .zre_source import batch_reader, check_columns
 
         check_columns(schema)
-        return batch_reader(batch_options(given))
+        return batch_reader(located(batch_options(given)))
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
         from .zre_source import ZreStreamReader, check_columns
 
         check_columns(schema)
-        return ZreStreamReader(stream_options(given))
+        return ZreStreamReader(located_log(stream_options(given)))
 
 
 KIND = ZreKind()

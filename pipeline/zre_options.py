@@ -42,6 +42,20 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
     return _options(STREAM, given, LATEST)
 
 
+def located(
+    options: ReadOptions | table_options.ReadOptions,
+) -> ReadOptions | table_options.ReadOptions:
+    """For tasks: with addresses alone. Raises PipelineError."""
+    if isinstance(options, ReadOptions):
+        return located_log(options)
+    return table_options.located(options)
+
+
+def located_log(options: ReadOptions) -> ReadOptions:
+    """The same, of what is always of the log. Raises PipelineError."""
+    return options._replace(log=log_options.located(options.log))
+
+
 def _options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:
     values = log_options.checked(parse_options(known, given))
     table = values.pop(IN_TABLE.name)

@@ -145,6 +145,14 @@ def test_presence(nodes: Shell) -> None:
         assert [event for one in rows for event in one["event"].to_pylist()] == wanted
 
 
+def test_nodes_are_found_by_zre(spark: Any, nodes: Shell) -> None:
+    hall = f"zre://demo?interface=lo&port={nodes.addresses['5670']}&timeout_ms=60000"
+    with kelek.Table(nodes.translate("tcp://127.0.0.1:7100"), 32) as table:
+        table.put(b"k", b"v")
+    frame = spark.read.format("kelek").options(kind="table", urls=hall, table=32).load()
+    assert [tuple(row) for row in frame.collect()] == [(b"k", b"v")]
+
+
 WEATHER = """\
 origin,precip,visib,time_hour
 EWR,0,10,2013-01-01T10:00:00Z

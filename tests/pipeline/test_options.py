@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+from importlib import import_module
+from typing import Any
 
 import pytest
 
+from kelek.clients import finding
+from kelek.pipeline import log_options
 from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
 from kelek.pipeline.options import Option, flag, one_of, parse_options, size, text, urls, whole
+from kelek.protocols.zre import services
 from kelek.tests.conftest import ROOT
 
 KNOWN = (
@@ -49,6 +54,10 @@ def test_values_have_types_and_names_any_case() -> None:
         ({"batchBytes": "0"}, "option batchBytes is a number of bytes like 65536, 64k or 1g"),
         ({"stale": "1"}, "option stale is true or false, not '1'"),
         ({"urls": "127.0.0.1"}, "option urls is the nodes' urls, joined by commas: '127.0.0.1'"),
+        (
+            {"urls": "zre://x?a=1"},
+            "option urls is the nodes' urls, joined by commas: 'zre://x?a=1'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, str], words: str) -> None:
@@ -76,6 +85,79 @@ def test_kinds() -> None:
         kind_of({"kind": "tabel"})
     with pytest.raises(OptionError, match="option kind is missing"):
         kind_of({})
+
+
+# ---- zre://NAME ----
+
+HALL = "zre://hall?interface=lo&port=5671"
+OFFERED: dict[str, tuple[str, ...]] = {
+    services.LOG: ("tcp://10.0.0.1:7201",),
+    services.TABLES: ("tcp://10.0.0.1:7100",),
+    services.FARM: ("tls://10.0.0.1:7401",),
+}
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ports at which somebody has looked; a node of `hall` is heard there."""
+    ports = []
+
+    def look(tuning: Any, timeout_ms: int, is_enough: Any) -> list[finding.Found]:
+        ports.append(tuning.port)
+        return [finding.Found("hall", "n1", bytes(16), "tcp://10.0.0.1:61000", OFFERED)]
+
+    monkeypatch.setattr(finding, "look", look)
+    return ports
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "made"),
+    [
+        ("table", "reader", "table_read.TableReader"),
+        ("table", "writer", "table_write.TableWriter"),
+        ("table", "stream_writer", "table_write.TableStreamWriter"),
+        ("log", "reader", "log_source.LogReader"),
+        ("log", "stream_reader", "log_source.LogStreamReader"),
+        ("log", "writer", "log_sink.LogWriter"),
+        ("log", "stream_writer", "log_sink.LogStreamWriter"),
+        ("zre", "reader", "zre_source.ZreReader"),
+        ("zre", "stream_reader", "zre_source.ZreStreamReader"),
+        ("zre", "reader", "zre_source.ZreTableReader"),
+        ("farm", "reader", "farm_source.FarmReader"),
+        ("farm", "stream_reader", "farm_source.FarmStreamReader"),
+    ],
+)
+def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
+    looks: list[int], monkeypatch: pytest.MonkeyPatch, kind: str, method: str, made: str
+) -> None:
+    """By the driver, which pickles what it has found for them."""
+    pytest.importorskip("pyspark")
+    module = import_module(f"kelek.pipeline.{made.partition('.')[0]}")
+    monkeypatch.setattr(f"kelek.pipeline.{made}", lambda options, *_: options)
+    monkeypatch.setattr(module, "check_columns", lambda schema: None, raising=False)
+    more, service = {"user": "u", "secretFile": "s"}, services.FARM
+    if kind != "farm":
+        of_table = "Table" in made
+        more, service = ({"table": "1"}, services.TABLES) if of_table else ({}, services.LOG)
+    known = f"{'tls' if kind == 'farm' else 'tcp'}://10.0.0.9:1"
+    given = {"kind": kind, "urls": f"{known}, {HALL}", **more}
+    overwrite = [False] if "writer" in method else []
+    found = getattr(kind_of(given), method)(given, None, *overwrite)
+    found = getattr(found, "log", found)
+    assert found.urls == (known, *OFFERED[service])
+    assert looks == [5671]
+    if service == services.LOG:
+        assert found.cluster == "hall"
+        if "reader" in method:
+            assert found.origin.encode()["cluster"] == "hall", "what a checkpoint holds"
+
+
+def test_a_cluster_that_is_not_heard_of_is_said(looks: list[int]) -> None:
+    given = {"kind": "log", "urls": "zre://attic?timeout_ms=70"}
+    words = "nobody of it offers X-KELEK-LOG within 70 ms; heard of: hall; option urls takes addr"
+    with pytest.raises(PipelineError, match=words):
+        log_options.located(log_options.batch_options(given))
+    assert looks
 
 
 PICKLED = """
@@ -106,6 +188,5 @@ def test_zeromq_is_loaded_where_it_is_used_alone() -> None:
 def test_numbers_are_those_of_the_client() -> None:
     """They stand twice, as the client's module loads ZeroMQ."""
     from kelek.clients import steps
-    from kelek.pipeline import log_options
 
     assert (log_options.INDEX_MAX, log_options.TIMEOUT_MS) == (steps.INDEX_MAX, steps.TIMEOUT_MS)
