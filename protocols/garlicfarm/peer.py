@@ -436,7 +436,7 @@ class FarmPeer:
             self._answers.clear()
             nobody = FarmConfiguration(0, 0, ())
             self._begin(RaftLog(configurations=Configurations()), ((0, nobody),))
-        self._silent = None
+        self._silent = self._leaving = None  # Also when it is who has sent us away that calls us.
         self._tell(slot, True, 1)
 
     def _on_sync(self, slot: Slot) -> None:

@@ -121,9 +121,27 @@ def one_becomes_two(seed: int) -> None:
     rest(sim)
 
 
+def back_again(seed: int) -> None:
+    """Sent away and taken in anew by the same leader, a server stands in for it like any other."""
+    sim = FarmSim(seed, members=(1, 2))
+    leader = sim.elect()
+    other = 3 - leader
+    Client(sim, leader).send(members.remove_server(other))
+    sim.run_until(lambda: sim.peers[other].is_waiting, WITHIN_MS)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    _add(sim, other)
+    sim.kill(leader)
+    sim.start(leader, (), **SLOW)
+    if sim.elect() != other:
+        raise Broken(f"{other} was taken in anew, and lets others lead: {sim.status()}")
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    rest(sim)
+
+
 DIRECTED: tuple[Callable[[int], None], ...] = (
     two_at_a_time,
     a_stranger_leads,
     a_stranger_asks,
     one_becomes_two,
+    back_again,
 )

@@ -93,6 +93,11 @@ PLANTS = (
         told=STUCK,
     ),
     Plant(
+        "who is taken in anew is still on its leave",
+        (Patch(PEER, "self._silent = self._leaving = None", "self._silent = None"),),
+        told="was taken in anew",
+    ),
+    Plant(
         "who has handed over asks nobody, all the time",
         (Patch(MEMBERS, "(change.stage is Stage.ASK and self._core.leader is None)", "False"),),
         told="is busy",
