@@ -50,7 +50,7 @@ def test_only_what_is_ready_is_named(pairs: Pairs) -> None:
     poller = poller_of(pairs)
     settled(poller)
     pairs[1][1].send(b"x")
-    assert poller.poll(1000) == [(pairs[1][0], zmq.POLLIN)]
+    assert poller.poll(TIMEOUT_MS) == [(pairs[1][0], zmq.POLLIN)]
     assert pairs[1][0].recv() == b"x"
     poller.check(pairs[1][0])
     assert poller.poll(0) == []
@@ -69,9 +69,9 @@ def test_descriptors_and_sockets_together(pairs: Pairs) -> None:
     poller.register(read_end, zmq.POLLIN)
     settled(poller)
     os.write(write_end, b"x")
-    assert poller.poll(1000) == [(read_end, zmq.POLLIN)]
+    assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
     pairs[0][1].send(b"x")
-    assert dict(poller.poll(1000)) == {read_end: zmq.POLLIN, pairs[0][0]: zmq.POLLIN}
+    assert dict(poller.poll(TIMEOUT_MS)) == {read_end: zmq.POLLIN, pairs[0][0]: zmq.POLLIN}
     poller.register(read_end, 0)
     assert dict(poller.poll(0)).get(read_end) is None
     os.close(write_end)
@@ -83,14 +83,14 @@ def test_end_of_file_shows_as_readable() -> None:
     read_end, write_end = os.pipe()
     poller.register(read_end, zmq.POLLIN)
     os.close(write_end)
-    assert poller.poll(1000) == [(read_end, zmq.POLLIN)]
+    assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
     os.close(read_end)
 
 
 def test_writable_is_told_when_asked_for(pairs: Pairs) -> None:
     poller = Poller()
     poller.register(pairs[0][0], zmq.POLLIN | zmq.POLLOUT)
-    assert poller.poll(1000) == [(pairs[0][0], zmq.POLLOUT)]
+    assert poller.poll(TIMEOUT_MS) == [(pairs[0][0], zmq.POLLOUT)]
     poller.register(pairs[0][0], zmq.POLLIN)
     assert poller.poll(0) == []
 
@@ -131,7 +131,7 @@ def test_many_messages_are_all_told(pairs: Pairs) -> None:
     for number in range(500):
         theirs.send(str(number).encode())
     got: list[bytes] = []
-    while len(got) < 500 and poller.poll(1000):
+    while len(got) < 500 and poller.poll(TIMEOUT_MS):
         got += [frames[0] for frames in drain.take().messages()]
         if drain.more:
             poller.check(ours)
