@@ -67,6 +67,7 @@ PLANTS = (
         "read answered without a round",
         (Patch(READS, "reached = leader.round_agreed()", "reached = self.round"),),
         told=STALE,
+        first=2,
     ),
     Plant(
         "read answered by a round of before",
@@ -83,6 +84,7 @@ PLANTS = (
         "read answered before the term's own commit",
         (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
         told=STALE,
+        first=2,
     ),
     Plant(
         "transfer that skips the up-to-date check",
@@ -345,7 +347,8 @@ def plant(bug: Plant, folder: Path) -> None:
     for name in COPIED:
         source = PACKAGE / name
         if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+            # With what is compiled of it, but nothing that somebody is writing just now.
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             shutil.copy(source, target / name)
     for library in PACKAGE.glob("_native*.so"):
