@@ -37,7 +37,8 @@ struct klk_beacons {
 
 /* Takes in datagrams without blocking, until nothing waits, `count_max` are taken or
  * KLK_BEACONS_LOOKED_MAX were looked at. What is not a beacon, or begins its UUID with 00, is
- * counted and thrown away; so is what comes faster than the buckets allow, of its source and of all.
+ * counted and thrown away; so is what comes faster than the buckets allow, of its
+ * source and of all.
  *
  *   out      room for count_max
  *   more     out: 1 when something may still wait
