@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator, Mapping
 
 from .errors import PipelineError
-from .java import Java
+from .java import VECTOR_MODULE, Java
 
 START_S = 120.0
 POLL_S = 0.05
 END_S = 10.0
-VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+ADD_VECTOR = f"--add-modules={VECTOR_MODULE}"
 PORT_BYTES = 4
 _started: list[subprocess.Popen[bytes]] = []  # The JVM of this process, as PySpark has one.
 
@@ -101,7 +101,7 @@ def _command(java: Java, config: Mapping[str, str], environment: dict[str, str])
     # Names of variables for the shell may come first, ended by an empty part.
     parts = asked.stdout.decode().split("\0")
     command = [part.lstrip("\n") for part in parts if part.strip("\n")]
-    return [part for part in command if part != VECTOR_MODULE]
+    return [part for part in command if part != ADD_VECTOR]
 
 
 def _wait(process: "subprocess.Popen[bytes]", path: str) -> tuple[int, str]:

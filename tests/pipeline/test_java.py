@@ -9,11 +9,20 @@ import pytest
 from kelek.pipeline.errors import NoJava
 from kelek.pipeline.java import find_java
 
+ANSWERS = """\
+#!/bin/sh
+case $1 in
+-version) echo 'openjdk version "{version}" 2026-01-01' >&2 ;;
+--list-modules) {listed} ;;
+esac
+"""
+VECTORS = "echo java.base@21; echo jdk.incubator.vector@21"
 
-def java_in(folder: Path, version: str) -> Path:
+
+def java_in(folder: Path, version: str, listed: str = "echo java.base@21") -> Path:
     command = folder / "bin" / "java"
     command.parent.mkdir(parents=True)
-    command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    command.write_text(ANSWERS.format(version=version, listed=listed))
     command.chmod(0o755)
     return command
 
@@ -33,7 +42,16 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     found = find_java({"PATH": str(other.parent)})
     assert found == (str(other), 17, "PATH")
     assert found.home == str(tmp_path / "other")
-    assert found.has_vector
+
+
+@pytest.mark.parametrize(
+    ("listed", "has_vector"),
+    [(VECTORS, True), ("echo java.base@21; echo java.sql@21", False), ("exit 1", False)],
+)
+def test_its_modules_say_how_it_is_started(tmp_path: Path, listed: str, has_vector: bool) -> None:
+    """Whatever its origin: one that jlink has made may lack what Spark's launcher asks for."""
+    java_in(tmp_path / "home", "21.0.1", listed)
+    assert find_java({"JAVA_HOME": str(tmp_path / "home")}).has_vector is has_vector
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2", "24"])
