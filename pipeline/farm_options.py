@@ -43,6 +43,15 @@ def urls(value: str) -> tuple[str, ...]:
     return found
 
 
+def proxy(value: str) -> str:
+    """Where an HTTP proxy is."""
+    try:
+        checked_places(value)
+    except ValueError:
+        raise ValueError(f"HOST:PORT of an HTTP proxy, not {value!r}") from None
+    return value
+
+
 READ = (
     Option("urls", urls, required=True),
     Option("farm", text, "farm"),
@@ -51,6 +60,8 @@ READ = (
     Option("caFile", text),
     Option("tls", one_of("1.3", "1.2"), "1.3"),
     Option("serverName", text, ""),
+    Option("proxy", proxy, ""),
+    Option("i2p", flag, False),
     Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
     Option("startingIndex", place),
     Option("failOnCompaction", flag, True),
@@ -70,6 +81,8 @@ class ReadOptions(NamedTuple):
     ca_file: str | None
     tls: str
     server_name: str
+    proxy: str
+    i2p: bool
     timeout_ms: int
     starting_index: Place
     fail_on_compaction: bool

@@ -13,7 +13,7 @@ from ..clients.errors import FarmCompacted, FarmDenied, FarmError, FarmRefused, 
 from ..clients.farm import Farm
 from ..clients.farm_steps import PAGE_ENTRIES, FarmTuning
 from ..clients.farm_values import APPLICATION, FarmEntry, FarmPage
-from .errors import PipelineError
+from .errors import OptionError, PipelineError
 from .farm_errors import FarmRefuses, FarmUnreachable
 from .farm_options import ReadOptions
 from .farm_rows import rows_of
@@ -37,7 +37,7 @@ class FarmView(Places):
                 secret_file=options.secret_file,
                 ca_file=options.ca_file,
                 timeout_ms=options.timeout_ms,
-                tuning=FarmTuning(tls=options.tls, server_name=options.server_name),
+                tuning=FarmTuning(options.tls, options.server_name, options.proxy, options.i2p),
             )
             stack.callback(self._farm.close)
             self._farm.status()
@@ -60,6 +60,8 @@ class FarmView(Places):
             raise
         except FarmError as error:
             raise PipelineError(str(error)) from error
+        except ValueError as error:  # Without TLS or a proxy only this machine is asked, say.
+            raise OptionError(str(error)) from error
 
     # ---- places ----
 

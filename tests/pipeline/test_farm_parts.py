@@ -23,6 +23,7 @@ from kelek.protocols.garlicfarm.orders import Order, OrderKind, encode_order
 from kelek.protocols.garlicfarm.values import encode_configuration
 from kelek.tests.actors.farm_servers import Farm
 from kelek.tests.conftest import ROOT
+from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
 
 GIVEN = {"urls": "tls://127.0.0.1:7401", "user": "demo", "secretFile": "demo.secret"}
@@ -51,6 +52,7 @@ def status(server: int, minute: int, farm: str = "farm") -> bytes:
         ({**GIVEN, "urls": "here"}, "urls is the servers' addresses, tls://HOST:PORT"),
         ({**GIVEN, "urls": "zre://"}, "urls is the servers' addresses, .* is not a place"),
         ({**GIVEN, "tls": "1.1"}, "tls is 1.3 or 1.2"),
+        ({**GIVEN, "proxy": "4444"}, "proxy is HOST:PORT of an HTTP proxy, not '4444'"),
         ({"urls": GIVEN["urls"], "user": "demo"}, "option secretFile is missing"),
         ({**GIVEN, "endingIndex": "earliest"}, "endingIndex is latest or an index"),
     ],
@@ -110,8 +112,9 @@ def test_the_page_names_columns_and_options() -> None:
     assert {name for name, _ in rows} == set(known)
     for name, shown in rows:
         if name != "startingIndex":  # It differs between batches and streams: test_options().
-            value = shown.strip("`")
-            assert (known[name].parse(value) if value else "") == (known[name].default or ""), name
+            value, default = shown.strip("`"), known[name].default
+            found = known[name].parse(value) if value else ""
+            assert found == ("" if default is None else default), name
 
 
 # ---- a server ----
@@ -221,6 +224,24 @@ def test_who_is_not_let_in_is_told_why(farm: Farm) -> None:
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             FarmView(batch_options(given_of(farm, **others)))
+
+
+def test_servers_inside_of_i2p(farm: Farm) -> None:
+    """By its proxy, which alone knows their names, or through a tunnel that ends here."""
+    with Farm((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
+        proxy.hosts["one.b32.i2p:80"] = hidden.ports[1]
+        hidden.start()
+        index = hidden.put(b"{}").next_index - 1
+        inside = {"proxy": f"127.0.0.1:{proxy.port}", "urls": "tcp://one.b32.i2p:80"}
+        tunnel = {"i2p": "true", "urls": f"tcp://127.0.0.1:{hidden.ports[1]}"}
+        for others in (inside, tunnel):
+            view = FarmView(batch_options(given_of(hidden, **others)))
+            assert view.last_index() == index
+            view.close()
+        assert proxy.heads
+    far = given_of(farm, i2p="true", urls="tcp://10.0.0.1:80")
+    with pytest.raises(OptionError, match=r"10\.0\.0\.1: without TLS or a proxy only this machine"):
+        FarmView(batch_options(far))
 
 
 def test_columns() -> None:
