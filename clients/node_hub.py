@@ -47,6 +47,8 @@ HANDSHAKE_MS = 2000
 BIND_TRIES = 64
 Socket = zmq.Socket[bytes]
 
+native.backend()  # Looked for now, not while a first node wants to be found.
+
 
 class Wish(NamedTuple):
     """What a node is begun with."""
@@ -120,8 +122,8 @@ def _mailbox(context: "zmq.Context[Socket]", is_v6: bool) -> Socket:
 
 def _bind(mailbox: Socket, host: str) -> int:
     """Binds to a free port of the text's range. Raises zmq.ZMQError."""
-    ports = range(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX + 1)
-    for port in random.sample(ports, BIND_TRIES):
+    for _ in range(BIND_TRIES):
+        port = random.randint(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX)
         try:
             mailbox.bind(codec.endpoint_of(host, port))
         except zmq.ZMQError as error:

@@ -40,12 +40,14 @@ class Interface(NamedTuple):
         return socket.if_nametoindex(self.name) if self.name else 0
 
 
+_LOOPBACK = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)
+
+
 def interfaces() -> list[Interface]:
     """The interfaces of this machine that are up and have IPv4: those that can broadcast, then
     loopback. Only on Linux; elsewhere loopback alone."""
-    loopback = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)
     if sys.platform != "linux":
-        return [loopback]
+        return [_LOOPBACK]
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -59,7 +61,7 @@ def interfaces() -> list[Interface]:
                 continue  # It has no address.
             if not flags & _IFF_LOOPBACK:
                 found.append(Interface(name, address, broadcast))
-    return [*found, loopback]
+    return [*found, _LOOPBACK]
 
 
 def _asked(asking: socket.socket, request: int, name: str) -> bytes:
@@ -99,7 +101,9 @@ def chosen(wish: str = "", broadcast: str = "") -> Interface:
         if not reached.is_multicast:
             raise OSError(errno.EINVAL, f"{broadcast!r} is no multicast group, as ff02::1 is")
         return _chosen(wish, interfaces_v6(str(reached)), ipaddress.IPv6Address)
-    found = _chosen(wish, interfaces(), ipaddress.IPv4Address)
+    # Loopback is known unasked: the kernel takes longer to list them all than to send a beacon.
+    known = [_LOOPBACK] if wish in (_LOOPBACK.name, _LOOPBACK.address) else interfaces()
+    found = _chosen(wish, known, ipaddress.IPv4Address)
     return found._replace(broadcast=broadcast) if broadcast else found
 
 
