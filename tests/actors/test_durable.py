@@ -244,6 +244,7 @@ def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: Brokers) 
         assert done == {b"%d" % number: 1 for number in range(100)}
 
 
+@pytest.mark.parametrize("brokers", [{"lease_ms": 60_000}], indirect=True)  # One alone hands out.
 def test_large_bodies_pass_and_are_kept(brokers: Brokers) -> None:
     """Larger than an entry of the log, and than what a change keeps of a value."""
     a, b = brokers.start("n1"), brokers.start("n2")
