@@ -5,8 +5,8 @@
 All on loopback, in programs that have imported what they use. In the same round kelek.Node, a node
 of pyre's and a bare pair of sockets (a ROUTER to receive, a DEALER to send, pyzmq, a message at a
 time) do the same: whisper messages of 64 bytes to a node in another process, 2,000 of them
-unanswered at most, and have one come back. Shouts go to ten nodes in another process. The mesh,
-lost beacons and a killed node are measured once.
+unanswered at most, and have one come back. Shouts go to ten nodes in another process. The mesh is
+measured in three rounds, and five nodes are killed; beacons get lost once.
 """
 
 import statistics
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from kelek.bench.report import Figure, Section, ratios, summed_up
 from kelek.bench.zre_nodes import (
     ACK,
     ECHO,
-    GROUP,
     LO,
     PLAIN,
     SIZE,
@@ -45,9 +44,12 @@ WINDOWS = 2  # So many are not acknowledged.
 SHOUT_PEERS = 10
 SHOUTS = 20_000
 MESH_NODES = 200
-MESH_IDLE_S = 10.0
+MESH_IDLE_S = 5.0
+MESH_ROUNDS = 3
 LOSS, LOSS_S, LOSS_NODES = 0.3, 60.0, 5  # In each of two processes.
+KILLED, APART_S = 5, 0.3  # At other moments between two beacons.
 END_S = 60.0
+TUNING = kelek.NodeTuning(interface=LO)
 KINDS = ("kelek", "pyre", "bare")
 Found = dict[str, list[float]]
 
@@ -156,10 +158,11 @@ def shout(kind: str, port: int, found: Found) -> None:
             driver.close()
 
 
-# ---- once ----
+# ---- in fewer rounds ----
 
 
 def mesh() -> list[float]:
+    """The seconds until all know all, the part of a core that they then take, and who was lost."""
     with process("mesh", free_ports(1)[0], MESH_NODES, MESH_IDLE_S) as nodes:
         return said(nodes)
 
@@ -186,21 +189,30 @@ def lose() -> list[float]:
     return [exits, asked]
 
 
-def miss() -> list[float]:
-    """The seconds from a kill to EVASIVE and to EXIT, with the default times."""
-    port = free_ports(1)[0]
-    tuning = kelek.NodeTuning(port=port, interface=LO)
-    with process("answer", "kelek", port, 1) as other, kelek.Node(tuning=tuning) as node:
-        while not node.peer_groups.get(GROUP):
-            node.receive(1000)
-        other.kill()
-        killed, times = time.monotonic(), []
+def miss(tuning: kelek.NodeTuning, count: int) -> Found:
+    """The seconds from a kill to EVASIVE and to EXIT, of so many nodes."""
+    times: Found = {"EVASIVE": [], "EXIT": []}
+    killed: dict[bytes, float] = {}
+    with ExitStack() as stack:
+        node = stack.enter_context(kelek.Node(tuning=tuning))
+        others: dict[bytes, subprocess.Popen[bytes]] = {}
+        while len(others) < count:
+            other = stack.enter_context(process("answer", "kelek", tuning.port, 1))
+            for event in node.events(int(END_S * 1000)):
+                if event.kind is kelek.EventKind.JOIN and event.peer is not None:
+                    others[event.peer.uuid] = other
+                    break
+        for uuid, other in others.items():
+            other.kill()
+            killed[uuid] = time.monotonic()
+            time.sleep(APART_S)
         for event in node.events(int(END_S * 1000)):
-            if event.kind.value in ("EVASIVE", "EXIT"):
-                times.append(time.monotonic() - killed)
-            if event.kind is kelek.EventKind.EXIT:
+            kind = event.kind.value
+            if kind in times and event.peer is not None and event.peer.uuid in killed:
+                times[kind].append(time.monotonic() - killed[event.peer.uuid])
+            if len(times["EXIT"]) == count:
                 return times
-    raise BenchError("nobody misses it")
+    raise BenchError("nobody misses them")
 
 
 # ---- the measurement ----
@@ -214,23 +226,34 @@ def measure(directory: Path, rounds: int) -> Section:
             talk(kind, free_ports(1)[0], found)
             if kind != "bare":
                 shout(kind, free_ports(1)[0], found)
-    say("zre: mesh, lost beacons, a killed node")
-    return _section(found, mesh(), lose(), miss())
+    say("zre: mesh, lost beacons, killed nodes")
+    for _ in range(min(rounds, MESH_ROUNDS)):
+        took, idle, _ = mesh()
+        found.setdefault("mesh", []).append(took)
+        found.setdefault("idle", []).append(100 * idle)
+    found["lost"], found["asked"] = ([value] for value in lose())
+    found |= miss(TUNING._replace(port=free_ports(1)[0]), KILLED)
+    return _section(found)
 
 
-def _section(found: Found, meshed: list[float], lost: list[float], missed: list[float]) -> Section:
+def _section(found: Found) -> Section:
     def of(name: str) -> list[float]:
         return found[name]
 
+    def within(ms: int) -> float:
+        """The silence begins with the last beacon."""
+        return (ms + TUNING.beacon_ms) / 1000
+
     figures: list[Figure] = [
-        summed_up("a new node is found", of("kelek found"), "ms", 5, up=False),
+        summed_up("a new node is found", of("kelek found"), "ms", 5),
         summed_up("whispers", of("kelek whispers"), "/s", 100_000, up=True),
-        summed_up("a whisper and its answer, p50", of("kelek alone"), "us", 200, up=False),
+        summed_up("a whisper and its answer, p50", of("kelek alone"), "us", 200),
         summed_up("shouts to 10, deliveries", of("kelek shouts"), "/s", 200_000, up=True),
-        summed_up("200 nodes in a process: mesh", meshed[:1], "s", 5, up=False),
-        summed_up("the same, idle", [100 * meshed[1]], "% of a core", 20, up=False),
-        summed_up("30 % of beacons lost, 60 s: lost peers", lost[:1], "", 0, up=False),
-        summed_up("a killed node is held dead after", missed[-1:], "s", 36, up=False),
+        summed_up("200 nodes in a process: mesh", of("mesh"), "s", 5),
+        summed_up("the same, idle", of("idle"), "% of a core", 20),
+        summed_up("30 % of beacons lost, 60 s: lost peers", of("lost"), "", 0),
+        summed_up("a killed node is evasive after", of("EVASIVE"), "s", within(TUNING.evasive_ms)),
+        summed_up("a killed node is held dead after", of("EXIT"), "s", within(TUNING.dead_ms)),
     ]
     units = {"found": "ms", "whispers": "/s", "alone": "us", "shouts": "/s"}
     rows = [ROW_HEAD]
@@ -239,13 +262,16 @@ def _section(found: Found, meshed: list[float], lost: list[float], missed: list[
             if f"{kind} {what}" in found:
                 rows.append(row(f"{kind}, {what}", of(f"{kind} {what}"), unit))
     pairs = {name: [{"value": value} for value in values] for name, values in found.items()}
-    for what, other in (("whispers", "bare"), ("whispers", "pyre"), ("shouts", "pyre")):
+    for what, other in (
+        ("whispers", "bare"),
+        ("whispers", "pyre"),
+        ("alone", "bare"),
+        ("alone", "pyre"),
+        ("shouts", "pyre"),
+    ):
         values = ratios(pairs[f"kelek {what}"], pairs[f"{other} {what}"], "value")
         rows.append(row(f"kelek / {other}, {what}", values, "", ".2f"))
-    rows += [
-        row("asked by PING, 10 nodes, 30 % of beacons lost", lost[1:], "times"),
-        row("a killed node is evasive after", missed[:1], "s", ".1f"),
-    ]
+    rows.append(row("asked by PING, 10 nodes, 30 % of beacons lost", of("asked"), "times"))
     note = "loopback, a process each; 64 bytes, 2,000 unanswered. 'alone' is a whisper and its"
     return Section("Nodes of ZRE", figures, rows, f"{note} answer, 'found' a new node's ENTER.")
 
