@@ -12,6 +12,7 @@ from collections import Counter
 from typing import NamedTuple, Protocol
 
 from ..protocols.garlicfarm.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
+from ..protocols.garlicfarm.inbound import Half
 from ..protocols.garlicfarm.values import Address
 from .farm_stream import IN, OUT, Poll, Stream
 
@@ -19,7 +20,8 @@ BACKLOG = 512
 ACCEPT_MAX = 64  # A wake.
 OUT_BYTES_MAX = 64 << 10  # Answers that wait for a slow reader; beyond it is not read from.
 LINGER_MS = 1000  # So long the rest of a refused one's words is thrown away.
-READ_BYTES_PER_MS = 16  # So slowly may an answer of HTTP be read.
+READ_BYTES_PER_MS = 16  # So slowly may an answer of HTTP be read, or a request come.
+HALF_MS = 5000  # For a request of no bytes.
 LOOK_MS = 100  # How often it is looked who is late.
 FILES_OTHER = 256  # Descriptors that are for other things than connections.
 
@@ -40,6 +42,17 @@ class Inside(NamedTuple):
     number: int  # Of FarmPeer.accept().
 
 
+class Room(NamedTuple):
+    """What all of them together may take.
+
+    connections_max   more are closed as they come
+    halves_bytes_max  of requests that are here in part; then the largest goes, with its connection
+    """
+
+    connections_max: int
+    halves_bytes_max: int
+
+
 class Host(Protocol):
     """The process that they come to."""
 
@@ -56,12 +69,18 @@ class Host(Protocol):
 class Connection:
     """One of them: TLS, then head, then open, or ending."""
 
-    __slots__ = ("_doors", "_handshake", "_said_end", "deadline_ms", "ending", "inside", "stream")
+    __slots__ = (
+        "_doors", "_full", "_handshake", "_said_end", "_timed", "deadline_ms", "ending", "half",
+        "inside", "stream",
+    )  # fmt: skip
 
     def __init__(self, doors: "Doors", stream: Stream) -> None:
         self._doors = doors
         self._handshake: ServerHandshake | None = None
         self._said_end = False
+        self._full = False  # Too much of it is not answered: nothing is read.
+        self._timed: int | None = None  # Which half request deadline_ms is for.
+        self.half: Half | None = None
         self.stream = stream
         self.inside: Inside | None = None
         self.ending = False  # What is to be sent is sent, then it is closed.
@@ -76,9 +95,13 @@ class Connection:
         else:
             if stream.out:
                 stream.flush()
-            if len(stream.out) <= OUT_BYTES_MAX and not stream.ended:
+            if self._may_read and not stream.ended:
                 self._take(stream.read())
         self.settle()
+
+    @property
+    def _may_read(self) -> bool:
+        return len(self.stream.out) <= OUT_BYTES_MAX and not self._full
 
     def _take(self, data: bytes) -> None:
         if self.ending or not (data or self.stream.ended):
@@ -112,14 +135,31 @@ class Connection:
         if rest:
             self.inside.part.on_requests(self, rest)
 
+    def bound(self, full: bool, half: Half | None) -> None:
+        """How much of it waits here: for answers, and to become whole."""
+        before, now = self.half, half
+        self._full, self.half = full, half
+        self._doors.hold((now.here if now else 0) - (before.here if before else 0))
+
+    def _time(self, reads: bool) -> None:
+        """What has begun to arrive has a while to become whole, as long as it is read."""
+        number = self.half.number if self.half is not None and reads else None
+        if number == self._timed:
+            return
+        self._timed, self.deadline_ms = number, None
+        if self.half is not None and number is not None:
+            patience_ms = HALF_MS + self.half.size // READ_BYTES_PER_MS
+            self.deadline_ms = self._doors.host.now_ms + patience_ms
+
     def on_deadline(self) -> None:
-        """The handshake took too long, or the other side does not close."""
+        """The handshake or a request took too long, or the other side does not close."""
         if self._handshake is not None and not self.ending:
             self._answer(self._handshake.on_timeout())
             self.settle()
         else:
             if not self.ending:
                 late = "silent_timeouts" if self.stream.secured else "tls_timeouts"
+                late = "request_timeouts" if self.inside is not None else late
                 self._doors.host.counters[late] += 1
             self._doors.close(self)
 
@@ -149,7 +189,9 @@ class Connection:
             self._said_end = True
             stream.say_end()
         mask = OUT if stream.needs_out else 0
-        if len(stream.out) <= OUT_BYTES_MAX:
+        if self.inside is not None and not self.ending:
+            self._time(self._may_read)
+        if self._may_read:
             mask |= IN
             if stream.more:
                 poll.more(stream.fd)
@@ -159,18 +201,18 @@ class Connection:
 class Doors:
     """The listener, and all that came through it."""
 
-    def __init__(
-        self, host: Host, poll: Poll, context: ssl.SSLContext | None, connections_max: int
-    ) -> None:
+    def __init__(self, host: Host, poll: Poll, context: ssl.SSLContext | None, room: Room) -> None:
         """context: of TLS; None: they are plain."""
         self.host = host
         self.poll = poll
         self.connections: dict[int, Connection] = {}  # By descriptor.
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OTHER
-        self._connections_max = min(connections_max, files_max)
+        self._connections_max = min(room.connections_max, files_max)
         self._context = context
         self._look_ms = 0
         self._listener: socket.socket | None = None
+        self._halves_bytes = 0
+        self._halves_bytes_max = room.halves_bytes_max
 
     def listen(self, address: Address) -> None:
         """Raises OSError."""
@@ -222,11 +264,21 @@ class Doors:
             return
         self.poll.remove(stream.fd)
         stream.close()
+        connection.bound(False, None)
         if connection.inside is not None:
             connection.inside.part.on_closed(connection)
 
+    def hold(self, more_bytes: int) -> None:
+        """So much more is here of requests that are not whole."""
+        self._halves_bytes += more_bytes
+
     def step(self, now_ms: int) -> None:
-        """Ends those that are late; an actor wakes often enough for that by itself."""
+        """Ends those that are late, or hold too much; an actor wakes often enough for the former
+        by itself."""
+        while self._halves_bytes > self._halves_bytes_max:
+            self.host.counters["half_requests_dropped"] += 1
+            connections = self.connections.values()
+            self.close(max(connections, key=lambda each: each.half.here if each.half else 0))
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + LOOK_MS

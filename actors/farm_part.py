@@ -61,6 +61,7 @@ class FarmPart:
         """Raises StorageError."""
         self.name = name
         self.server_id: int = options["server_id"]
+        self.entries_bytes_max: int = options["entries_bytes_max"]
         self.poll, self.names = shared.poll, shared.names
         self.links: dict[int, FarmLink] = {}
         # A leader that knocks too late at one that is back is dethroned by it.
@@ -90,7 +91,7 @@ class FarmPart:
                 options["election_timeout_ms_max"],
                 options["heartbeat_ms"],
                 options["request_timeout_ms"],
-                options["entries_bytes_max"],
+                self.entries_bytes_max,
                 cluster=name,
             ),
             self.home.recovered,
@@ -135,7 +136,9 @@ class FarmPart:
     def on_requests(self, connection: Connection, data: bytes) -> None:
         assert connection.inside is not None
         self._touched = True
+        inbound = self.peer.inbound[connection.inside.number]
         self.peer.on_requests(connection.inside.number, data, self.now_ms)
+        connection.bound(inbound.is_full, inbound.half)
 
     def on_closed(self, connection: Connection) -> None:
         assert connection.inside is not None
@@ -261,6 +264,7 @@ class FarmPart:
                 connection.stream.out += inbound.out
                 inbound.out.clear()
                 connection.end()
+            connection.bound(inbound.is_full, inbound.half)
             connection.send(inbound.out)
 
     @property

@@ -13,7 +13,7 @@ from ..protocols.garlicfarm.inbound import Grant
 from ..protocols.garlicfarm.values import address_of
 from .actor import Actor, main
 from .errors import OperatorError
-from .farm_doors import Connection, Doors, Inside
+from .farm_doors import Connection, Doors, Inside, Room
 from .farm_keys import farm_home
 from .farm_links import Way
 from .farm_names import Names
@@ -23,6 +23,7 @@ from .farm_stream import Poll, TlsFiles, client_context, server_context
 from .farm_users import FarmUsers, read_secret
 
 KEY_BYTES = 32
+HALVES = 4  # So many of the largest requests may be here in part.
 
 
 class FarmServer(Actor):
@@ -62,7 +63,9 @@ class FarmServer(Actor):
             )
             part = self.parts[name] = FarmPart(name, self, options, place)
             part.way = Way(client, self._settings["server_name"], proxy, name, user, secret)
-        self._doors = Doors(self, self.poll, server, self._settings["connections_max"])
+        largest = max(part.entries_bytes_max for part in self.parts.values())
+        room = Room(self._settings["connections_max"], HALVES * largest)
+        self._doors = Doors(self, self.poll, server, room)
         listen = self._settings["listen"]
         try:
             self._doors.listen(address_of(listen))

@@ -217,11 +217,6 @@ class _Stream(ABC, Generic[M]):
         self._buffer = bytearray()
         self._failed = False
 
-    @property
-    def pending_bytes(self) -> int:
-        """What is kept of a message that is not whole yet."""
-        return len(self._buffer)
-
     def feed(self, data: bytes) -> list[M]:
         """Takes in what has arrived and returns the messages that are whole now.
 
@@ -263,6 +258,13 @@ class RequestStream(_Stream[Request]):
         super().__init__()
         self._entries_bytes_max = entries_bytes_max
         self._head: _Head | None = None
+
+    @property
+    def half(self) -> tuple[int, int]:
+        """What is here of a request that is not whole yet, and how large it will be, in bytes."""
+        if self._head is None:
+            return len(self._buffer), REQUEST_HEADER.size
+        return REQUEST_HEADER.size + len(self._buffer), REQUEST_HEADER.size + self._head[1]
 
     def _next(self) -> Request | None:
         if self._head is None:

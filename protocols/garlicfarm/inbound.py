@@ -6,8 +6,9 @@ An answer may be ready before that of an earlier request: it waits in its slot.
 from collections import deque
 from typing import NamedTuple
 
-from .codec import RequestStream, encode_response
+from .codec import ENTRY_HEADER, RequestStream, encode_response
 from .messages import Request, Response
+from .packed import PackedEntries
 
 
 class Grant(NamedTuple):
@@ -25,7 +26,7 @@ class Grant(NamedTuple):
 class Slot:
     """A request and, some time, its answer."""
 
-    __slots__ = ("deadline_ms", "end", "inbound", "request", "response")
+    __slots__ = ("deadline_ms", "end", "inbound", "request", "response", "size")
 
     def __init__(self, inbound: "Inbound", request: Request, deadline_ms: int | None) -> None:
         self.inbound = inbound
@@ -35,26 +36,75 @@ class Slot:
             request.last_log_index
         )  # What it speaks of ends here: an index, or of a snapshot a byte.
         self.deadline_ms = deadline_ms  # None: it takes as long as a commit takes.
+        self.size = _entries_size(request)
+
+    def forget_entries(self) -> None:
+        """They are where they belong: who waits for an answer holds no memory but this."""
+        if self.size:
+            self.request = self.request._replace(entries=())
+
+
+def _entries_size(request: Request) -> int:
+    """What its entries took on the wire."""
+    entries = request.entries
+    if isinstance(entries, PackedEntries):
+        return len(entries.data)
+    return sum(ENTRY_HEADER.size + len(entry.value) for entry in entries)
+
+
+class Half(NamedTuple):
+    """A request that has begun to arrive.
+
+    number   of those on its connection, to tell one from the next
+    here     so many bytes of it
+    size     so many bytes it will have
+    """
+
+    number: int
+    here: int
+    size: int
 
 
 class Inbound:
     """One connection."""
 
-    __slots__ = ("failure", "grant", "out", "slots", "stream")
+    __slots__ = ("_bytes_max", "_taken", "_waiting", "failure", "grant", "out", "slots", "stream")
 
     def __init__(self, grant: Grant, entries_bytes_max: int) -> None:
         self.grant = grant
+        self._bytes_max = entries_bytes_max
+        self._taken = 0  # Requests.
+        self._waiting = 0  # Bytes of entries of those that are not answered.
         self.stream = RequestStream(entries_bytes_max)
         self.slots: deque[Slot] = deque()
         self.out = bytearray()  # To be sent, and then cleared, by the owner.
         self.failure = ""  # Why it is to be closed once `out` is sent.
 
+    def take(self, request: Request, deadline_ms: int | None) -> Slot:
+        """A request is here; where its answer belongs."""
+        slot = Slot(self, request, deadline_ms)
+        self.slots.append(slot)
+        self._taken += 1
+        self._waiting += slot.size
+        return slot
+
     def flush(self) -> None:
         """Moves the answers that are next to `out`."""
         slots = self.slots
         while slots and (response := slots[0].response) is not None:
-            slots.popleft()
+            self._waiting -= slots.popleft().size
             self.out += encode_response(response)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be read before some of it is answered."""
+        return self._waiting >= self._bytes_max
+
+    @property
+    def half(self) -> Half | None:
+        """The request that is here in part."""
+        here, size = self.stream.half
+        return Half(self._taken, here, size) if here else None
 
     def overdue(self, now_ms: int) -> bool:
         """Whether a request was not answered in time: its connection is to be closed, as whoever

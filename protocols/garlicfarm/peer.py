@@ -140,12 +140,12 @@ class FarmPeer:
                     raise RemoteProtocolError(f"{PIPELINED_MAX} requests wait for answers already")
                 is_clients = request.type in CLIENT_TYPES
                 until_ms = None if is_clients else now_ms + self.setup.request_timeout_ms
-                slot = Slot(inbound, request, until_ms)
-                inbound.slots.append(slot)
+                slot = inbound.take(request, until_ms)
                 if is_clients:
                     self._on_client(slot)
                 else:
                     self._on_server(slot)
+                slot.forget_entries()
         except RemoteProtocolError as error:
             self.malformed += 1
             inbound.failure = str(error)

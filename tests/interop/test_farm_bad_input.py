@@ -373,6 +373,17 @@ def test_what_ends_a_connection(scene: Scene, name: str) -> None:
     scene.check()
 
 
+def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is let in has to end what he begins."""
+    before = scene.counts()
+    with monkeypatch.context() as patch, scene.who.enter(scene.port()) as sock:
+        patch.setattr(farm_doors, "HALF_MS", 300)
+        sock.sendall(sized(scene, 1000))
+        assert drained(sock) == b""
+    assert (scene.counts() - before)["request_timeouts"] >= 1
+    scene.check()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(scene: Scene, name: str) -> None:
     kind, make = REFUSED[name]

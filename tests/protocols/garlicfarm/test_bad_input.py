@@ -171,6 +171,9 @@ def test_too_many_requests_at_once() -> None:
     client.send(*[client_request(b"x")] * PIPELINED_MAX)
     world.run(5)
     assert not client.closed
+    slots = world.peers[leader].inbound[client.connection].slots
+    assert len(slots) == PIPELINED_MAX
+    assert not any(slot.request.entries for slot in slots), "what is in the log is kept twice"
     client.send(client_request(b"x"))
     world.run(5)
     assert "wait for answers" in client.closed

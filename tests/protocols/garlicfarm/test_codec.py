@@ -164,7 +164,7 @@ def test_requests_of_a_stream(requests: list[Request], data: st.DataObject) -> N
         found += stream.feed(whole[at : at + size])
         at += size
     assert found == requests
-    assert stream.pending_bytes == 0
+    assert stream.half == (0, codec.REQUEST_HEADER.size)
 
 
 @given(st.lists(RESPONSES, max_size=4), st.integers(0, 104))
@@ -241,7 +241,7 @@ def test_a_size_is_judged_by_the_header(size: int) -> None:
     stream = codec.RequestStream()
     with pytest.raises(RemoteProtocolError, match="at most"):
         stream.feed(header(size))
-    assert stream.pending_bytes == 0
+    assert stream.half == (0, codec.REQUEST_HEADER.size)
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 7, 9, 11, 13, 15, 17, 18, 255])
