@@ -139,6 +139,17 @@ class FarmPart:
         inbound = self.peer.inbound[connection.inside.number]
         self.peer.on_requests(connection.inside.number, data, self.now_ms)
         connection.bound(inbound.is_full, inbound.half)
+        self._tell_audits()
+
+    def _tell_audits(self) -> None:
+        peer = self.peer
+        while peer.audits:
+            audit = peer.audits.popleft()
+            self._shared.log("audit", farm=self.name, **audit._asdict())
+        if peer.audits_lost:
+            self._shared.log("audit-lost", farm=self.name, count=peer.audits_lost)
+            self._shared.counters["audits_lost"] += peer.audits_lost
+            peer.audits_lost = 0
 
     def on_closed(self, connection: Connection) -> None:
         assert connection.inside is not None
@@ -208,9 +219,6 @@ class FarmPart:
                     self.links[server_id].send(link.out)
             more = peer.write()
             self._answer()
-        while peer.audits:
-            audit = peer.audits.popleft()
-            self._shared.log("audit", farm=self.name, **audit._asdict())
         self._apply(now_ms)
         self._make_snapshot()
         self._tidy(now_ms)

@@ -19,6 +19,8 @@ from .messages import ID_MAX, ID_MIN, NUMBER_MAX
 
 ORDER_PREFIX = b'{"admin":'
 ORDER_BYTES_MAX = 256 << 10
+ORDERS_MAX = 64  # In one request.
+TOLD_CHARACTERS_MAX = 2000  # Of an order in a line of a log.
 HASHES_MAX = 4096  # That are left out.
 HASH_CHARACTERS_MAX = 128
 SERVERS_LEFT_OUT_MAX = 256
@@ -280,15 +282,21 @@ def judge(values: Sequence[bytes], cluster: str, user: str, is_admin: bool) -> l
 
     user   as the handshake knows him; empty where there is none, and nobody can be told apart
     """
+    orders = [value for value in values if value.startswith(ORDER_PREFIX)]
+    if len(orders) > ORDERS_MAX:
+        what = f"{len(orders)} orders in one request, at most {ORDERS_MAX} are taken"
+        return [Audit(user, what, False)]
     found = []
-    for value in values:
-        if not value.startswith(ORDER_PREFIX):
-            continue
+    for value in orders:
         try:
             order = decode_order(value)
         except RemoteProtocolError as error:
             found.append(Audit(user, f"malformed: {error}", False))
             continue
         is_right = order.cluster == cluster and user in ("", order.user)
-        found.append(Audit(user, str(order), is_admin and is_right))
+        what = str(order)
+        if order.kind is OrderKind.IMPORT or len(what) > TOLD_CHARACTERS_MAX:
+            # What it was shows in the log of the farm, or with whoever has kept it.
+            what = f"{order.kind}, {len(value)} bytes, sha256 {sha256(value).hexdigest()}"
+        found.append(Audit(user, what, is_admin and is_right))
     return found

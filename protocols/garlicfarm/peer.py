@@ -54,7 +54,7 @@ from .values import (
 )
 
 PIPELINED_MAX = 1024  # Requests of one connection that are not answered; more close it.
-AUDITS_MAX = 1024  # That wait to be told; when nobody takes them, the oldest go.
+AUDITS_MAX = 1024  # That wait to be told; what would be one more is refused.
 CLIENT_TYPES = frozenset(
     (MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER, MessageType.REMOVE_SERVER)
 )
@@ -81,7 +81,8 @@ class FarmPeer:
         self.malformed = 0  # Connections that were closed for what came on them.
         self.refused: Counter[MessageType] = Counter()  # Of who may not ask for that, or not so.
         self.resets = 0  # How often our log has begun anew, because we were invited.
-        self.audits: deque[Audit] = deque(maxlen=AUDITS_MAX)  # To be told, and taken, by the owner.
+        self.audits: deque[Audit] = deque()  # To be taken, and told, by the owner.
+        self.audits_lost = 0  # Of refused ones, for which there was no room; likewise.
         self._disk = disk
         self._random = random
         self._now_ms = now_ms
@@ -208,8 +209,9 @@ class FarmPeer:
         if request.type is not MessageType.CLIENT_REQUEST:
             allowed = slot.inbound.grant.is_admin or self._leaves_itself(slot)
             self.refused[request.type] += not allowed
+            allowed = allowed and len(self.audits) < AUDITS_MAX
             taken = allowed and self.members.on_request(request, self._now_ms)
-            self.audits.append(Audit(slot.inbound.grant.user, change_of(request), taken))
+            self._audit([Audit(slot.inbound.grant.user, change_of(request), taken)])
             self._tell(slot, taken, core.log.last_index + 1, self._leader_id)
             return
         batches = self._proposal(slot) if takes else None
@@ -240,8 +242,15 @@ class FarmPeer:
     def _may_order(self, grant: Grant, values: list[bytes]) -> bool:
         """Whether nothing among them is an order that he may not give."""
         audits = judge(values, self.setup.cluster, grant.user, grant.is_admin)
+        return self._audit(audits) and all(audit.taken for audit in audits)
+
+    def _audit(self, audits: list[Audit]) -> bool:
+        """Has them told; False: there is no room, so nothing of it may happen."""
+        if len(self.audits) + len(audits) > AUDITS_MAX:
+            self.audits_lost += len(audits)
+            return False
         self.audits += audits
-        return all(audit.taken for audit in audits)
+        return True
 
     def _leaves_itself(self, slot: Slot) -> bool:
         """Whether a member asks to be removed: one that led, and has handed over."""

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import time
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -96,12 +97,17 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         assert exported["excluded"] == {"hashes": ["a"], "servers": []}
         assert exported["publish"] == 3
         export = Export("elsewhere", publish=Choice.NOBODY, settings={"postingInterval": 0})
-        farm.put(order(OrderKind.IMPORT, configuration=export))
+        imported = order(OrderKind.IMPORT, configuration=export)
+        farm.put(imported)
         farm.wait(lambda: told(farm, 3) == {})
         assert curl.show("status", 3)["publisher"] is None
         shown = curl.show(f"entries?from={published['order']}&count=2", 3)
         assert shown["entries"][0]["document"]["server"] == 3
-        assert any("audit farm=farm user=demo" in farm.log(number) for number in (1, 2, 3))
+        logs = "".join(map(farm.log, (1, 2, 3)))
+        assert 'audit farm=farm user=demo what="publish 3" taken=True' in logs
+        assert (
+            f'what="import, {len(imported)} bytes, sha256 {sha256(imported).hexdigest()}"' in logs
+        )
 
         with farm.connect(farm.leader(), user="peer", password="the servers' own") as client:
             entries = (Entry(0, ValueType.APPLICATION, order(OrderKind.PUBLISH, publish=1)),)

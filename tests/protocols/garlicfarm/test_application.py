@@ -31,7 +31,16 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     ValueType,
 )
-from kelek.protocols.garlicfarm.orders import Audit, Choice, Export, Order, OrderKind, encode_order
+from kelek.protocols.garlicfarm.orders import (
+    ORDERS_MAX,
+    Audit,
+    Choice,
+    Export,
+    Order,
+    OrderKind,
+    encode_order,
+)
+from kelek.protocols.garlicfarm.peer import AUDITS_MAX
 from kelek.protocols.garlicfarm.peer_values import SnapshotMark
 from kelek.protocols.garlicfarm.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.state import Leaf
@@ -382,6 +391,25 @@ def test_changes_of_members_are_audited() -> None:
         Audit("bob", "add: malformed", False),
         Audit("admin", "add server 4 'tcp://127.0.0.1:9004'", True),
     ]
+
+
+def test_nothing_is_taken_that_would_not_be_told() -> None:
+    """Whoever tells the audits is behind: what there is no room for is refused, and counted."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    peer = world.peers[1]
+    client = Client(world, 1)
+    one = encode_order(publish(1))
+    client.send(*[client_request(*[one] * ORDERS_MAX)] * (AUDITS_MAX // ORDERS_MAX))
+    client.send(client_request(one), client_request(b"x"), add_server(server(4)))
+    world.run_until(lambda: len(client.answers) == AUDITS_MAX // ORDERS_MAX + 3)
+    *taken, order, entry, change = [answer.is_accepted for answer in client.answers]
+    assert all(taken)
+    assert (order, entry, change) == (False, True, False)
+    assert [audit.taken for audit in peer.audits] == [True] * AUDITS_MAX
+    assert peer.audits_lost == 2
+    peer.audits.clear()
+    assert world.order(publish(1))
 
 
 # ---- snapshots ----

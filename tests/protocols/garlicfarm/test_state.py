@@ -12,6 +12,7 @@ from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.garlicfarm.documents import encode_status
 from kelek.protocols.garlicfarm.orders import (
     HASHES_MAX,
+    ORDERS_MAX,
     SERVERS_LEFT_OUT_MAX,
     SETTINGS_BYTES_MAX,
     Audit,
@@ -275,8 +276,20 @@ def test_who_may_give_orders() -> None:
     assert (user, what[:10], taken) == ("alice", "malformed:", False)
     whats = [judge([each], "farm", "alice", True)[0].what for each in ORDERS[1:]]
     assert whats == [
-        "publish nobody", "publish auto", "exclude h", "include server -4", "import",
+        "publish nobody", "publish auto", "exclude h", "include server -4",
+        f"import, {len(ORDERS[5])} bytes, sha256 {sha256(ORDERS[5]).hexdigest()}",
     ]  # fmt: skip
+    long = order(OrderKind.EXCLUDE, hashes=("h" * 100,) * 100)
+    (audit,) = judge([long], "farm", "alice", True)
+    what = f"exclude, {len(long)} bytes, sha256 {sha256(long).hexdigest()}"
+    assert audit == Audit("alice", what, True)
+
+
+def test_too_many_orders_in_one_request() -> None:
+    """None is looked at: each would be a line of the log."""
+    (audit,) = judge([publish(5), b"x"] * (ORDERS_MAX + 1), "farm", "alice", True)
+    assert audit == Audit("alice", "65 orders in one request, at most 64 are taken", False)
+    assert len(judge([publish(5), b"x"] * ORDERS_MAX, "farm", "alice", True)) == ORDERS_MAX
 
 
 # ---- contents ----
