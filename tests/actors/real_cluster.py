@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kelek
+from kelek.actors import topology
 
 DEADLINE_S = 60.0
 LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
@@ -25,9 +26,12 @@ class Cluster:
         text = re.sub("(?m)^log: .*$", f"log: {{{log}}}", path.read_text())
         path.write_text(f"{text}raft: {{election_timeout_ms: [400, 600]}}\n")
         self.data = shell.place / "var" / "demo"
-        self.urls = re.findall(r"(?m)^    url: (\S+)", text)
         self.count = 0
         self.start()
+
+    def urls(self) -> list[str]:
+        found = topology.load(str(self.shell.place / "topology.yaml"))
+        return [node.url for node in found.nodes.values()]
 
     def start(self) -> None:
         self.shell.ok("supervisor start topology.yaml --detach")
@@ -40,7 +44,7 @@ class Cluster:
     def load(self, count: int) -> None:
         lines = [b"%07d%s" % (self.count + 1 + i, b"x" * 1000) for i in range(count)]
         self.count += count
-        with kelek.Log(self.urls, timeout_ms=int(DEADLINE_S * 1000)) as log:
+        with kelek.Log(self.urls(), timeout_ms=int(DEADLINE_S * 1000)) as log:
             assert log.update_many(lines) == count
 
     def peers(self) -> Rows:

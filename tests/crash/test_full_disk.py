@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.actors import topology
 from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 DISK_BYTES = 32 << 20  # More than all of the load.
@@ -44,10 +43,6 @@ class OwnDisks(Cluster):
 
     def peer_log(self, node: str) -> str:
         return (self.disk(self.peers()[node]) / "logs" / "raft_peer.log").read_text()
-
-    def urls(self) -> list[str]:
-        found = topology.load(str(self.shell.place / "topology.yaml"))
-        return [node.url for node in found.nodes.values()]
 
 
 class Load:
