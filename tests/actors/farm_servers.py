@@ -4,6 +4,7 @@ Farm(...) runs each as a thread of the test's own process, Farm(..., processes=T
 its own, to be killed. Beside the user `peer` of the servers there is `demo`, an administrator.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -28,7 +29,15 @@ from kelek.actors import topology
 from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.farm_server import FarmServer
 from kelek.protocols.garlicfarm import codec
-from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Opening, Step
+from kelek.protocols.garlicfarm.fetch import ClientFetch
+from kelek.protocols.garlicfarm.handshake import (
+    Challenges,
+    ClientHandshake,
+    Door,
+    Opening,
+    Step,
+    path_to,
+)
 from kelek.protocols.garlicfarm.htdigest import with_user
 from kelek.protocols.garlicfarm.messages import (
     Entry,
@@ -151,12 +160,14 @@ class Farm:
         processes: bool = False,
         begin: Sequence[int] | None = None,
         names: Sequence[str] = ("farm",),
+        gated: bool = False,
         farm: str = "",
         node: str = "",
     ) -> None:
         """tls     False: plain, with the handshake (`i2p: true`)
         jraft   plain, without any handshake
         begin   the ids that begin; the others wait to be taken in
+        gated   servers find each other at `gates`, ports by id at which the test listens
         farm    more keys of each farm, as YAML: "snapshot_entries: 10, bind: {peer: 1}"
         node    more keys of each node's `farm:`, likewise; {number} is its server's id
         """
@@ -164,6 +175,7 @@ class Farm:
         self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         self.names = tuple(names)
         self.ports = dict(zip(ids, free_ports(len(ids)), strict=True))
+        self.gates = dict(zip(ids, free_ports(len(ids)), strict=True)) if gated else {}
         self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
@@ -215,6 +227,7 @@ class Farm:
         lines.append("nodes:")
         for number, port in self.ports.items():
             more = ", " + node.replace("{number}", str(number)) if node else ""
+            more += f", endpoint: '{self.endpoint(number)}'" if self.gates else ""
             lines += [
                 f"  n{number}:",
                 f"    url: ipc://{self.place}/{number}.url",
@@ -314,7 +327,7 @@ class Farm:
         )
 
     def endpoint(self, number: int) -> str:
-        return f"tcp://127.0.0.1:{self.ports[number]}"
+        return f"tcp://127.0.0.1:{self.gates.get(number, self.ports[number])}"
 
     # ---- a client ----
 
@@ -335,6 +348,29 @@ class Farm:
         self, number: int, name: str = "", user: str = USER, password: str = PASSWORD
     ) -> "FarmClient":
         return FarmClient(self, number, name or self.names[0], (user, password))
+
+    def shown(self, number: int, what: str = "status") -> dict[str, Any]:
+        """A view of what a server shows over HTTP. OSError: it does not."""
+        name = self.names[0]
+        host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
+        door = Door(host, name, USER, PASSWORD, path=path)
+        challenges = self._challenges.setdefault((number, name, path), Challenges())
+        opening = Opening(Step.AGAIN)
+        while opening.step is Step.AGAIN:
+            now_ms = time.monotonic_ns() // 1_000_000
+            fetch = ClientFetch(door, challenges, now_ms, os.urandom)
+            with self.dial(number) as sock:
+                sock.sendall(fetch.request)
+                found = None
+                while found is None:
+                    data = sock.recv(65536)
+                    found = fetch.feed(data, now_ms)
+                    if not data and found is None:
+                        raise ConnectionError(f"{number} shows nothing")
+                opening = found
+        assert opening.step is Step.OPEN, opening
+        shown: dict[str, Any] = json.loads(opening.rest)
+        return shown
 
     def leader(self, name: str = "") -> int:
         """Who leads, and has committed something, by asking all that run."""

@@ -1,0 +1,126 @@
+"""What stands before the servers of a farm in tests: all that servers open to each other goes
+through here, and answers of a kind may be kept back, so that whoever asked goes on waiting.
+
+For farms without TLS. A thread of its own, as the test itself waits for what the servers do.
+"""
+
+import selectors
+import socket
+import threading
+from collections.abc import Iterable
+
+from kelek.protocols.garlicfarm.messages import MessageType
+
+RESPONSE_BYTES = 26
+LOOK_S = 0.01
+ROOM = 1 << 16
+UPGRADED = b"HTTP/1.1 101"
+
+
+class _Pair:
+    """A connection, and the one behind it to the server."""
+
+    def __init__(self, number: int, near: socket.socket, far: socket.socket) -> None:
+        self.number, self.near, self.far = number, near, far
+        self.back = bytearray()  # From the server, not let through yet.
+        self._speaks = False  # The handshake is over: what comes back are responses.
+
+    def let_through(self, held: frozenset[tuple[int, MessageType]]) -> None:
+        """As many answers as may pass. Raises OSError."""
+        if not self._speaks:
+            head, end, _ = self.back.partition(b"\r\n\r\n")
+            self._speaks = bool(end) and head.startswith(UPGRADED)
+            size = len(head) + len(end) if self._speaks else len(self.back)
+            self._send(size if end else 0)
+        size = 0
+        while self._speaks and len(self.back) >= size + RESPONSE_BYTES:
+            if (self.number, MessageType(self.back[size])) in held:
+                break
+            size += RESPONSE_BYTES
+        self._send(size)
+
+    def _send(self, size: int) -> None:
+        if size:
+            self.near.sendall(self.back[:size])
+            del self.back[:size]
+
+
+class Gates:
+    """One for each server, `ports` its own by id, `targets` the servers'."""
+
+    def __init__(self, ports: dict[int, int], targets: dict[int, int]) -> None:
+        self._targets = targets
+        self._held: frozenset[tuple[int, MessageType]] = frozenset()
+        self._selector = selectors.DefaultSelector()
+        self._pairs: set[_Pair] = set()
+        self._listeners: list[socket.socket] = []
+        self._ends = False
+        for number, port in ports.items():
+            listener = socket.create_server(("127.0.0.1", port))
+            self._listeners.append(listener)
+            self._selector.register(listener, selectors.EVENT_READ, number)
+        self._thread = threading.Thread(target=self._run, name="gates", daemon=True)
+        self._thread.start()
+
+    def hold(self, kind: MessageType, numbers: Iterable[int]) -> None:
+        """Answers of this kind, and what comes behind them, stay at these servers' gates."""
+        self._held |= {(number, kind) for number in numbers}
+
+    def let_go(self, kind: MessageType | None = None) -> None:
+        """These may pass; None: everything may."""
+        self._held = frozenset(each for each in self._held if kind not in (None, each[1]))
+
+    def close(self) -> None:
+        self._ends = True
+        self._thread.join()
+        for pair in list(self._pairs):
+            self._end(pair)
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._ends:
+            for key, _ in self._selector.select(LOOK_S):
+                if isinstance(key.data, int):
+                    self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
+                elif key.data in self._pairs:
+                    self._read(key.data, key.fileobj)  # type: ignore[arg-type]
+            for pair in list(self._pairs):
+                try:
+                    pair.let_through(self._held)
+                except OSError:
+                    self._end(pair)
+
+    def _accept(self, listener: socket.socket, number: int) -> None:
+        near, _ = listener.accept()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._targets[number]))
+        except OSError:
+            near.close()  # The server does not run.
+            return
+        pair = _Pair(number, near, far)
+        self._pairs.add(pair)
+        for sock in (near, far):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(sock, selectors.EVENT_READ, pair)
+
+    def _read(self, pair: _Pair, sock: socket.socket) -> None:
+        try:
+            data = sock.recv(ROOM)
+            if data and sock is pair.near:
+                pair.far.sendall(data)
+            elif data:
+                pair.back += data
+            else:
+                pair.let_through(self._held)
+        except OSError:
+            data = b""
+        if not data:
+            self._end(pair)
+
+    def _end(self, pair: _Pair) -> None:
+        self._pairs.discard(pair)
+        for sock in (pair.near, pair.far):
+            self._selector.unregister(sock)
+            sock.close()
