@@ -13,6 +13,7 @@ import click
 
 from .endings import FAILED, Ending
 from .farm_files import write
+from .output import show_json
 from .places import Where
 
 if TYPE_CHECKING:
@@ -50,9 +51,14 @@ def make(place: str, hosts: tuple[str, ...], options: Where) -> None:
         _sign(signer, names, target, options["days"])
     except OSError as error:
         raise Ending(f"{error.filename or place}: {error.strerror}", FAILED) from error
-    click.echo(f"{folder / 'ca.pem'}: the CA, for `ca:` of the topology, and --ca")
+    own, key = folder / "ca.pem", target.with_suffix(".key")
+    if options["output"] == "json":
+        found = {"ca": str(own), "certificate": str(target), "key": str(key)}
+        show_json({**found, "hosts": hosts, "days": options["days"]})
+        return
+    click.echo(f"{own}: the CA, for `ca:` of the topology, and --ca")
     click.echo(f"{target}: for {', '.join(hosts)}, {options['days']} days")
-    click.echo(f"{target.with_suffix('.key')}: its key")
+    click.echo(f"{key}: its key")
 
 
 def general_name(host: str) -> "GeneralName":

@@ -231,6 +231,7 @@ def secret_options(command: F) -> F:
 
 
 @user.command("add")
+@output_option
 @realm_option
 @secret_options
 @click.argument("file", type=click.Path())
@@ -247,25 +248,30 @@ def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
 
 
 @user.command("passwd")
+@output_option
 @realm_option
 @secret_options
 @click.argument("file", type=click.Path())
 @click.argument("name", metavar="NAME")
 @endings.spoken
 def user_passwd(file: str, name: str, **options: Any) -> None:
-    """Gives a user of a password FILE another password."""
+    """Gives a user of a password FILE another password.
+
+    Servers that run send away, within seconds, who came with the old one.
+    """
     from . import farm_files
 
     farm_files.passwd(file, name, options)
 
 
 @user.command("remove")
+@output_option
 @realm_option
 @click.argument("file", type=click.Path())
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @endings.spoken
 def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
-    """Removes users from a password FILE. Connections that they have stay."""
+    """Removes users from a password FILE. Servers that run send them away within seconds."""
     from . import farm_files
 
     farm_files.remove(file, names, options)
@@ -283,6 +289,7 @@ def user_list(file: str, output: str) -> None:
 
 
 @user.command("check")
+@output_option
 @realm_option
 @click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
               help="The password is all that is in it; `-` is standard input (default: it is asked "
@@ -298,6 +305,7 @@ def user_check(file: str, name: str | None, **options: Any) -> None:
 
 
 @farm.command()
+@output_option
 @click.option("--name", default="server", show_default=True, metavar="NAME",
               help="Of the files: NAME.pem and NAME.key.")  # fmt: skip
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, metavar="N",

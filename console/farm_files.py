@@ -44,9 +44,10 @@ def add(file: str, names: Sequence[str], options: Where) -> None:
             _read(file, missing=True)[0]
         )  # What can't be done is said before a password is asked.
         passwords.update({name: _new_password(name, options) for name in names})
-        _keep(passwords, options)
+        kept = _keep(passwords, options)
         edit(file, change, missing=True)
-    click.echo(f"{file}: {', '.join(names)} of the farm {farm} added")
+    found = {"file": file, "farm": farm, "added": list(names), "secret_files": kept}
+    _tell(options, found, f"{file}: {', '.join(names)} of the farm {farm} added")
 
 
 def passwd(file: str, name: str, options: Where) -> None:
@@ -60,9 +61,10 @@ def passwd(file: str, name: str, options: Where) -> None:
             _known(text, file, farm, name)
             return htdigest.with_user(text, farm, name, password)
 
-        _keep({name: password}, options)
+        kept = _keep({name: password}, options)
         edit(file, change)
-    click.echo(f"{file}: {name} of the farm {farm} has a new password")
+    found = {"file": file, "farm": farm, "changed": name, "secret_files": kept}
+    _tell(options, found, f"{file}: {name} of the farm {farm} has a new password")
 
 
 def remove(file: str, names: Sequence[str], options: Where) -> None:
@@ -77,7 +79,8 @@ def remove(file: str, names: Sequence[str], options: Where) -> None:
 
     with _checked(file):
         edit(file, change)
-    click.echo(f"{file}: {', '.join(names)} of the farm {farm} removed")
+    found = {"file": file, "farm": farm, "removed": list(names)}
+    _tell(options, found, f"{file}: {', '.join(names)} of the farm {farm} removed")
 
 
 def show(file: str, output: str) -> None:
@@ -112,12 +115,28 @@ def check(file: str, name: str | None, options: Where) -> None:
             password = password_of(options["secret_file"], f"Password of {name}")
             if not htdigest.is_password(users, name, password):
                 raise Ending(f"{file}: that is not the password of {name}", FAILED)
-            click.echo(f"{file}: that is the password of {name} for the farm {farm}")
+            found = {"file": file, "farm": farm, "user": name, "right": True}
+            _tell(options, found, f"{file}: that is the password of {name} for the farm {farm}")
             return
-    click.echo(f"{file}: good, {len(users.secrets)} users of the farm {farm}")
+    lines = [f"{file}: good, {len(users.secrets)} users of the farm {farm}"]
     for user in lacking:
         (algorithm,) = users.secrets[user]
-        click.echo(f"{file}: {user} has a line for {algorithm} alone; a new password has both")
+        lines.append(f"{file}: {user} has a line for {algorithm} alone; a new password has both")
+    found = {"file": file, "farm": farm, "users": list(users.secrets), "lacking": lacking}
+    _tell(options, found, *lines)
+
+
+def _tell(options: Where, found: dict[str, object], *lines: str) -> None:
+    """What was done, as an object or as text; with the files of passwords that were made up."""
+    if options["output"] == "json":
+        show_json(found)
+        return
+    secret_files = found.get("secret_files", {})
+    assert isinstance(secret_files, dict)
+    for name, path in secret_files.items():
+        click.echo(f"{path}: the password of {name}")
+    for line in lines:
+        click.echo(line)
 
 
 def check_names(farm: str, names: Sequence[str]) -> None:
@@ -146,14 +165,14 @@ def _new_password(name: str, options: Where) -> str:
     return password
 
 
-def _keep(passwords: dict[str, str], options: Where) -> None:
-    """Writes those that were made up where they are wanted."""
+def _keep(passwords: dict[str, str], options: Where) -> dict[str, str]:
+    """Writes those that were made up where they are wanted; the files, by the names."""
     if not options["made"]:
-        return
-    for name, password in passwords.items():
-        path = str(Path(options["made"], f"{name}.secret"))
-        write(path, f"{password}\n")
-        click.echo(f"{path}: the password of {name}")
+        return {}
+    paths = {name: str(Path(options["made"], f"{name}.secret")) for name in passwords}
+    for name, path in paths.items():
+        write(path, f"{passwords[name]}\n")
+    return paths
 
 
 # ---- the file ----

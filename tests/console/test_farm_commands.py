@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -275,6 +276,45 @@ def test_password_files_that_no_server_takes(tmp_path: Path) -> None:
     place = tmp_path / "nowhere"
     assert "nowhere" in refused(2, "user", "add", path, "eve", "--make", place)
     assert path.read_text(encoding="utf-8") == old
+
+
+def test_commands_of_files_in_json(tmp_path: Path) -> None:
+    """One object each, and nothing else."""
+    path = tmp_path / "passwords"
+    known = {"file": str(path), "farm": "barn"}
+
+    def said(command: str, *words: object) -> dict[str, object]:
+        found = json.loads(ok("user", command, path, *words, "--farm", "barn", "-o", "json"))
+        assert {key: found.pop(key) for key in known} == known
+        return dict(found)
+
+    secret = str(tmp_path / "ann.secret")
+    made = {"secret_files": {"ann": secret}}
+    assert said("add", "ann", "--make", tmp_path) == {"added": ["ann"], **made}
+    assert said("passwd", "ann", "--make", tmp_path) == {"changed": "ann", **made}
+    assert said("passwd", "ann", "--secret-file", secret) == {"changed": "ann", "secret_files": {}}
+    assert said("check") == {"users": ["ann"], "lacking": []}
+    assert said("check", "ann", "--secret-file", secret) == {"user": "ann", "right": True}
+    assert said("remove", "ann") == {"removed": ["ann"]}
+    place = tmp_path / "farm"
+    files = {"ca": "ca.pem", "certificate": "server.pem", "key": "server.key"}
+    assert json.loads(ok("cert", place, "::1", "-o", "json")) == {
+        **{key: str(place / name) for key, name in files.items()}, "hosts": ["::1"], "days": 365,
+    }  # fmt: skip
+
+
+def test_every_command_has_json() -> None:
+    """As docs/farm.md says of all of them."""
+    found = main.get_command(click.Context(main), "farm")
+    groups = [found]
+    while groups:
+        group = groups.pop()
+        assert isinstance(group, click.Group)
+        for command in group.commands.values():
+            if isinstance(command, click.Group):
+                groups.append(command)
+            else:
+                assert any("-o" in each.opts for each in command.params), command.name
 
 
 def test_a_password_is_asked_for_and_not_shown(tmp_path: Path) -> None:
