@@ -105,7 +105,7 @@ def decode_entries(data: bytes) -> tuple[Entry, ...]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Encodes a request; the layout is under decode_request.
+    """Encodes a request; the layout is under RequestStream.
 
     Raises LocalProtocolError on values that the wire can't carry.
     """
@@ -125,29 +125,6 @@ def encode_request(request: Request) -> bytes:
         len(data),
     )
     return header + data
-
-
-def decode_request(data: bytes, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> Request:
-    """Decodes one whole request (text, "Request Header").
-
-     1 byte   message type
-     4 bytes  source id
-     4 bytes  destination id
-     8 bytes  term
-     8 bytes  last log term
-     8 bytes  last log index
-     8 bytes  commit index
-     4 bytes  size of the log entries, at most entries_bytes_max
-     n bytes  log entries
-
-    Raises RemoteProtocolError on another type or size, or a number above 2**63 - 1.
-    """
-    if len(data) < REQUEST_HEADER.size:
-        raise RemoteProtocolError(f"a request of {len(data)} bytes")
-    request, size = _decode_head(data[: REQUEST_HEADER.size], entries_bytes_max)
-    if len(data) != REQUEST_HEADER.size + size:
-        raise RemoteProtocolError(f"{len(data) - REQUEST_HEADER.size} bytes of {size} of entries")
-    return request._replace(entries=decode_entries(data[REQUEST_HEADER.size :]))
 
 
 def _decode_head(data: bytes, entries_bytes_max: int) -> _Head:
@@ -249,8 +226,21 @@ class _Stream(ABC, Generic[M]):
 
 
 class RequestStream(_Stream[Request]):
-    """What the acceptor of a connection reads. A request's size is judged by its header, before
-    anything behind that is kept."""
+    """What the acceptor of a connection reads (text, "Request Header"). A request's size is judged
+    by its header, before anything behind that is kept.
+
+     1 byte   message type
+     4 bytes  source id
+     4 bytes  destination id
+     8 bytes  term
+     8 bytes  last log term
+     8 bytes  last log index
+     8 bytes  commit index
+     4 bytes  size of the log entries, at most entries_bytes_max
+     n bytes  log entries
+
+    It raises RemoteProtocolError on another type or size, or a number above 2**63 - 1.
+    """
 
     __slots__ = ("_entries_bytes_max", "_head")
 

@@ -50,16 +50,3 @@ class Router(Protocol):
     def stop(self) -> None:
         """We are not the publisher, or no longer; also said once at the start."""
         ...
-
-
-class NoRouter:
-    """There is none: the server posts what it knows by itself."""
-
-    def status(self) -> RouterStatus:
-        return RouterStatus({})
-
-    def publish(self, publication: Publication) -> None:
-        """Nobody is told."""
-
-    def stop(self) -> None:
-        """Nobody is told."""

@@ -36,6 +36,14 @@ WHOLE = {name: data for name, data in JRAFT.items() if data is not SNAPSHOT}
 MEMBERS = tuple(ClusterServer(n, f"tcp://127.0.0.1:940{n}") for n in (1, 2, 3))
 
 
+def decoded(data: bytes) -> Request:
+    """One whole request."""
+    stream = codec.RequestStream()
+    (request,) = stream.feed(data)
+    assert stream.half[0] == 0
+    return request
+
+
 def test_every_type_is_there() -> None:
     assert {data[0] for data in JRAFT.values()} == set(MessageType)
 
@@ -47,7 +55,7 @@ def test_what_java_has_sent(name: str) -> None:
     source, destination, term = data[1:5], data[5:9], data[9:17]
     message: Request | Response
     if data[0] in codec.REQUEST_TYPES:
-        message = codec.decode_request(data)
+        message = decoded(data)
         assert codec.encode_request(message) == data
         assert f"n={len(message.entries)})" in name
         last, index, commit = message.last_log_term, message.last_log_index, message.commit_index
@@ -65,7 +73,7 @@ def test_what_java_has_sent(name: str) -> None:
 
 
 def only_entry(data: bytes) -> Entry:
-    (entry,) = codec.decode_request(data).entries
+    (entry,) = decoded(data).entries
     return entry
 
 
@@ -114,7 +122,7 @@ def test_a_snapshot_that_java_has_sent() -> None:
     """As far as it is there; the rest is made up."""
     head, said = SNAPSHOT[:45], SNAPSHOT[45 + 13 :]
     data = head + SNAPSHOT[45:58] + said + bytes(782 - len(said) - 1) + b"\1"
-    (entry,) = codec.decode_request(data).entries
+    (entry,) = decoded(data).entries
     sync = values.decode_snapshot_sync(entry.value)
     assert sync[:2] == (102, 2)
     servers = tuple(ClusterServer(n, f"tcp://127.0.0.1:945{n}") for n in (1, 2, 3))
@@ -200,7 +208,6 @@ def test_log_packs(entries: list[Entry], base: int) -> None:
 @given(st.binary(max_size=120))
 def test_junk_raises_one_error(junk: bytes) -> None:
     for decode in (
-        codec.decode_request,
         codec.decode_response,
         codec.decode_entries,
         codec.RequestStream().feed,
@@ -223,7 +230,8 @@ def test_damage_raises_one_error(data: bytes, at: int, byte: int) -> None:
         if data[0] not in codec.REQUEST_TYPES:
             codec.decode_response(bytes(damaged))
             return
-        for entry in codec.decode_request(bytes(damaged)).entries:
+        found = codec.RequestStream().feed(bytes(damaged))
+        for entry in (entry for request in found for entry in request.entries):
             if entry.value_type is ValueType.LOG_PACK:
                 values.decode_log_pack(entry.value)
             elif entry.value_type is ValueType.CONFIGURATION:
@@ -255,7 +263,7 @@ def test_numbers_of_java_end_at_63_bits(at: int) -> None:
     data = bytearray(header(0))
     data[at] |= 0x80
     with pytest.raises(RemoteProtocolError, match="2\\*\\*63"):
-        codec.decode_request(bytes(data))
+        codec.RequestStream().feed(bytes(data))
 
 
 def test_messages_in_front_of_a_malformed_one_go_with_it() -> None:
