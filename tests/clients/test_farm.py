@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import socket
 import ssl
 import threading
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 import trustme
+from click.testing import CliRunner
 
 import kelek
 from kelek.clients.farm_values import secret_of
+from kelek.console.kelek_cli import main
 from kelek.tests.actors.farm_servers import USER
 from kelek.tests.actors.farm_servers import Farm as Servers
 from kelek.tests.http_proxy import HttpProxy
@@ -170,6 +173,13 @@ def test_what_servers_say(servers: Servers) -> None:
 # ---- other ways in ----
 
 
+def shell(*words: object) -> str:
+    """`kelek farm`, which is told the same by options."""
+    done = CliRunner().invoke(main, ["farm", *map(str, words), "--timeout", "60"])
+    assert done.exit_code == 0, done.stderr or done.exception
+    return done.stdout
+
+
 def test_a_server_as_jraft_has_it() -> None:
     """Neither TLS nor users; what is appended and changed goes there, nothing is shown."""
     plain = kelek.FarmTuning(insecure_jraft=True)
@@ -186,6 +196,8 @@ def test_a_server_as_jraft_has_it() -> None:
             assert farm.add_server(2, "tcp://farm.example:1")
             with pytest.raises(kelek.FarmRefused, match="another one is in work"):
                 farm.add_server(3, "tcp://127.0.0.1:1")
+            by_shell = ("append", "-o", "json", "--url", bare.endpoint(1), "--insecure-jraft")
+            assert json.loads(shell(*by_shell, "four"))["next_index"] == end + 2
         refused = 'why="without TLS only this machine is connected to"'
         bare.wait(lambda: refused in bare.log(1), "it goes out into the open")
         bare.wait(lambda: bare.status(1).get("counters", {}).get("insecure_endpoints", 0) > 1)
@@ -212,9 +224,15 @@ def test_through_a_proxy_without_tls() -> None:
             pytest.raises(kelek.NoFarm),
         ):
             farm.reach(300)
+        who = ("--user", USER, "--secret-file", inner.place / "demo.secret")
+        shell("append", *who, "--url", "tcp://one.b32.i2p:80", "--proxy", f"127.0.0.1:{proxy.port}",
+              "by a shell")  # fmt: skip
+        assert "by a shell" in shell("entries", *who, "--url", inner.endpoint(1), "--i2p")
         tunnel = kelek.FarmTuning(i2p=True)
         with opened(inner, servers=inner.endpoint(1), ca_file=None, tuning=tunnel) as farm:
-            assert [entry.value for entry in farm.entries(follow=False)][-1:] == [b"by a tunnel"]
+            assert [entry.value for entry in farm.entries(follow=False)][-2:] == [
+                b"by a tunnel", b"by a shell",
+            ]  # fmt: skip
 
 
 # ---- what goes wrong ----
