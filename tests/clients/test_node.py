@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import select
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.native.datagrams import Datagrams
+from kelek.native.interfaces import LOOPBACK, LOOPBACK_BROADCAST, Interface
+from kelek.protocols.zre.beacon import Beacon, encode_beacon
 from kelek.tests.interop.zre_nodes import OURS, NodeProcess
-from kelek.tests.ports import free_udp_port
+from kelek.tests.ports import free_ports, free_udp_port
 
 DEADLINE_MS = 60_000
 Kind = kelek.EventKind
@@ -54,6 +58,25 @@ def peer_of(node: kelek.Node, name: str) -> kelek.PeerInfo:
     found = wait_for(node, Kind.ENTER, name).peer
     assert found is not None
     return found
+
+
+def test_a_stranger_is_answered_by_a_beacon_at_once(port: int) -> None:
+    """One that is not ours has to hear a beacon to find us: it need not wait for the next one."""
+    hour_ms = 3_600_000
+    tuning = tuned(port, beacon_ms=hour_ms, evasive_ms=hour_ms, silent_ms=hour_ms, dead_ms=hour_ms)
+    ear = Datagrams(Interface("lo", LOOPBACK, LOOPBACK_BROADCAST), port)
+    try:
+        with kelek.Node(tuning=tuning) as node:
+
+            def hear_it() -> None:
+                while node.uuid not in {one.uuid for one in ear.take(0)}:
+                    assert select.select([ear], [], [], DEADLINE_MS / 1000)[0], "it is silent"
+
+            hear_it()
+            ear.send(encode_beacon(Beacon(b"stranger's uuid.", free_ports(1)[0])))
+            hear_it()
+    finally:
+        ear.close()
 
 
 def test_nodes_of_one_process_find_each_other(make: Make) -> None:
