@@ -366,10 +366,6 @@ class Hub:
         finally:
             self._followers -= 1
 
-    def _changed(self) -> None:
-        if self._followers:
-            self.changed.notify_all()
-
     def wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
         """Waits as a guest until something is so, or that time has come.
 
@@ -381,22 +377,19 @@ class Hub:
         if self._turning:
             self.wake()  # The thread leaves the turning to us.
         try:
-            self._wait(is_done, until_ms)
+            while not is_done():
+                left_ms = IDLE_MS if until_ms is None else until_ms - monotonic_ms()
+                if left_ms <= 0:
+                    return
+                if self._turning:
+                    self._follow(left_ms)
+                else:
+                    self._turn(left_ms)
         finally:
             self._guests -= 1
             self._left_ms = self._now_ms
             if self._deep:
                 self._parked.notify_all()
-
-    def _wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
-        while not is_done():
-            left_ms = IDLE_MS if until_ms is None else until_ms - monotonic_ms()
-            if left_ms <= 0:
-                return
-            if self._turning:
-                self._follow(left_ms)
-            else:
-                self._turn(left_ms)
 
     def _turn(self, wait_ms: int) -> None:
         """One round: waits until something arrives or is due, takes it in, and acts.
@@ -530,10 +523,11 @@ class Hub:
             size = node.receive(place.drain, now_ms)
             if size:
                 place.bytes += size
-                if node.only_tells:
-                    self._tell(place, node.told())
-                else:
+                events = node.told()
+                if events is None:
                     self._do(place, now_ms)
+                else:
+                    self._tell(place, events)
             if not place.drain.more:
                 return
         self._unfinished.add(place)
@@ -627,7 +621,8 @@ class Hub:
             return False
         if place.listeners:
             place.tell()
-        self._changed()
+        if self._followers:
+            self.changed.notify_all()
         return True
 
     def _connect(self, place: Place, action: Connect) -> None:

@@ -136,11 +136,10 @@ class Wire:
         else:
             drain.more = False
         arena = drain._arena
-        count, size, position, found, *numbers = ffi.unpack(received, _HEAD + _NUMBERS)
+        count, size, position, found = ffi.unpack(received, _HEAD)
         if not found:  # Nothing, many, or one that the arena had to grow for.
             return arena.count, arena.size, *self.take(arena, position, now_ms)
-        if found > 1:
-            numbers = ffi.unpack(received + _HEAD, _NUMBERS * found)
+        numbers = ffi.unpack(received + _HEAD, _NUMBERS * found)
         buffer, said = arena._buffer, []
         for at in range(0, len(numbers), _NUMBERS):
             place, kind, first, end, start, group_size, stop = numbers[at : at + _NUMBERS]

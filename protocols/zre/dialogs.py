@@ -314,13 +314,10 @@ class Dialogs:
         """Whether ready() has something to hand out, whatever the time is."""
         return bool(self._actions or self._sending or self._beacons or self._events)
 
-    @property
-    def only_tells(self) -> bool:
-        """Whether there is nothing to be done but what told() has, until the deadline."""
-        return not (self._actions or self._sending or self._beacons)
-
-    def told(self) -> list[Event]:
-        """The events that ready() would hand out."""
+    def told(self) -> list[Event] | None:
+        """The events that ready() would hand out; None: there is something to be done, too."""
+        if self._actions or self._sending or self._beacons:
+            return None
         events, self._events = self._events, []
         return events
 
@@ -328,9 +325,9 @@ class Dialogs:
         """A peer to whom a WHISPER may be sent past ready(): nothing else waits to be sent.
         Whoever does so says it by `traffic`."""
         peer = self._peers.uuids.get(uuid)
-        if peer is None or peer.version_out is None or not self.only_tells:
+        if peer is None or peer.version_out is None:
             return None
-        return peer
+        return None if self._actions or self._sending or self._beacons else peer
 
     @property
     def traffic(self) -> Wire:
