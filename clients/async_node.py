@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from ..protocols.zre.peers import Event
-from .body import Content, frames_of
-from .node_face import NodeFace, Target, all_frames
+from .body import Content
+from .node_face import NodeFace, Target
 
 
 class AsyncNode(NodeFace):
@@ -23,7 +23,7 @@ class AsyncNode(NodeFace):
 
     async def whisper(self, peer: Target, content: Content) -> bool:
         """As kelek.Node.whisper()."""
-        frames = frames_of(content)
+        frames = self._frames(content)
         if self._whispered(peer, frames):
             return True
         await self._wait_for_room()
@@ -31,7 +31,7 @@ class AsyncNode(NodeFace):
 
     async def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
         """As kelek.Node.whisper_many()."""
-        left = all_frames(list(contents))
+        left = self._all_frames(contents)
         while left:
             await self._wait_for_room()
             count = self._whisper(peer, left)
@@ -43,11 +43,11 @@ class AsyncNode(NodeFace):
     async def shout(self, group: str, content: Content) -> int:
         """As kelek.Node.shout()."""
         await self._wait_for_room()
-        return self._shout(group, [frames_of(content)])[1]
+        return self._shout(group, [self._frames(content)])[1]
 
     async def shout_many(self, group: str, contents: Iterable[Content]) -> int:
         """As kelek.Node.shout_many()."""
-        left, peers = all_frames(list(contents)), 0
+        left, peers = self._all_frames(contents), 0
         while left:
             await self._wait_for_room()
             count, peers = self._shout(group, left)

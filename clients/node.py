@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from ..protocols.zre.peers import Event
-from .body import Content, frames_of
-from .node_face import NodeFace, Target, all_frames, until_of
+from .body import Content
+from .node_face import NodeFace, Target, until_of
 
 
 class Node(NodeFace):
@@ -37,7 +37,7 @@ class Node(NodeFace):
         While the peer has no room it waits; after patience_ms the peer is held to be gone. A peer
         of version 1 takes one frame.
         """
-        frames = frames_of(content)
+        frames = self._frames(content)
         if self._whispered(peer, frames):
             return True
         self._wait_for_room()
@@ -46,7 +46,7 @@ class Node(NodeFace):
     def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
         """As whisper(), many messages in one go. False: the peer is not there, or was lost before
         the last of them."""
-        left = all_frames(list(contents))
+        left = self._all_frames(contents)
         while left:
             self._wait_for_room()
             count = self._whisper(peer, left)
@@ -58,11 +58,11 @@ class Node(NodeFace):
     def shout(self, group: str, content: Content) -> int:
         """Sends content to all others in a group, and returns how many they are."""
         self._wait_for_room()
-        return self._shout(group, [frames_of(content)])[1]
+        return self._shout(group, [self._frames(content)])[1]
 
     def shout_many(self, group: str, contents: Iterable[Content]) -> int:
         """As shout(), many messages in one go; how many peers got the last one."""
-        left, peers = all_frames(list(contents)), 0
+        left, peers = self._all_frames(contents), 0
         while left:
             self._wait_for_room()
             count, peers = self._shout(group, left)

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from ipaddress import ip_network
 from typing import NamedTuple
@@ -13,7 +13,15 @@ from ..protocols.errors import LocalProtocolError
 from ..protocols.zre.beacon import own_uuid
 from ..protocols.zre.node import Node, NodeSetup
 from ..protocols.zre.peers import Event, PeerInfo
-from ..protocols.zre.values import BEACON_PORT, PEERS_MAX, Times, Version
+from ..protocols.zre.values import (
+    BEACON_PORT,
+    CONTENT_FRAMES_MAX,
+    MESSAGE_BYTES,
+    MESSAGE_BYTES_MAX,
+    PEERS_MAX,
+    Times,
+    Version,
+)
 from .body import Content, frames_of
 from .errors import NodeError
 from .links import monotonic_ms
@@ -43,6 +51,9 @@ class NodeTuning(NamedTuple):
     dead_ms: int = 30_000
     patience_ms: int = PATIENCE_MS  # A peer without room for so long is held to be gone.
     peers_max: int = PEERS_MAX
+    message_bytes_max: int = (
+        MESSAGE_BYTES  # Of one message, all frames; peers should have the same.
+    )
 
 
 TUNING = NodeTuning()
@@ -50,6 +61,8 @@ TUNING = NodeTuning()
 
 def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) -> Wish:
     """What a hub begins a node with. Raises ValueError, OSError: no such interface."""
+    if not 0 < tuning.message_bytes_max <= MESSAGE_BYTES_MAX:
+        raise ValueError(f"message_bytes_max is 1 to {MESSAGE_BYTES_MAX}")
     uuid = own_uuid(os.urandom(UUID_RANDOM_BYTES))
     interface = chosen(tuning.interface, tuning.broadcast)
     times = Times(
@@ -73,7 +86,7 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
         times=times,
     )
     heard = interface if tuning.beacons else None
-    return Wish(setup, heard, tuning.port, tuning.patience_ms)
+    return Wish(setup, heard, tuning.port, tuning.patience_ms, tuning.message_bytes_max)
 
 
 class NodeFace:
@@ -184,6 +197,22 @@ class NodeFace:
 
     # ---- within ----
 
+    def _frames(self, content: Content) -> list[bytes]:
+        """Of a message. Raises ValueError: it is larger than a mailbox takes."""
+        frames = frames_of(content)
+        most = self._place.message_bytes_max
+        size = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        if size > most or len(frames) > CONTENT_FRAMES_MAX:
+            raise ValueError(
+                f"a message has at most {most} bytes (message_bytes_max of the tuning) in"
+                f" {CONTENT_FRAMES_MAX} frames, not {size} in {len(frames)}"
+            )
+        return frames
+
+    def _all_frames(self, contents: Iterable[Content]) -> list[list[bytes]]:
+        """The frames of each message."""
+        return [self._frames(content) for content in contents]
+
     @property
     def closed(self) -> bool:
         return self._place.closed
@@ -290,11 +319,6 @@ def uuid_of(peer: Target) -> bytes:
     if isinstance(peer, bytes):
         return peer
     raise TypeError(f"a peer is a PeerInfo or a UUID, not {type(peer).__name__}")
-
-
-def all_frames(contents: list[Content]) -> list[list[bytes]]:
-    """The frames of each message."""
-    return [frames_of(content) for content in contents]
 
 
 def until_of(timeout_ms: int | None) -> int | None:

@@ -38,7 +38,8 @@ IDLE_MS = 60_000
 EVENTS_MAX = 1 << 16  # Unread ones of a node: its mailbox is then not read, and its peers wait.
 EVENT_BYTES_MAX = 64 << 20
 SILENT_PART = 4  # Peers that have not greeted have a fourth of the sockets at most.
-RECEIVE_MESSAGES_MAX = 10_000
+RECEIVE_MESSAGES_MAX = 4000  # Of one connection, that wait to be taken in.
+HEAD_BYTES_MAX = 512  # A message's routing id, address, and what is before the content.
 TAKES_MAX = 16  # Of one mailbox in a row.
 ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
 FAREWELL_MS = 1000  # For the last messages to leave.
@@ -57,6 +58,7 @@ class Wish(NamedTuple):
     interface: Interface | None  # Where beacons are heard and sent; None: nowhere.
     udp_port: int
     patience_ms: int  # So long a peer may have no room.
+    message_bytes_max: int = values.MESSAGE_BYTES  # Of one that comes.
 
 
 class Place:
@@ -80,11 +82,12 @@ class Place:
         self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
         self.deadline_ms: int | None = 0
         self.serial = 0  # Greater than that of whoever came before.
-        self.mailbox = _mailbox(hub.context, ":" in self.host)
+        self.message_bytes_max = wish.message_bytes_max
+        self.mailbox = _mailbox(hub.context, ":" in self.host, wish.message_bytes_max)
         self.port = _bind(self.mailbox, self.host)
         self.drain = native.Drain(
             self.mailbox,
-            message_bytes_max=values.MESSAGE_BYTES_MAX,
+            message_bytes_max=wish.message_bytes_max + HEAD_BYTES_MAX,
             message_frames_max=values.CONTENT_FRAMES_MAX + 8,
             arena_bytes=ARENA_BYTES,
             frames=ARENA_FRAMES,
@@ -106,14 +109,14 @@ class Place:
             listener()
 
 
-def _mailbox(context: "zmq.Context[Socket]", is_v6: bool) -> Socket:
+def _mailbox(context: "zmq.Context[Socket]", is_v6: bool, frame_bytes_max: int) -> Socket:
     mailbox = context.socket(zmq.ROUTER)
     for option, value in (
         (zmq.IPV6, is_v6),
         (zmq.LINGER, 0),
         (zmq.ROUTER_HANDOVER, 1),  # Who greets again comes on a new connection.
         (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
-        (zmq.MAXMSGSIZE, values.MESSAGE_BYTES_MAX),
+        (zmq.MAXMSGSIZE, frame_bytes_max),
         (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
     ):
         mailbox.setsockopt(option, value)

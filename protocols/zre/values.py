@@ -38,7 +38,8 @@ HEADERS_MAX = 1024
 HEADER_BYTES_MAX = 65_536  # Of one value in v2; in v1 name, `=` and value share 255 octets.
 HELLO_BYTES_MAX = 1 << 20
 CONTENT_FRAMES_MAX = 1024
-MESSAGE_BYTES_MAX = 64 << 20
+MESSAGE_BYTES = 1 << 20  # Of one message, unless its owner wants more ...
+MESSAGE_BYTES_MAX = 64 << 20  # ... but not than this.
 SEQUENCES = 1 << 16
 STATUSES = 1 << 8
 

@@ -187,6 +187,13 @@ def test_what_cannot_be_said(port: int, make: Make) -> None:
         node.join("x" * 256)
     with pytest.raises(ValueError, match="255"):
         kelek.Node("x" * 256, tuning=tuned(port))
+    with pytest.raises(ValueError, match="message_bytes_max"):
+        kelek.Node(tuning=tuned(port, message_bytes_max=0))
+    for large in (bytes((1 << 20) + 1), [bytes(1 << 19)] * 3, [b""] * 1025):
+        with pytest.raises(ValueError, match=r"at most 1048576 bytes .* in 1024 frames"):
+            node.whisper(node.uuid, large)
+        with pytest.raises(ValueError, match="at most"):
+            node.shout_many("g", [large])
     with pytest.raises(OSError, match="no interface"):
         kelek.Node(tuning=kelek.NodeTuning(interface="nowhere"))
     with pytest.raises(TypeError, match="a peer is"):

@@ -120,6 +120,22 @@ def test_wrong_messages(place: Place) -> None:
     place.wait_for(gaps=1, peers=0)
 
 
+def test_messages_that_are_too_large(place: Place) -> None:
+    """A frame ends its connection before it was taken in; of frames that are so together, the
+    message alone is thrown away."""
+    with kelek.Node("small", tuning=place.tuning._replace(message_bytes_max=2000)) as node:
+        place.dealer.disconnect(place.node.endpoint)
+        place.dealer.connect(node.endpoint)
+        place.dealer.send_multipart([b"\xaa\xa1", bytes(2001)])
+
+        def dropped() -> object:
+            place.dealer.send_multipart([bytes(1300)] * 2)  # The first may go with the connection.
+            return node.counters.get("message_oversize")
+
+        place.wait(dropped)
+        assert "message_short" not in node.counters
+
+
 def test_a_flood_of_beacons(place: Place) -> None:
     """Of nodes that are not there: few are believed, and who is there is found."""
     dice = Random(1)
