@@ -339,6 +339,10 @@ class Node(Dialogs):
         if greeting.version is Version.V2 and greeting.sequence != 1:
             self.counters["hello_sequence"] += 1  # Decisions: in v2 a HELLO is 1.
             return
+        others = [other for other in self._peers.at(place) if other.ready and other.uuid != uuid]
+        if others and not _is_from(hello.address, greeting.source):
+            self.counters["hello_taken_place"] += 1  # Within a subnet anybody may name any.
+            return
         peer = self._peer_of(greeting, now_ms)
         if peer is None:
             return
@@ -389,13 +393,10 @@ class Node(Dialogs):
 
     def _is_place_of(self, address: str, source: bytes) -> bool:
         """Decisions: an address in a HELLO is the connection's own, or lies in a subnet of ours."""
-        if address.encode() == source:
+        if _is_from(address, source):
             return True
         named = _parsed(address)
-        if named is None:
-            return False
-        own = _parsed(source.decode("ascii", "replace")) == named
-        return own or any(named in subnet for subnet in self.setup.subnets)
+        return named is not None and any(named in subnet for subnet in self.setup.subnets)
 
     def _answer(self, peer: Peer, place: tuple[str, int], now_ms: int) -> None:
         """Greets who has not been greeted so, in the version that it spoke."""
@@ -466,6 +467,14 @@ class Node(Dialogs):
 def _sighting(peer: Peer) -> gossip.Sighting:
     assert peer.uuid is not None
     return gossip.Sighting(peer.uuid, peer.address, peer.port)
+
+
+def _is_from(address: str, source: bytes) -> bool:
+    """Whether an address is that of a connection."""
+    if address.encode() == source:
+        return True
+    named = _parsed(address)
+    return named is not None and named == _parsed(source.decode("ascii", "replace"))
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:

@@ -281,6 +281,18 @@ def test_two_nodes_have_not_one_mailbox() -> None:
     assert set(place.node.peers) == {b"\x07" * 16}
 
 
+def test_a_subnet_is_no_leave_to_take_a_peers_place() -> None:
+    place = Place(subnets=(ip_network("10.0.0.0/24"),))
+    place.say(1, HELLO)
+    for uuid in (b"\x07" * 16, b"\x08" * 16):
+        assert place.say(1, HELLO, source="10.0.0.9", uuid=uuid).actions == []
+    assert place.count("hello_taken_place") == 2
+    assert set(place.node.peers) == {OTHER}
+    assert place.say(2, Whisper([b"still there"])).events
+    place.say(1, HELLO, uuid=b"\x07" * 16)  # From there itself: it has begun anew.
+    assert set(place.node.peers) == {b"\x07" * 16}
+
+
 @given(
     st.lists(
         st.tuples(
