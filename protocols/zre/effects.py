@@ -19,7 +19,6 @@ class NodeSetup(NamedTuple):
     name: str = ""
     headers: dict[str, str] = {}
     greeting: Version = Version.V2  # Of nodes that say nothing themselves.
-    goodbye: bool = True  # Whether to say it by a beacon of port 0, which v1 has not.
     beacons: bool = True  # Whether to send any.
     static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
     subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Where a HELLO may say that it is.

@@ -13,7 +13,7 @@ from ...native import Arena, Drain
 from ...native.zre import Said
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
-from .beacon import Beacon, decode_beacon, encode_beacon
+from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
 from .dialogs import Dialogs
 from .effects import Connect as Connect
@@ -115,26 +115,24 @@ class Node(Dialogs):
         if self._stopped:
             return
         self._stopped = True
-        if self.setup.beacons and self.setup.goodbye:
+        if self.setup.beacons and self._speaks_v2:
             self._beacons.append(encode_beacon(Beacon(self.uuid, 0)))
         for peer in list(self._peers):
             self._remove(peer)
 
+    @property
+    def _speaks_v2(self) -> bool:
+        """Whether anybody is to understand a goodbye: for the text it is no beacon."""
+        peers = (peer.version_out for peer in self._peers)
+        return self.setup.greeting is Version.V2 or Version.V2 in peers
+
     # ---- beacons ----
 
-    def on_beacon(self, data: bytes, source: str, now_ms: int) -> None:
-        """A datagram; source is the numeric address that it came from."""
-        try:
-            beacon = decode_beacon(data)
-        except Malformed as error:
-            self.counters[f"beacon_{error.reason.value}"] += 1  # Text: discarded silently.
-            return
-        self.hear(beacon, source, now_ms)
-
     def hear(self, beacon: Beacon, source: str, now_ms: int, *, near: bool = False) -> None:
-        """A beacon, for owners of many nodes, who decode it once for all.
+        """A beacon.
 
-        near   that mailbox is one of this process
+        source   the numeric address that it came from
+        near     that mailbox is one of this process
         """
         if self._stopped:
             return

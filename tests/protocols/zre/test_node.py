@@ -6,6 +6,7 @@ import pytest
 
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.zre import gossip
+from kelek.protocols.zre.beacon import Beacon, decode_beacon
 from kelek.protocols.zre.node import Node, NodeSetup
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
@@ -102,6 +103,20 @@ def test_a_goodbye_ends_it_at_once() -> None:
     assert a.seen(EventKind.EXIT) == ["b"]
     assert a.peer_names() == set()
     assert a.node.counters["goodbyes"] == 1
+
+
+@pytest.mark.parametrize("greeting", list(Version))
+@pytest.mark.parametrize("other", list(Version))
+def test_a_goodbye_is_said_if_anybody_understands_it(greeting: Version, other: Version) -> None:
+    """To nodes of the text alone a beacon of port 0 is invalid."""
+    world = World(4)
+    a = world.add("a", greeting=greeting, uuid=OTHER)
+    b = world.add("b" if other is Version.V2 else "", greeting=other, uuid=FOREIGN)
+    b.node.setup = b.node.setup._replace(times=b.node.setup.times._replace(greet_wait_ms=100))
+    world.run(2000)
+    a.node.stop()
+    said = [decode_beacon(data) for data in a.node.ready(world.now_ms).beacons]
+    assert said == ([] if greeting is other is Version.V1 else [Beacon(OTHER, 0)])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from kelek.native import Arena
-from kelek.protocols.zre.beacon import own_uuid
+from kelek.protocols.zre.beacon import decode_beacon, own_uuid
 from kelek.protocols.zre.node import Connect, Node, NodeSetup
 from kelek.protocols.zre.peers import Event, EventKind
 from kelek.protocols.zre.values import Kind
@@ -123,7 +123,7 @@ class World:
 
     def _beacon(self, host: Host, data: bytes, source: Host) -> None:
         if host.alive:
-            host.node.on_beacon(data, source.address, self.now_ms)
+            host.node.hear(decode_beacon(data), source.address, self.now_ms)
             self.act(host)
 
     def _send(self, host: Host, link: _Link, number: int, messages: list[list[bytes]]) -> None:
