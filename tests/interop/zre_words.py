@@ -41,7 +41,9 @@ class Words:
         return parser.parse_args(arguments)
 
     def say(self, event: str, **values: object) -> None:
-        print(json.dumps({"event": event, **values}), flush=True)
+        # One write: print() makes two, and what another thread says would come in between.
+        sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
+        sys.stdout.flush()
 
     def taken(self) -> list[dict[str, Any]]:
         """The orders that have come."""
