@@ -100,7 +100,9 @@ install() {
         return
     fi
     echo "${0##*/}: installing kelek ($1)"
-    pip install --editable "$target"
+    pip install --no-compile --editable "$target"
+    # On all cores; pip takes one. What can't be compiled is some package's example of that.
+    .venv/bin/python -m compileall -qq -j 0 .venv/lib >/dev/null 2>&1 || true
     stamp .venv/bin/python base >.venv/stamp-base
     [ "$1" = base ] || stamp .venv/bin/python "$1" >".venv/stamp-$1"
 }
