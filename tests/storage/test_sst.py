@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 import rocksdict
+from hypothesis import settings
 
 from kelek.native import NativeError, sst
 from kelek.native.ops import cut_column
@@ -144,7 +145,7 @@ def test_merge_is_its_twin(tmp_path: Path, seed: int) -> None:
     pairs = twin.merged(names, tables._opened().latest_sequence_number())
     assert taken(tables.pieces(TABLE), dice) == list(tables.scan(TABLE)) == pairs
     keys = [key for key, _ in pairs] or [b"x"]
-    for _ in range(20):
+    for _ in range(settings().max_examples // 5):
         start, end = (dice.choice([b"", dice.choice(keys), dice.randbytes(2)]) for _ in range(2))
         scan = tables.pieces(TABLE, start, end)
         assert taken(scan, dice) == list(tables.scan(TABLE, start, end))
