@@ -208,7 +208,7 @@ class Doors:
         self.connections: dict[int, Connection] = {}  # By descriptor.
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OTHER
         self._connections_max = min(room.connections_max, files_max)
-        self._context = context
+        self.context = context
         self._look_ms = 0
         self._listener: socket.socket | None = None
         self._halves_bytes = 0
@@ -244,9 +244,9 @@ class Doors:
     def _begin(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         keep_alive(sock)
-        if self._context is not None:
+        if self.context is not None:
             try:
-                sock = self._context.wrap_socket(
+                sock = self.context.wrap_socket(
                     sock, server_side=True, do_handshake_on_connect=False
                 )
             except OSError:  # It has ended already.

@@ -4,7 +4,6 @@ What is decided is in protocols/garlicfarm; each farm's part is in farm_part.py.
 """
 
 import os
-import ssl
 from pathlib import Path
 
 from ..protocols.garlicfarm.gate import Gate
@@ -19,7 +18,8 @@ from .farm_links import Way
 from .farm_names import Names
 from .farm_part import FarmPart, PartPlace
 from .farm_router import RouterFiles
-from .farm_stream import Poll, TlsFiles, client_context, server_context
+from .farm_stream import Poll
+from .farm_tls import FarmTls
 from .farm_users import FarmUsers, read_secret
 
 KEY_BYTES = 32
@@ -42,7 +42,7 @@ class FarmServer(Actor):
         self.parts: dict[str, FarmPart] = {}
         self._users: FarmUsers | None = None
         self._gate = Gate(os.urandom(KEY_BYTES), os.urandom)
-        server, client = self._contexts()
+        self._tls = FarmTls(self._settings, self._place)
         user, secret = "", ""
         if not self._settings["insecure_jraft"]:
             user = self._settings["user"]
@@ -62,10 +62,12 @@ class FarmServer(Actor):
                 self._settings["post_interval_ms"],
             )
             part = self.parts[name] = FarmPart(name, self, options, place)
-            part.way = Way(client, self._settings["server_name"], proxy, name, user, secret)
+            part.way = Way(
+                self._tls.client, self._settings["server_name"], proxy, name, user, secret
+            )
         largest = max(part.entries_bytes_max for part in self.parts.values())
         room = Room(self._settings["connections_max"], HALVES * largest)
-        self._doors = Doors(self, self.poll, server, room)
+        self._doors = Doors(self, self.poll, self._tls.server, room)
         listen = self._settings["listen"]
         try:
             self._doors.listen(address_of(listen))
@@ -79,21 +81,6 @@ class FarmServer(Actor):
 
     def _place(self, key: str) -> str:
         return self.setup.places[f"farm.{key}"]
-
-    def _contexts(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-        """TLS as a server and as a client; Nones where it is plain."""
-        settings = self._settings
-        if settings["i2p"] or settings["insecure_jraft"]:
-            return None, None
-        files = TlsFiles(settings["certificate"], settings["key"], settings["ca"], settings["tls"])
-        key = "certificate"
-        try:
-            server = server_context(files)
-            key = "ca"
-            return server, client_context(files)
-        except OSError as error:
-            problem = f"can't be used: {error.strerror or error}"
-            raise OperatorError(self._place(key), problem, "give it files in PEM") from error
 
     # ---- who comes in ----
 
@@ -126,11 +113,24 @@ class FarmServer(Actor):
             part.send_away({user for user in old if old[user] != new.get(user)})
             self.log("users", farm=name, count=len(new))
 
+    def _look_at_tls(self, now_ms: int) -> None:
+        try:
+            if not self._tls.changed(now_ms):
+                return
+        except OperatorError as error:
+            self.say(error)
+            return
+        self._doors.context = self._tls.server
+        for part in self.parts.values():
+            part.way = part.way._replace(context=self._tls.client)
+        self.log("certificates", certificate=self._settings["certificate"])
+
     # ---- the loop ----
 
     def on_wake(self, now_ms: int) -> None:
         self.poll.read_on()
         self._look_at_users(now_ms)
+        self._look_at_tls(now_ms)
         for part in self.parts.values():
             part.act(now_ms)
         self._doors.step(now_ms)

@@ -181,7 +181,8 @@ def _least(context: ssl.SSLContext, version: str) -> ssl.SSLContext:
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """Raises OSError (ssl.SSLError is one) when a file can't be used."""
     context = _least(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files.version)
-    context.load_cert_chain(files.certificate, files.key)
+    # An encrypted key is refused: OpenSSL would ask at a terminal, and hold up the loop.
+    context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
     context.num_tickets = 0  # Nobody resumes: servers stay connected.
     return context
 

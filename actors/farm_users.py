@@ -43,6 +43,14 @@ def _read(path: str, place: str, bytes_max: int) -> tuple[str, tuple[int, ...]]:
     return text, _mark(found)
 
 
+def mark_of(path: str) -> tuple[int, ...]:
+    """What changes when a file does; empty: it is not to be seen."""
+    try:
+        return _mark(os.stat(path))
+    except OSError:
+        return ()
+
+
 def _mark(found: os.stat_result) -> tuple[int, ...]:
     return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
@@ -73,10 +81,7 @@ class FarmUsers:
         if now_ms < self._look_ms:
             return False
         self._look_ms = now_ms + LOOK_MS
-        try:
-            mark = _mark(os.stat(self._path))
-        except OSError:
-            mark = ()
+        mark = mark_of(self._path)
         if mark == self._mark:
             return False
         self._mark = mark

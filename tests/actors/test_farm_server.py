@@ -4,11 +4,13 @@ should."""
 import socket
 import ssl
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
+import trustme
 
 import kelek
-from kelek.actors import farm_doors
+from kelek.actors import farm_doors, farm_tls
 from kelek.protocols.garlicfarm import codec, handshake, members
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
@@ -143,6 +145,38 @@ def test_users_are_read_anew() -> None:
             return True
 
         farm.wait(comes_in, "it is not let in again")
+
+
+def test_certificates_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of another CA; who is connected stays. What can't be used is told, and not used."""
+    monkeypatch.setattr(farm_tls, "LOOK_MS", 50)
+    with Farm(ids=(1, 2)) as farm:
+        farm.start()
+        farm.put(b"first")
+        with farm.connect(1) as client:
+            (farm.place / "cert.pem").write_text("no certificate")
+            farm.wait(lambda: "can't be used" in farm.log(1), "it does not complain")
+            farm.connect(1).close()
+            other = trustme.CA()
+            leaf = other.issue_cert("127.0.0.1")
+            leaf.private_key_pem.write_to_path(farm.place / "key.pem")
+            leaf.cert_chain_pems[0].write_to_path(farm.place / "cert.pem")
+            other.cert_pem.write_to_path(farm.ca)
+            for number in (1, 2):
+                farm.wait(partial(shows, farm, number), "it shows the old one")
+            assert client.ask(Request(MessageType.CLIENT_REQUEST)).source == 1
+        farm.kill(2)
+        farm.start(2, bootstrap=False)
+        farm.put(b"their links believe it, too")
+
+
+def shows(farm: Farm, number: int) -> bool:
+    """Whether a server's certificate is one that the CA's file has signed."""
+    try:
+        farm.dial(number).close()
+    except ssl.SSLError:
+        return False
+    return True
 
 
 def test_two_farms_in_one_process() -> None:
