@@ -27,6 +27,7 @@ from .farm_stream import Poll
 
 TIDY_MS = (2, 1000)  # Between two pieces of work on the disk: while there is more, and else.
 HURRIED_PIECES_MAX = 8
+UNWILLING_MS = 5000  # Between two lines about who would take us in.
 
 
 class Shared(Protocol):
@@ -72,6 +73,8 @@ class FarmPart:
         self._connections: dict[int, Connection] = {}  # By FarmPeer's number.
         self._touched = True  # Something has happened that the peer has to act on.
         self._shown: tuple[object, ...] = ()
+        self._unwilling, self._unwilling_ms = "", 0  # What was told, and until when it is enough.
+        self._data_dir = place.data_dir
         servers = {int(number): url for number, url in options["servers"].items()}
         beginning: tuple[ClusterServer, ...] = ()
         if self.server_id in options["begin"]:
@@ -296,6 +299,11 @@ class FarmPart:
             self._shared.log(
                 "farm", farm=self.name, role=role, term=term, leader=leader, members=members
             )
+
+        if self.peer.unwilling != self._unwilling and self.now_ms >= self._unwilling_ms:
+            self._unwilling, self._unwilling_ms = self.peer.unwilling, self.now_ms + UNWILLING_MS
+            way_out = f"if it was removed meanwhile, stop it and empty {self._data_dir}"
+            self._shared.log("unwilling", farm=self.name, why=self._unwilling, way_out=way_out)
 
     # ---- reports ----
 

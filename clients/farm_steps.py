@@ -475,7 +475,8 @@ class FarmSteps:
                 if begun and status.get("change") is None and change.is_over(status):
                     raise FarmRefused(
                         f"the leader has given {change.name} up; has it been started, and does it "
-                        f"wait to be taken in?"
+                        f"wait to be taken in? if it was removed while it was away it does not "
+                        f"know: stop it, empty its directory, start it again"
                     )
                 self._check_change(change, status)
             is_busy = has_face and status.get("change") is not None

@@ -107,6 +107,7 @@ class FarmPeer:
         self, log: RaftLog, configurations: tuple[tuple[int, FarmConfiguration], ...]
     ) -> None:
         """With this log; also once more with an empty one, when we are invited."""
+        self.unwilling = ""  # Why the last one who wanted to take us in was refused.
         self.roster = Roster(configurations)
         core_setup = self.setup.for_core(self.roster.note, self._term_entry)
         self.core = Raft(core_setup, self._hard_state, log, self._now_ms, self._random)
@@ -381,7 +382,11 @@ class FarmPeer:
 
     def _refuse(self, slot: Slot, next_index: int | None = None) -> None:
         """Nothing of it is looked at further; next_index: None: our first free one."""
-        self.refused[slot.request.type] += 1
+        request = slot.request
+        self.refused[request.type] += 1
+        if request.type is MessageType.JOIN_CLUSTER:
+            own = f"is at term {self.core.term}" if self.is_waiting else "believes to be a member"
+            self.unwilling = f"server {request.source} would take in one that {own}"
         free = self.core.log.last_index + 1
         self._tell(slot, False, free if next_index is None else next_index)
 

@@ -63,6 +63,31 @@ def test_no_entry_is_lost_when_servers_are_killed(seed: int) -> None:
         assert [value for value in dict.fromkeys(values) if value in told] == told
 
 
+def test_who_was_removed_while_it_was_away_says_why_it_does_not_come_back() -> None:
+    """It believes to be a member, and has campaigned; with an empty disk it comes."""
+    world = World()
+    leader = world.elect()
+    away = next(number for number in (1, 2, 3) if number != leader)
+    world.cut = {frozenset((away, other)) for other in (1, 2, 3) if other != away}
+    world.ask(members.remove_server(away))
+    world.run_until(lambda: away not in world.ids(leader))
+    world.run(10_000)
+    world.cut = set()
+    assert not world.peers[away].unwilling
+    assert world.ask(members.add_server(server(away))).is_accepted
+    world.run_until(lambda: bool(world.peers[away].unwilling))
+    said = f"server {leader} would take in one that believes to be a member"
+    assert world.peers[away].unwilling == said
+    world.kill(away)
+    del world.disks[away], world.setups[away]
+    world.start(away)
+    world.run_until(lambda: world.peers[leader].members.change is None)
+    if away not in world.ids(leader):
+        assert world.ask(members.add_server(server(away))).is_accepted
+    world.run_until(lambda: away in world.ids(leader))
+    world.check_same()
+
+
 def test_a_leader_that_is_cut_off_commits_nothing() -> None:
     world = World()
     leader = world.elect()
