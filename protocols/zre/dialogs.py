@@ -51,7 +51,7 @@ class Dialogs:
         if len(setup.uuid) != values.UUID_BYTES or not setup.uuid[0]:
             raise LocalProtocolError("a UUID has 16 octets, and the first is not 00")
         for version in Version:
-            codec.encode(1, self._hello(version), version)
+            self._greetings[version] = codec.encode(1, self._hello(version), version)
         try:
             codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
             self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
