@@ -39,9 +39,9 @@ class Slot:
         self.size = _entries_size(request)
 
     def forget_entries(self) -> None:
-        """They are where they belong: who waits for an answer holds no memory but this."""
+        """They are where they belong: what waits keeps only what its answer is made of."""
         if self.size:
-            self.request = self.request._replace(entries=())
+            self.request = Request(self.request.type, self.request.source)
 
 
 def _entries_size(request: Request) -> int:
