@@ -11,7 +11,7 @@ import trustme
 
 import kelek
 from kelek.actors import farm_doors, farm_tls
-from kelek.protocols.garlicfarm import codec, handshake, members
+from kelek.protocols.garlicfarm import codec, handshake, members, peer
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
     Entry,
@@ -104,7 +104,7 @@ def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
                 assert found["document"]["router"] == {"uptime": 7}
 
 
-def test_strangers_and_users_without_the_mark() -> None:
+def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     with Farm(ids=(1,)) as farm:
         farm.start()
         assert farm.leader() == 1
@@ -117,6 +117,10 @@ def test_strangers_and_users_without_the_mark() -> None:
             assert not client.ask(request).is_accepted
             entry = Entry(0, ValueType.APPLICATION, b"{}")
             assert client.ask(Request(MessageType.CLIENT_REQUEST, entries=(entry,))).is_accepted
+        with monkeypatch.context() as patch, farm.connect(1) as client:
+            patch.setattr(peer, "AUDITS_MAX", 0)  # As if nobody could be told any more.
+            assert not client.ask(request).is_accepted
+        assert "audit-lost farm=farm count=1\n" in farm.log(1)
 
 
 def test_users_are_read_anew() -> None:

@@ -16,8 +16,11 @@ import trustme
 from click.testing import CliRunner
 
 import kelek
+from kelek.clients.farm_links import FarmLinks, Reach
 from kelek.clients.farm_values import secret_of
 from kelek.console.kelek_cli import main
+from kelek.protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
+from kelek.protocols.garlicfarm.values import Address
 from kelek.tests.actors.farm_servers import USER
 from kelek.tests.actors.farm_servers import Farm as Servers
 from kelek.tests.http_proxy import HttpProxy
@@ -233,6 +236,23 @@ def test_through_a_proxy_without_tls() -> None:
             assert [entry.value for entry in farm.entries(follow=False)][-2:] == [
                 b"by a tunnel", b"by a shell",
             ]  # fmt: skip
+
+
+def test_members_elsewhere_are_not_asked_in_the_open() -> None:
+    """A tunnel's server may name members that only a proxy reaches, and one may be anywhere."""
+
+    class Told:
+        troubles: list[tuple[int, Trouble]] = []
+
+        def on_lost(self, number: int, trouble: Trouble, now_ms: int) -> None:
+            self.troubles.append((number, trouble))
+
+    links = FarmLinks(Told(), Reach())  # type: ignore[arg-type]
+    links._open(Open(3, Address("one.b32.i2p", 80)))
+    links._open(Open(4, Address("10.0.0.1", 80)))
+    said = Trouble(TroubleKind.LOST, "without TLS or a proxy only this machine is asked")
+    assert Told.troubles == [(3, said), (4, said)]
+    assert not links._connections
 
 
 # ---- what goes wrong ----
