@@ -90,6 +90,8 @@ class FarmPeer:
         self.is_member = recovered.is_member  # A committed Configuration counts on us.
         self._saved = (recovered.hard_state, recovered.is_member)
         self._begin(recovered.log, recovered.configurations)
+        # What Configurations up to there say of us is over: we were asked in, or know it, since.
+        self._counts_above = -1 if self.is_member else self.roster.committed.log_index
         self._inviter: int | None = None  # Who is taking us in.
         self._invited_by: frozenset[int] = frozenset()  # ... and its cluster.
         self._leaving: tuple[int, int] | None = None  # Told to leave: in which term, until when.
@@ -340,14 +342,13 @@ class FarmPeer:
         """Whether we are no member, and wait for a leader to take us in."""
         return not self.is_member and self.roster.find(self.setup.server_id) is None
 
-    def _may_join(self, term: int) -> bool:
-        """Whether the leader of a term may take us in anew. The entry that counts on us may be in
-        our log, and not committed: a later leader that lacks it has won without it, so nothing
-        hangs on what we have confirmed of it."""
-        core = self.core
-        return term >= core.term and (
-            self.is_waiting or (not self.is_member and term > core.log.last_term)
-        )
+    def _may_join(self, request: Request) -> bool:
+        """Whether a leader may take us in anew. The entry that counts on us may be in our log, and
+        not committed: a later leader that lacks it has won without it, so nothing hangs on what we
+        have confirmed of it. Nor does it if the leader had all of our log before it asked."""
+        core, log = self.core, self.core.log
+        is_over = request.term > log.last_term or request.last_log_index >= log.last_index
+        return request.term >= core.term and (self.is_waiting or (not self.is_member and is_over))
 
     def _on_server(self, slot: Slot) -> None:
         request, bound = slot.request, slot.inbound.grant.server_id
@@ -433,10 +434,10 @@ class FarmPeer:
         """Text, "Establishment": we begin with an empty log, whatever we had."""
         request = slot.request
         configuration = decode_configuration(only_value(request, ValueType.CONFIGURATION))
-        if not self._may_join(request.term):
+        if not self._may_join(request):
             self._refuse(slot)
             return
-        self._inviter = request.source
+        self._inviter, self._counts_above = request.source, request.last_log_index
         self._invited_by = frozenset(
             (request.source, *(server.id for server in configuration.servers))
         )
@@ -505,6 +506,8 @@ class FarmPeer:
         core, index = self.core, mark.last_index
         self._disk.install_snapshot(mark)
         self.snapshot = mark
+        if self._inviter is None and not self.is_member:
+            self._counts_above = mark.configuration.log_index
         voters = core.configuration
         if core.log.term_at(index) != mark.last_term:
             voters = self.roster.install(index, mark.configuration)
@@ -770,7 +773,7 @@ class FarmPeer:
         if self._silent is not None:
             self.is_member = False
         elif committed.log_index and any(server.id == own for server in committed.servers):
-            self.is_member = True
+            self.is_member = self.is_member or committed.log_index > self._counts_above
         elif core.commit_index >= last_index > 0 and self.roster.find(own) is None:
             self.is_member = False
         may_vote = self.is_member or core.log.last_index > 0

@@ -28,8 +28,10 @@ class Roster:
         return voters_of(configuration.servers)
 
     def forget_below(self, index: int) -> None:
-        """The log's base is at index: what is older than what was in force there goes."""
-        keep = max((at for at in self._by_index if at <= index), default=0)
+        """The log's base is at index: what is older than what was in force there goes. Only the log
+        knows which that was: entries that were replaced in it are still noted here."""
+        assert self.core is not None
+        keep = self.core.log.configurations.entry_at(index)
         self._by_index = {at: each for at, each in self._by_index.items() if at >= keep}
 
     @property

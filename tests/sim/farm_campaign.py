@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from kelek.tests.sim.farm_directed import DIRECTED
-from kelek.tests.sim.farm_flows import FLOWS, FlowRun, strikes
+from kelek.tests.sim.farm_flows import FLOWS, FlowRun, strikes, strikes_of_suite
 from kelek.tests.sim.farm_run import FarmRun
 
 Run = Callable[[], None]
@@ -37,10 +37,10 @@ class Campaign:
         for seed in seeds:
             yield partial(self._seed, seed)
 
-    def flows(self, seeds: range, *, kinds_only: bool = False) -> Iterator[Run]:
+    def flows(self, seeds: range) -> Iterator[Run]:
         for seed in seeds:
             for flow in FLOWS:
-                for strike in strikes(flow, seed, kinds_only=kinds_only):
+                for strike in strikes(flow, seed, kinds_only=False):
                     self.seen[flow.name] += 1
                     yield FlowRun(flow, strike, seed).run
 
@@ -51,10 +51,12 @@ class Campaign:
                 yield partial(course, seed)
 
     def suite(self, seeds: range) -> Iterator[Run]:
-        """What the first of these seeds, and all of them, are for in test_farm.py."""
+        """What test_farm.py does, with these seeds."""
         yield from self.directed(seeds[:1])
         yield from self.seeds(seeds)
-        yield from self.flows(seeds[:1], kinds_only=True)
+        for flow in FLOWS:
+            for strike in strikes_of_suite(flow):
+                yield FlowRun(flow, strike).run
 
 
 def main() -> int:

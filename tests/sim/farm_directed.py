@@ -138,10 +138,39 @@ def back_again(seed: int) -> None:
     rest(sim)
 
 
+def outvoted(seed: int) -> None:
+    """What a leader that was cut off has appended is replaced by others, and then left out by a
+    snapshot: its Configuration stood where there is none now."""
+    sim = FarmSim(seed)
+    sim.start(4)
+    leader = sim.elect()
+    others = [number for number in (1, 2, 3) if number != leader]
+    for other in others:
+        _cut_off(sim, leader, [other])
+        sim.cut.add(frozenset((4, other)))
+    cut_off = sim.peers[leader]
+    Client(sim, leader).send(client_request(b"1", b"2", b"3"))
+    Client(sim, leader).send(members.add_server(server(4)))
+    sim.run_until(lambda: _is_at(sim, leader, Stage.COMMIT), WITHIN_MS)
+    index = cut_off.core.log.configurations.last_index
+    sim.kill(4)
+    sim.run_until(lambda: sim.leader in others and sim.settled, WITHIN_MS)
+    assert sim.leader is not None
+    Client(sim, sim.leader).send(client_request(*(b"%d" % at for at in range(9))))
+    sim.run_until(lambda: sim.peers[others[0]].core.commit_index > index, WITHIN_MS)
+    sim.cut.clear()
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    assert cut_off.core.log.configurations.last_index < index
+    sim.compact(leader)
+    assert sim.ids(leader) == [1, 2, 3]
+    rest(sim)
+
+
 DIRECTED: tuple[Callable[[int], None], ...] = (
     two_at_a_time,
     a_stranger_leads,
     a_stranger_asks,
     one_becomes_two,
     back_again,
+    outvoted,
 )

@@ -98,6 +98,28 @@ PLANTS = (
         told="was taken in anew",
     ),
     Plant(
+        "a replaced Configuration hides the one in force",
+        (
+            Patch(
+                "protocols/garlicfarm/roster.py",
+                "keep = self.core.log.configurations.entry_at(index)\n",
+                "keep = max((at for at in self._by_index if at <= index), default=0)\n",
+            ),
+        ),
+        told="ends by KeyError",
+    ),
+    Plant(
+        "old Configurations count who is taken in anew",
+        (
+            Patch(
+                PEER,
+                "self.is_member = self.is_member or committed.log_index > self._counts_above\n",
+                "self.is_member = True\n",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
         "who has handed over asks nobody, all the time",
         (Patch(MEMBERS, "(change.stage is Stage.ASK and self._core.leader is None)", "False"),),
         told="is busy",

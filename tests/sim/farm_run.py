@@ -12,6 +12,7 @@ from kelek.tests.sim.sim_check import Broken
 ROUNDS = 40
 ROUND_MS_MAX = 700
 HEAL_MS = 120_000
+MEMBERS_MIN = 3  # Of them one may be lost.
 QUIET_MS = 5_000  # Longer than anybody waits who is to be silent.
 SERVERS = (1, 2, 3, 4, 5)
 STRANGERS = (
@@ -183,9 +184,24 @@ class FarmRun:
         sim.cut.clear()
         self._revive()
         sim.run_until(sim.has_converged, HEAL_MS)
-        leader = sim.elect()
-        writer = Writer(sim, leader, b"last")
-        writer.send(client_request(b"last"))
-        sim.run_until(lambda: bool(writer.answers), HEAL_MS)
-        sim.run_until(sim.has_converged, HEAL_MS)
+        self._do_without(self.random.choice(sim.ids(sim.elect())))
+        self._write_and_wait(b"last")
         rest(sim)
+
+    def _do_without(self, number: int) -> None:
+        """Whatever has happened, any one of three members or more may be lost."""
+        sim = self.sim
+        if len(sim.ids(sim.elect())) < MEMBERS_MIN:
+            return
+        sim.kill(number)
+        self._write_and_wait(b"without one", converges=False)
+        sim.start(number)
+        sim.run_until(sim.has_converged, HEAL_MS)
+
+    def _write_and_wait(self, value: bytes, *, converges: bool = True) -> None:
+        sim = self.sim
+        writer = Writer(sim, sim.elect(), value)
+        writer.send(client_request(value))
+        sim.run_until(lambda: bool(writer.answers), HEAL_MS)
+        if converges:
+            sim.run_until(sim.has_converged, HEAL_MS)

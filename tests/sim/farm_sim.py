@@ -44,6 +44,9 @@ BUSY_TURNS_MAX = 50  # One after the other in which a server wants to be woken a
 SETUP = {"sync_entries_max": 6, "sync_gap": 3, "snapshot_block_bytes": 400}
 
 
+FAILURES = LookupError, TypeError, ValueError, AttributeError  # They would end a process.
+
+
 class Killed(Exception):
     """A server ends in the middle of what it does."""
 
@@ -158,6 +161,12 @@ class FarmSim(World):
         super().kill(number)
         self.checker.on_stopped(str(number))
         self._seen.pop(number, None)
+
+    def _guarded(self, number: int, act: Callable[[], object]) -> None:
+        try:
+            super()._guarded(number, act)
+        except FAILURES as error:
+            raise Broken(f"{number} ends by {error!r}") from error
 
     def wipe(self, number: int) -> None:
         """What a server knew is lost: only when it is no member of anybody's."""
