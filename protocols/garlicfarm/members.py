@@ -249,6 +249,8 @@ class Members:
             if response.is_accepted:
                 self.change = None
             return
+        if self._core.role is not Role.LEADER:
+            return  # Deposed by what came just before: step() gives the change up.
         if not response.is_accepted:
             # It may have been started anew: then it has forgotten who has invited it.
             change.again_ms = now_ms + self._setup.election_timeout_ms_min
@@ -284,6 +286,8 @@ class Members:
         """A newcomer has a snapshot up to there; 0: it has refused it."""
         change = self.change
         if change is None or change.server.id != server_id or change.stage is not Stage.FEED:
+            return
+        if self._core.role is not Role.LEADER:
             return
         if last_index:
             # Its file of the log begins anew behind the snapshot.

@@ -161,6 +161,7 @@ class Farm:
         begin: Sequence[int] | None = None,
         names: Sequence[str] = ("farm",),
         gated: bool = False,
+        times: str = "",
         farm: str = "",
         node: str = "",
     ) -> None:
@@ -168,6 +169,7 @@ class Farm:
         jraft   plain, without any handshake
         begin   the ids that begin; the others wait to be taken in
         gated   servers find each other at `gates`, ports by id at which the test listens
+        times   in place of TIMES
         farm    more keys of each farm, as YAML: "snapshot_entries: 10, bind: {peer: 1}"
         node    more keys of each node's `farm:`, likewise; {number} is its server's id
         """
@@ -184,7 +186,9 @@ class Farm:
         self._challenges: dict[tuple[int, str, str], Challenges] = {}
         self._write_files()
         self.path = self.place / "topology.yaml"
-        self.path.write_text(self._topology(begin, farm, node), encoding="utf-8")
+        self.path.write_text(
+            self._topology(begin, f"{times or TIMES}, {farm}", node), encoding="utf-8"
+        )
         self.topology = topology.load(str(self.path))
 
     # ---- files ----
@@ -221,7 +225,7 @@ class Farm:
         lines = ["cluster: test", "data: data", "farms:"]
         lines += [
             f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
-            + f"{', '.join(part for part in (TIMES, farm) if part)}}}"
+            + f"{farm.removesuffix(', ')}}}"
             for name in self.names
         ]
         lines.append("nodes:")

@@ -32,6 +32,8 @@ from kelek.tests.actors.farm_servers import Farm
 
 SERVERS = (1, 2, 3)
 AGAIN_S = 0.3
+# So long a leader leads that is not answered: then a stage that others have to end is over, too.
+TIMES = "election_timeout_ms: [600, 1200], heartbeat_ms: 100, request_timeout_ms: 1000"
 ATTEMPTS_MAX = 20  # A stage that is never seen in so many of them is not there.
 SNAPSHOT_ENTRIES = 1000
 FILLING = "x" * 200_000  # A snapshot with it takes some pieces.
@@ -260,7 +262,7 @@ def run(chosen: list[Drill], tell: Callable[[str], object] = lambda text: None) 
     options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_behind: 0"
     with Farm(
         SERVERS, tls=False, processes=True, begin=(1, 2), gated=True, farm=options,
-        node="post_interval_ms: 0",
+        node="post_interval_ms: 0", times=TIMES,
     ) as farm:  # fmt: skip
         gates = Gates(farm.gates, farm.ports)
         try:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.members import Stage
+from kelek.protocols.raft.messages import AppendResponse
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm_run import rest
-from kelek.tests.sim.farm_sim import FarmSim
+from kelek.tests.sim.farm_sim import FarmSim, Step
 from kelek.tests.sim.sim_check import Broken
 
 WITHIN_MS = 20_000
@@ -166,6 +167,27 @@ def outvoted(seed: int) -> None:
     rest(sim)
 
 
+def deposed_in_between(seed: int) -> None:
+    """A leader hears of a later term, and in the same wake the answer that it would go on with."""
+    sim = FarmSim(seed)
+    sim.start(4)
+    leader = sim.elect()
+    core = sim.peers[leader].core
+    other = next(number for number in (1, 2, 3) if number != leader)
+
+    def depose(step: Step) -> None:
+        if step.name == "SYNC_LOG_RESPONSE":
+            sim.on_step = lambda step: None
+            core.step(str(other), AppendResponse(core.term + 1, False, 0), sim.now_ms)
+
+    sim.on_step = depose
+    Client(sim, leader).send(members.add_server(server(4)))
+    sim.run_until(lambda: core.term > 1 and sim.settled, WITHIN_MS)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    assert sim.ids(sim.elect()) == [1, 2, 3]
+    rest(sim)
+
+
 DIRECTED: tuple[Callable[[int], None], ...] = (
     two_at_a_time,
     a_stranger_leads,
@@ -173,4 +195,5 @@ DIRECTED: tuple[Callable[[int], None], ...] = (
     one_becomes_two,
     back_again,
     outvoted,
+    deposed_in_between,
 )

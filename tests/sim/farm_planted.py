@@ -53,8 +53,8 @@ PLANTS = (
         (
             Patch(
                 PEER,
-                "        return term >= core.term and (\n",
-                "        return term >= core.term or (\n",
+                "return request.term >= core.term and (self.is_waiting or",
+                "return request.term >= core.term or (self.is_waiting or",
             ),
         ),
         told=f"a stranger's JOIN|{LOST}",
@@ -118,6 +118,18 @@ PLANTS = (
             ),
         ),
         told=STUCK,
+    ),
+    Plant(
+        "a leader that was deposed goes on with its change",
+        (
+            Patch(
+                MEMBERS,
+                "            return  # Deposed by what came just before: step() gives the change "
+                "up.\n",
+                "            pass\n",
+            ),
+        ),
+        told="only a leader proposes",
     ),
     Plant(
         "who has handed over asks nobody, all the time",

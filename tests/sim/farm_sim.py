@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
+from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.garlicfarm.codec import encode_request
 from kelek.protocols.garlicfarm.inbound import Grant
 from kelek.protocols.garlicfarm.messages import (
@@ -44,7 +45,8 @@ BUSY_TURNS_MAX = 50  # One after the other in which a server wants to be woken a
 SETUP = {"sync_entries_max": 6, "sync_gap": 3, "snapshot_block_bytes": 400}
 
 
-FAILURES = LookupError, TypeError, ValueError, AttributeError  # They would end a process.
+# They would end a process.
+FAILURES = LocalProtocolError, LookupError, TypeError, ValueError, AttributeError
 
 
 class Killed(Exception):
