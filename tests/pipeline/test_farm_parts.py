@@ -226,6 +226,18 @@ def test_who_is_not_let_in_is_told_why(farm: Farm) -> None:
             FarmView(batch_options(given_of(farm, **others)))
 
 
+def test_what_spark_is_given_holds_no_password(farm: Farm) -> None:
+    """Its file is named there; each process reads that itself."""
+    source = pytest.importorskip("kelek.pipeline.farm_source", reason="it needs pyspark")
+    secret = farm.place / "secret"
+    given = given_of(farm, user="peer", secretFile=str(secret), failOnCompaction="false")
+    reader = source.FarmReader(batch_options(given))
+    assert reader.partitions()  # It has asked the servers.
+    pickled = pickle.dumps(reader)
+    assert str(secret).encode() in pickled
+    assert secret.read_bytes().strip() not in pickled
+
+
 def test_servers_inside_of_i2p(farm: Farm) -> None:
     """By its proxy, which alone knows their names, or through a tunnel that ends here."""
     with Farm((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
