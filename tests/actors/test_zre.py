@@ -17,7 +17,7 @@ from kelek.actors.zre_node import ZreNode, announced
 from kelek.native.datagrams import Heard
 from kelek.native.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zerodb import ops
-from kelek.protocols.zre import codec, services
+from kelek.protocols.zre import codec, services, values
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Hello, Ping, PingOk
 from kelek.protocols.zre.limiter import Limiter, Rate
@@ -252,6 +252,20 @@ def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
     stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
     rig.turn(lambda: node.status()["peers"] == 1)
     assert len(node._reports) == 0
+
+
+def test_who_takes_nothing_is_let_go(rig: Rig, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailbox that is not there, and a send buffer with room for the greeting alone."""
+    monkeypatch.setattr(values, "SEND_HWM", 1)
+    stranger = Stranger(rig, node, Version.V2)
+    stranger.connect()
+    stranger.say(stranger.hello()._replace(port=free_port()))
+    rig.turn(lambda: node.status()["peers"])
+    stranger.say(Ping())
+    rig.turn(lambda: node._node.counters["full"])
+    assert (node.status()["peers"], node._peers) == (0, {})
+    stranger.say(stranger.hello())
+    assert isinstance(stranger.next()[1], Hello), "it is a peer again"
 
 
 @pytest.mark.parametrize("rig", [40], indirect=True)

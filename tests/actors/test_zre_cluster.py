@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import kelek
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zre.presence import Happening, Presence, decode_presence
 from kelek.tests.ports import free_udp_port
@@ -73,3 +74,29 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
         return all(["demo", node, "X-KELEK-LOG"] in rows for node in ("n1", "n2", "n3"))
 
     eventually(all_are_found, "they are not discovered")
+
+
+def test_presence_is_kept_in_a_table(shell: Any) -> None:
+    """One node with all its parts; who comes finds it, and finds itself in its table."""
+    lines = (
+        "cluster: hall",
+        "zre: {port: 5670, log_table: 7}",
+        "nodes:",
+        "  n1:",
+        "    url: tcp://127.0.0.1:7201",
+        "    peer_url: tcp://127.0.0.1:7221",
+        '    zerodb: {url: "tcp://127.0.0.1:7100"}',
+        "    zre: {interface: lo, log_service: table}",
+    )
+    (shell.place / "hall.yaml").write_text(shell.translate("\n".join(lines)))
+    shell.ok("supervisor start hall.yaml --one-process --detach")
+    port = int(shell.translate("5670"))
+    tuning = kelek.NodeTuning(port=port, interface="lo")
+    place = f"zre://hall?interface=lo&port={port}&timeout_ms={DEADLINE_S * 1000}"
+    with kelek.Node("visitor", tuning=tuning) as visitor, kelek.Table(place, 7) as table:
+
+        def kept() -> bool:
+            told = [decode_presence([value]) for _, value in table.scan()]
+            return (Happening.ENTER, visitor.uuid) in {(one.event, one.peer) for one in told}
+
+        eventually(kept, "the table does not tell who has come")

@@ -58,6 +58,8 @@ def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: in
     announce("n3", {services.CLUSTER: "hall", services.FARM: "tls://127.0.0.1:7401"})
     with kelek.Farm(hall, user="u", password="p") as farm:
         assert farm._client.setup.places == (("127.0.0.1", 7401),)
+    worker = kelek.Worker(kelek.service("s")(lambda body: body), hall)
+    assert list(worker._workers.workers) == ["tcp://127.0.0.1:7301"]
     with kelek.Table(hall, 1) as table:
         assert table._client.setup.urls == (TABLES_URL,)
     found = look(kelek.NodeTuning(port=port, interface="lo"), 60_000, lambda one: True)

@@ -97,6 +97,19 @@ def test_nodes_of_one_process_find_each_other(make: Make) -> None:
     assert a.peers == []
 
 
+def test_where_udp_is_closed(make: Make) -> None:
+    """One that all know, and gossip, make a mesh; no socket for datagrams is there."""
+    closed = {"beacons": False, "gossip": True, "subnets": ("127.0.0.0/8",)}
+    seed = make("seed", **closed)
+    nodes = [make(name, static=(seed.endpoint,), **closed) for name in "abc"]
+    for node in nodes:
+        names = {"seed", "a", "b", "c"} - {node.name}
+        while {peer.name for peer in node.peers} != names:
+            assert node.receive(DEADLINE_MS)
+        assert node._place.ear is None
+    assert {peer.name for peer in seed.peers} == {"a", "b", "c"}
+
+
 def test_groups(make: Make) -> None:
     nodes = [make(name) for name in "abc"]
     a, b, c = nodes

@@ -14,7 +14,7 @@ from kelek.clients import node_hub
 from kelek.native.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
-from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Whisper
+from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
 from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, PEERS_MAX, Version
 from kelek.tests.interop.zre_nodes import OURS, NodeProcess
 from kelek.tests.ports import free_udp_port
@@ -90,6 +90,21 @@ def test_forged_beacons(place: Place) -> None:
     assert place.node._place.links == {}
 
 
+def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
+    """Who is silent is no peer, and who answers is one, without a beacon."""
+    static = f"tcp://{LOOPBACK}:{place.mailbox_port}"
+    tuning = place.tuning._replace(static=(static,), beacons=False)
+    with kelek.Node("alone", tuning=tuning) as node:
+        frames = place.mailbox.recv_multipart()
+        hello = codec.decode(frames[1:], Version.V2)[1]
+        assert isinstance(hello, Hello)
+        assert (hello.name, node.peers) == ("alone", [])
+        place.dealer.connect(codec.endpoint_of(hello.address, hello.port))
+        place.dealer.disconnect(place.node.endpoint)
+        place.say(1, place.hello())
+        assert met(node).endpoint == static
+
+
 def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_hub, "GOODBYES_MAX", 0)
     place.beacon(encode_beacon(Beacon(UUID, 0)))
@@ -107,6 +122,14 @@ def test_wrong_messages(place: Place) -> None:
     place.dealer.send_multipart([b"x"] * (CONTENT_FRAMES_MAX + 9))
     place.wait_for(before_hello=2, message_address=1, message_limit=1, message_signature=1)
     place.wait_for(message_oversize=1)
+    place.dealer.send(b"\xaa\xa1\x01\x02\x00\x01\x20tcp")
+    place.dealer.send(b"\xaa\xa1\x01\x03\x00\x01")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as nameless:
+        nameless.linger = 0
+        nameless.routing_id = UUID[:5]
+        nameless.connect(place.node.endpoint)
+        nameless.send_multipart(codec.encode(1, place.hello(), Version.V2))
+        place.wait_for(message_short=1, message_version=1, message_routing_id=1)
     assert (place.node.peers, place.node._place.links) == ([], {})
 
     place.say(1, place.hello(groups=("g" * 255,)))
@@ -115,7 +138,13 @@ def test_wrong_messages(place: Place) -> None:
     assert isinstance(codec.decode(frames[1:], Version.V2)[1], Hello)
     place.say(2, Whisper([b"well"]))
     assert place.wait_event(kelek.EventKind.WHISPER).content == [b"well"]
-    place.say(4, Whisper([b"behind a gap"]))
+    place.node.join("Room")
+    place.say(3, Shout("room", [b"elsewhere"]))
+    place.say(4, Shout("Room", [b"here"]))
+    event = place.wait_event(kelek.EventKind.SHOUT)
+    assert (event.group, event.content) == ("Room", [b"here"])
+    place.wait_for(shouts_elsewhere=1)
+    place.say(6, Whisper([b"behind a gap"]))
     assert place.wait_event(kelek.EventKind.EXIT).peer is not None
     place.wait_for(gaps=1, peers=0)
 

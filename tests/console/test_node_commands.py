@@ -1,7 +1,9 @@
 """`kelek discover`, `kelek node watch` and `kelek node chat`; docs/discovery.md shows them."""
 
 import json
+import pty
 import socket
+import sys
 import threading
 
 import pytest
@@ -104,6 +106,32 @@ def test_the_table_of_watch(port: int, capsys: pytest.CaptureFixture[str]) -> No
     shown = line.split()
     assert shown[:2] == ["n1", "v2"]
     assert shown[3:5] == ["silent", "room"]
+
+
+def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is drawn again when somebody comes."""
+    options = {"interface": "lo", "broadcast": "", "port": port, "timeout_s": None, "name": ""}
+    before, drawn = node_commands.draw, []
+
+    class Seen(Exception):
+        """Of one who interrupts."""
+
+    def draw(me: kelek.Node, silent: set[bytes]) -> None:
+        before(me, silent)
+        drawn.append(len(me.peers))
+        if drawn[-1]:
+            raise Seen
+
+    monkeypatch.setattr(node_commands, "draw", draw)
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as screen, open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with hall(port), pytest.raises(Seen):
+            node_commands.watch(options, "text")
+        monkeypatch.undo()
+        lines = screen.read(1 << 16).decode().splitlines()
+    assert lines[-1] == "discarded: 0"
+    assert lines[-2].split()[:2] == ["n1", "v2"]
 
 
 def test_chat(port: int) -> None:
