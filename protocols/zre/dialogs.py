@@ -221,11 +221,10 @@ class Dialogs:
     def on_unreachable(self, number: int) -> None:
         """A Connect could not be done: there is no socket for it, or no such address here. It is as
         one that is not responding; a static one is greeted again after a while."""
+        self.counters["unreachable"] += 1
         peer = self._peers.numbers.get(number)
-        if peer is not None:
-            self.counters["unreachable"] += 1
-            if peer.ready or not peer.static:
-                self._remove(peer)
+        if peer is not None and (peer.ready or not peer.static):
+            self._remove(peer)
 
     def _remove(self, peer: Peer) -> None:
         groups = list(peer.groups)

@@ -272,13 +272,16 @@ def test_who_takes_nothing_is_let_go(rig: Rig, node: Node, monkeypatch: pytest.M
 def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> None:
     """It goes on, without those that it has no socket for, and who is there is greeted later."""
     rig.bound("zre_beacon.sends")
-    actor: Node = rig.begin(Node, str(tmp_path), 1, options(evasive_ms=100, silent_ms=200))
+    actor: Node = rig.begin(Node, str(tmp_path), 1, options())
     stranger = Stranger(rig, actor, Version.V2)
     forged = [Heard(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)]
     rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
-    counters = actor._node.counters
+    protocol, counters = actor._node, actor._node.counters
     rig.turn(lambda: counters["unreachable"])
     assert len(actor._peers) < 40
+    times = protocol.setup.times._replace(silent_ms=0)
+    protocol.setup = protocol.setup._replace(times=times)  # Now it has heard nothing for too long.
+    protocol._check_ms = 0
     rig.turn(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
     stranger.connect()
 
