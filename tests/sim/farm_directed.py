@@ -163,8 +163,8 @@ def outvoted(seed: int) -> None:
     sim.run_until(sim.has_converged, WITHIN_MS)
     assert cut_off.core.log.configurations.last_index < index
     sim.compact(leader)
-    assert sim.ids(leader) == [1, 2, 3]
     rest(sim)
+    assert sim.ids(leader) == [1, 2, 3]
 
 
 def deposed_in_between(seed: int) -> None:
