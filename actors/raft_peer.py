@@ -235,7 +235,7 @@ class RaftPeer(Actor):
         self.send_batch(self._clients, peer.clients_out)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
-                peer.snapshots.on_order_lost(order)
+                peer.snapshots.on_order_lost(order, now_ms)
         if wake.compact is not None:
             self._compact(wake.compact)
         if wake.commit is not None:

@@ -134,6 +134,8 @@ class SnapshotDesk:
         self._receiving: deque[tuple[Receive, Origin]] = deque()
         self._askers: list[tuple[Reply, bytes]] = []
         self._making_ms: int | None = None  # Since when one is being made.
+        self._unsent: tuple[Make, int] | None = None  # The order for it that got lost, and when
+        # to try again.
         self._first_due_ms = 0
         self._retry_ms = 0
         self._given_bytes = 0
@@ -258,9 +260,12 @@ class SnapshotDesk:
         self.orders.append(order)
         self.incoming = offset, size
 
-    def on_order_lost(self, order: Order) -> None:
-        """There was no room in the pipe: only of a chunk an answer would come, to the wrong one;
-        whatever else is lost is asked for again after a while."""
+    def on_order_lost(self, order: Order, now_ms: int) -> None:
+        """There was no room in the pipe, or nobody at its end yet: of a chunk an answer would come,
+        to the wrong one; for a snapshot somebody waits; whatever else is lost is asked for again
+        after a while."""
+        if isinstance(order, Make) and order.last_index:
+            self._unsent = order, now_ms + self._setup.repeat_ms
         for receiving in self._receiving:
             if receiving[0] is order:
                 self._receiving.remove(receiving)
@@ -313,7 +318,7 @@ class SnapshotDesk:
         if made.snapshot is not None and not made.snapshot.last_index:
             self.newest = max(self.newest, made.snapshot)
             return
-        self._making_ms = None
+        self._making_ms = self._unsent = None
         self.problem = made.problem
         if made.snapshot is None:
             self._retry_ms = now_ms + MAKE_MS_MAX
@@ -387,7 +392,7 @@ class SnapshotDesk:
         self._receiving.clear()
         self._requests.forget_chunks()
         self.incoming = None
-        self._making_ms = None
+        self._making_ms = self._unsent = None
         for peer, transfer in self._transfers.items():
             transfer.window = 1
             transfer.rewind(transfer.acked)
@@ -418,6 +423,9 @@ class SnapshotDesk:
         if self._making_ms is not None:
             if now_ms - self._making_ms >= MAKE_MS_MAX:
                 self._on_made(Made(None, "snapshot_sender does not answer"), now_ms)
+            elif self._unsent is not None and now_ms >= self._unsent[1]:
+                self.orders.append(self._unsent[0])
+                self._unsent = None
         elif self._askers or (now_ms >= self._retry_ms and self._is_due(applied_index)):
             self._make(now_ms)
         orders, self.orders = [*self.orders, *self.states.orders], []
@@ -433,6 +441,8 @@ class SnapshotDesk:
         ]
         if self._making_ms is not None:
             deadlines.append(self._making_ms + MAKE_MS_MAX)
+            if self._unsent is not None:
+                deadlines.append(self._unsent[1])
         if self.newest.last_index > self._core.log.base_index:
             deadlines.append(self._compact_ms)
         return min(deadlines, default=None)

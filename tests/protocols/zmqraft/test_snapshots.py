@@ -532,8 +532,8 @@ def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again(
     """And the answers of others do not go to where it came from."""
     desk = Desk()
     (lost,) = taken(desk, single(0, 5))
-    desk.peer.snapshots.on_order_lost(lost)
-    desk.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100))
+    desk.peer.snapshots.on_order_lost(lost, desk.now_ms)
+    desk.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100), desk.now_ms)
     assert taken(desk, single(0, 5))
     desk.result(Received(70, 2, 5))
     ((_, message_id, *_),) = desk.peer.clients_out.messages()
@@ -611,6 +611,32 @@ def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() ->
         desk.wake(100)
     assert desk.compacted == [151]
     assert core.log.base_index == 151
+
+
+def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
+    """snapshot_sender may be on its way up, or have no room."""
+    desk = Desk(entries=1)
+    desk.lead()
+    core = desk.peer.core
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+    desk.wake(PUBLISH_MS)
+    desk.peer.on_applied(core.commit_index)
+
+    def made(ms: int) -> list[Order]:
+        return [order for order in desk.wake(ms) if isinstance(order, Make) and order.last_index]
+
+    (make,) = made(0)
+    for _ in range(2):
+        desk.peer.snapshots.on_order_lost(make, desk.now_ms)
+        due_ms = desk.peer.snapshots.deadline_ms
+        assert due_ms is not None
+        assert made(due_ms - desk.now_ms - 1) == []
+        assert made(1) == [make]
+    assert made(1000) == [], "it is in work"
+    desk.peer.snapshots.on_order_lost(make, desk.now_ms)
+    desk.result(Begun(Snapshot()))
+    assert made(0) == [make], "asked of the new one at once, and once"
+    assert made(1000) == []
 
 
 def test_only_what_is_applied_is_compacted() -> None:
