@@ -80,7 +80,8 @@ def main(question: Question, arguments: list[str]) -> int:
 def conditions(directory: Path) -> list[str]:
     """When, where and what."""
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return [date, *describe(directory).values(), f"kelek {Kelek(directory / 'none').version()}"]
+    found = {**describe(directory), "kelek": Kelek(directory / "none").version()}
+    return [date, *(f"{key} {value}" for key, value in found.items())]
 
 
 def timed(work: Callable[[], object]) -> float:
