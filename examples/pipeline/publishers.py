@@ -66,7 +66,7 @@ def fold(rows: Any, batch: int) -> None:
     """Who is the best one follows from all that was posted before, in its order."""
     for row in rows.orderBy("index").collect():
         state.apply(row["index"], row.document.encode())
-        hour = row.time.timestamp() / 3600 - begin_ms / HOUR_MS
+        hour = (round(row.time.timestamp() * 1000) - begin_ms) / HOUR_MS
         uptimes[row.server].append((hour, row.uptime_ms / HOUR_MS))
         server = state.publisher(RESTARTS.keys())
         if not bests or bests[-1].server != server:
