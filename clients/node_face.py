@@ -51,9 +51,7 @@ class NodeTuning(NamedTuple):
     dead_ms: int = 30_000
     patience_ms: int = PATIENCE_MS  # A peer without room for so long is held to be gone.
     peers_max: int = PEERS_MAX
-    message_bytes_max: int = (
-        MESSAGE_BYTES  # Of one message, all frames; peers should have the same.
-    )
+    message_bytes_max: int = MESSAGE_BYTES  # All frames together; peers should have the same.
 
 
 TUNING = NodeTuning()
