@@ -259,8 +259,10 @@ class Members:
         elif kind is MessageType.LEAVE_CLUSTER and change.stage is Stage.FAREWELL:
             self._leave_out(change, now_ms)
         elif kind is MessageType.JOIN_CLUSTER and change.stage is Stage.INVITE:
+            # A server of JRaft keeps its own entries, and names the index behind them: those that
+            # it is sent take their place, from the first one on.
             change.stage = Stage.FEED
-            change.next_index = max(1, response.next_index)
+            change.next_index, change.base, change.fed = 1, 0, False
             self._go_on(change, now_ms)
         elif kind is MessageType.SYNC_LOG and change.stage is Stage.FEED:
             self._on_synced(change, request, response, now_ms)

@@ -514,14 +514,13 @@ class Plain:
         if not self.joining:
             return False, self.last + 1
         self.follow(message.term)
-        self.leader, self.log, self.commit = message.source, [], 0
-        self.start, self.start_term = 1, 0
-        return True, 1
+        self.leader, self.commit = message.source, 0
+        return True, self.last + 1
 
     def on_sync(self, message: Message) -> tuple[bool, int]:
         assert message.last_term == 0
         assert self.joining
-        assert message.last_index <= self.last, "a hole in the log"
+        assert self.start <= message.last_index + 1 <= self.last + 1, "a hole in the log"
         (entry,) = message.entries
         assert entry.kind == PACK
         base, entries = unpack(entry.value)

@@ -105,8 +105,11 @@ def test_ours_catch_up_from_it() -> None:
     world.run_until(lambda: values_of(world, 1) == plain_values(plain))
 
 
+@pytest.mark.parametrize("own_entries", [0, 1, 7])
 @pytest.mark.parametrize("compacted", [False, True])
-def test_it_is_taken_in_by_ours(compacted: bool) -> None:
+def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
+    """Also when it has led a cluster of one before: it keeps its entries, as servers of JRaft do,
+    and answers JoinCluster with the index behind them."""
     world = World(members=(1, 2))
     for number in (1, 2):  # So that it takes many packs, and their offsets are looked at.
         world.kill(number)
@@ -121,12 +124,18 @@ def test_it_is_taken_in_by_ours(compacted: bool) -> None:
         told = [b"later"]
         world.ask(client_request(*told))
     plain = add_plain(world, {}, 4)
+    for _ in range(own_entries):
+        plain.append(APPLICATION, b"of its own")
     assert world.ask(members.add_server(server(4))).is_accepted
     world.run_until(lambda: not plain.joining)
     world.run_until(lambda: 4 in world.ids(1) and 4 in world.ids(2))
     assert world.ask(client_request(b"last")).is_accepted
     world.run_until(lambda: plain_values(plain) == [*told, b"last"])
     assert (plain.snapshot == bytes(10_000)) is compacted
+    leader_log = world.committed(world.elect())
+    assert [entry.value for entry in plain.log[:3]] == [
+        leader_log[plain.start + at][1] for at in range(3)
+    ]
     # And leaves again.
     assert world.ask(members.remove_server(4)).is_accepted
     world.run_until(lambda: plain.left and world.ids(world.elect()) == [1, 2])
