@@ -161,7 +161,9 @@ class RaftPeer(Actor):
 
     def _on_ack(self, peer: Peer, ack: Ack) -> None:
         if ack.state == STATE_FULL:
-            self.log("leadership-given-up", reason="the disk is full")
+            self.log("disk-full", data_dir=self.setup.data_dir)
+            if peer.core.role is Role.LEADER:
+                self.log("leadership-given-up", reason="the disk is full")
             peer.on_writable(False, self.now_ms)
             return
         if not peer.writable:

@@ -16,6 +16,8 @@ EXIT_SETUP = 2
 EXIT_NOTHING = 3
 ASK_S = 5.0  # On a busy machine a supervisor may be held up for a second or two.
 BEAT_MS = 200
+ELECTION_S = 2.0  # So long a log may be without a leader before `status` says so.
+LOOK_S = 0.1
 
 
 def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
@@ -129,6 +131,45 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         if row.get("applied_index") is not None and "lag" in row:
             row["lag"] = max(0, commit_index - row["applied_index"])
     return rows
+
+
+def settled_rows_of(path: str, nodes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """rows_of(), asked again while an election may be all that is missing."""
+    until = time.monotonic() + ELECTION_S
+    while True:
+        rows = rows_of(path, nodes)
+        is_ready = all(row["state"] == "ready" for row in rows)
+        if not is_ready or not leaderless_of(rows) or time.monotonic() > until:
+            return rows
+        time.sleep(LOOK_S)
+
+
+def leaderless_of(rows: list[dict[str, Any]]) -> list[str]:
+    """The logs (the cluster's, and each farm's) of which no process here knows a leader, with the
+    roles of those processes."""
+    peers: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for row in rows:
+        for farm, log in row.get("farms", {"": row}).items():
+            if "raft_role" in log:
+                peers.setdefault(farm, []).append((row["node"], log))
+    return [
+        f"of {f'the farm {farm}' if farm else 'the log'} "
+        f"({', '.join(f'{node} {role_of(log)}' for node, log in logs)}): nothing is committed "
+        "until a majority of its members runs and may vote"
+        for farm, logs in peers.items()
+        if not any(log.get("leader") for _, log in logs)
+    ]
+
+
+def role_of(row: dict[str, Any]) -> str:
+    """A peer that does not vote is no mere follower."""
+    vote = row.get("vote", "voter")
+    return str(row["raft_role"] if vote == "voter" else vote)
+
+
+def has_full_disk(row: dict[str, Any]) -> bool:
+    """Whether the process can't write the log for lack of room."""
+    return row.get("writable") is False or row.get("full") is True
 
 
 def drift_of(rows: list[dict[str, Any]]) -> list[str]:

@@ -29,12 +29,16 @@ from .asking import (
     ask,
     drift_of,
     fail,
+    has_full_disk,
     holds,
+    leaderless_of,
     load,
     own_nodes,
     path_of,
+    role_of,
     rows_of,
     running_nodes,
+    settled_rows_of,
 )
 
 DETACH_S = 60.0
@@ -56,11 +60,10 @@ COLUMNS = {
     "snapshot_index": "SNAPSHOT",
 }
 # What a row may say besides the table, and the word that its line begins with.
-TROUBLES = {
+NOTES = {
     "reason": "gave up",
     "repair": "repairing",
     "snapshot_problem": "no snapshot",
-    "read_only": "read-only",
     "replaced": "replaced",
 }
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
@@ -178,23 +181,42 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
 @output_option
 @_command
 def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
-    """Shows every process that runs here. Exit code 0: all ready; 1: not; 3: nothing runs."""
+    """Shows every process that runs here.
+
+    Exit code 0: all are ready and can work; 1: not, or a log has no leader; 3: nothing runs.
+    """
     path = path_of(topology)
-    rows = rows_of(path, nodes)
+    rows = settled_rows_of(path, nodes)
+    problems = _problems(rows)
     if output == "json":
-        click.echo(json.dumps({"topology": path, "processes": rows}, indent=2))
+        text = {"topology": path, "processes": rows, "problems": problems}
+        click.echo(json.dumps(text, indent=2))
     elif rows:
         click.echo(_table(rows))
-        for key, word in TROUBLES.items():
+        for key, word in NOTES.items():
             for line in sorted({f"{row['node']}: {row[key]}" for row in rows if row.get(key)}):
                 click.echo(f"{word} {line}")
+        for line in problems:
+            click.echo(line)
         for line in drift_of(rows):
             click.echo(f"drift {line}")
     else:
         click.echo(f"nothing of {path} runs here; `supervisor start` starts it")
     if not rows:
         return EXIT_NOTHING
-    return 0 if all(row["state"] == "ready" for row in rows) else EXIT_WRONG
+    is_ready = all(row["state"] == "ready" for row in rows)
+    return 0 if is_ready and not problems else EXIT_WRONG
+
+
+def _problems(rows: list[dict[str, Any]]) -> list[str]:
+    """Why processes that are ready can't do their work."""
+    full = sorted({row["node"] for row in rows if has_full_disk(row)})
+    read_only = {f"{row['node']}: {row['read_only']}" for row in rows if row.get("read_only")}
+    return [
+        *(f"no leader {log}" for log in leaderless_of(rows)),
+        *(f"disk full {node}: its log goes on by itself once there is room" for node in full),
+        *(f"read-only {line}" for line in sorted(read_only)),
+    ]
 
 
 @main.command()
@@ -333,7 +355,7 @@ def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> 
         failed = line.startswith("supervisor: ")
         click.echo(line, nl=False, err=failed)
         if line.startswith("all-ready "):
-            return 0
+            return EXIT_WRONG if " given_up=" in line else 0
     return process.wait()
 
 
@@ -369,11 +391,12 @@ def _lines(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _shown(row: dict[str, Any], key: str) -> Any:
-    """A peer that does not vote is no mere follower, which its column would say of it."""
     if key == "role":
         return row.get("name", row["role"])  # Of several with one role each has its own.
-    if key == "raft_role" and row.get("vote", "voter") != "voter":
-        return row["vote"]
+    if key == "raft_role" and key in row:
+        return role_of(row)
+    if key == "state" and row.get(key) == "ready" and has_full_disk(row):
+        return "disk-full"
     return row.get(key)
 
 

@@ -195,11 +195,52 @@ def test_the_table_shows_who_does_not_vote(monkeypatch: pytest.MonkeyPatch, cli:
         {**row, "node": "n3", "pid": 3, "raft_role": "follower", "vote": "voter",
          "snapshot_problem": "b.snap: full"},
     ]  # fmt: skip
-    monkeypatch.setattr(supervisor_cli, "rows_of", lambda path, nodes: rows)
+    for one in rows:
+        one["leader"] = "n1"
+    monkeypatch.setattr(asking, "rows_of", lambda path, nodes: rows)
     shown = CliRunner().invoke(supervisor_cli.main, ["status", str(cli.folder / "topology.yaml")])
     lines = shown.stdout.splitlines()
     assert [line.split()[6] for line in lines[1:4]] == ["leader", "repairing", "follower"]
     assert lines[4:] == ["repairing n2: a.seg: offset 7: bad", "no snapshot n3: b.snap: full"]
+
+
+def test_status_fails_while_no_process_knows_a_leader(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    row = {"state": "ready", "restarts": 0, "uptime": 1.0, "pid": 1, "raft_role": "follower"}
+    farm = {"raft_role": "follower", "leader": None}
+    led = {"raft_role": "follower", "leader": "1"}
+    rows = [
+        {**row, "node": "n1", "role": "raft_peer", "leader": "n2"},
+        {**row, "node": "n2", "role": "raft_peer", "leader": None},
+        {**row, "node": "n2", "role": "farm_server", "farms": {"a": farm, "b": led}},
+    ]
+    monkeypatch.setattr(asking, "rows_of", lambda path, nodes: rows)
+    monkeypatch.setattr(asking, "ELECTION_S", 0.0)
+    words = ["status", str(cli.folder / "topology.yaml")]
+    shown = CliRunner().invoke(supervisor_cli.main, words)
+    assert shown.exit_code == 1
+    [line] = [line for line in shown.stdout.splitlines() if line.startswith("no leader")]
+    assert line.startswith("no leader of the farm a (n2 follower): ")
+    rows[0]["leader"] = None
+    text = json.loads(CliRunner().invoke(supervisor_cli.main, [*words, "-o", "json"]).stdout)
+    problem = "no leader of the log (n1 follower, n2 follower): "
+    assert [line for line in text["problems"] if line.startswith(problem)]
+
+
+def test_status_shows_a_full_disk(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    row = {"state": "ready", "restarts": 0, "uptime": 1.0, "pid": 1, "node": "n1"}
+    rows = [
+        {**row, "role": "raft_peer", "raft_role": "follower", "leader": "n2", "writable": False},
+        {**row, "role": "table_worker", "read_only": "no space"},
+    ]
+    monkeypatch.setattr(asking, "rows_of", lambda path, nodes: rows)
+    shown = CliRunner().invoke(supervisor_cli.main, ["status", str(cli.folder / "topology.yaml")])
+    assert shown.exit_code == 1
+    lines = shown.stdout.splitlines()
+    assert [line.split()[3] for line in lines[1:3]] == ["disk-full", "ready"]
+    assert lines[3].startswith("disk full n1: ")
+    assert lines[4] == "read-only n1: no space"
 
 
 def test_nodes_one_by_one(cli: Cli) -> None:
@@ -235,6 +276,11 @@ def test_bootstrap(cli: Cli) -> None:
     cli.start("--node", "n1", "--bootstrap")
     rows = cli.wait_rows(lambda rows: rows[2].get("term", 0) >= 0)
     assert not has_leader(rows)
+    shown = cli.run("status")
+    assert shown.returncode == 1
+    assert "no leader of the log (n1 " in shown.stdout, (
+        "all are ready, and nothing can be committed"
+    )
 
 
 def test_ctrl_c_in_the_foreground(cli: Cli) -> None:

@@ -92,6 +92,9 @@ def test_a_full_disk_moves_the_leadership(cluster: OwnDisks) -> None:
         load.put(2.0)
         rows = cluster.peers()
         assert not rows[full]["writable"]
+        shown = cluster.shell.run("supervisor status topology.yaml")
+        assert shown.returncode == 1
+        assert f"disk full {full}: " in shown.stdout
         ballast.unlink()
         top = max(load.acked)
         rows = cluster.wait(
@@ -105,3 +108,22 @@ def test_a_full_disk_moves_the_leadership(cluster: OwnDisks) -> None:
         held = {entry.index: entry.data for entry in log.entries()}
     assert {index: held.get(index) for index in load.acked} == load.acked
     assert "leadership-given-up" in cluster.peer_log(full)
+
+
+@pytest.mark.parametrize("writer", ["thread"])
+def test_a_follower_with_a_full_disk_gives_up_nothing(cluster: OwnDisks) -> None:
+    leader = cluster.leader()["node"]
+    rows = cluster.peers()
+    full = next(node for node in rows if node != leader)
+    fill(cluster.disk(rows[full]))
+    with kelek.Log(cluster.urls(), "demo", timeout_ms=int(DEADLINE_S * 1000)) as log:
+        load = Load(log)
+        until = time.monotonic() + DEADLINE_S
+        while cluster.peers()[full]["writable"]:
+            assert time.monotonic() < until, "its disk has room"
+            load.put(0.2)
+    assert cluster.peers()[full]["raft_role"] == "follower"
+    said = cluster.peer_log(full)
+    assert "disk-full" in said
+    assert "leadership-given-up" not in said
+    assert f"disk full {full}: " in cluster.shell.run("supervisor status topology.yaml").stdout
