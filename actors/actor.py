@@ -25,7 +25,7 @@ from ..native import Drain, send_batch
 from ..native import Frames as Batch
 from ..native.files import raise_open_files, sockets_within
 from ..native.poller import Poller
-from ..storage.errors import StorageError
+from ..storage.errors import Damaged, StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken
 from .tracing import allow_tracer
@@ -35,6 +35,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EXIT_STOPPED = 0
 EXIT_BROKEN = 1  # It failed while it ran: worth a restart.
 EXIT_SETUP = 2  # It can't start like this: somebody has to change something.
+EXIT_DAMAGED = 3  # It can't start with what is left of its data.
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
@@ -588,7 +589,8 @@ class Actor(Loop):
             code = EXIT_SETUP if self._starting else EXIT_BROKEN
         except StorageError as error:
             self.say(error)
-            code = EXIT_SETUP if self._starting else EXIT_BROKEN
+            setup = EXIT_DAMAGED if isinstance(error, Damaged) else EXIT_SETUP
+            code = setup if self._starting else EXIT_BROKEN
         except OSError as error:
             self.say(f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log")
             code = EXIT_SETUP if self._starting else EXIT_BROKEN

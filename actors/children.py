@@ -35,6 +35,21 @@ class LogFile:
         self.dropped = 0
         self._fd, self._size = self._open()
 
+    def follow(self) -> None:
+        """Goes on under its path when the file was moved away, as with all of a node's data."""
+        try:
+            moved = not os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except OSError:
+            moved = True
+        if moved:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                fd, size = self._open()
+            except OSError:
+                return
+            os.close(self._fd)
+            self._fd, self._size = fd, size
+
     def write(self, data: bytes) -> None:
         try:
             if self._size + len(data) > LOG_BYTES_MAX:

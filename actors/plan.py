@@ -8,6 +8,8 @@ from .farm_keys import farm_home
 from .participants import TABLE_WORKER, worker_names
 from .topology import Topology
 
+LOG_ROLES = ("raft_peer", "log_writer")  # Without their data the node has none.
+
 
 class ActorPlan(NamedTuple):
     """One actor: what runs, and what it is told besides what all of its node are told."""

@@ -1,8 +1,10 @@
 """Starts the actors of some nodes, restarts them, stops them. It never touches their data."""
 
+import contextlib
 import errno
 import os
 import select
+import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from ..native.files import raise_open_files, sockets_within
 from . import pipes
 from .actor import (
     EXIT_BROKEN,
+    EXIT_DAMAGED,
     EXIT_SETUP,
     EXIT_STOPPED,
     STOP_SIGNALS,
@@ -29,7 +32,7 @@ from .actor import (
 )
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
 from .errors import OperatorError
-from .plan import ActorPlan, NodePlan, UnitPlan
+from .plan import LOG_ROLES, ActorPlan, NodePlan, UnitPlan
 from .profiles import Profiles, decode_wish
 from .run_dir import RunDir, sweep
 from .tracing import allow_tracer
@@ -79,6 +82,7 @@ class Unit:
         self.failures = 0  # In a row, without HEALTH_MS between two.
         self.failed = False  # One of its actors has ended: the others are being ended.
         self.fault_code = EXIT_BROKEN
+        self.fault_role = ""
         self.fault = ""
         self.was_ready = False
         self.ready_ms: int | None = None
@@ -174,6 +178,7 @@ class Supervisor(Loop):
 
     def _start_unit(self, unit: Unit) -> None:
         unit.epoch = max(time.time_ns(), unit.epoch + 1)
+        self._follow_data(unit)
         unit.failed, unit.restart_ms, unit.ready_ms, unit.asked_ms = False, None, None, None
         for member in unit.members:
             member.child = self._spawn(unit, member)
@@ -182,6 +187,14 @@ class Supervisor(Loop):
             member.status = {}
             self.event("started", node=unit.node.name, role=member.plan.name, pid=member.child.pid)
         self._note(unit.node.name)
+
+    def _follow_data(self, unit: Unit) -> None:
+        """Makes the folders anew that were moved away; where that fails the actors say why."""
+        self._logs[unit.node.name].follow()
+        for member in unit.members:
+            member.log.follow()
+            with contextlib.suppress(OSError):
+                Path(member.plan.data_dir).mkdir(parents=True, exist_ok=True)
 
     def _spawn(self, unit: Unit, member: Member) -> Child:
         plan, node = member.plan, unit.node
@@ -281,11 +294,24 @@ class Supervisor(Loop):
         if unit.is_ready:
             unit.was_ready = True
             unit.ready_ms = now_ms
-        if not self._complete and all(other.is_ready for other in self.units):
-            self._complete = True
-            count = sum(len(other.members) for other in self.units)
-            elapsed_ms = now_ms - self._begun_ms
-            self.event("all-ready", nodes=len(self.nodes), actors=count, ms=elapsed_ms)
+        self._check_complete(now_ms)
+
+    def _check_complete(self, now_ms: int) -> None:
+        """Whether all have been ready once, but for those that were given up."""
+        units = [unit for unit in self.units if not unit.given_up]
+        if self._complete or self.stopping or not all(unit.is_ready for unit in units):
+            return
+        self._complete = True
+        words: dict[str, object] = {
+            "nodes": len({unit.node.name for unit in units}),
+            "actors": sum(len(unit.members) for unit in units),
+            "ms": now_ms - self._begun_ms,
+        }
+        if len(units) < len(self.units):
+            words["given_up"] = ",".join(
+                sorted(f"{it.node.name}/{it.plan.name}" for it in self.units if it.given_up)
+            )
+        self.event("all-ready", **words)
 
     # ---- What is asked about one unit or process ----
 
@@ -363,7 +389,7 @@ class Supervisor(Loop):
         if not expected:
             self._show_tail(member, child, words)
             unit.failed = True
-            unit.fault_code = code
+            unit.fault_code, unit.fault_role = code, member.plan.role
             unit.fault = child.tail[-1] if child.tail else f"{role} ended"
         if self.stopping:
             return
@@ -388,12 +414,16 @@ class Supervisor(Loop):
         if unit.asked_ms is not None:
             unit.restart_ms = now_ms
             return
+        if unit.given_up:  # With its node.
+            for member in unit.members:
+                member.state = "given-up"
+            return
         if unit.ready_ms is not None and now_ms - unit.ready_ms >= HEALTH_MS:
             unit.failures = 0
         unit.failures += 1
         words = {"node": unit.node.name, "unit": unit.plan.name}
-        if unit.fault_code == EXIT_SETUP and not unit.was_ready:
-            self._give_up(unit, "can't start", EXIT_SETUP)
+        if unit.fault_code in (EXIT_SETUP, EXIT_DAMAGED) and not unit.was_ready:
+            self._give_up(unit, "can't start", unit.fault_code)
         elif unit.failures > len(BACKOFF_MS):
             self._give_up(unit, f"failed {unit.failures} times in a row", EXIT_BROKEN)
         else:
@@ -410,11 +440,47 @@ class Supervisor(Loop):
         self.event(
             "gave-up", node=unit.node.name, unit=unit.plan.name, reason=reason, line=unit.fault
         )
-        if not self._complete and not self.stopping:
-            self.exit_code = code
-            self._error(unit.fault)
-            self.event("stopping", reason="start failed")
-            self.ask_stop()
+        if self._complete or self.stopping:
+            return
+        self._error(unit.fault)
+        if code == EXIT_DAMAGED:
+            code = EXIT_SETUP
+            goes_on = self._leave_out(unit)
+            if unit.fault_role in LOG_ROLES:
+                self._error(self._way_back(unit.node, goes_on))
+            if goes_on:
+                self._check_complete(monotonic_ms())
+                return
+        self.exit_code = code
+        self.event("stopping", reason="start failed")
+        self.ask_stop()
+
+    def _leave_out(self, unit: Unit) -> bool:
+        """Goes on without a unit whose data is damaged, and without its node when that is the log:
+        whatever else runs there works on the same directory. Returns whether any unit is left."""
+        for other in self.units:
+            if other.node is unit.node and not other.given_up and unit.fault_role in LOG_ROLES:
+                other.given_up = unit.given_up
+                other.restart_ms = None
+                other.failed = True
+                for child in other.children:
+                    child.kill()
+        return not all(other.given_up for other in self.units)
+
+    def _way_back(self, node: NodePlan, goes_on: bool) -> str:
+        """The commands after which a node copies everything from the others."""
+        topology, data = shlex.quote(self.options.topology), shlex.quote(node.data_dir)
+        if len(node.options.get("members", ())) < 2:
+            return f"no other node has a copy: bring {data} back from a backup"
+        if goes_on:
+            begun, start = "the others go on", f"restart {topology} {node.name}"
+        else:
+            begun, start = "nothing is left to run", f"start {topology}"
+            start += f" --node {node.name}" * (len(self.nodes) == 1)
+        return (
+            f"node {node.name} is left out, {begun}; while a majority of the members is sound, it "
+            f"copies everything from them after: mv {data} {data}.damaged && supervisor {start}"
+        )
 
     def on_wake(self, now_ms: int) -> None:
         if self.stopping:

@@ -3,6 +3,7 @@
 Nothing is locked and nothing is written: a directory may be looked at while its node runs.
 """
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from ..actors.schema import did_you_mean
 from ..protocols.zmqraft.entry import Entry
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
+from ..storage.hard_state import PATH as HARD_STATE
 from ..storage.recovery import read_clean
 from ..storage.segment import Identity
 from ..storage.verify import Report, entries, read_identity, verify
@@ -71,19 +73,39 @@ def _chosen(files: Disk, identity: Identity, part: Part) -> Iterator[Entry]:
 def verify_all(output: str, where: Where) -> None:
     """Reports on one directory after the other; fails when something is wrong in any."""
     wrong = 0
+    ways_out: dict[str, None] = {}
     for path in folders(where):
         try:
             report = verify(Disk(str(path)))
         except StorageError as error:
             raise Ending(str(error)) from error
         wrong += len(report.findings)
+        ways_out.update(dict.fromkeys(_ways_out(path, report)))
         if output == "json":
             show_json(_report_json(path, report))
         else:
             _show(path, report)
     if wrong:
         places = "place" if wrong == 1 else "places"
-        raise Ending(f"{wrong} {places} damaged; a node mends its log from its peers", FAILED)
+        raise Ending(f"{wrong} {places} damaged; {'; '.join(ways_out)}", FAILED)
+
+
+def _ways_out(path: Path, report: Report) -> Iterator[str]:
+    """What a node does with such damage at its next start, and what it can't mend."""
+    node = report.identity.peer_id
+    damaged = {finding.path for finding in report.findings}
+    if damaged - {HARD_STATE}:
+        yield "a node mends its log and its snapshot from the others when it starts"
+    if HARD_STATE not in damaged:
+        return
+    if report.hard_state is not None:
+        yield f"{node} starts, and does not vote before it has heard the leader of a newer term"
+        return
+    folder = shlex.quote(str(path.parent if path.name == "raft" else path))
+    yield (
+        f"{node} does not start; while a majority of the members is sound, it copies everything "
+        f"from them when it starts after: mv {folder} {folder}.damaged"
+    )
 
 
 def _show(path: Path, report: Report) -> None:

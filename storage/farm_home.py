@@ -16,7 +16,7 @@ from ..protocols.garlicfarm.peer_values import NO_SNAPSHOT, Recovered, SnapshotM
 from ..protocols.garlicfarm.values import decode_configuration, encode_configuration
 from ..protocols.raft.messages import Batch, HardState
 from ..protocols.record import cut_block
-from .errors import StorageError
+from .errors import Damaged, StorageError
 from .files import UNFINISHED, File, Files
 from .hard_state import HardStateFile
 from .log import SEGMENT_BYTES, Log
@@ -94,10 +94,13 @@ class FarmHome:
         self._snapshot: File | None = None
         self._incoming: _Writing | None = None
         with ExitStack() as undo:
-            self._state = HardStateFile.open(files, identity)
+            try:
+                self._state = HardStateFile.open(files, identity)
+            except Damaged as error:  # A server that comes back empty would vote again.
+                raise Damaged(error.place, error.problem, ANEW) from error
             undo.callback(self._state.close)
             if self._state.withheld:
-                raise StorageError(files.place("hard_state"), "a vote may be forgotten", ANEW)
+                raise Damaged(files.place("hard_state"), "a vote may be forgotten", ANEW)
             self.mark = self._open_snapshot()
             undo.callback(self._close_snapshot)
             base = (self.mark.last_index, self.mark.last_term)
@@ -106,7 +109,7 @@ class FarmHome:
             )
             undo.callback(self._log.close)
             if self._log.damage is not None:
-                raise StorageError(files.root, self._log.damage.problem, ANEW)
+                raise Damaged(files.root, self._log.damage.problem, ANEW)
             self._reader = LogReader(files, identity)
             undo.callback(self._reader.close)
             if self._state.empty and beginning and may_begin:
@@ -239,7 +242,7 @@ def _check(file: File) -> SnapshotMark:
     """What a snapshot file says of itself. Raises StorageError when it is damaged."""
     end = file.size - _CRC.size
     if end < _TRAILER.size:
-        raise StorageError(file.place, f"a snapshot of {file.size} bytes", ANEW)
+        raise Damaged(file.place, f"a snapshot of {file.size} bytes", ANEW)
     crc = 0
     for offset in range(0, end, CHECK_BYTES):
         crc = native.crc32c(file.read(offset, min(CHECK_BYTES, end - offset)), crc)
@@ -250,9 +253,9 @@ def _check(file: File) -> SnapshotMark:
         or size + config_size != at
         or _CRC.unpack(file.read(end, _CRC.size)) != (crc,)
     ):
-        raise StorageError(file.place, "a snapshot has a wrong checksum", ANEW)
+        raise Damaged(file.place, "a snapshot has a wrong checksum", ANEW)
     try:
         configuration = decode_configuration(file.read(size, config_size))
     except RemoteProtocolError as error:
-        raise StorageError(file.place, str(error), ANEW) from error
+        raise Damaged(file.place, str(error), ANEW) from error
     return SnapshotMark(index, term, configuration, size)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .. import native
 from ..native import segments
 from ..protocols.raft.messages import HardState
-from .errors import StorageError
+from .errors import Damaged, StorageError
 from .files import File, Files, Lock
 from .segment import (
     NAME_BYTES_MAX,
@@ -83,10 +83,7 @@ class HardStateFile:
                 file = _make(disk, identity)
             undo.callback(file.close)
             disk.sync_folder("")  # Whoever made the file may have been killed before it did so.
-            check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
-            if file.size != FILE_BYTES:
-                problem = f"expected {FILE_BYTES} bytes, found {file.size}"
-                raise StorageError(file.place, problem, RESTORE)
+            _check(file, identity)
             opened = cls(file, lock, empty)
             undo.pop_all()
             return opened
@@ -125,7 +122,7 @@ def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int
     if file is None:
         return None, []
     try:
-        check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+        _check(file, identity)
         data = file.load()
     finally:
         file.close()
@@ -133,6 +130,13 @@ def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int
     sound = [slot for slot in slots.values() if isinstance(slot, _Slot)]
     newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
     return newest.state, [offset for offset, slot in slots.items() if slot is False]
+
+
+def _check(file: File, identity: Identity) -> None:
+    """StorageError: damaged as a whole, or foreign."""
+    check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+    if file.size != FILE_BYTES:
+        raise Damaged(file.place, f"expected {FILE_BYTES} bytes, found {file.size}", RESTORE)
 
 
 def read_owner(data: bytes, place: str) -> Identity:

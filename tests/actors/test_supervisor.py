@@ -130,6 +130,15 @@ def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) 
     assert not Path(running.told["run_dir"]).exists()
 
 
+def test_damaged_data_of_one_unit_stops_no_other(start: Start) -> None:
+    running = start(nodes=["n1", "n2"], options={"fault": {"machine": "damaged"}})
+    assert running.wait_event("all-ready")["given_up"] == "n1/machine"
+    rows = ask_status(running.told["run_dir"])
+    states = {(row["node"], row["role"]): row["state"] for row in rows}
+    assert states.pop(("n1", "machine")) == "given-up"
+    assert set(states.values()) == {"ready"}
+
+
 def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
     running = start(nodes=["n1", "n2"], backoff_ms=[0, 10, 20])
     running.wait_event("all-ready")

@@ -6,6 +6,7 @@ import signal
 
 from kelek.actors.actor import Actor, main
 from kelek.actors.errors import OperatorError, UnitBroken
+from kelek.storage.errors import Damaged
 
 
 class Dummy(Actor):
@@ -15,6 +16,8 @@ class Dummy(Actor):
         fault = self.options.get("fault", {}).get(self.setup.name)
         if fault == "setup":
             raise OperatorError(self.setup.data_dir, "is not what it was", "give it back")
+        if fault == "damaged" and self.setup.node == "n1":
+            raise Damaged(self.setup.data_dir, "is not what it was", "give it back")
         if fault == "crash":
             raise AssertionError("a bug at the start")
         if fault == "slow start":
