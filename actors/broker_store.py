@@ -65,6 +65,10 @@ class BrokerStore:
             except RemoteProtocolError as error:
                 self._loop.log_rarely("store-unclear", problem=str(error))
                 self._durable.on_failed(order.ticket, now_ms)
+        junk = self._durable.ledger.junk
+        while junk:
+            key, problem = junk.pop()
+            self._loop.log_rarely("store-junk", key=key.hex(), problem=problem)
 
     def _tell(self, order: Order, exchange: Exchange, now_ms: int) -> None:
         """Raises RemoteProtocolError: the answer is to something else."""

@@ -263,7 +263,7 @@ class Durable:
                 self._lease, self._changed_ms = value, now_ms
         elif key == OWNER:
             self._on_owner(value, now_ms)
-        elif key[:1] in (REQUESTS, ENDS):
+        else:
             self.ledger.load(key, value)
 
     def _on_delete(self, key: bytes, now_ms: int) -> None:

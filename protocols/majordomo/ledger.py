@@ -39,6 +39,8 @@ FULL = Failure(values.BUSY, "the store of durable requests is full")
 OVER = Failure(values.BUSY, "this client has too many requests in work")
 LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
 
+JUNK_KEYS_MAX = 4096  # Of segments with bad records, so many are told apart.
+
 UNDONE = True, encode_failure(LATE)  # How a request ends that no worker has had.
 
 Name = tuple[bytes, bytes]  # Identity, and request id.
@@ -93,7 +95,7 @@ class Record:
 class Segment:
     """What one key of the store holds."""
 
-    __slots__ = ("deleting", "is_written", "key", "open", "records", "size")
+    __slots__ = ("deleting", "has_junk", "is_written", "key", "open", "records", "size")
 
     def __init__(self, key: bytes, records: list[Record], size: int) -> None:
         self.key = key
@@ -102,6 +104,7 @@ class Segment:
         self.open = 0  # Of requests: those that have not ended.
         self.is_written = False
         self.deleting = False
+        self.has_junk = False  # Records that nobody here can read: it is never deleted.
 
     @property
     def stamp_ms(self) -> int:
@@ -116,6 +119,7 @@ class Ledger:
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.replies: list[Message] = []
+        self.junk: list[tuple[bytes, str]] = []  # Keys with bad records, and why: to be logged.
         self.size = 0  # Of all that is kept.
         self._known: dict[Name, Record] = {}
         self._closed: Counter[bytes] = Counter()
@@ -127,6 +131,7 @@ class Ledger:
         self._dead: dict[bytes, Segment] = {}  # All that is in them has ended.
         self._due: list[tuple[int, bytes]] = []  # A heap: when segments of ends may go.
         self._refused: set[bytes] = set()  # Ends that were written to no avail, as far as we know.
+        self._junk_keys: set[bytes] = set()  # Those that were counted.
         self._numbers = 0
 
     # ---- what clients want ----
@@ -402,7 +407,8 @@ class Ledger:
                 record.body = []
             if is_here and record.asker is None:
                 self._tell(record, [each for each in record.answers if each[0]])
-        heapq.heappush(self._due, (segment.stamp_ms + self._ttl_ms(segment), segment.key))
+        if not segment.has_junk:
+            heapq.heappush(self._due, (segment.stamp_ms + self._ttl_ms(segment), segment.key))
 
     def _ttl_ms(self, segment: Segment) -> int:
         """How long the ends in it are kept. Those of requests that nobody has worked on go at once:
@@ -414,7 +420,7 @@ class Ledger:
 
     def _close_home(self, home: Segment) -> None:
         home.open -= 1
-        if home.open == 0 and home.is_written:
+        if home.open == 0 and home.is_written and not home.has_junk:
             self._dead[home.key] = home
 
     def on_refused(self, keys: Iterable[bytes]) -> None:
@@ -492,28 +498,50 @@ class Ledger:
         return key[1 + STAMP_BYTES : 1 + STAMP_BYTES + TOKEN_BYTES] == self.setup.token
 
     def load(self, key: bytes, value: bytes) -> None:
-        """A segment is in the store. Junk is counted."""
+        """A segment is in the store. Bad records in it are counted and skipped, the others count;
+        a segment with bad ones stays in the store, for an operator to look at."""
         if self.is_own(key):
             self.on_written([key])  # No other word of it may have come.
             if key not in self._refused:
                 return  # What became of it later we know already.
             self._refused.discard(key)
-        if key in self._segments or len(key) != KEY_BYTES:
+        if key in self._segments:
             return
+        if len(key) != KEY_BYTES or key[:1] not in (REQUESTS, ENDS):
+            self.on_junk(key, "no key of a segment")
+            return
+        records: list[Record] = []
+        problems: list[str] = []
         try:
             service, rows = _unpack(value)
-            records = [_record(key, service, row) for row in rows]
-        except (ValueError, TypeError, IndexError, msgpack.exceptions.UnpackException):
-            self.counters["junk"] += 1
+        except _UNREADABLE as error:
+            self.on_junk(key, str(error))
             return
-        if key.startswith(REQUESTS):
-            self._load_requests(key, records, len(value))
-        else:
-            self._load_ends(key, records, len(value))
-
-    def _load_requests(self, key: bytes, records: list[Record], size: int) -> None:
-        segment = self._segments[key] = Segment(key, [], size)
+        for row in rows:
+            try:
+                records.append(_record(key, service, row))
+            except _UNREADABLE as error:
+                problems.append(str(error))
+        if problems:
+            self.on_junk(key, f"{len(problems)} of {len(rows)} records, the first: {problems[0]}")
+        segment = self._segments[key] = Segment(key, [], len(value))
         segment.is_written = True
+        segment.has_junk = bool(problems)
+        if key.startswith(REQUESTS):
+            self._load_requests(segment, records)
+        else:
+            self._load_ends(segment, records)
+
+    def on_junk(self, key: bytes, problem: str) -> None:
+        """What is in the store under this key is none of ours, or damaged."""
+        if key in self._junk_keys:
+            return
+        self.counters["junk"] += 1
+        if len(self._junk_keys) < JUNK_KEYS_MAX:
+            self._junk_keys.add(key)
+            self.junk.append((key, problem))
+
+    def _load_requests(self, segment: Segment, records: list[Record]) -> None:
         for record in records:
             known = self._known.get(record.name)
             if known is not None:
@@ -527,8 +555,8 @@ class Ledger:
             segment.open += 1
             self._know(record)
             self._queued.append(record)
-        if not segment.open:
-            self._dead[key] = segment
+        if not (segment.open or segment.has_junk):
+            self._dead[segment.key] = segment
 
     def _move_home(self, record: Record, segment: Segment) -> None:
         """Our own writing of it may never arrive."""
@@ -542,9 +570,7 @@ class Ledger:
         if record.asker is not None:
             self._tell_uuid(record)
 
-    def _load_ends(self, key: bytes, records: list[Record], size: int) -> None:
-        segment = self._segments[key] = Segment(key, [], size)
-        segment.is_written = True
+    def _load_ends(self, segment: Segment, records: list[Record]) -> None:
         here = []
         for loaded in records:
             record = self._known.get(loaded.name)
@@ -571,6 +597,7 @@ class Ledger:
         segment = self._segments.pop(key, None)
         self._dead.pop(key, None)
         self._refused.discard(key)
+        self._junk_keys.discard(key)
         while self._due and self._due[0][1] not in self._segments:
             heapq.heappop(self._due)
         if segment is None:
@@ -623,6 +650,8 @@ class Ledger:
         return len(self._known)
 
 
+_UNREADABLE = ValueError, TypeError, msgpack.exceptions.UnpackException
+DUE_MS_MAX = (1 << 63) - 1
 PINNED_MS = 250  # Until a segment of ends is looked at again whose requests are still there.
 
 
@@ -661,44 +690,64 @@ def _end_row(record: Record) -> list[Any]:
 
 
 def _unpack(value: bytes) -> tuple[bytes, list[Any]]:
-    """Raises ValueError, TypeError: it is none of ours."""
-    version, service, rows = msgpack.unpackb(value)
-    if version != VERSION or not isinstance(rows, list) or not isinstance(service, bytes):
-        raise ValueError("no segment of this version")
+    """Raises one of _UNREADABLE: it is none of ours."""
+    match msgpack.unpackb(value):
+        case [version, bytes(service), list(rows)] if version == VERSION:
+            pass
+        case _:
+            raise ValueError("no segment of this version")
     if not values.is_service(service) or (service.startswith(values.RESERVED) and service != CLOSE):
         raise ValueError("no service that can be durable")
     return service, rows
 
 
-def _record(key: bytes, service: bytes, row: list[Any]) -> Record:
-    """Raises ValueError, TypeError, IndexError: it is none of ours."""
-    identity, request_id, framing, fourth, fifth, asker = row
-    record = Record((_bytes(identity), _bytes(request_id)), service, Framing(framing))
-    if not all(0 < len(each) <= NAME_BYTES_MAX for each in record.name):
+def _record(key: bytes, service: bytes, row: object) -> Record:
+    """Takes nothing but what _request_row() or _end_row() make: what else stands here was written
+    by another program, or is damaged. Raises ValueError."""
+    match row:
+        case [bytes(identity), bytes(request_id), int(framing), fourth, list(fifth), asker]:
+            record = Record((identity, request_id), service, Framing(framing))
+        case _:
+            raise ValueError("a record has six fields: name, id, framing, and what is said")
+    match asker:
+        case None:
+            pass
+        case [bytes(asking), bytes(asked)]:
+            record.asker = asking, asked
+        case _:
+            raise ValueError("whoever sent titanic.request has a name and an id")
+    names = (*record.name, *(record.asker or ()))
+    if not all(0 < len(each) <= NAME_BYTES_MAX for each in names):
         raise ValueError("an identity or id of a wrong size")
-    if asker is not None:
-        record.asker = _bytes(asker[0]), _bytes(asker[1])
+    record.body = _frames(fifth)
+    record.size = OVERHEAD_BYTES + sum(map(len, record.body))
     if key.startswith(REQUESTS):
-        record.due_ms, record.body = int(fourth), [_bytes(each) for each in fifth]
-        if not record.body or record.due_ms < 0:
-            raise ValueError("a request without a body, or due before all time")
-        record.size = OVERHEAD_BYTES + sum(map(len, record.body))
+        if type(fourth) is not int or not 0 <= fourth <= DUE_MS_MAX:
+            raise ValueError("a time that is none")
+        record.due_ms = fourth
+        if not 0 < len(record.body) <= RECORD_FRAMES_MAX or record.size > RECORD_BYTES_MAX:
+            raise ValueError("a request without a body, or too large")
         return record
-    record.answers = [(bool(last), [_bytes(each) for each in body]) for last, body in fourth]
-    if not all(body for _, body in record.answers):
-        raise ValueError("an answer without a body")
-    record.body = [_bytes(each) for each in fifth]
-    record.size = OVERHEAD_BYTES + sum(_body_bytes(body) for _, body in record.answers)
-    record.size += sum(map(len, record.body))
+    if not isinstance(fourth, list):
+        raise ValueError("answers that are no list")
+    record.answers = [_answer(each) for each in fourth]
+    record.size += sum(_body_bytes(body) for _, body in record.answers)
     return record
+
+
+def _answer(answer: object) -> tuple[bool, Message]:
+    match answer:
+        case [bool(last), list(body)] if body:
+            return last, _frames(body)
+    raise ValueError("an answer without a body")
+
+
+def _frames(frames: list[Any]) -> Message:
+    if not all(isinstance(frame, bytes) for frame in frames):
+        raise ValueError("a body that is none")
+    return frames
 
 
 def _body_bytes(body: Message) -> int:
     """What it takes, each frame with its object."""
     return sum(map(len, body)) + 8 * len(body)
-
-
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError("octets expected")
-    return value

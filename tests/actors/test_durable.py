@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import msgpack
 import pytest
 import zmq
 
@@ -349,3 +350,20 @@ def test_a_node_that_is_lost_takes_no_request_with_it(nodes: Nodes) -> None:
         found = [bytes(future.result()).split()[0] for future in futures]
         assert found == [b"%d" % number for number in range(300)]
     nodes.start(lost)
+
+
+def test_junk_in_its_table_ends_no_broker(brokers: Brokers, nodes: Nodes) -> None:
+    bad = [
+        [b"who", b"1", 0, float("inf"), [b"x"], None],
+        [b"who", b"2", 0, 0, [b"x"], {"a": b"b"}],
+    ]
+    with nodes.table(Brokers.tables) as table:
+        for number, row in enumerate(bad):
+            key = b"r" + (1 << 40).to_bytes(8, "big") + b"anothers" + number.to_bytes(4, "big")
+            table.put(key, msgpack.packb([1, b"work", [row]]))
+        broker = brokers.start("n1")
+        with counting(broker.workers_url):
+            assert asked(client_of(broker, b"me"), b"work", b"1", b"x") == [b"x 1"]
+            table.put(b"r" + bytes(3), b"no key of ours")
+            wait_for_status(broker, lambda status: status.get("durable_junk") == 3)
+            assert asked(client_of(broker, b"me"), b"work", b"2", b"y") == [b"y 1"]
