@@ -11,7 +11,7 @@ import click
 from ..clients.errors import ServiceFailed
 from ..clients.serving import Service, Worker, WorkerTuning, service
 from .broker_doors import WORKERS_URL, BrokerDoors, find_brokers
-from .endings import FAILED, Ending
+from .endings import FAILED, IMPOSSIBLE, Ending
 from .places import Where
 
 REACH_S = 2.0
@@ -65,7 +65,9 @@ def find_service(target: str, options: Where) -> Service[Any, Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
-        raise Ending(f"{module_name}: {error}", FAILED) from error
+        # A wrong name on the command line; or a module that is there and can't be loaded.
+        is_missing = f"{module_name}.".startswith(f"{error.name}.")
+        raise Ending(f"{module_name}: {error}", IMPOSSIBLE if is_missing else FAILED) from error
     except SyntaxError as error:
         raise Ending(f"{error.filename}:{error.lineno}: {error.msg}", FAILED) from error
     for part in path.split("."):

@@ -189,9 +189,17 @@ def test_modules_that_can_not_be_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     code, line = refused("worker", "run", "broken_service:f", "--url", "ipc:///x")
     assert code == endings.FAILED
     assert "broken_service.py:1:" in line
-    code, line = refused("worker", "run", "no_such_service:f", "--url", "ipc:///x")
+    (tmp_path / "needs_more.py").write_text("import no_such_library\n", encoding="utf-8")
+    code, line = refused("worker", "run", "needs_more:f", "--url", "ipc:///x")
     assert code == endings.FAILED
-    assert "no_such_service" in line
+    assert "no_such_library" in line
+
+
+def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> None:
+    for target in ("no_such_service:f", "no_such.service:f", "json.no_such:f", "json:no_such"):
+        code, line = refused("worker", "run", target, "--url", "ipc:///x")
+        assert code == endings.IMPOSSIBLE, line
+        assert "no_such" in line
 
 
 def test_nobody_there_is_said_soon(tmp_path: Path) -> None:
