@@ -212,17 +212,53 @@ uint64_t klk_asked_bytes(const struct klk_asked *asked) {
     return REQUEST_OVERHEAD + body + asked->id_size + 4ull * asked->frames;
 }
 
-/* It begins to wait; who waits longest expires first. */
+static int is_due_before(const struct request *request, const struct request *other) {
+    int64_t due_ms = klk_request_due_ms(request), other_ms = klk_request_due_ms(other);
+    return due_ms != other_ms ? due_ms < other_ms : request->number < other->number;
+}
+
+static void due_put(struct klk_exchange *exchange, uint32_t place, struct request *request) {
+    exchange->due[place] = request;
+    request->due_place = place;
+}
+
+/* Puts a request where it belongs, from a free place of the heap on. */
+static void due_settle(struct klk_exchange *exchange, uint32_t place, struct request *request) {
+    struct request **due = exchange->due;
+    for (; place > 1 && is_due_before(request, due[place / 2]); place /= 2)
+        due_put(exchange, place, due[place / 2]);
+    for (uint32_t next; (next = 2 * place) <= exchange->due_count; place = next) {
+        if (next < exchange->due_count && is_due_before(due[next + 1], due[next])) next++;
+        if (!is_due_before(due[next], request)) break;
+        due_put(exchange, place, due[next]);
+    }
+    due_put(exchange, place, request);
+}
+
+/* Room for all requests that are held, and one more. */
+static int due_fit(struct klk_exchange *exchange) {
+    uint32_t need = exchange->requests.count + 2;
+    if (need <= exchange->due_max) return 1;
+    struct request **due = realloc(exchange->due, 2 * (size_t)need * sizeof *due);
+    if (!due) return 0;
+    exchange->due = due;
+    exchange->due_max = 2 * need;
+    return 1;
+}
+
+/* It begins to wait. */
 static void request_wait(struct klk_exchange *exchange, struct request *request) {
     struct service *service = request->service;
-    klk_link_before(&request->waiting, &exchange->waiting);
+    due_settle(exchange, ++exchange->due_count, request);
     service->waiting++;
     service->bytes += request->bytes;
     service_wake(exchange, service);
 }
 
-static void request_wait_no_more(struct request *request) {
-    klk_link_cut(&request->waiting);
+static void request_wait_no_more(struct klk_exchange *exchange, struct request *request) {
+    struct request *last = exchange->due[exchange->due_count--];
+    if (last != request) due_settle(exchange, request->due_place, last);
+    request->due_place = 0;
     request->service->waiting--;
     request->service->bytes -= request->bytes;
     klk_link_cut(&request->place);
@@ -232,6 +268,7 @@ static void request_wait_no_more(struct request *request) {
 
 struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_asked *asked) {
     uint32_t body_size = asked->offsets[asked->frames] - asked->offsets[0];
+    if (!due_fit(exchange)) return NULL;
     struct line *line = line_get(asked->client, asked->service);
     if (!line) return NULL;
     struct request *request =
@@ -257,7 +294,6 @@ struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_
     memcpy(klk_request_id(request), asked->id, asked->id_size);
     request->node.hash = request_hash(exchange, asked->client, asked->id, asked->id_size);
     table_add(&exchange->requests, &request->node);
-    klk_link_alone(&request->waiting);
     klk_link_before(&request->place, &line->requests);
     exchange->bytes += request->bytes;
     asked->client->inflight++;
@@ -267,10 +303,9 @@ struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_
 
 void klk_request_assign(struct klk_exchange *exchange, struct request *request,
                         struct worker *worker) {
-    (void)exchange;
     struct line *line = request->line;
     if (line) klk_link_last(&line->of_service, &request->service->lines); /* The next one's turn. */
-    request_wait_no_more(request);
+    request_wait_no_more(exchange, request);
     request->worker = worker;
     klk_link_before(&request->place, &worker->requests);
     request->service->working++;
@@ -309,7 +344,7 @@ void klk_request_end(struct klk_exchange *exchange, struct request *request) {
     if (request->worker)
         request_leave_worker(exchange, request);
     else
-        request_wait_no_more(request);
+        request_wait_no_more(exchange, request);
     collected_free(exchange, request);
     table_remove(&exchange->requests, &request->node);
     exchange->bytes -= request->bytes;
@@ -461,8 +496,8 @@ int64_t klk_exchange_heard_ms(const struct klk_exchange *exchange) {
 }
 
 int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
-    if (klk_link_is_alone(&exchange->waiting)) return -1;
-    return KLK_OF(exchange->waiting.next, struct request, waiting)->expires_ms;
+    const struct request *request = klk_request_due(exchange);
+    return request ? klk_request_due_ms(request) : -1;
 }
 
 uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
@@ -495,7 +530,6 @@ struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
     if (!exchange) return NULL;
     exchange->setup = *setup;
     klk_link_alone(&exchange->dirty);
-    klk_link_alone(&exchange->waiting);
     klk_link_alone(&exchange->heard);
     if (!table_open(&exchange->services) || !table_open(&exchange->clients) ||
         !table_open(&exchange->requests) || !table_open(&exchange->workers) ||
@@ -533,6 +567,7 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     nodes_free(&exchange->clients);
     nodes_free(&exchange->services);
     nodes_free(&exchange->kept);
+    free(exchange->due);
     free(exchange);
 }
 

@@ -42,7 +42,7 @@ struct klk_exchange_setup {
     uint64_t collected_bytes_max; /* of PARTIALs kept for one client of RFC 7 */
     uint32_t inflight_max;       /* requests of one client */
     uint32_t services_max;
-    uint32_t request_ttl_ms;     /* so long a request waits for a worker */
+    uint32_t request_ttl_ms;     /* so long at most a request waits for a worker */
     uint32_t client_header_size;
     uint32_t worker_header_size;
     uint32_t deadline_header_size;
@@ -122,7 +122,8 @@ int klk_exchange_take_answers(struct klk_exchange *exchange, const struct klk_me
 int klk_exchange_dispatch(struct klk_exchange *exchange, int64_t now_ms,
                           struct klk_messages *clients, struct klk_messages *workers);
 
-/* Ends the requests that have waited too long. Returns KLK_OK or KLK_EFULL. */
+/* Ends the requests that have waited for request_ttl_ms, or as long as their clients do. Returns
+ * KLK_OK or KLK_EFULL. */
 int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
                         struct klk_messages *clients);
 
@@ -143,7 +144,7 @@ uint32_t klk_exchange_silent(const struct klk_exchange *exchange, int64_t before
 /* When that worker was heard last; -1: there is none. */
 int64_t klk_exchange_heard_ms(const struct klk_exchange *exchange);
 
-/* When the request that waits longest expires; -1: none waits. */
+/* When the next request that waits is ended; -1: none waits. */
 int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange);
 
 /* HEARTBEATs for the workers of RFC 7 and 18 to whom nothing was sent since before_ms.

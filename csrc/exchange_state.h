@@ -94,8 +94,7 @@ struct collected {
 
 struct request {
     struct node node;
-    struct link place;   /* in a line, in `again`, or of its worker */
-    struct link waiting; /* of all that wait, by when they expire; alone in work */
+    struct link place; /* in a line, in `again`, or of its worker */
     struct client *client;
     struct service *service;
     struct worker *worker; /* NULL while it waits */
@@ -103,8 +102,9 @@ struct request {
     struct collected *collected;
     uint64_t number;  /* their order */
     uint64_t bytes;   /* that it costs */
-    int64_t expires_ms;
+    int64_t expires_ms;  /* request_ttl_ms after it began to wait */
     int64_t deadline_ms; /* of its client; INT64_MAX: none */
+    uint32_t due_place;  /* in the heap of all that wait; 0: in work */
     uint32_t body_size;
     uint32_t frames;
     uint8_t framing; /* of its client */
@@ -121,8 +121,10 @@ struct klk_exchange {
     struct table workers;
     struct table kept;
     struct link dirty;
-    struct link waiting;
     struct link heard;
+    struct request **due; /* a heap from 1 on: requests that wait, by when they are ended */
+    uint32_t due_count;
+    uint32_t due_max;
     uint64_t number;
     uint64_t bytes;
     uint64_t counters[KLK_EXCHANGE_COUNTERS];
@@ -203,6 +205,15 @@ struct klk_asked {
     int64_t deadline_ms;
     int64_t expires_ms;
 };
+
+/* When a request that waits is ended: its client's time is over, or request_ttl_ms. */
+static inline int64_t klk_request_due_ms(const struct request *request) {
+    return request->deadline_ms < request->expires_ms ? request->deadline_ms : request->expires_ms;
+}
+/* The one that is ended next; NULL: none waits. */
+static inline struct request *klk_request_due(const struct klk_exchange *exchange) {
+    return exchange->due_count ? exchange->due[1] : NULL;
+}
 
 /* Bytes that such a request costs. */
 uint64_t klk_asked_bytes(const struct klk_asked *asked);

@@ -534,9 +534,8 @@ int klk_exchange_dispatch(struct klk_exchange *exchange, int64_t now_ms,
 
 int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
                         struct klk_messages *clients) {
-    while (!klk_link_is_alone(&exchange->waiting)) {
-        struct request *request = KLK_OF(exchange->waiting.next, struct request, waiting);
-        if (request->expires_ms > now_ms) break;
+    struct request *request;
+    while ((request = klk_request_due(exchange)) && klk_request_due_ms(request) <= now_ms) {
         int result = refuse(exchange, request, KLK_REFUSAL_EXPIRED, clients);
         if (result != KLK_OK) return result;
         exchange->counters[KLK_EXCHANGE_EXPIRED]++;

@@ -204,7 +204,7 @@ class Exchange:
         )
 
     def expire(self, now_ms: int) -> None:
-        """Ends requests that no worker has taken in time."""
+        """Ends requests that no worker has taken in request_ttl_ms, or in their clients' time."""
         self._fill(lambda: lib.klk_exchange_expire(self._exchange, now_ms, self.clients._struct))
 
     def beat(self, before_ms: int, now_ms: int) -> None:
@@ -253,7 +253,7 @@ class Exchange:
 
     @property
     def expires_ms(self) -> int | None:
-        """When the request that waits for the longest expires."""
+        """When the next request that waits is ended."""
         expires_ms = lib.klk_exchange_expires_ms(self._exchange)
         return None if expires_ms < 0 else int(expires_ms)
 

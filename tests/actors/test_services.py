@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -182,6 +183,29 @@ def test_a_client_that_comes_back_asks_for_the_same() -> None:
             work = work_of(worker, future)
             worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"twice"])
             assert future.result() == b"twice"
+    finally:
+        a.stop()
+
+
+def test_a_request_leaves_the_queue_with_its_callers_time() -> None:
+    """Its bytes then make room for the next one, long before request_ttl_ms is over."""
+    a = BrokerProcess(service_bytes_max=1 << 20)
+    a.wait_for("ready")
+    try:
+        body = bytes(700_000)
+        with kelek.Broker(a.clients_url) as broker:
+            for _ in range(3):
+                with pytest.raises(kelek.BrokerTimeout):
+                    broker.call("echo", body, timeout_ms=200)
+            began = time.monotonic()
+            while (told := a.wait_for("status"))["expired"] < told["requests"]:
+                assert time.monotonic() < began + 20
+            assert (told["held"], told["held_bytes"]) == (0, 0)
+            busy = broker.counters.get("busy", 0)
+            live = broker.submit("echo", body)
+            with serving(echo, urls=a.workers_url):
+                assert live.result() == body
+            assert broker.counters.get("busy", 0) == busy
     finally:
         a.stop()
 

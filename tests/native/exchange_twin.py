@@ -40,6 +40,12 @@ class Request:
         self.collected: Message = []
         self.key = (asked.client, asked.request_id)
 
+    @property
+    def due_ms(self) -> int:
+        """When it is ended if it still waits."""
+        deadline_ms = self.asked.deadline_ms
+        return self.expires_ms if deadline_ms is None else min(self.expires_ms, deadline_ms)
+
 
 class Worker:
     def __init__(self, new: NewWorker, now_ms: int) -> None:
@@ -323,8 +329,9 @@ class Twin:
         return None
 
     def expire(self, now_ms: int) -> None:
-        while self.waiting and self.waiting[0].expires_ms <= now_ms:
-            self._expired(self.waiting[0])
+        for request in sorted(self.waiting, key=lambda it: (it.due_ms, it.number)):
+            if request.due_ms <= now_ms:
+                self._expired(request)
 
     def _expired(self, request: Request) -> None:
         self._refuse(request.asked, 2)

@@ -149,7 +149,7 @@ class History:
         assert (exchange.held[1] > 0) == bool(twin.requests)
         silent = [each.silent(self.now_ms - 150) for each in (exchange, twin)]
         assert silent[0] == silent[1]
-        assert exchange.expires_ms == (twin.waiting[0].expires_ms if twin.waiting else None)
+        assert exchange.expires_ms == min((each.due_ms for each in twin.waiting), default=None)
         shown = {info.name: (info.workers, info.waiting, info.done) for info in exchange.services()}
         assert shown == {
             name: (
