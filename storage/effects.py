@@ -24,8 +24,8 @@ from ..protocols.zerodb.ops import (
     unpack,
 )
 from ..protocols.zerodb.values import TableOptions
-from .operations import SYSTEM, State, apply
-from .tables import Pair
+from .operations import SYSTEM, Refused, State, apply
+from .tables import Entry, Outcome, Pair
 
 # What has to be asked for: each of them leaves one record, even where it did nothing.
 HIDDEN = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
@@ -42,24 +42,44 @@ _NUMBER = struct.Struct(">Q")
 _KEYS_ONLY, _WHOLE = b"\0", b"\1"
 
 
-def apply_recorded(state: State, index: int, op: Op, done: list[Op] | None = None) -> bytes:
-    """apply(), and a record of what an operation of the log did that does not say so itself.
+def apply_entry(state: State, entry: Entry, done: list[Op] | None) -> Iterator[Outcome]:
+    """Carries out the operations of an entry, and yields what they have to tell. What an operation
+    of the log did that does not say so itself is recorded.
 
-    done   where what an operation of no log did is added; None: nobody wants to know
+    done   where what operations of no log did is added; None: nobody wants to know
     """
-    if index == 0 and done is not None:
-        recorder = _Recorder(state)
+    hidden = 0  # Operations of the entry that have a record.
+    for place, op in enumerate(entry.ops):
         try:
-            return apply(recorder, index, op)
-        finally:
-            done += recorder.ops
-    if index == 0 or not isinstance(op, HIDDEN):
-        return apply(state, index, op)
+            if entry.log_index and isinstance(op, HIDDEN):
+                data = _apply_recorded(state, (entry.log_index, hidden), op)
+            elif entry.log_index or done is None:
+                data = apply(state, entry.log_index, op)
+            else:
+                data = _apply_told(state, op, done)
+        except Refused as error:
+            yield Outcome(entry.log_index, place, b"", str(error))
+        else:
+            if data:
+                yield Outcome(entry.log_index, place, data)
+        hidden += isinstance(op, HIDDEN)
+
+
+def _apply_recorded(state: State, name: tuple[int, int], op: Op) -> bytes:
+    """apply(), and a record of what it did under the entry's index and the record's number."""
     recorder = _Recorder(state)
     try:
-        return apply(recorder, index, op)
+        return apply(recorder, name[0], op)
     finally:  # Also where it was refused: records are told apart by their number.
-        _keep(state, index, recorder.ops)
+        _keep(state, name, recorder.ops)
+
+
+def _apply_told(state: State, op: Op, done: list[Op]) -> bytes:
+    recorder = _Recorder(state)
+    try:
+        return apply(recorder, 0, op)
+    finally:
+        done += recorder.ops
 
 
 class _Recorder:
@@ -98,22 +118,21 @@ class _Recorder:
             self.ops.append(DeleteRange(table, start, end))
 
 
-def _keep(state: State, index: int, ops: list[Op]) -> None:
+def _keep(state: State, name: tuple[int, int], ops: list[Op]) -> None:
     data = _WHOLE + pack(ops)
     if len(data) > RECORD_BYTES_MAX:
         data = _KEYS_ONLY + pack([_without_values(op) for op in ops])
-    first = _RECORD + _PLACE.pack(index, 0)
-    number = sum(1 for _ in state.scan(SYSTEM, first, _RECORD + _PLACE.pack(index + 1, 0)))
     before = state.get(SYSTEM, [_COUNT])[0] or bytes(8)
     count, oldest = _NUMBER.unpack_from(before)[0] + 1, before[8:] or _RECORD
     if count > RECORDS_MAX:
         # From the oldest on: what was deleted before it is in the way until it is compacted.
-        gone = [key for key, _ in islice(state.scan(SYSTEM, oldest, first), TRIMMED)]
+        older = state.scan(SYSTEM, oldest, _RECORD + _PLACE.pack(name[0], 0))
+        gone = [key for key, _ in islice(older, TRIMMED)]
         state.delete(SYSTEM, gone)
         count -= len(gone)
         oldest = gone[-1] if gone else oldest
-    name = _RECORD + _PLACE.pack(index, number)
-    state.put(SYSTEM, [name, _COUNT], [data, _NUMBER.pack(count) + oldest])
+    names = [_RECORD + _PLACE.pack(*name), _COUNT]
+    state.put(SYSTEM, names, [data, _NUMBER.pack(count) + oldest])
 
 
 def _without_values(op: Op) -> Op:

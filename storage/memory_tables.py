@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from ..protocols.zerodb.ops import Op
 from ..protocols.zerodb.values import TableOptions
 from .content import content_hash, split_points
-from .effects import Effects, apply_recorded, record_range
+from .effects import Effects, apply_entry, record_range
 from .errors import StorageError
 from .operations import (
     SYSTEM,
-    Refused,
     first_expiry_ms,
     kept_result,
     result_key,
@@ -91,18 +90,12 @@ class MemoryTables:
     def write(self, entries: Sequence[Entry], sync: bool = False) -> list[Outcome]:
         if self.problem:
             raise StorageError("memory", self.problem, "open the tables that it was made of")
-        outcomes = []
+        outcomes: list[Outcome] = []
         done: list[Op] | None = None if self.recent is None else []
         for entry in entries:
             if 0 < entry.log_index <= self.applied[0]:
                 continue
-            for place, op in enumerate(entry.ops):
-                try:
-                    data = apply_recorded(self, entry.log_index, op, done)
-                except Refused as error:
-                    outcomes.append(Outcome(entry.log_index, place, b"", str(error)))
-                else:
-                    outcomes += [Outcome(entry.log_index, place, data)] if data else []
+            outcomes += apply_entry(self, entry, done)
             if entry.log_index:
                 self.applied = entry.log_index, entry.term
         if self.recent is not None and done:

@@ -28,16 +28,15 @@ from typing import cast
 import rocksdict
 
 from ..native.sst import Bounds
-from ..protocols.zerodb.ops import Op
+from ..protocols.zerodb.ops import Op, Put
 from ..protocols.zerodb.pieces import Pieces, Scanned
 from ..protocols.zerodb.values import TableOptions
 from .content import Piece, content_hash, split_points
-from .effects import Effects, apply_recorded, record_range
+from .effects import Effects, apply_entry, record_range
 from .errors import Damaged, StorageError, StorageFull, refused
 from .operations import (
     BONDS,
     SYSTEM,
-    Refused,
     bonded_tables,
     first_expiry_ms,
     kept_result,
@@ -61,6 +60,7 @@ from .sst_scan import FileScan, TableScan, Wanted
 from .tables import Entry, Outcome, Pair, TableInfo
 
 SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
+SINGLES_MAX = 8  # That one batch makes one by one, before many are put in store.
 BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
 STUCK_S = 20.0  # With space on the disk, until recover() opens the database anew.
 FREE_BYTES_MIN = 16 << 20  # On the disk, to do that or to flush: it needs some itself.
@@ -69,6 +69,10 @@ SETTLE_S_MAX = 10.0  # Before a flush ...
 STALL_POLL_S = 0.002  # ... and is asked again.
 EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it: about 0.3 s.
 PIECE_PAIRS = 64  # That are one piece then.
+
+
+class _TooFewFamilies(Exception):
+    """A batch makes more tables than there are column families in store; it is made anew then."""
 
 
 def open_tables(path: str, shared: Shared, replicated: bool) -> "RocksTables":
@@ -101,6 +105,7 @@ class RocksTables:
         self._file_scans: weakref.WeakSet[FileScan] = weakref.WeakSet()
         self._database: rocksdict.Rdict | None = None
         self._next_number = 1  # Of a column family.
+        self._singles = 0  # Column families that were made for the batch that is being made.
         self._stuck_since: float | None = None
         self._expires_ms: int | None = None  # None: it has to be looked up.
         self._write_options = _write_options(replicated, sync=False)
@@ -193,10 +198,15 @@ class RocksTables:
             self._drop_doomed()
 
     def take_family(self, options: TableOptions) -> Family:
-        """An empty column family with these options that nobody has used."""
+        """An empty column family with these options that nobody has used. Raises _TooFewFamilies
+        where the batch takes so many that they are to be put in store first."""
         spare = self._spare.get(options)
         if spare:
             return spare.pop()
+        if options == TableOptions() and not self._scanned():
+            self._singles += 1
+            if self._singles > SINGLES_MAX:
+                raise _TooFewFamilies
         name = self._next_name(options)
         made, own = family_options(options, self._shared, self._replicated)
         with Guard(self.path):
@@ -344,19 +354,31 @@ class RocksTables:
         return []
 
     def _write(self, entries: Sequence[Entry], sync: bool) -> list[Outcome]:
-        unknown = {op.table for entry in entries for op in entry.ops}.difference(self.families)
-        batch = None
-        try:
-            self._grow(len(unknown))
+        made = {op.table for entry in entries for op in entry.ops if isinstance(op, Put)}
+        self._grow(len(made.difference(self.families)))
+        while True:
+            self._singles = 0
             batch = Batch(self)
-            done: list[Op] | None = None if self.recent is None else []
-            outcomes = list(_outcomes(batch, entries, done))
-            self._commit(batch, entries[-1], sync)
-        except StorageError:
-            if batch is not None:
-                for family in batch.made:  # Nothing is in them.
-                    self._spare.setdefault(family.options, []).append(family)
-            raise
+            try:
+                return self._write_batch(batch, entries, sync)
+            except StorageError:
+                self._take_back(batch)
+                raise
+            except _TooFewFamilies:
+                self._take_back(batch)
+                spares = max(2 * len(batch.made), SPARE_MIN + 1, len(self.families))
+            del batch  # It would hold the database open.
+            self._reopen(spares)
+
+    def _take_back(self, batch: Batch) -> None:
+        """The column families that a batch has taken: nothing is in them."""
+        for family in batch.made:
+            self._spare.setdefault(family.options, []).append(family)
+
+    def _write_batch(self, batch: Batch, entries: Sequence[Entry], sync: bool) -> list[Outcome]:
+        done: list[Op] | None = None if self.recent is None else []
+        outcomes = [it for entry in entries for it in apply_entry(batch, entry, done)]
+        self._commit(batch, entries[-1], sync)
         if self.recent is not None and done:
             self.recent.add(done)
         return outcomes
@@ -550,20 +572,6 @@ class RocksTables:
             self._stop()
         self._stop = self._database = None
         self.families, self._spare, self._doomed = {}, {}, []
-
-
-def _outcomes(batch: Batch, entries: Sequence[Entry], done: list[Op] | None) -> Iterator[Outcome]:
-    """Puts the operations of entries into a batch; yields what they have to tell. done: where what
-    those of no log did is added."""
-    for entry in entries:
-        for place, op in enumerate(entry.ops):
-            try:
-                data = apply_recorded(batch, entry.log_index, op, done)
-            except Refused as error:
-                yield Outcome(entry.log_index, place, b"", str(error))
-            else:
-                if data:
-                    yield Outcome(entry.log_index, place, data)
 
 
 def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:

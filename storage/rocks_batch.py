@@ -11,6 +11,7 @@ import rocksdict
 from ..protocols.zerodb.values import TableOptions
 from .operations import SYSTEM
 from .rocks_families import Family
+from .sorted_keys import Ranges, SortedKeys
 from .tables import Pair
 
 APPLIED = b"a"  # In SYSTEM: index and term of the last entry.
@@ -24,29 +25,31 @@ class Overlay:
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}
-        self.ranges: list[tuple[bytes, bytes]] = []  # Deleted, but for what is in values.
+        self.there = SortedKeys()  # Those of values that are not deleted.
+        self.hidden = Ranges()  # Where nothing is as the database has it, but for values.
 
-    def put(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self.values.update(zip(keys, values, strict=True))
+        self.there.update(keys)
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self.values[key] = None
+            self.there.discard(key)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        inside = [key for key in self.values if start <= key and (not end or key < end)]
-        for key in inside:
-            del self.values[key]
-        self.ranges.append((start, end))
+        self.delete(list(self.there.between(start, end)))
+        self.hidden.add(start, end)
 
     def hides(self, key: bytes) -> bool:
         """Whether it is no longer as the database has it."""
-        return key in self.values or any(
-            start <= key and (not end or key < end) for start, end in self.ranges
-        )
+        return key in self.values or key in self.hidden
 
-    def within(self, start: bytes, end: bytes) -> list[Pair]:
-        return sorted(
-            (key, value)
-            for key, value in self.values.items()
-            if value is not None and start <= key and (not end or key < end)
-        )
+    def within(self, start: bytes, end: bytes) -> Iterator[Pair]:
+        for key in self.there.between(start, end):
+            value = self.values[key]
+            assert value is not None
+            yield key, value
 
 
 Change = Callable[[Overlay], None]
@@ -73,7 +76,7 @@ class Batch:
 
     def __init__(self, tables: Below) -> None:
         self._tables = tables
-        self.families = tables.families  # As they are behind this batch; a copy when they change.
+        self.families = tables.families  # As they are behind this batch; a copy once they change.
         self._batch = rocksdict.WriteBatch(raw_mode=True)
         self._changes: dict[int, list[Change]] = {}  # That no overlay has yet.
         self._overlays: dict[int, Overlay] = {}
@@ -89,18 +92,23 @@ class Batch:
 
     def create(self, table: int, options: TableOptions) -> None:
         family = self._tables.take_family(options)
+        self._changed_families()[table] = family
         self.made.append(family)
-        self.families = {**self.families, table: family}
         name = TABLES + NUMBER.pack(table)
         self._batch.put(name, family.name.encode(), self.families[SYSTEM].handle)
 
     def drop(self, table: int) -> None:
-        self.families = dict(self.families)
-        self.dropped.append(self.families.pop(table))
+        family = self._changed_families().pop(table)
+        self.dropped.append(family)
         self._batch.delete(TABLES + NUMBER.pack(table), self.families[SYSTEM].handle)
         self._overlays[table] = Overlay()
         self._overlays[table].delete_range(b"", b"")
         self._changes.pop(table, None)
+
+    def _changed_families(self) -> dict[int, Family]:
+        if not (self.made or self.dropped):
+            self.families = dict(self.families)
+        return self.families
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
         overlay = self._overlay(table)
@@ -114,11 +122,36 @@ class Batch:
 
     def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
         overlay = self._overlay(table)
-        below = self._tables.scan(table, start, end)
         if overlay is None:
-            return below
-        seen = (pair for pair in below if not overlay.hides(pair[0]))
+            return self._tables.scan(table, start, end)
+        seen = self._seen(table, overlay, (start, end))
         return merge(seen, overlay.within(start, end), key=itemgetter(0))
+
+    def _seen(self, table: int, overlay: Overlay, bounds: tuple[bytes, bytes]) -> Iterator[Pair]:
+        """What of a range is still as the database has it. Keys in a row that no longer are become
+        a hidden range: later scans of the same batch skip it instead of reading it again."""
+        hidden, (start, end) = overlay.hidden, bounds
+        while True:
+            at = hidden.behind(start)
+            if at is None or (end and at >= end):
+                return
+            first, last = at, None  # From first to last the database has nothing to be seen.
+            for key, value in self._tables.scan(table, at, end):
+                if key in hidden:
+                    hidden.add(first, key + b"\0")
+                    start = key
+                    break
+                if key in overlay.values:
+                    last = key
+                    continue
+                if last is not None:
+                    hidden.add(first, last + b"\0")
+                first, last = key + b"\0", None
+                yield key, value
+            else:
+                if last is not None:
+                    hidden.add(first, end)
+                return
 
     def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         put, handle = self._batch.put, self.families[table].handle
@@ -130,7 +163,7 @@ class Batch:
         delete, handle = self._batch.delete, self.families[table].handle
         for key in keys:
             delete(key, handle)
-        self._note(table, lambda overlay: overlay.put(keys, [None] * len(keys)))
+        self._note(table, lambda overlay: overlay.delete(keys))
 
     def delete_range(self, table: int, start: bytes, end: bytes) -> None:
         family = self.families[table]
@@ -153,10 +186,10 @@ class Batch:
         return self._batch
 
     def _behind_last(self, table: int) -> bytes:
-        """A key above all that are or were in this batch: the engine has no open range."""
+        """A key above all that are there: the engine has no open range."""
         last = self._tables.last_key(table)
         overlay = self._overlay(table)
-        return bytes(max([last, *(overlay.values if overlay is not None else ())])) + b"\0"
+        return (last if overlay is None else max(last, overlay.there.last())) + b"\0"
 
     def _note(self, table: int, change: Change) -> None:
         self._changes.setdefault(table, []).append(change)

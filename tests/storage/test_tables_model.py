@@ -190,7 +190,7 @@ class History(RuleBasedStateMachine):
         self.restarts = 0
         self.told: list[Outcome] = []
 
-    @rule(entries=st.lists(st.lists(OPS, max_size=5), min_size=1, max_size=3))
+    @rule(entries=st.lists(st.lists(OPS, max_size=12), min_size=1, max_size=3))
     def write(self, entries: list[list[Op]]) -> None:
         made = [Entry(len(self.log) + place, 1, ops) for place, ops in enumerate(entries, 1)]
         told = self.rocks.write(made)
