@@ -33,6 +33,7 @@ from .snapshot_sender import ORDERS_HWM, keep
 from .state_machine import APPLIED, COMMIT, commits_topic
 
 CLIENTS_HWM = 4096
+QUESTIONS_MS = 5  # So long a wake answers questions at `url`; the rest waits for the next one.
 LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
 
 
@@ -226,7 +227,8 @@ class RaftPeer(Actor):
         peer = self._peer
         if peer is None:
             return
-        wake = peer.wake(now_ms)
+        late_ms = monotonic_ms() + QUESTIONS_MS
+        wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
         if wake.hard_state is not None:
             self._save(peer, *wake.hard_state)
         self._log_role(peer)

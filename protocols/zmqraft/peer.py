@@ -51,7 +51,7 @@ from .members import MemberChanges, Reply
 from .peer_codec import Dialect
 from .peer_values import FORGET_AFTER_TTL_S, PeerSetup, Reader, Recovered, Wake
 from .prune import PruneMarks
-from .questions import Questions, Standing
+from .questions import QuestionQueue, Questions, Standing
 from .read_codec import FEATURE_READS
 from .readers import EntryReaders
 from .reads import PeerReads
@@ -158,6 +158,7 @@ class Peer:
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.transfers = Transfers(self.core, self.cluster)
         self.readers = EntryReaders(self.core, self.snapshots, reader)
+        self._asked = QuestionQueue()
         self._questions = Questions(setup, self.core, self.roster, self.snapshots, self._marks)
         self.last_applied = 0
         self._applied_by_all = 0
@@ -232,8 +233,19 @@ class Peer:
         others = taken.others
         if others:
             others = self.reads.take(arena, others, self._refusal, now_ms)
+        # A peer of another implementation sends its Raft messages here: those can't wait.
+        has_peers = bool(self.requests.members - self.roster.insiders)
         for number in others:
-            self._on_request(arena.message(number), self.clients_out)
+            if self._asked.full and not has_peers:
+                self._asked.dropped += 1
+                continue
+            frames = arena.message(number)
+            if has_peers and len(frames) > 2 and frames[2] in PEER_REQUESTS:
+                self._on_request(frames, self.clients_out)
+            elif self._asked.full:
+                self._asked.dropped += 1
+            else:
+                self._asked.add(frames)
 
     def _takes_updates(self) -> bool:
         """While the leadership is on its way to another one, its clients are sent there."""
@@ -460,7 +472,7 @@ class Peer:
     def deadline_ms(self) -> int:
         """When wake() must come next, at the latest."""
         core = self.core
-        if self.readers.waiting:
+        if self.readers.waiting or self._asked:
             return self._now_ms
         deadline = core.deadline_ms
         for due_ms in (
@@ -476,10 +488,15 @@ class Peer:
                 deadline = min(deadline, due_ms)
         return deadline
 
-    def wake(self, now_ms: int) -> Wake:
-        """Acts once on everything that was taken in since the last wake."""
+    def wake(self, now_ms: int, is_late: Callable[[], bool] = lambda: False) -> Wake:
+        """Acts once on everything that was taken in since the last wake; on questions at `url` only
+        until is_late() says that heartbeats can't wait for more of them."""
         self._now_ms = now_ms
         core = self.core
+        while self._asked:
+            self._on_request(self._asked.take(), self.clients_out)
+            if is_late():
+                break
         core.tick(now_ms)
         self.members.step(now_ms)
         self.links.follow(self.members.guests)
@@ -607,6 +624,7 @@ class Peer:
             "malformed": self.malformed,
             "strangers": self.requests.strangers,
             "readers_refused": self.readers.refused,
+            "questions_dropped": self._asked.dropped,
             "writable": self.writable,
             "members": dict(self.roster.members),
             "drift": self.roster.drift,

@@ -3,6 +3,7 @@
 They change nothing; each is answered at once with what is known here, by whoever is asked.
 """
 
+from collections import deque
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
@@ -23,6 +24,35 @@ from .peer_values import PeerSetup
 from .prune import PruneMarks
 from .roster import Roster
 from .snapshots import SnapshotDesk
+
+WAITING_MAX = 4096
+WAITING_BYTES_MAX = 16 << 20
+
+
+class QuestionQueue:
+    """Requests at `url` that are no updates, until a wake has time for them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[list[bytes]] = deque()
+        self._bytes = 0
+        self.dropped = 0  # While it was full: their clients ask again.
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        return len(self._waiting) >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
+
+    def add(self, frames: list[bytes]) -> None:
+        self._waiting.append(frames)
+        self._bytes += sum(map(len, frames))
+
+    def take(self) -> list[bytes]:
+        """The oldest one."""
+        frames = self._waiting.popleft()
+        self._bytes -= sum(map(len, frames))
+        return frames
 
 
 class Standing(NamedTuple):

@@ -153,6 +153,7 @@ def test_who_asks_again_and_again_on_new_connections_is_answered_on_the_newest(r
     for number in range(1000):
         message = [b"client%d" % number, reqid, b"&", CLUSTER, payload]
         ring.lead.on_clients(native.Arena.from_messages([message]), ring.now_ms, UNIX_S)
+    ring.lead.wake(ring.now_ms)
     ring.lead.clients_out.clear()
     ring.now_ms += REMIND_MS
     ring.lead.wake(ring.now_ms)

@@ -20,6 +20,7 @@ from kelek.protocols.zmqraft.client_codec import (
     EntriesAnswer,
     EntriesStatus,
     Form,
+    RequestConfig,
     RequestEntries,
     RequestUpdate,
     UpdateStatus,
@@ -31,6 +32,7 @@ from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entr
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered, Wake
+from kelek.protocols.zmqraft.questions import WAITING_MAX
 from kelek.protocols.zmqraft.streams import PIPELINES
 
 CLUSTER = b"demo"
@@ -298,6 +300,34 @@ def test_many_readers_at_once_are_served_in_turn() -> None:
         assert not waiting or peer.deadline_ms <= alone.now_ms
         wakes += 1
     assert peer.deadline_ms > alone.now_ms
+
+
+def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() -> None:
+    alone = Alone()
+    peer = alone.peer
+    question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
+    routes = [b"%d" % number for number in range(1000)]
+    asked = native.Arena.from_messages([[route, *question] for route in routes])
+    peer.on_clients(asked, alone.now_ms, 0)
+    for wake in range(1, 11):
+        assert peer.deadline_ms <= alone.now_ms
+        vote = encode_request_vote(wake, CLUSTER, RequestVote(1, "n2", 0, 0, True))
+        peer.on_peers(native.Arena.from_messages([[b"n2", *vote]]), alone.now_ms)
+        looks = iter(range(1, 101))
+        peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
+        assert [frames[0] for frames in peer.clients_out.messages()] == routes[: wake * 100]
+        assert len(list(peer.peers_out.messages())) == wake, "a peer does not wait for them"
+    assert peer.deadline_ms > alone.now_ms
+
+
+def test_questions_beyond_the_queue_are_dropped_and_counted() -> None:
+    alone = Alone()
+    question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
+    many = native.Arena.from_messages([[b"route", *question]] * (WAITING_MAX + 5))
+    alone.peer.on_clients(many, alone.now_ms, 0)
+    alone.wake()
+    assert len(list(alone.peer.clients_out.messages())) == WAITING_MAX
+    assert alone.peer.status()["questions_dropped"] == 5
 
 
 def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
