@@ -46,6 +46,7 @@ BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may stil
 HWM = 1000
 MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
+SUBSCRIPTION_BYTES_MAX = 1 << 10  # What a PUB or XPUB takes in; libzmq keeps each topic.
 ARENA_BYTES = 4 << 20
 HANDSHAKE_MS = 2000
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.

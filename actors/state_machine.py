@@ -16,7 +16,7 @@ from ..storage.reader import LogReader
 from ..storage.segment import Identity
 from ..storage.snapshot import newest, open_snapshot
 from ..storage.snapshot_work import state_read, write_state
-from .actor import Actor, Socket, SocketOptions, main
+from .actor import SUBSCRIPTION_BYTES_MAX, Actor, Socket, SocketOptions, main
 from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
 from .snapshot_sender import BARRIER, phased
 
@@ -26,7 +26,6 @@ COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQ")
 APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
 READ_BYTES_MAX = 1 << 20
 BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
-SUBSCRIPTION_BYTES_MAX = 1 << 10
 RETRY_MS = 10  # A log that lacks what is committed is just being replaced: it is looked at again.
 PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
 

@@ -46,7 +46,7 @@ from ..protocols.zerodb.values import (
 )
 from ..protocols.zmqraft.client import Client, ClientSetup, WindowLimits
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
-from .actor import Actor, Pipe, Socket, SocketOptions, main
+from .actor import SUBSCRIPTION_BYTES_MAX, Actor, Pipe, Socket, SocketOptions, main
 from .credit import Taken
 from .leader_link import LeaderLink
 from .participants import worker_names
@@ -175,7 +175,8 @@ class ZerodbServer(Actor):
                 self.listen(socket, self._on_one_way)
                 self._doors.append(socket)
         if self._settings["log_url"]:
-            self._logs = self.socket(zmq.PUB, self._door("log_url"))
+            options = self._door("log_url")._replace(message_bytes_max=SUBSCRIPTION_BYTES_MAX)
+            self._logs = self.socket(zmq.PUB, options)
 
     def _door(self, key: str) -> SocketOptions:
         return SocketOptions(

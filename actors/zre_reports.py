@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import zmq
 
-from .actor import Loop, Socket, SocketOptions
+from .actor import SUBSCRIPTION_BYTES_MAX, Loop, Socket, SocketOptions
 
 HWM = 1000  # Reports that a log service leaves lying; what is beyond is dropped.
 RECENT_MAX = 256  # Reports that a new service is told of ...
@@ -60,7 +60,10 @@ class Reports:
             if (known.endpoint, known.is_own) == (endpoint, is_own):
                 return
             self.disconnect(uuid)
-        socket = self._loop.try_socket(zmq.XPUB, SocketOptions(connect=(endpoint,), hwm=HWM))
+        options = SocketOptions(
+            connect=(endpoint,), hwm=HWM, message_bytes_max=SUBSCRIPTION_BYTES_MAX
+        )
+        socket = self._loop.try_socket(zmq.XPUB, options)
         if socket is None:
             self._loop.counters["services_unreachable"] += 1
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 DEADLINE_MS = 60_000
 TABLE = (4).to_bytes(4, "little")
@@ -97,6 +98,20 @@ def test_every_door(node: Node) -> None:
         while node.ask(READ, TABLE, b"k")[1] != b"3":
             pub.send_multipart([PUT, TABLE, b"k", b"3"])
             assert time.monotonic() < until
+
+
+def test_a_huge_subscription_to_the_log_is_cut_off(node: Node) -> None:
+    """libzmq would keep the topic, at up to 46 bytes of memory for each of its own."""
+    with node.context.socket(zmq.SUB) as logs:
+        logs.linger = 0
+        monitor = logs.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        monitor.rcvtimeo = DEADLINE_MS
+        logs.subscribe(bytes(2 << 10))
+        logs.connect(node.urls["log_url"])
+        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED
+        logs.disable_monitor()
+        monitor.close()
 
 
 def test_a_dealer_has_many_requests_on_their_way(node: Node) -> None:
