@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import zmq
 
+from . import data_dir
 from .actor import EXIT_BROKEN, Actor, ActorSetup, Host
 
 LOG_BYTES_MAX = 4 << 20  # Of one file; the one before it is kept.
@@ -30,7 +32,7 @@ class LogFile:
     """The log of one actor: bounded, with one older file beside it. It never fails its caller."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        data_dir.make(path.parent)
         self.path = path
         self.dropped = 0
         self._fd, self._size = self._open()
@@ -43,7 +45,7 @@ class LogFile:
             moved = True
         if moved:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                data_dir.make(self.path.parent)
                 fd, size = self._open()
             except OSError:
                 return
@@ -60,14 +62,20 @@ class LogFile:
 
     def _rotate(self) -> None:
         """Goes on in a new file. What fails on the way leaves the old one in use."""
+        mode = os.fstat(self._fd).st_mode
         self.path.rename(self.path.with_suffix(".log.1"))
         fd, size = self._open()
+        os.fchmod(fd, stat.S_IMODE(mode))
         os.close(self._fd)
         self._fd, self._size = fd, size
 
     def _open(self) -> tuple[int, int]:
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        return fd, os.fstat(fd).st_size
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self.path, flags, data_dir.FILE_MODE)
+        found = os.fstat(fd)
+        if found.st_mode & data_dir.OTHERS and found.st_uid == os.getuid():
+            os.fchmod(fd, data_dir.FILE_MODE)  # An older version made it.
+        return fd, found.st_size
 
     def close(self) -> None:
         os.close(self._fd)

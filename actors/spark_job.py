@@ -86,7 +86,7 @@ class SparkJob(Actor):
     def _start_driver(self) -> None:
         options = self.options["zerodb"]
         folder = Path(self.setup.data_dir) / FOLDER
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         path = os.pathsep.join(each for each in sys.path if each)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", DRIVER],

@@ -16,7 +16,7 @@ import zmq
 
 from ..native import Arena
 from ..native.files import raise_open_files, sockets_within
-from . import pipes
+from . import data_dir, pipes
 from .actor import (
     EXIT_BROKEN,
     EXIT_DAMAGED,
@@ -168,11 +168,14 @@ class Supervisor(Loop):
 
     def _make_node(self, node: NodePlan) -> None:
         logs = Path(node.data_dir) / "logs"
+        data_dir.make(Path(node.data_dir))
+        for folder in data_dir.folders(Path(node.data_dir)):
+            data_dir.close(folder)
         self._logs[node.name] = LogFile(logs / "supervisor.log")
         for unit in node.units:
             members = []
             for actor in unit.actors:
-                Path(actor.data_dir).mkdir(parents=True, exist_ok=True)
+                data_dir.make(Path(actor.data_dir))
                 members.append(Member(actor, LogFile(logs / f"{actor.name}.log")))
             self.units.append(Unit(node, unit, members))
 
@@ -190,11 +193,13 @@ class Supervisor(Loop):
 
     def _follow_data(self, unit: Unit) -> None:
         """Makes the folders anew that were moved away; where that fails the actors say why."""
+        with contextlib.suppress(OSError):
+            data_dir.make(Path(unit.node.data_dir))
         self._logs[unit.node.name].follow()
         for member in unit.members:
             member.log.follow()
             with contextlib.suppress(OSError):
-                Path(member.plan.data_dir).mkdir(parents=True, exist_ok=True)
+                data_dir.make(Path(member.plan.data_dir))
 
     def _spawn(self, unit: Unit, member: Member) -> Child:
         plan, node = member.plan, unit.node

@@ -306,8 +306,10 @@ def logs(
 def check(topology: str | None, output: str) -> int:
     """Checks a topology and says what it would run, without starting anything.
 
-    Where it runs already, also where the cluster's members have come to differ from it.
+    Where it runs already, also where the cluster's members have come to differ from it; where it
+    has run, also which folders other users may enter.
     """
+    from ..actors import data_dir
     from ..actors import plan as plans
 
     found = load(topology)
@@ -318,11 +320,14 @@ def check(topology: str | None, output: str) -> int:
         for actor in unit.actors
     ]
     drift = drift_of(rows_of(found.path))
+    is_open = [
+        line for name in found.own_nodes for line in data_dir.open_folders(found.data_dir / name)
+    ]
     if output == "json":
         settings = {"raft": found.raft, "log": found.log, "clients": found.clients}
         settings["zerodb"] = found.zerodb
         text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
-        click.echo(json.dumps({**text, "drift": drift}, indent=2))
+        click.echo(json.dumps({**text, "drift": drift, "open": is_open}, indent=2))
         return 0
     click.echo(
         f"{found.path}: ok: cluster {found.cluster}, {len(found.own_nodes)} nodes, "
@@ -333,6 +338,8 @@ def check(topology: str | None, output: str) -> int:
         click.echo(f"  {row['node']:<8} {row['role']:<16} {row['data_dir']:<32} {url}")
     for line in drift:
         click.echo(f"drift {line}")
+    for line in is_open:
+        click.echo(f"open {line}")
     return 0
 
 

@@ -158,6 +158,14 @@ class DiskSyncer:
         self._syncer.close()
 
 
+def make_folders(path: str) -> None:
+    """As os.makedirs(), but that each folder that is made is this user's alone."""
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        make_folders(parent)
+    os.makedirs(path, FOLDER_MODE, exist_ok=True)
+
+
 class DiskLock:
     """A flock; the system takes it back when the process ends, however that happens."""
 
@@ -179,7 +187,7 @@ class Disk:
         try:
             made = not os.path.isdir(place)
             if made:
-                os.makedirs(place, FOLDER_MODE, exist_ok=True)
+                make_folders(place)
             if made or path:  # Whoever made it may have been killed before it was durable.
                 _sync_folder(os.path.dirname(place) or ".")
         except OSError as error:

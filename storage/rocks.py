@@ -32,6 +32,7 @@ from ..protocols.zerodb.ops import Op, Put
 from ..protocols.zerodb.pieces import Pieces, Scanned
 from ..protocols.zerodb.values import TableOptions
 from .content import Piece, content_hash, split_points
+from .disk import make_folders
 from .effects import Effects, apply_entry, record_range
 from .errors import Damaged, StorageError, StorageFull, refused
 from .operations import (
@@ -584,6 +585,6 @@ def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:
 
 def _make_folder(path: str) -> None:
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_folders(path)
     except OSError as error:
         raise refused(path, "make this folder", error) from None

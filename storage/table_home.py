@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from . import archive
-from .disk import Disk
+from .disk import Disk, make_folders
 from .errors import Damaged, StorageError, refused
 from .files import Files
 from .segment import Identity
@@ -259,7 +259,7 @@ def _copy(target: Files, name: str, pieces: archive.Pieces) -> None:
 
 def _make_folder(path: str) -> None:
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_folders(path)
     except OSError as error:
         raise refused(path, "make this folder", error) from error
 

@@ -296,7 +296,7 @@ def test_lock_and_data_directory_errors(start: Start, tmp_path: Path) -> None:
     running = start()
     assert running.wait_exit() == 2
     assert running.stderr() == (
-        f"supervisor: t.yaml:1:1: data: {tmp_path}/n1/logs: Not a directory; "
+        f"supervisor: t.yaml:1:1: data: {tmp_path}/n1: File exists; "
         "remove the file that is in the way, or change `data`\n"
     )
     assert not Path(running.told["run_dir"]).exists()

@@ -371,6 +371,30 @@ def test_check(cli: Cli) -> None:
     )
 
 
+def test_other_users_enter_no_data_directory(cli: Cli) -> None:
+    """Also one that an older version made; what its group may enter is left so, and said."""
+    cli.write(("n1",))
+    node, logs = cli.folder / "data/n1", cli.folder / "data/n1/logs"
+    (logs / "old").mkdir(parents=True)
+    (logs / "raft_peer.log").touch()
+    for path, mode in ((node, 0o755), (logs, 0o750), (logs / "raft_peer.log", 0o644)):
+        path.chmod(mode)
+    lines = [line for line in cli.run("check").stdout.splitlines() if line.startswith("open ")]
+    assert lines == [
+        f"open {node}: all users may enter it (mode 755); chmod 700 {node}, or a start",
+        f"open {logs}: its group may enter it (mode 750); else chmod 700 {logs}",
+    ]
+    cli.start()
+    modes = {str(path.relative_to(node)): path.stat().st_mode & 0o777 for path in node.rglob("*")}
+    assert node.stat().st_mode & 0o777 == 0o700
+    assert modes.pop("logs") == 0o750
+    assert modes.pop("logs/old")
+    assert {mode for path, mode in modes.items() if (node / path).is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if (node / path).is_file()} == {0o600}
+    [line] = json.loads(cli.run("check", "-o", "json").stdout)["open"]
+    assert line.startswith(f"{logs}: ")
+
+
 def test_logs_are_merged_by_time(cli: Cli) -> None:
     """Across nodes and a rotation; the lines of a traceback stay together."""
     logs = {

@@ -1,0 +1,51 @@
+"""Who may enter a node's data directory: its own user, and a group if an operator says so."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+GROUP, OTHERS = stat.S_IRWXG, stat.S_IRWXO
+
+
+def make(path: Path) -> None:
+    """Makes a folder that only this user can enter, or closes it."""
+    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    close(path)
+
+
+def close(path: Path) -> None:
+    """Takes everybody else's rights to a folder of this user that all users can enter, as older
+    versions made it. A folder that only its group can enter stays: an operator has wanted that."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        if found.st_uid == os.getuid() and found.st_mode & OTHERS:
+            path.chmod(FOLDER_MODE)
+
+
+def folders(node: Path) -> list[Path]:
+    """A node's data directory and what is in it; nothing before its first start."""
+    try:
+        return [node, *sorted(path for path in node.iterdir() if path.is_dir())]
+    except OSError:
+        return []
+
+
+def open_folders(node: Path) -> list[str]:
+    """What users other than ours may enter of it, and what that means."""
+    found = []
+    for path in folders(node):
+        state = path.stat()
+        mode = stat.S_IMODE(state.st_mode)
+        if not mode & (GROUP | OTHERS):
+            continue
+        way_out = f"chmod 700 {path}"
+        if not mode & OTHERS:
+            found.append(f"{path}: its group may enter it (mode {mode:03o}); else {way_out}")
+        elif state.st_uid == os.getuid():
+            found.append(f"{path}: all users may enter it (mode {mode:03o}); {way_out}, or a start")
+        else:
+            found.append(f"{path}: all users may enter it, and user {state.st_uid} owns it")
+    return found
