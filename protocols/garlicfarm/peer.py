@@ -175,7 +175,7 @@ class FarmPeer:
         if server_id in self.links:
             self.links[server_id].connected()
             inflight_max = self.setup.append_inflight_max
-            self.core.on_speaks(peer_of(server_id), inflight_max, pre_vote=False)
+            self.core.on_speaks(peer_of(server_id), inflight_max, pre_vote=False, forgets=True)
 
     def on_answers(self, server_id: int, data: bytes, now_ms: int) -> None:
         """Bytes behind the handshake of a connection of ours."""

@@ -695,11 +695,13 @@ class Raft:
         last_index: int | None = None,
         counts: bool = True,
         transfer: bool = False,
+        forgets: bool = False,
     ) -> None:
         """A hello was heard: what the peer can do, and where its log ended when it came up.
 
         counts     False for a learner: entries go to it, but no majority is counted with it
         transfer   it campaigns when a leader tells it to
+        forgets    it may lose entries that it has confirmed without a hello that says so
         """
         speech = self._speeches.setdefault(peer, Speech())
         speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
@@ -707,6 +709,7 @@ class Raft:
         speech.pre_vote = pre_vote
         speech.counts = counts
         speech.transfer = transfer
+        speech.forgets = forgets
         if self._leading is not None and peer in self._peers:
             self._leading.on_speaks(peer, last_index)
             self._commit_due = True  # What it has confirmed may count from now on.

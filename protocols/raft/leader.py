@@ -84,7 +84,10 @@ class Leader:
     # Answers.
 
     def on_response(self, peer: str, message: AppendResponse, now_ms: int) -> bool:
-        """Takes in an answer of this term; True when more may be committed now.
+        """Takes in an answer of this term; True when what may be committed has changed.
+
+        A refusal below what the follower has confirmed is believed of one that may forget entries;
+        of a kelek member it is a late one, as that says in a hello when it begins anew.
 
         Raises RemoteProtocolError when it speaks of entries that we never had.
         """
@@ -98,6 +101,9 @@ class Leader:
             follower.waits = message.waits
             return follower.on_match(message.match_index)
         next_index = self._next_index(follower, message)
+        if 0 < next_index <= follower.match_index and follower.speech.forgets:
+            follower.forget(next_index)
+            return True
         if follower.next_index <= self._log.base_index and follower.state is not State.SNAPSHOT:
             # What it was sent, or the answer, was lost, and what follows is compacted: heartbeats
             # build on the base, which it lacks.

@@ -24,7 +24,7 @@ class State(IntEnum):
 class Speech:
     """What a peer has said of itself in its hello; it outlives leaders and terms."""
 
-    __slots__ = ("append_bytes_max", "counts", "inflight_max", "pre_vote", "transfer")
+    __slots__ = ("append_bytes_max", "counts", "forgets", "inflight_max", "pre_vote", "transfer")
 
     def __init__(self) -> None:
         self.inflight_max = 1
@@ -32,6 +32,9 @@ class Speech:
         self.pre_vote = False
         self.transfer = False  # It campaigns when it is told to.
         self.counts = True  # False: a learner, which neither commits nor keeps a leader.
+        # It may lose entries that it has confirmed, and has no hello to say so: JRaft never syncs,
+        # any disk may be lost. On a farm's wire a kelek server looks like one of JRaft.
+        self.forgets = True
 
 
 class Follower:
@@ -108,6 +111,12 @@ class Follower:
         self.inflight.clear()
         self.loaded = []
         self.read_ms = None
+
+    def forget(self, next_index: int) -> None:
+        """Its log ends, or differs, before what it has confirmed: nothing of that counts until it
+        is confirmed anew."""
+        self.match_index = 0
+        self.probe(next_index, paused=False)
 
     def replicate(self) -> None:
         """Both logs meet at match_index: from here on a window is used."""

@@ -227,8 +227,9 @@ class PeerLink:
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
 
     def _outdate(self, message_id: int) -> None:
-        """Refusals of what was asked before a message with entries come too late: sent once more,
-        those entries would be committed ones, and a peer of the npm package ends on such."""
+        """Refusals of what was asked before a message with entries, or before it was accepted, come
+        too late: sent once more, those entries would be committed ones, and a peer of the npm
+        package ends on such."""
         for other, pending in self._pending.items():
             if other != message_id and pending.kind is Kind.APPEND:
                 self._pending[other] = pending._replace(late=True)
@@ -277,6 +278,7 @@ class PeerLink:
             case Kind.APPEND:
                 answer = decode_append_response(frames)[1]._replace(round=pending.round)
                 if answer.success:
+                    self._outdate(message_id)
                     return answer._replace(match_index=pending.last_index)
                 if pending.late and answer.term == pending.term:
                     return None

@@ -60,6 +60,28 @@ def test_it_follows_ours() -> None:
     assert world.peers[plain.leader].malformed == 0
 
 
+@pytest.mark.parametrize("lost", [1, 3, 30], ids=["one", "tail", "disk"])
+def test_it_is_fed_again_when_it_has_lost_what_it_confirmed(lost: int) -> None:
+    """JRaft does not sync: after a power cut its last entries are gone. With a server of ours down
+    nothing would be committed any more, though two of three live."""
+    world, plain = mixed()
+    told = [b"value %d" % number for number in range(20)]
+    for value in told:
+        assert world.ask(client_request(value)).is_accepted
+    world.run(2000)
+    assert plain_values(plain) == told
+    leader = world.leader
+    world.kill(PLAIN)
+    del plain.log[-lost:]
+    plain.commit = min(plain.commit, plain.last)
+    world.others[PLAIN] = plain
+    world.kill(next(number for number in (1, 2) if number != leader))
+    assert world.ask(client_request(b"by its acknowledgement")).is_accepted
+    world.run(2000)
+    assert plain_values(plain) == [*told, b"by its acknowledgement"]
+    assert world.leader == leader, "it was not helped by an election"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_it_votes(seed: int) -> None:
     """Without it nobody of ours would win."""

@@ -178,6 +178,28 @@ def test_a_follower_with_other_entries_is_set_right(
     assert second.log[:6] == first.log[:6]
 
 
+@pytest.mark.parametrize("lost", [3, 9], ids=["tail", "disk"])
+def test_a_follower_that_lost_what_it_confirmed_is_fed_again(
+    mixed: Callable[[], Cluster], net: Net, lost: int
+) -> None:
+    """It has no longer what it has acknowledged, and n3 is down. The same leader sends it again,
+    and commits what comes next."""
+    cluster, follower = follow(mixed, net)
+    follower.run_until(lambda: follower.leader == b"n1" and follower.log)
+    client = net.dealer(cluster.urls["n1"])
+    for _ in range(5):
+        client.send(reqid(), b"=", b"kept")
+    follower.run_until(lambda: follower.commit_index >= 6)
+    term, whole = follower.term, [*follower.log]
+    del follower.log[-lost:]
+    follower.commit_index = len(follower.log)
+    client.send(reqid(), b"=", b"next")
+    follower.run_until(lambda: follower.commit_index >= 7)
+    assert follower.log[:6] == whole
+    assert follower.log[6].data == b"next"
+    assert follower.term == term, "it was not helped by an election"
+
+
 def test_repeats_carry_the_same_id_and_ids_count(mixed: Callable[[], Cluster], net: Net) -> None:
     _, follower = follow(mixed, net)
     follower.run_until(lambda: len(follower.ids) >= 20)

@@ -395,6 +395,28 @@ def sent_to_n2(raft: Raft) -> AppendEntries:
     return found[-1]
 
 
+@pytest.mark.parametrize("spoken", [False, True], ids=["foreign", "kelek"])
+def test_only_a_foreign_follower_takes_back_what_it_has_confirmed(spoken: bool) -> None:
+    """Nothing but its refusal says that it has lost entries; a kelek member would say hello."""
+    raft = make_leader(spoken=spoken)
+    raft.propose(batch(2, 9, raft.term))
+    raft.ready()
+    raft.on_durable(10, raft.term)
+    raft.step("n2", AppendResponse(1, True, 10), 310)
+    assert raft.ready().commit_index == 10
+    follower = next(each for each in raft.followers if each.peer == "n2")
+    raft.step("n2", AppendResponse(1, False, conflict_index=0), 320)
+    assert follower.match_index == 10, "a refusal that says nothing"
+    raft.step("n2", AppendResponse(1, False, conflict_index=4), 320)
+    assert follower.match_index == (10 if spoken else 0)
+    ready = raft.ready()
+    assert ready.commit_index == 10, "a commit index never goes back"
+    sent = [it.message for it in ready.messages if it.to == "n2"]
+    assert [it.prev_index for it in sent if isinstance(it, AppendEntries)] == [3] * (not spoken)
+    raft.step("n2", AppendResponse(1, True, 10), 330)
+    assert follower.match_index == 10
+
+
 def test_a_peer_that_never_said_hello_gets_a_block_in_parts() -> None:
     raft = make_leader(spoken=False)
     raft.propose(batch(2, 150_000, raft.term))

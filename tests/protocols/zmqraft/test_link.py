@@ -125,6 +125,23 @@ def test_a_refusal_from_before_entries_were_sent_is_late() -> None:
     assert wire.answered() == refusal, "it answers the entries themselves"
 
 
+def test_a_refusal_of_what_was_asked_before_entries_were_accepted_is_late() -> None:
+    """The acceptance is the newer word, although its request was sent first."""
+    wire = Wire(None)
+    wire.link.request(APPEND)
+    accepted = wire.received()[2]
+    wire.link.request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
+    overtaken = wire.received()[2]
+    wire.requests.answer(accepted, AppendResponse(3, True, 7))
+    assert wire.answered() == AppendResponse(3, True, 7)
+    refusal = AppendResponse(3, False, conflict_index=5)
+    wire.requests.answer(overtaken, refusal)
+    assert wire.answered() is None
+    wire.link.request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
+    wire.requests.answer(wire.received()[2], refusal)
+    assert wire.answered() == refusal, "it was asked after that"
+
+
 @pytest.mark.parametrize(
     ("dialect", "frames"),
     [("node", [b"\x03", b"", b"\x05"]), ("text", [b"\x03", b"", b"\0", b"\x05"])],
