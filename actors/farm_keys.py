@@ -88,6 +88,7 @@ FARM_KEYS = {
     "begin": Key(_read_ids, None),
     "admins": list_key("users", lambda text: ""),
     "bind": Key(_read_bind, {}),
+    "server_users": list_key("users", lambda text: ""),
     "election_timeout_ms": range_ms_key(20, 600_000, (1000, 2000)),
     "heartbeat_ms": duration_ms_key(5, 300_000, 250),
     "request_timeout_ms": duration_ms_key(20, 600_000, 2000),
@@ -179,6 +180,10 @@ def node_options(
             str(each): endpoint_of(own[server]) if server in own else server
             for each, server in farm["servers"].items()
         }
+        farm["server_users"] = sorted(
+            {*farm["server_users"]}
+            | {own[server]["user"] for server in farms[name]["servers"].values() if server in own}
+        )
         farm["begin"] = list(farms[name]["servers"]) if farm["begin"] is None else farm["begin"]
         low, high = farm.pop("election_timeout_ms")
         served[name] = {

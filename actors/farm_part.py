@@ -51,6 +51,7 @@ class PartPlace(NamedTuple):
     router: Router
     publish: str  # PublishConfig.
     post_interval_ms: int
+    user: str  # As whom this server connects to the others.
 
 
 class FarmPart:
@@ -96,6 +97,7 @@ class FarmPart:
                 options["request_timeout_ms"],
                 self.entries_bytes_max,
                 cluster=name,
+                user=place.user,
             ),
             self.home.recovered,
             self.home,
@@ -145,14 +147,14 @@ class FarmPart:
         self._tell_audits()
 
     def _tell_audits(self) -> None:
-        peer = self.peer
-        while peer.audits:
-            audit = peer.audits.popleft()
+        intake = self.peer.intake
+        while intake.audits:
+            audit = intake.audits.popleft()
             self._shared.log("audit", farm=self.name, **audit._asdict())
-        if peer.audits_lost:
-            self._shared.log("audit-lost", farm=self.name, count=peer.audits_lost)
-            self._shared.counters["audits_lost"] += peer.audits_lost
-            peer.audits_lost = 0
+        if intake.audits_lost:
+            self._shared.log("audit-lost", farm=self.name, count=intake.audits_lost)
+            self._shared.counters["audits_lost"] += intake.audits_lost
+            intake.audits_lost = 0
 
     def on_closed(self, connection: Connection) -> None:
         assert connection.inside is not None

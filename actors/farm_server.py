@@ -60,6 +60,7 @@ class FarmServer(Actor):
                 files.of(name),
                 self._settings["publish"],
                 self._settings["post_interval_ms"],
+                user,
             )
             part = self.parts[name] = FarmPart(name, self, options, place)
             part.way = Way(
@@ -92,7 +93,7 @@ class FarmServer(Actor):
     def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
         if self._users is None:
             (part,) = self.parts.values()
-            return Inside(part, user, part.accept(Grant(), connection))
+            return Inside(part, user, part.accept(Grant(is_server=True), connection))
         part = self.parts[cluster]
         return Inside(part, user, part.accept(self._users.grant(cluster, user), connection))
 

@@ -95,4 +95,5 @@ class FarmUsers:
     def grant(self, farm: str, user: str) -> Grant:
         """What a user may do."""
         options = self._farms[farm]
-        return Grant(user, options["bind"].get(user), user in options["admins"])
+        is_admin, is_server = user in options["admins"], user in options["server_users"]
+        return Grant(user, options["bind"].get(user), is_admin, is_server)

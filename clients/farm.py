@@ -70,10 +70,12 @@ class Farm(Turning):
         """Appends values, in their order, and waits until all of them are committed.
 
         They travel together, up to 1,000 or 1 MiB in a request, 64 requests at a time. Returns the
-        index behind which the next entry will be: all of them are in front of it.
+        index behind the last of them. The values of one request stand side by side in the log, so
+        up to 1,000 small values of one call have the indexes directly below it. A leader that is a
+        server of JRaft or an older kelek may return a larger index.
 
         Raises NoFarm, NoFarmLeader: nothing was appended; FarmTimeout: some of it may be, now or
-        later; FarmDenied; FarmTooLarge.
+        later; FarmRefused: the leader takes no such value of this user; FarmDenied; FarmTooLarge.
         """
         return self._run(self._steps.append(values))
 
@@ -82,7 +84,7 @@ class Farm(Turning):
     ) -> FarmPage:
         """Committed entries from an index on: up to 1,000, or 4 MiB, in one page.
 
-        all_kinds   also those that say who the members are
+        all_kinds   also those of other kinds: who the members are, which user appends
 
         Raises FarmCompacted when that index is no longer kept.
         """

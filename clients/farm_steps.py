@@ -206,6 +206,12 @@ class FarmSteps:
             wish = waiting.popleft()
             self._check(wish)
             assert wish.response is not None
+            if not wish.response.is_accepted:
+                raise FarmRefused(
+                    f"the leader, server {wish.response.source}, takes no such entry of "
+                    f"{self.client.setup.user or 'a client'}: it is larger than servers accept, or "
+                    f"a server's status or an order, which this user may not post"
+                )
             next_index = wish.response.next_index
 
         try:

@@ -21,6 +21,7 @@ from .urls import SCHEME
 Servers = str | Iterable[str] | Mapping[int, str]
 APPLICATION = "application"
 CONFIGURATION = "configuration"
+POSTER = "poster"
 SECRET_BYTES_MAX = 1024
 _KINDS = {1: APPLICATION, 2: CONFIGURATION}
 
@@ -28,13 +29,16 @@ _KINDS = {1: APPLICATION, 2: CONFIGURATION}
 class FarmEntry(NamedTuple):
     """A committed entry of the farm's log.
 
-    kind   "application": what somebody has appended; "configuration": who the members are
+    kind   "application": what a client or a server has appended; "configuration": who the members
+           are; "poster": a leader's own note of which user the entries behind it are of
+    user   who has appended it, as a server of kelek has noted it when it led; None: not known
     """
 
     index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
     term: int
     kind: str
     value: bytes
+    user: str | None = None
 
     @property
     def document(self) -> dict[str, Any] | None:
@@ -189,8 +193,9 @@ def page_of(found: Mapping[str, Any]) -> FarmPage:
             FarmEntry(
                 int(each["index"]),
                 int(each["term"]),
-                _KINDS[each["type"]],
+                POSTER if "poster" in each else _KINDS[each["type"]],
                 b64decode(each["value"], validate=True),
+                each.get("user"),
             )
             for each in found["entries"]
         )

@@ -93,10 +93,17 @@ def documents(**options: Any) -> None:
 @click.option("--from", "from_index", type=click.IntRange(1, INDEX_MAX), default=1, metavar="INDEX",
               help="Begin with this entry (default: with the first).")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Go on as entries are committed.")
-@click.option("--all-kinds", is_flag=True, help="Also the farm's own: who the members are.")
+@click.option(
+    "--all-kinds",
+    is_flag=True,
+    help="Also the farm's own: who the members are, which user appends.",
+)
 @asking
 def entries(from_index: int, follow: bool, all_kinds: bool, **options: Any) -> None:
-    """Prints committed entries, one a line: index, term and value."""
+    """Prints committed entries, one a line: index, term, user and value.
+
+    The user is the one that appended the entry, `-` where that is not known.
+    """
     from . import farm_commands
 
     farm_commands.entries(farm_commands.Part(from_index, follow, all_kinds), options)

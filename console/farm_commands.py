@@ -139,12 +139,13 @@ def show_entry(entry: FarmEntry, output: str) -> None:
     if output == "json":
         document = entry.document
         value = data_json("value", entry.value) if document is None else {"document": document}
-        show_json({"index": entry.index, "term": entry.term, "kind": entry.kind, **value})
+        head = {"index": entry.index, "term": entry.term, "kind": entry.kind, "user": entry.user}
+        show_json({**head, **value})
         return
     text = entry.value.decode(errors="replace")
     if not text.isprintable():
         text = f"0x{entry.value.hex()}"
-    click.echo(f"{entry.index}  {entry.term}  {text}")
+    click.echo(f"{entry.index}  {entry.term}  {entry.user or '-'}  {text}")
 
 
 def append(values: tuple[str, ...], options: Where) -> None:
@@ -176,4 +177,4 @@ def append(values: tuple[str, ...], options: Where) -> None:
     if options["output"] == "json":
         show_json({"appended": count, "next_index": next_index})
     else:
-        click.echo(f"appended {count} entries; all are before index {next_index}")
+        click.echo(f"appended {count} entries; the last has index {next_index - 1}")

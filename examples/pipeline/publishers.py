@@ -16,8 +16,8 @@ import kelek.pipeline
 from kelek.protocols.garlicfarm.documents import encode_status
 from kelek.protocols.garlicfarm.state import SharedState
 
-URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "demo"
-SECRET, CA = Path("farm/demo.secret").resolve(), Path("farm/ca.pem").resolve()
+URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "servers"  # Others may not post documents.
+SECRET, CA = Path("farm/servers.secret").resolve(), Path("farm/ca.pem").resolve()
 HOUR_MS = 3_600_000
 STEP_MS = HOUR_MS // 6
 RESTARTS = {1: [-50, 8], 2: [-30, 15], 3: [-20, 4]}  # Hours, of each server's router.

@@ -454,6 +454,10 @@ class FarmClient:
         while channel.leads and self._queue and link.outstanding < OUTSTANDING_MAX:
             wishes = self._take()
             entries = tuple(entry for wish in wishes for entry in wish.entries)
+            behind = len(entries)
+            for wish in wishes:
+                behind -= len(wish.entries)
+                wish.behind = behind
             link.send(Request(wishes[0].type, entries=entries), until_ms)
             channel.sent.append(wishes)
             self.counters["requests"] += 1
@@ -465,7 +469,7 @@ class FarmClient:
         queue = self._queue
         wishes = [queue.popleft()]
         count, size = len(wishes[0].entries), wishes[0].size
-        while queue and not wishes[0].is_alone and not queue[0].is_alone:
+        while queue and wishes[0].shares and queue[0].shares:
             count += len(queue[0].entries)
             size += queue[0].size
             if count > ENTRIES_PER_REQUEST or size > REQUEST_BYTES:
@@ -492,9 +496,16 @@ class FarmClient:
         self.ids[response.source] = address
         self.leader_id = None if response.destination == NO_LEADER else response.destination
         is_own = response.destination == response.source
+        is_judged = is_own and not response.next_index  # A leader that takes no such entries.
         if response.is_accepted or (is_own and wishes and wishes[0].is_alone):
             for wish in wishes:
-                wish.response = response
+                wish.response = response._replace(next_index=response.next_index - wish.behind)
+        elif is_judged and len(wishes) == 1:
+            wishes[0].response = response
+        elif is_judged and wishes:
+            for wish in wishes:
+                wish.is_apart = True
+            self._queue.extendleft(reversed(wishes))
         else:
             channel.leads = False
             channel.refused += wishes

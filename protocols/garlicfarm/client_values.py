@@ -100,9 +100,14 @@ class Wish:
 
     until_ms   then it has failed
     is_alone   it shares no request, and a leader's refusal is its end: an order
+    is_apart   it shares no request: a request that it shared was refused for what is in it
+    behind     entries behind its own in its request
     """
 
-    __slots__ = ("entries", "failure", "is_alone", "response", "size", "type", "until_ms")
+    __slots__ = (
+        "behind", "entries", "failure", "is_alone", "is_apart", "response", "size", "type",
+        "until_ms",
+    )  # fmt: skip
 
     def __init__(
         self, type_: MessageType, entries: tuple[Entry, ...], until_ms: int, is_alone: bool = False
@@ -112,8 +117,15 @@ class Wish:
         self.size = sum(len(entry.value) for entry in entries)
         self.until_ms = until_ms
         self.is_alone = is_alone
+        self.is_apart = False
+        self.behind = 0
         self.response: Response | None = None
         self.failure: Trouble | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether it may travel in one request with others."""
+        return not (self.is_alone or self.is_apart)
 
     @property
     def done(self) -> bool:

@@ -43,15 +43,19 @@ def check_entry(entry: Entry) -> None:
         decode_configuration(entry.value)
 
 
-def batches_of(first_index: int, entries: Sequence[Entry]) -> list[Batch]:
+def batches_of(first_index: int, entries: Sequence[Entry], term: int = 0) -> list[Batch]:
     """Entries as batches of one term each; a Configuration is alone in its own.
+
+    term   of all of them, in place of their own
 
     Raises RemoteProtocolError on what no log can hold.
     """
     if isinstance(entries, PackedEntries):
-        made = batches_of_packed(first_index, entries)
+        made = batches_of_packed(first_index, entries, term)
         if made is not None:
             return made
+    if term:
+        entries = [entry._replace(term=term) for entry in entries]
     batches: list[Batch] = []
     run: list[Record] = []
     run_bytes = 0

@@ -12,15 +12,26 @@ from .packed import PackedEntries
 
 
 class Grant(NamedTuple):
-    """What the one at the other end may do, by whom the handshake has let in.
+    """What the other end of a connection may do, by the user that the handshake has let in.
 
-    server_id   the only server that it may speak for; None: any
-    is_admin    it may change the members
+    server_id   the user is bound to this server: it speaks for it, and for no other
+    is_admin    it may change the members, and give orders
+    is_server   it is the user of servers: unless it is bound, it speaks for each of them
     """
 
     user: str = ""
     server_id: int | None = None
     is_admin: bool = True
+    is_server: bool = False
+
+    def speaks_for(self, server_id: int) -> bool:
+        """Whether this server's requests, and its status documents, may come from the user."""
+        return self.is_server if self.server_id is None else self.server_id == server_id
+
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether that is so for each server."""
+        return self.is_server and self.server_id is None
 
 
 class Slot:

@@ -24,9 +24,9 @@ from ..raft.messages import (
     SnapshotResponse,
     Vote,
 )
-from ..record import RECORD_BYTES_MAX
 from .entries import batches_of, configuration_batch, peer_of
 from .inbound import Grant, Inbound, Slot
+from .intake import Intake
 from .link import Asked, Link, append_response
 from .members import Members, change_of
 from .messages import (
@@ -40,9 +40,10 @@ from .messages import (
     Response,
     ValueType,
 )
-from .orders import ORDER_PREFIX, Audit, judge
-from .packed import PackedEntries, batches_of_packed, packed_of
+from .orders import Audit
+from .packed import packed_of
 from .peer_values import NO_SNAPSHOT, Disk, FarmSetup, Recovered, SnapshotMark
+from .posters import PosterWriter, encode_poster
 from .roster import Roster
 from .sending import Sending
 from .values import (
@@ -54,7 +55,6 @@ from .values import (
 )
 
 PIPELINED_MAX = 1024  # Requests of one connection that are not answered; more close it.
-AUDITS_MAX = 1024  # That wait to be told; what would be one more is refused.
 CLIENT_TYPES = frozenset(
     (MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER, MessageType.REMOVE_SERVER)
 )
@@ -81,8 +81,8 @@ class FarmPeer:
         self.malformed = 0  # Connections that were closed for what came on them.
         self.refused: Counter[MessageType] = Counter()  # Of who may not ask for that, or not so.
         self.resets = 0  # How often our log has begun anew, because we were invited.
-        self.audits: deque[Audit] = deque()  # To be taken, and told, by the owner.
-        self.audits_lost = 0  # Of refused ones, for which there was no room; likewise.
+        self.intake = Intake(setup.cluster, setup.entry_bytes_max)
+        self._posters = PosterWriter()
         self._disk = disk
         self._random = random
         self._now_ms = now_ms
@@ -207,63 +207,44 @@ class FarmPeer:
         return NO_LEADER if self.core.leader is None else int(self.core.leader)
 
     def _on_client(self, slot: Slot) -> None:
-        request, core = slot.request, self.core
-        takes = core.role is Role.LEADER and not self.members.is_closed
+        request, core, grant = slot.request, self.core, slot.inbound.grant
         if request.type is not MessageType.CLIENT_REQUEST:
-            allowed = slot.inbound.grant.is_admin or self._leaves_itself(slot)
+            allowed = grant.is_admin or self._leaves_itself(slot)
             self.refused[request.type] += not allowed
-            allowed = allowed and len(self.audits) < AUDITS_MAX
+            allowed = allowed and not self.intake.is_full
             taken = allowed and self.members.on_request(request, self._now_ms)
-            self._audit([Audit(slot.inbound.grant.user, change_of(request), taken)])
+            self.intake.audit([Audit(grant.user, change_of(request), taken)])
             self._tell(slot, taken, core.log.last_index + 1, self._leader_id)
-            return
-        batches = self._proposal(slot) if takes else None
-        if batches is None:
-            self.refused[request.type] += takes
+        elif core.role is not Role.LEADER or self.members.is_closed:
             self._tell_client(slot, False)
-        elif not batches:
+        elif not self.intake.takes(grant, request.entries):
+            self.refused[request.type] += 1
+            self._tell(slot, False, 0, self._leader_id)  # 0: judged; a client asks no more.
+        elif not request.entries:
             self._tell_client(slot, True)
         else:
-            for batch in batches:
-                core.propose(batch)
+            self._propose(grant.user, request.entries, slot.size)
             self._waiting.append(_Waiting(core.log.last_index, core.term, slot))
 
-    def _proposal(self, slot: Slot) -> list[Batch] | None:
-        """The entries of a ClientRequest as they are to be in our log; None: they may not be."""
-        grant, entries = slot.inbound.grant, slot.request.entries
-        first_index, term = self.core.log.last_index + 1, self.core.term
-        if isinstance(entries, PackedEntries) and ORDER_PREFIX not in entries.data:
-            return batches_of_packed(first_index, entries, term)
-        values = [entry.value for entry in entries]
-        fits = all(entry.value_type is ValueType.APPLICATION for entry in entries)
-        fits = fits and all(len(value) <= RECORD_BYTES_MAX for value in values)
-        if not fits or not self._may_order(grant, values):
-            return None
-        own = [Entry(term, ValueType.APPLICATION, value) for value in values]
-        return batches_of(first_index, own)
-
-    def _may_order(self, grant: Grant, values: list[bytes]) -> bool:
-        """Whether nothing among them is an order that he may not give."""
-        audits = judge(values, self.setup.cluster, grant.user, grant.is_admin)
-        return self._audit(audits) and all(audit.taken for audit in audits)
-
-    def _audit(self, audits: list[Audit]) -> bool:
-        """Has them told; False: there is no room, so nothing of it may happen."""
-        if len(self.audits) + len(audits) > AUDITS_MAX:
-            self.audits_lost += len(audits)
-            return False
-        self.audits += audits
-        return True
+    def _propose(self, user: str, entries: Sequence[Entry], size: int) -> None:
+        """Appends a user's entries, in our own term whatever theirs is; this server leads."""
+        core = self.core
+        if self._posters.is_due(core.term, user, len(entries), size):
+            poster = Entry(core.term, ValueType.APPLICATION, encode_poster(user))
+            for batch in batches_of(core.log.last_index + 1, (poster,)):
+                core.propose(batch)
+        for batch in batches_of(core.log.last_index + 1, entries, core.term):
+            core.propose(batch)
 
     def _leaves_itself(self, slot: Slot) -> bool:
         """Whether a member asks to be removed: one that led, and has handed over."""
         request = slot.request
         if request.type is not MessageType.REMOVE_SERVER or len(request.entries) != 1:
             return False
-        server_id, bound = request.source, slot.inbound.grant.server_id
+        server_id = request.source
         is_member = self.roster.find(server_id) is not None
         is_self = decode_server_id(request.entries[0].value) == server_id
-        return is_member and is_self and bound in (None, server_id)
+        return is_member and is_self and slot.inbound.grant.speaks_for(server_id)
 
     def post(self, value: bytes, now_ms: int) -> bool:
         """Wants an Application entry of our own in the log; whether it is on its way to the leader,
@@ -281,8 +262,7 @@ class FarmPeer:
             )
             return core.leader is not None and self._send(self._leader_id, request)
         if not self.members.is_closed:
-            for batch in batches_of(core.log.last_index + 1, (entry,)):
-                core.propose(batch)
+            self._propose(self.setup.user, (entry,), len(value))
         return not self.members.is_closed
 
     def _tell_client(self, slot: Slot, is_accepted: bool) -> None:
@@ -298,7 +278,10 @@ class FarmPeer:
             if leads and last_index > core.commit_index:
                 return
             self._waiting.popleft()
-            self._tell_client(slot, leads)
+            if leads:  # So a client learns where its entries are: directly in front of that.
+                self._tell(slot, True, last_index + 1, self._leader_id)
+            else:
+                self._tell_client(slot, False)
             slot.inbound.flush()
 
     def _tell(self, slot: Slot, is_accepted: bool, next_index: int, to: int | None = None) -> None:
@@ -351,9 +334,14 @@ class FarmPeer:
         return request.term >= core.term and (self.is_waiting or (not self.is_member and is_over))
 
     def _on_server(self, slot: Slot) -> None:
-        request, bound = slot.request, slot.inbound.grant.server_id
-        if request.source == self.setup.server_id or bound not in (None, request.source):
-            raise RemoteProtocolError(f"{slot.inbound.grant.user} speaks for {request.source}")
+        request, grant = slot.request, slot.inbound.grant
+        if not grant.speaks_for(request.source):
+            self.refused[request.type] += 1
+            what = f"{request.type.name} as server {request.source}, term {request.term}"
+            self.intake.audit([Audit(grant.user, what, False)])
+            raise RemoteProtocolError(f"{grant.user} may not speak for server {request.source}")
+        if request.source == self.setup.server_id:
+            raise RemoteProtocolError(f"{grant.user} speaks for {request.source}, which is here")
         if request.destination != self.setup.server_id:
             raise RemoteProtocolError(f"a request for server {request.destination}")
         if (

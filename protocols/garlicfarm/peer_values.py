@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from ..raft.log import RaftLog
 from ..raft.membership import Configuration, Configurations
 from ..raft.messages import Batch, HardState, Setup
-from ..record import cut_block, slice_block
+from ..record import RECORD_BYTES_MAX, cut_block, slice_block
 from .entries import peer_of, voters_of
 from .messages import ENTRIES_BYTES_MAX, ClusterServer, FarmConfiguration
 
@@ -16,6 +16,7 @@ class FarmSetup(NamedTuple):
 
     servers   the members that the farm begins with; none: waits until a leader takes us in
     cluster   the farm's name, which orders of administrators have to name
+    user      as whom this server connects to the others: its own entries name it
     """
 
     server_id: int
@@ -31,6 +32,8 @@ class FarmSetup(NamedTuple):
     sync_gap: int = 100  # So near to our last entry a newcomer is taken in.
     snapshot_block_bytes: int = 64 << 10
     cluster: str = "farm"
+    user: str = ""
+    entry_bytes_max: int = RECORD_BYTES_MAX  # Of what a client may append.
 
     def for_core(
         self,

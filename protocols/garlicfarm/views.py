@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING
 
 from ..errors import RemoteProtocolError
 from ..raft.core import Role
+from ..raft.messages import Batch
 from .documents import decode_status
 from .entries import entries_of, peer_of
 from .face import DOCUMENTS_BYTES_MAX, ENTRIES_SHOWN, SHOWN_BYTES_MAX, View
 from .messages import Entry, ValueType
 from .orders import ORDER_PREFIX, decode_order, export_document, publish_value
+from .posters import POSTER_PREFIX, REPEAT_BYTES, REPEAT_ENTRIES, decode_poster
 from .values import decode_configuration
 
 if TYPE_CHECKING:
     from .application import Application
+    from .peer import FarmPeer
+
+LOOK_BACK_BYTES_MAX = 64 << 20  # So much of the log is searched for the user of an entry.
 
 
 def show(application: "Application", view: View) -> bytes:
@@ -162,11 +167,16 @@ def _entries(application: "Application", numbers: Mapping[str, int]) -> bytes:
     last_index = min(peer.readable_index, index + count - 1)
     shown: list[bytes] = []
     room = SHOWN_BYTES_MAX
+    user, term = _user_of(peer, index), peer.core.log.term_at(index)
     for batch in peer.read(index, SHOWN_BYTES_MAX):
+        if batch.term != term:
+            user, term = "", batch.term
         for at, entry in enumerate(entries_of((batch,)), batch.first_index):
             if at != index or at > last_index or (shown and len(entry.value) > room):
                 continue  # In front of it, or behind what is shown.
-            shown.append(_entry(at, entry, None if raw else application.setup.cluster))
+            named = _named_by(entry)
+            user = user if named is None else named
+            shown.append(_entry(at, entry, user, None if raw else application.setup.cluster))
             room -= len(entry.value)
             index += 1
     return _object(
@@ -180,13 +190,53 @@ def _entries(application: "Application", numbers: Mapping[str, int]) -> bytes:
     )
 
 
-def _entry(index: int, entry: Entry, cluster: str | None) -> bytes:
+def _user_of(peer: "FarmPeer", index: int) -> str:
+    """Which user has appended an entry, by the last poster entry of its term in front of it; empty:
+    that is not known. The search goes back by more and more entries."""
+    term, first, end = peer.core.log.term_at(index), peer.core.log.base_index + 1, index
+    count, room = 8, LOOK_BACK_BYTES_MAX
+    while end > first and peer.core.log.term_at(end - 1) == term and room > 0:
+        begin = max(first, end - count)
+        found: str | None = None
+        at = begin
+        while at < end:
+            batches = peer.read(at, REPEAT_BYTES)
+            if not batches:
+                return ""
+            for batch in batches:
+                room -= len(batch.block)
+                if batch.term == term and POSTER_PREFIX in batch.block:
+                    named = _last_named(batch, end)
+                    found = found if named is None else named
+            at = batches[-1].last_index + 1
+        if found is not None:
+            return found
+        end, count = begin, min(8 * count, REPEAT_ENTRIES)
+    return ""
+
+
+def _last_named(batch: Batch, end: int) -> str | None:
+    """The user that the last poster entry of a batch names that is in front of entry `end`."""
+    entries = entries_of((batch,))[: max(0, end - batch.first_index)]
+    named = (_named_by(entry) for entry in reversed(entries))
+    return next((user for user in named if user is not None), None)
+
+
+def _named_by(entry: Entry) -> str | None:
+    """The user that a poster entry names; None: it is none."""
+    return decode_poster(entry.value) if entry.value_type is ValueType.APPLICATION else None
+
+
+def _entry(index: int, entry: Entry, user: str, cluster: str | None) -> bytes:
     """One entry; with a cluster, its own documents and orders as such."""
     head = {
         "index": _json(index),
         "term": _json(entry.term),
         "type": _json(int(entry.value_type)),
     }
+    if entry.value_type is ValueType.APPLICATION:
+        is_poster = _named_by(entry) is not None
+        head["poster" if is_poster else "user"] = _json(user or None)
     if cluster is not None:
         if entry.value_type is ValueType.CONFIGURATION:
             servers = decode_configuration(entry.value).servers

@@ -1,7 +1,8 @@
 """Servers of farms for tests: real farm_server actors with a topology, certificates and users.
 
 Farm(...) runs each as a thread of the test's own process, Farm(..., processes=True) as a process of
-its own, to be killed. Beside the user `peer` of the servers there is `demo`, an administrator.
+its own, to be killed. Beside the user `peer` of the servers there is `servers`, which may speak for
+them, too, and `demo`, an administrator.
 """
 
 import json
@@ -51,6 +52,8 @@ from kelek.tests.ports import free_ports
 DEADLINE_S = 60
 LOOK_MS = 10
 USER, PASSWORD = "demo", "demo"
+SERVERS = "servers"
+PASSWORDS = {USER: PASSWORD, SERVERS: "any server's", "peer": "the servers' own"}
 TIMES = "election_timeout_ms: [300, 600], heartbeat_ms: 60, request_timeout_ms: 1000"
 
 
@@ -201,11 +204,12 @@ class Farm:
             blob.write_to_path(self.place / "cert.pem", append=number > 0)
         text = ""
         for name in self.names:
-            text = with_user(text, name, "peer", "the servers' own")
-            text = with_user(text, name, USER, PASSWORD)
+            for user, password in PASSWORDS.items():
+                text = with_user(text, name, user, password)
         self.write_secret("passwords", text)
         self.write_secret("secret", "the servers' own\n")
         self.write_secret("demo.secret", f"{PASSWORD}\n")
+        self.write_secret("servers.secret", f"{PASSWORDS[SERVERS]}\n")
 
     def write_secret(self, name: str, text: str) -> Path:
         path = self.place / name
@@ -225,7 +229,7 @@ class Farm:
         lines = ["cluster: test", "data: data", "farms:"]
         lines += [
             f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
-            + f"{farm.removesuffix(', ')}}}"
+            + f"server_users: [{SERVERS}], {farm.removesuffix(', ')}}}"
             for name in self.names
         ]
         lines.append("nodes:")
@@ -392,13 +396,13 @@ class Farm:
 
         return int(self.wait(look, "nobody leads"))
 
-    def put(self, *values: bytes, name: str = "") -> Response:
+    def put(self, *values: bytes, name: str = "", user: str = USER) -> Response:
         """Commits entries, whoever leads."""
         entries = tuple(Entry(0, ValueType.APPLICATION, value) for value in values)
         until = time.monotonic() + DEADLINE_S
         while True:
             try:
-                with self.connect(self.leader(name), name) as client:
+                with self.connect(self.leader(name), name, user, PASSWORDS[user]) as client:
                     answer = client.ask(Request(MessageType.CLIENT_REQUEST, entries=entries))
                 if answer.is_accepted:
                     return answer

@@ -11,7 +11,7 @@ import trustme
 
 import kelek
 from kelek.actors import farm_doors, farm_tls
-from kelek.protocols.garlicfarm import codec, handshake, members, peer
+from kelek.protocols.garlicfarm import codec, handshake, intake, members
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
     Entry,
@@ -19,7 +19,7 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm_servers import DEADLINE_S, PASSWORD, USER, Farm
+from kelek.tests.actors.farm_servers import DEADLINE_S, PASSWORD, SERVERS, USER, Farm
 from kelek.tests.interop.farm_tls import old_hello
 
 
@@ -81,7 +81,7 @@ def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
     with Farm(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
         farm.start()
         document = b'{"cluster":"farm","date":1,"id":1,"router":{"uptime":7}}'
-        farm.put(document, *(b"%d" % number for number in range(200)))
+        farm.put(document, *(b"%d" % number for number in range(200)), user=SERVERS)
         farm.wait(lambda: farm.status(1).get("snapshot_index", 0) > 200, "it makes no snapshot")
         server = ClusterServer(2, farm.endpoint(2))
         farm.wait(lambda: order(farm, members.add_server(server)), "it may not come")
@@ -118,7 +118,7 @@ def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -
             entry = Entry(0, ValueType.APPLICATION, b"{}")
             assert client.ask(Request(MessageType.CLIENT_REQUEST, entries=(entry,))).is_accepted
         with monkeypatch.context() as patch, farm.connect(1) as client:
-            patch.setattr(peer, "AUDITS_MAX", 0)  # As if nobody could be told any more.
+            patch.setattr(intake, "AUDITS_MAX", 0)  # As if nobody could be told any more.
             assert not client.ask(request).is_accepted
         assert "audit-lost farm=farm count=1\n" in farm.log(1)
 

@@ -21,7 +21,7 @@ from kelek.clients.farm_values import secret_of
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
 from kelek.protocols.garlicfarm.values import Address
-from kelek.tests.actors.farm_servers import USER
+from kelek.tests.actors.farm_servers import SERVERS, USER
 from kelek.tests.actors.farm_servers import Farm as Servers
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
@@ -87,6 +87,41 @@ def test_tasks_share_one(servers: Servers) -> None:
     asyncio.run(main())
 
 
+def as_a_server(place: Servers) -> dict[str, Any]:
+    return arguments(place, user=SERVERS, secret_file=place.place / "servers.secret")
+
+
+def test_each_entry_has_its_user_and_an_index(servers: Servers) -> None:
+    with opened(servers) as demo, kelek.Farm(**as_a_server(servers)) as other:
+        first = demo.append([b"of demo"]) - 1
+        last = other.append([b"of a server", b"once more"]) - 1
+        found = [(each.index, each.value, each.user) for each in demo.entries(first, follow=False)]
+    assert found[0] == (first, b"of demo", USER)
+    assert found[-2:] == [(last - 1, b"of a server", SERVERS), (last, b"once more", SERVERS)]
+
+
+def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
+    """A client that posts another's hears so at once; what travels with it is appended."""
+    status = b'{"cluster":"farm","date":1,"id":2}'
+
+    async def main() -> list[int | BaseException]:
+        async with kelek.AsyncFarm(**arguments(servers)) as farm:
+            await farm.append([b"warm"])
+            tasks = (farm.append([value]) for value in (b"before it", status, b"behind it"))
+            return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+    before, refused, behind = asyncio.run(main())
+    assert isinstance(refused, kelek.FarmRefused)
+    assert "takes no such entry of demo" in str(refused)
+    with kelek.Farm(**as_a_server(servers)) as farm:
+        for index, value in ((before, b"before it"), (behind, b"behind it")):
+            assert isinstance(index, int)
+            assert next(farm.entries(index - 1)).value == value
+        assert not farm.documents()["documents"]
+        farm.append([status])
+        assert [each["id"] for each in farm.documents()["documents"]] == [2]
+
+
 def test_it_has_every_method_of_farm() -> None:
     def methods(face: type) -> dict[str, list[str]]:
         return {
@@ -116,7 +151,7 @@ def test_it_reads_what_it_has_appended(servers: Servers) -> None:
         assert (page.next_index, page.first_index) == (page.entries[-1].index + 1, 1)
         assert farm.read(end + 100).entries == ()
         kinds = {entry.kind for entry in farm.read(1, all_kinds=True).entries}
-        assert kinds == {"application", "configuration"}
+        assert kinds == {"application", "configuration", "poster"}
         with pytest.raises(ValueError, match="the first entry is 1"):
             farm.read(0)
 

@@ -80,13 +80,16 @@ def test_entries(farm: Farm) -> None:
     assert said["appended"] == 3
     ok(*here(farm, "append", "-"), stdin="two\nthree\n")
     shown = [line.split("  ", 2)[2] for line in ok(*here(farm, "entries")).splitlines()]
-    assert shown == ["begun", "one", "0x00ff", '{"n": 1}', "two", "three"]
+    posted = ["one", "0x00ff", '{"n": 1}', "two", "three"]
+    assert shown == ["demo  begun", *(f"peer  {each}" for each in posted)]
     rows = [
         json.loads(line)
         for line in ok(*here(farm, "entries", "--all-kinds"), "-o", "json").splitlines()
     ]
     assert rows[0]["kind"] == "configuration"
-    assert [row["document"] for row in rows if "document" in row] == [{"n": 1}]
+    values = [row for row in rows if row["kind"] == "application"]
+    assert [row["document"] for row in values if "document" in row] == [{"n": 1}]
+    assert [row["user"] for row in values] == ["demo", *["peer"] * 5]
     behind = rows[-1]["index"] + 1
     assert ok(*here(farm, "entries", "--from", behind)) == ""
 

@@ -28,6 +28,7 @@ from kelek.protocols.garlicfarm.messages import (
     ValueType,
 )
 from kelek.tests.actors.farm_gates import Gates
+from kelek.tests.actors.farm_servers import SERVERS as SERVERS_USER
 from kelek.tests.actors.farm_servers import Farm
 
 SERVERS = (1, 2, 3)
@@ -101,7 +102,7 @@ class DrillFarm:
         """A document of another server each time, so that all of them are seen in the end."""
         number = len(self.acked) + 1
         document = {"cluster": "farm", "date": 1, "id": number, "x": filling}
-        self.farm.put(json.dumps(document).encode())
+        self.farm.put(json.dumps(document).encode(), user=SERVERS_USER)
         self.acked.append(number)
 
     def tell(self, number: int, request: Request) -> None:

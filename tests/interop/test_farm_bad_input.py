@@ -57,6 +57,7 @@ class Scene:
         self.leader = farm.leader()
         self.follower = next(number for number in (1, 2, 3) if number != self.leader)
         self.who = Who(USER, PASSWORD, farm.ca)
+        self.server = Who("peer", "the servers' own", farm.ca)
         self._known: dict[int, dict[str, str]] = {}  # Challenges, by port.
         self._count = 0
         with ExitStack() as undo:
@@ -73,6 +74,11 @@ class Scene:
 
     def counts(self, number: int = 0) -> Counter[str]:
         """All that a server has counted, as it shows it at /status."""
+        shown = self.status(number)
+        found = {**shown["connections"], **shown["counters"]}
+        return Counter({name: n for name, n in found.items() if isinstance(n, int)})
+
+    def status(self, number: int = 0) -> dict[str, Any]:
         port, path = self.port(number), "/GarlicFarm/farm/1/status"
         if port not in self._known:
             self._known[port] = self.who.challenges(port)["SHA-256"]
@@ -82,9 +88,8 @@ class Scene:
             sock.sendall(self.who.head(port, right, path=path))
             head, _, body = drained(sock).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 "), head
-        shown = json.loads(body)
-        found = {**shown["connections"], **shown["counters"]}
-        return Counter({name: n for name, n in found.items() if isinstance(n, int)})
+        shown: dict[str, Any] = json.loads(body)
+        return shown
 
     def port(self, number: int = 0) -> int:
         return self.farm.ports[number or self.leader]
@@ -366,7 +371,7 @@ REFUSED: dict[str, tuple[str, Make]] = {
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_ends_a_connection(scene: Scene, name: str) -> None:
     before = scene.counts()
-    with scene.who.enter(scene.port()) as sock:
+    with scene.server.enter(scene.port()) as sock:
         sock.sendall(CLOSED[name](scene))
         assert drained(sock) == b""
     assert (scene.counts() - before)["malformed"] == 1
@@ -388,7 +393,7 @@ def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_refused(scene: Scene, name: str) -> None:
     kind, make = REFUSED[name]
     before = scene.counts()
-    with scene.who.enter(scene.port()) as sock:
+    with scene.server.enter(scene.port()) as sock:
         sock.sendall(make(scene))
         (answer,) = answers(sock, 1)
     assert (answer.accepted, answer.term) == (0, scene.term)
@@ -420,7 +425,7 @@ def test_strangers_at_a_follower(scene: Scene) -> None:
         INSTALL: "install_snapshot", LEAVE: "leave_cluster",
     }  # fmt: skip
     before = scene.counts(scene.follower)
-    with scene.who.enter(scene.port(scene.follower)) as sock:
+    with scene.server.enter(scene.port(scene.follower)) as sock:
         for kind in kinds:
             term, more = scene.term + 1000, entries.get(kind, ())
             made = Message(kind, STRANGER, scene.follower, term, 9, 1 << 40, entries=more)
@@ -450,8 +455,38 @@ def test_a_user_who_is_bound_to_a_server(scene: Scene) -> None:
         (answer,) = answers(sock, 1)
     assert (answer.accepted, answer.term) == (0, scene.term)
     counted = scene.counts() - before
-    assert (counted["malformed"], counted["refused_request_vote"]) == (1, 1)
+    assert (counted["malformed"], counted["refused_request_vote"]) == (1, 2)
     assert f"user={BOUND}" in scene.farm.log(scene.leader)
+    scene.check()
+
+
+SERVER_KINDS = {
+    VOTE: "request_vote", APPEND: "append_entries", JOIN: "join_cluster", SYNC: "sync_log",
+    INSTALL: "install_snapshot", LEAVE: "leave_cluster",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SERVER_KINDS)
+def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
+    """Not even an administrator's: its user is no server's, so a follower that the leader's forged
+    requests reach closes the connection, and says so."""
+    number, term = scene.follower, scene.term + 5
+    before = scene.counts(number)
+    with scene.who.enter(scene.port(number)) as sock:
+        order = b'{"admin":"publish","cluster":"farm","date":1,"user":"adm","server":1}'
+        entries = {
+            APPEND: (Entry(term, APPLICATION, order),),
+            JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
+            SYNC: (Entry(1, PACK, BOMB),),
+            INSTALL: (Entry(1, SNAPSHOT, PIECE),),
+        }
+        last = scene.status(number)["last"]
+        forged = Message(kind, scene.leader, number, term, scene.term, last, last + 1)
+        sock.sendall(forged._replace(entries=entries.get(kind, ())).encode())
+        assert drained(sock) == b""
+    assert (scene.counts(number) - before)[f"refused_{SERVER_KINDS[kind]}"] == 1
+    what = f"{SERVER_KINDS[kind].upper()} as server {scene.leader}, term {term}"
+    assert f'audit farm=farm user=demo what="{what}" taken=False' in scene.farm.log(number)
     scene.check()
 
 

@@ -7,6 +7,7 @@ import pytest
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.messages import MessageType
 from kelek.protocols.garlicfarm.orders import encode_order
+from kelek.protocols.garlicfarm.posters import POSTER_PREFIX
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.farm_plain import APPLICATION, Plain
 from kelek.tests.protocols.garlicfarm.farm_world import Client, World, client_request, server
@@ -43,7 +44,8 @@ def values_of(world: World, number: int) -> list[bytes]:
 
 def plain_values(plain: Plain) -> list[bytes]:
     log = plain.log[: plain.commit - plain.start + 1]
-    return [entry.value for entry in log if entry.kind == APPLICATION]
+    values = [entry.value for entry in log if entry.kind == APPLICATION]
+    return [value for value in values if not value.startswith(POSTER_PREFIX)]
 
 
 def test_it_follows_ours() -> None:

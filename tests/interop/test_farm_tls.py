@@ -7,6 +7,7 @@ import pytest
 
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.messages import ClusterServer
+from kelek.protocols.garlicfarm.posters import POSTER_PREFIX
 from kelek.tests.actors.farm_servers import Farm
 from kelek.tests.interop.farm_plain import APPLICATION, CLIENT, Entry, Message, take_answer
 from kelek.tests.interop.farm_tls import PlainServer, Refused, Who
@@ -24,7 +25,8 @@ def values_of(server: PlainServer) -> list[bytes]:
     with server.lock:
         plain = server.plain
         log = plain.log[: plain.commit - plain.start + 1]
-        return list(dict.fromkeys(each.value for each in log if each.kind == APPLICATION))
+        values = [each.value for each in log if each.kind == APPLICATION]
+        return list(dict.fromkeys(value for value in values if not value.startswith(POSTER_PREFIX)))
 
 
 def has_led(server: PlainServer) -> bool:

@@ -122,7 +122,9 @@ def program_of(nodes: Shell, title: str) -> str:
 @pytest.mark.usefixtures("spark")
 def test_documents(nodes: Shell, farm: Farm) -> None:
     """The page's section on farms, with what the example has posted or, alone, without."""
-    farm.put(b'{"cluster":"farm","date":1,"id":7,"meta":{},"router":{"uptime":1234567}}')
+    farm.put(
+        b'{"cluster":"farm","date":1,"id":7,"meta":{},"router":{"uptime":1234567}}', user="servers"
+    )
     assert re.search(r"\|\s*7\|\s*1234567\|", program_of(nodes, "A farm's documents"))
 
 

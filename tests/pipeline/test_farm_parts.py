@@ -137,8 +137,9 @@ def given_of(servers: Farm, **others: str) -> dict[str, str]:
 def append(farm: Farm, *values: bytes) -> int:
     """The index of the last of them."""
     given = given_of(farm)
+    secret_file = farm.place / "servers.secret"  # Whose status documents they are.
     client = kelek.Farm(
-        given["urls"], user="demo", secret_file=given["secretFile"], ca_file=given["caFile"]
+        given["urls"], user="servers", secret_file=secret_file, ca_file=given["caFile"]
     )
     with client:
         return client.append(values) - 1
@@ -149,9 +150,9 @@ def test_places(farm: Farm) -> None:
     last = append(farm, *(status(1, minute) for minute in range(30)))
     view = FarmView(batch_options(given_of(farm)))
     try:
-        assert view.last_index() == last == 31
+        assert view.last_index() == last == 32
         assert view.info().first_index == 1
-        times = [(0, 0), (1, 2), (29, 30), (30, 31)]
+        times = [(0, 0), (1, 3), (29, 31), (30, 32)]
         for minute, index in times:
             place = datetime.fromtimestamp(BEGIN_MS / 1000 + minute * 60 - 1, UTC)
             assert view.index_before(place) == max(index, 0), minute
@@ -160,12 +161,12 @@ def test_places(farm: Farm) -> None:
         view.check(offset)
         for wrong, words in (
             (offset._replace(term=offset.term + 1), "entry 7 has term"),
-            (offset._replace(index=99), "behind entry 99, the log ends at 31"),
+            (offset._replace(index=99), "behind entry 99, the log ends at 32"),
         ):
             with pytest.raises(log_errors.WrongCheckpoint, match=words):
                 view.check(wrong)
-        rows = [row for one in view.entries(LogRange(0, 31)) for row in one.to_pylist()]
-        assert [row["index"] for row in rows] == list(range(1, 32))
+        rows = [row for one in view.entries(LogRange(0, 32)) for row in one.to_pylist()]
+        assert [row["index"] for row in rows] == [1, *range(3, 33)], "2 names who has posted"
     finally:
         view.close()
 

@@ -34,7 +34,7 @@ from kelek.protocols.raft.messages import Batch, HardState
 from kelek.protocols.record import decode_block, slice_block
 
 DELAY_MS_MAX = 20
-ADMIN = Grant("admin")
+ADMIN = Grant(is_server=True)  # As each connection is without the handshake.
 
 
 def server(number: int) -> ClusterServer:

@@ -1,6 +1,7 @@
 """The application of each server of a farm, in virtual time: documents, orders, router, views."""
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from kelek.protocols.garlicfarm.face import (
     View,
 )
 from kelek.protocols.garlicfarm.inbound import Grant
+from kelek.protocols.garlicfarm.intake import AUDITS_MAX
 from kelek.protocols.garlicfarm.members import add_server, remove_server
 from kelek.protocols.garlicfarm.messages import (
     Entry,
@@ -40,8 +42,8 @@ from kelek.protocols.garlicfarm.orders import (
     OrderKind,
     encode_order,
 )
-from kelek.protocols.garlicfarm.peer import AUDITS_MAX
 from kelek.protocols.garlicfarm.peer_values import SnapshotMark
+from kelek.protocols.garlicfarm.posters import encode_poster
 from kelek.protocols.garlicfarm.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.state import Leaf
 from kelek.protocols.garlicfarm.values import encode_configuration
@@ -367,12 +369,12 @@ def test_only_administrators_give_orders() -> None:
     assert (answer.is_accepted, answer.destination) == (False, world.elect())
     assert world.peers[world.elect()].core.log.last_index == before, "all of a request, or nothing"
     assert world.order(publish(3))
-    audits = list(world.peers[world.elect()].audits)
+    audits = list(world.peers[world.elect()].intake.audits)
     assert [audit.taken for audit in audits] == [False, False, False, False, True]
     assert audits[-1] == Audit("admin", "publish 3", True)
     follower = next(number for number in (1, 2, 3) if number != world.elect())
     assert not world.ask(client_request(encode_order(publish(1))), follower).is_accepted
-    assert not world.peers[follower].audits, "whoever leads will be asked"
+    assert not world.peers[follower].intake.audits, "whoever leads will be asked"
 
 
 def test_changes_of_members_are_audited() -> None:
@@ -385,11 +387,11 @@ def test_changes_of_members_are_audited() -> None:
     world.run_until(lambda: len(client.answers) == 3)
     world.start(4)
     assert world.ask(add_server(server(4))).is_accepted
-    assert list(world.peers[1].audits) == [
+    assert list(world.peers[1].intake.audits) == [
         Audit("bob", "add server 4 'tcp://127.0.0.1:9004'", False),
         Audit("bob", "remove server 1", False),
         Audit("bob", "add: malformed", False),
-        Audit("admin", "add server 4 'tcp://127.0.0.1:9004'", True),
+        Audit("", "add server 4 'tcp://127.0.0.1:9004'", True),
     ]
 
 
@@ -406,9 +408,9 @@ def test_nothing_is_taken_that_would_not_be_told() -> None:
     *taken, order, entry, change = [answer.is_accepted for answer in client.answers]
     assert all(taken)
     assert (order, entry, change) == (False, True, False)
-    assert [audit.taken for audit in peer.audits] == [True] * AUDITS_MAX
-    assert peer.audits_lost == 2
-    peer.audits.clear()
+    assert [audit.taken for audit in peer.intake.audits] == [True] * AUDITS_MAX
+    assert peer.intake.audits_lost == 2
+    peer.intake.audits.clear()
     assert world.order(publish(1))
 
 
@@ -621,21 +623,107 @@ def test_the_entries_of_a_log() -> None:
     world.run_until(world.is_told)
     whole = world.view(1, "entries")
     assert [each["index"] for each in whole["entries"]] == list(range(1, whole["next"]))
-    assert (whole["first"], whole["commit"], whole["next"]) == (1, 5, 6)
-    configuration, document, ordered, junk, foreign = whole["entries"]
+    assert (whole["first"], whole["commit"], whole["next"]) == (1, 7, 8)
+    configuration, document, poster, ordered, nobody, junk, foreign = whole["entries"]
     assert (configuration["type"], configuration["servers"]) == (
         2, [{"id": 1, "endpoint": "tcp://127.0.0.1:9001"}]
     )  # fmt: skip
     assert (document["type"], document["document"]["id"], document["term"]) == (1, 1, 1)
     assert ordered["document"]["admin"] == "publish"
-    assert junk == {"index": 4, "term": 1, "type": 1, "value": "/w=="}
+    assert (document["user"], ordered["user"], junk["user"]) == (None, "admin", None)
+    assert (poster["poster"], nobody["poster"]) == ("admin", None)
+    assert junk == {"index": 6, "term": 1, "type": 1, "user": None, "value": "/w=="}
     assert "value" in foreign
-    some = world.view(1, "entries", from_=2, count=2)
-    assert (some["entries"], some["next"]) == ([document, ordered], 4)
+    some = world.view(1, "entries", from_=2, count=3)
+    assert (some["entries"], some["next"]) == ([document, poster, ordered], 5)
     raw = world.view(1, "entries", raw=1)["entries"]
-    assert all(set(each) == {"index", "term", "type", "value"} for each in raw)
+    assert all({"index", "term", "type", "value"} < set(each) for each in raw[1:])
     beyond = world.view(1, "entries", from_=100)
-    assert (beyond["entries"], beyond["next"], beyond["commit"]) == ([], 100, 5)
+    assert (beyond["entries"], beyond["next"], beyond["commit"]) == ([], 100, 7)
+
+
+def test_the_user_of_each_entry_is_kept() -> None:
+    """Wherever a reader begins, on each server, also behind a change of the leader; values are
+    stored as they were appended."""
+    world = AppWorld()
+    world.app_setup = world.app_setup._replace(post_interval_ms=0)
+    for number in (1, 2, 3):
+        world.kill(number)
+        world.start(number, world.members)
+    names = ["ann", "bob", "ann", "bob", "bob", 'd"\u00fc']
+    told: list[tuple[bytes, str | None]] = []
+    for round_ in range(2):
+        leader = world.elect()
+        for at, name in enumerate(names):
+            values = [b"%d %d %d" % (round_, at, each) for each in range(700 if at == 3 else 2)]
+            grant = Grant(name, is_admin=False)
+            assert world.ask(client_request(*values), leader, grant).is_accepted
+            told += [(value, name) for value in values]
+        world.kill(leader)
+        world.elect()
+        world.start(leader, world.members)
+    world.ask(client_request(b"of nobody"))
+    told.append((b"of nobody", None))
+    world.run(3000)
+    for number in (1, 2, 3):
+        for step in (1000, 7):
+            found, index = [], 1
+            while (page := world.view(number, "entries", from_=index, count=step))["entries"]:
+                found += [each for each in page["entries"] if "value" in each]
+                index = page["next"]
+            entries = [each for each in found if "poster" not in each]
+            assert [(b64decode(each["value"]), each["user"]) for each in entries] == told
+            assert len(found) - len(entries) < 20, "not one for each"
+
+
+def test_poster_entries_are_repeated() -> None:
+    """A reader finds the user without reading the whole log."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    ann = Grant("ann", is_admin=False)
+    for _ in range(5):
+        assert world.ask(client_request(*[b"x"] * 900), 1, ann).is_accepted
+    world.run_until(world.is_told)
+    entries = [
+        each
+        for at in range(1, 5000, 1000)
+        for each in world.view(1, "entries", from_=at, count=1000)["entries"]
+    ]
+    named = [each["index"] for each in entries if "poster" in each]
+    assert [b - a for a, b in pairwise(named)] == [1801, 1801]
+
+
+def test_what_a_client_may_not_append() -> None:
+    """Another server's status, and what looks like a leader's note of a user; both are counted and
+    told. What is no status of this farm is nobody's business."""
+    world = AppWorld()
+    world.settle()
+    leader = world.elect()
+    eve, two = Grant("eve", is_admin=False), Grant("two", 2, is_admin=False)
+    status = {"cluster": "farm", "date": 1, "id": 2}
+    escaped = b'{"cl\\u0075ster":"farm","date":1,"id":2}'
+    peer = world.peers[leader]
+    before = peer.core.log.last_index
+    for value in (encode_status(status), escaped, encode_poster("adm")):
+        answer = world.ask(client_request(b"fine", value), leader, eve)
+        assert (answer.is_accepted, answer.destination, answer.next_index) == (False, leader, 0)
+    answer = world.ask(client_request(encode_status({**status, "id": 1})), leader, two)
+    assert not answer.is_accepted
+    assert peer.core.log.last_index == before
+    assert peer.refused[MessageType.CLIENT_REQUEST] == 4
+    assert list(peer.intake.audits) == [
+        Audit("eve", "status of server 2", False),
+        Audit("eve", "status of server 2", False),
+        Audit("eve", "a poster entry, which only leaders write", False),
+        Audit("two", "status of server 1", False),
+    ]
+    assert world.ask(client_request(encode_status(status)), leader, two).is_accepted
+    other = encode_status({**status, "cluster": "other"})
+    assert world.ask(client_request(other, b'{"cluster":"farm"}'), leader, eve).is_accepted
+    peer.intake.audits.clear()
+    mixed = client_request(encode_order(publish(3)), encode_status(status))
+    assert not world.ask(mixed, leader, Grant("admin")).is_accepted
+    assert [audit.taken for audit in peer.intake.audits] == [False, False]
 
 
 def test_answers_about_entries_are_bounded() -> None:

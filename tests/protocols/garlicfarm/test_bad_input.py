@@ -19,7 +19,7 @@ from kelek.tests.protocols.garlicfarm.farm_world import (
     server,
 )
 
-USER = Grant("user", None, False)
+USER = Grant("user", None, False, is_server=True)
 APPEND, VOTE = MessageType.APPEND_ENTRIES, MessageType.REQUEST_VOTE
 APPLICATION, CONFIGURATION = ValueType.APPLICATION, ValueType.CONFIGURATION
 
@@ -98,7 +98,7 @@ def test_what_ends_a_connection(name: str) -> None:
 REFUSED: dict[str, tuple[Grant, Make]] = {
     "a stranger's vote": (USER, lambda leader, other, term: from_(77, leader, term=term + 1000)),
     "a member's vote": (
-        Grant("two", None, False),
+        Grant("two", None, False, is_server=True),
         lambda leader, other, term: from_(
             other, leader, term=term + 1000, last_log_term=term + 1, last_log_index=99
         ),
