@@ -415,14 +415,18 @@ static int ident_is_ours(const struct klk_updates *updates, const struct klk_mes
     return size == updates->ident_size && memcmp(ident, updates->ident, size) == 0;
 }
 
-/* Frame 0 is the routing id: `=` has 3 frames behind it (text form), or the ident and 4 or more
- * (node form). Returns KLK_OK with data set, or KLK_EINVAL. */
+/* Frame 0 is the routing id: `=` has 3 frames behind it (text form), or the ident and 3 or more
+ * (node form). With the ident alone there is no data: a client that drops an empty frame sends
+ * that, and the ident is not what it wants in the log.
+ * Returns KLK_OK with data set, or KLK_EINVAL. */
 static int single_shape(const struct klk_updates *updates, const struct klk_messages *arena,
                         uint32_t message, struct request *from) {
     uint32_t frames = klk_messages_frames(arena, message);
-    if (frames < 4 || (frames > 4 && !ident_is_ours(updates, arena, message, 3)))
-        return KLK_EINVAL;
-    from->data = klk_messages_at(arena, message, frames == 4 ? 3 : 4, &from->data_size);
+    if (frames < 4) return KLK_EINVAL;
+    int is_node = ident_is_ours(updates, arena, message, 3);
+    if (frames > 4 && !is_node) return KLK_EINVAL;
+    if (frames == 4 && is_node) return KLK_OK;
+    from->data = klk_messages_at(arena, message, is_node ? 4 : 3, &from->data_size);
     return KLK_OK;
 }
 

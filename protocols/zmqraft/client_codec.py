@@ -96,7 +96,7 @@ _SHAPES = {
     REQUEST_CONFIG: (2, 2, 3),
     REQUEST_LOG_INFO: (2, 2, 3),
     REQUEST_BROADCAST_STATE_URL: (2, 2, 3),
-    REQUEST_UPDATE: (3, 3, 4),
+    REQUEST_UPDATE: (3, 3, 3),
     REQUEST_ENTRIES: (3, 4, 4),
 }
 
@@ -104,12 +104,12 @@ _SHAPES = {
 def client_form(frames: Sequence[bytes], cluster: bytes) -> Form | None:
     """Tells by shape alone how a request is written ("Two forms"); None: drop and count it.
 
-    node     frame 3 is our ident byte for byte, and ^ % * have 3 frames or more, = and < 4 or
-             more, & exactly 4
+    node     frame 3 is our ident byte for byte, and ^ % * = have 3 frames or more, < 4 or more,
+             & exactly 4
     text     exactly 2 frames for ^ % *, exactly 3 for =, 3 or 4 for <; & does not exist
 
-    [id, =, X] and [id, <, X] are text also when X equals the ident. So an update of another
-    cluster's client, [id, =, WRONG, data], has neither form.
+    [id, <, X] is text also when X equals the ident. [id, =, ident] is an update without data. An
+    update of another cluster's client, [id, =, WRONG, data], has neither form.
     """
     count = len(frames)
     if count < 2:
@@ -161,7 +161,7 @@ def decode_client_request(frames: Sequence[bytes], cluster: bytes) -> tuple[Form
     frames   1 reqid   12 bytes; in node form ^ % * < take any id of 1 to 12 bytes
              2 bytes   message type: ^ config, % log info, * state url, = update, < entries
              3 bytes   cluster ident, in node form only; the next ones then follow
-      =      3 bytes   the update's data, at least one byte
+      =      3 bytes   the update's data, at least one byte; absent in node form: none
       <      3 uint    previous LOG INDEX
              4 uint    count of entries; absent or empty: no limit; 0: stop
              5 uint    next byte offset of a snapshot, in node form only
@@ -175,7 +175,7 @@ def decode_client_request(frames: Sequence[bytes], cluster: bytes) -> tuple[Form
         raise RemoteProtocolError("a client request of no known shape")
     kind, args = frames[1], frames[3:] if form is Form.NODE else frames[2:]
     if kind == REQUEST_UPDATE:
-        return form, RequestUpdate(decode_reqid(frames[0]), args[0])
+        return form, RequestUpdate(decode_reqid(frames[0]), args[0] if args else b"")
     reqid = (decode_id if form is Form.NODE else decode_reqid)(frames[0])
     if kind == REQUEST_CONFIG:
         return form, RequestConfig(reqid)

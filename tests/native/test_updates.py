@@ -123,10 +123,13 @@ def test_other_shapes_are_dropped_and_counted(message: list[bytes]) -> None:
     assert intake.take(message) == []
 
 
-def test_a_text_update_may_look_like_the_ident() -> None:
+def test_the_ident_alone_is_no_data() -> None:
+    """A client in node form that drops an empty frame sends that."""
     intake = Intake()
-    intake.take([b"A", reqid(1), b"=", ID])
-    assert intake.propose() == [Record(0, reqid(1), ID)]
+    assert intake.take([b"A", reqid(1), b"=", ID]) == [[b"A", reqid(1), b""]]
+    assert (intake.count("refused"), intake.updates.pending) == (1, 0)
+    intake.take([b"A", reqid(2), b"=", ID, ID])
+    assert intake.propose() == [Record(0, reqid(2), ID)]
 
 
 def test_other_messages_are_left_to_the_caller() -> None:

@@ -186,7 +186,8 @@ class Updates:
             elif pack:
                 self._take_pack(routing_id, reqid, rest[1], rest[2], view)
             else:
-                self._take_single(routing_id, reqid, rest[-1] if len(rest) == 1 else rest[1], view)
+                data = (*rest, b"")[1] if rest[0] == self.ident else rest[0]
+                self._take_single(routing_id, reqid, data, view)
 
     def _take_single(self, routing_id: bytes, reqid: bytes, data: bytes, view: View) -> None:
         to, known = [routing_id, reqid], self.reqids.find(reqid)

@@ -108,7 +108,7 @@ def test_client_request_frames() -> None:
         ([b"*", b"demo"], Form.NODE),
         ([b"="], None),
         ([b"=", b"data"], Form.TEXT),
-        ([b"=", b"demo"], Form.TEXT),  # Data that happens to be the ident.
+        ([b"=", b"demo"], Form.NODE),  # Without data.
         ([b"=", b"demo", b"data"], Form.NODE),
         ([b"=", b"demo", b"data", b"surplus"], Form.NODE),
         ([b"=", b"other", b"data"], None),  # Never an entry of our log.
