@@ -26,13 +26,15 @@ TOKEN = "\0"  # What the name of a reader begins with, where a peer's name could
 class _StateStream:
     """One client's request: how far the state was ordered, sent and acknowledged."""
 
-    def __init__(self, number: int, request: RequestEntries, snapshot: Snapshot) -> None:
+    def __init__(
+        self, number: int, request: RequestEntries, snapshot: Snapshot, offset: int
+    ) -> None:
         self.name = f"{TOKEN}{number}"
         self.request = request
         self.snapshot = snapshot
-        self.next = 0  # What is to be ordered next.
+        self.next = offset  # What is to be ordered next.
         self.unacknowledged: deque[int] = deque()  # The end of each chunk ordered or sent.
-        self.begun = False  # A state of no bytes is one chunk, too.
+        self.begun = offset > 0  # A state of no bytes is one chunk, too.
         self.heard_ms = 0
 
     def wanted(self) -> list[ReadPiece]:
@@ -73,6 +75,8 @@ class StateStreams:
         self._streams: OrderedDict[tuple[bytes, bytes], tuple[Asker, _StateStream]] = OrderedDict()
         self._by_name: dict[str, tuple[bytes, bytes]] = {}
         self._number = 0
+        # What each connection was sent last: the snapshot's index and term, and how many bytes.
+        self._sent: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -95,7 +99,8 @@ class StateStreams:
             if len(self._streams) >= STREAMS_MAX:
                 return None
             self._number += 1
-            held = self._streams[key] = asker, _StateStream(self._number, request, newest)
+            offset = self._offset(asker.routing_id, request, newest)
+            held = self._streams[key] = asker, _StateStream(self._number, request, newest, offset)
             self._by_name[held[1].name] = key
         stream = held[1]
         stream.heard_ms = now_ms
@@ -105,6 +110,22 @@ class StateStreams:
             return request._replace(prev_index=stream.snapshot.last_index, offset=None)
         self.orders += stream.wanted()
         return None
+
+    def _offset(self, routing_id: bytes, request: RequestEntries, newest: Snapshot) -> int:
+        """Where a new stream begins. A client of the npm package that was slow, or had no answer
+        in time, asks for the rest of the state under a new id. It does not say of which snapshot:
+        it gets the rest only where its connection was sent so much of this very one."""
+        index, term, sent = self._sent.get(routing_id, (0, 0, 0))
+        offset = request.offset or 0
+        return offset if (index, term) == newest[:2] and offset <= sent else 0
+
+    def _note_sent(self, routing_id: bytes, snapshot: Snapshot, end: int) -> None:
+        before = self._sent.pop(routing_id, (0, 0, 0))
+        if before[:2] == snapshot[:2]:
+            end = max(end, before[2])
+        self._sent[routing_id] = (*snapshot[:2], end)
+        if len(self._sent) > STREAMS_MAX:
+            self._sent.popitem(last=False)
 
     def holds(self, asker: Asker, request: RequestEntries) -> bool:
         """Whether a request is a follow-up of one of these."""
@@ -125,6 +146,7 @@ class StateStreams:
         answer = EntriesAnswer(EntriesStatus.SNAPSHOT, snapshot.last_index, chunk=chunk)
         encode = encode_entries_packed_answer if request.packed else encode_entries_answer
         asker.out.add([asker.routing_id, *encode(request.reqid, answer)])
+        self._note_sent(asker.routing_id, snapshot, piece.offset + len(piece.chunk))
 
     def _drop(self, key: tuple[bytes, bytes]) -> None:
         held = self._streams.pop(key, None)

@@ -1,14 +1,19 @@
 """A client that knows only the text, against a running cluster; sections are the text's."""
 
 import os
+import shutil
 import signal
+import time
 from itertools import pairwise
 
 import pytest
 
-from kelek.tests.interop.conftest import Cluster
+import kelek
+from kelek.tests.interop.conftest import Cluster, new_folder
 from kelek.tests.interop.plain import (
+    DEADLINE_S,
     Client,
+    Dealer,
     Entry,
     entry,
     json,
@@ -52,11 +57,16 @@ def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | No
             assert found[index].data == data
 
 
-def test_an_update_that_reads_like_the_ident_is_text(cluster: Cluster) -> None:
+def test_the_ident_alone_is_refused_as_data(cluster: Cluster) -> None:
+    """So sends a client in node form that drops an empty frame."""
     with cluster.client() as client:
-        index = client.update(IDENT)
+        leader, before = client.find_leader(), client.update(b"before")
+        assert leader.ask(reqid(), b"=", IDENT) == [b""]
+        index = client.update(b"behind")
         client.wait_applied(index)
-        assert dict(client.entries(index - 1, 1))[index].data == IDENT
+        found = [each.data for _, each in client.entries(before)]
+        assert b"behind" in found
+        assert IDENT not in found
 
 
 def test_a_repeated_reqid_gets_its_first_index(cluster: Cluster) -> None:
@@ -213,6 +223,36 @@ def test_request_log_info(cluster: Cluster, ident: bytes | None) -> None:
             assert applied <= commit <= last
             if name == client.leader:
                 assert last >= commit >= index
+
+
+def test_the_rest_of_a_state_is_sent_to_the_connection_that_had_the_first_part() -> None:
+    """Under a new id, as a client of the npm package asks that paused; to others it begins anew."""
+    folder = new_folder()
+    cluster = Cluster(folder, {"n1": "kelek"}, log="snapshot_entries: 0, snapshot_behind: 0")
+    try:
+        with cluster.client(IDENT) as client, cluster.client(IDENT) as other:
+            client.wait_applied(client.update(b"in the state"))
+            leader = client.find_leader()
+            with kelek.Log([leader.url], "interop") as log:
+                index = log.make_snapshot(leader.url).last_index
+            until = time.monotonic() + DEADLINE_S
+            while number(leader.ask(reqid(), b"%", IDENT)[3]) <= index:
+                assert time.monotonic() < until, "the log is not compacted"
+
+            def ask(dealer: Dealer, offset: int) -> tuple[list[int], bytes]:
+                answer = dealer.ask(reqid(), b"<", IDENT, uint(0), b"", uint(offset))
+                assert number(answer[0]) == 3
+                found = json(answer[1])
+                assert isinstance(found, list)
+                return found[:2], answer[3]
+
+            (_, size), state = ask(leader, 0)
+            assert len(state) == size
+            assert ask(leader, 7) == ([7, size], state[7:])
+            assert ask(other.find_leader(), 7) == ([0, size], state)
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder)
 
 
 @FORMS

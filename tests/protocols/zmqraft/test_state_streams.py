@@ -105,6 +105,46 @@ def test_another_start_begins_anew() -> None:
     assert [answer.chunk and answer.chunk.offset for answer in answers] == [0, CHUNK_BYTES_PLAIN]
 
 
+def offsets(answers: list[EntriesAnswer]) -> list[int]:
+    return [answer.chunk.offset for answer in answers if answer.chunk is not None]
+
+
+def test_a_new_request_goes_on_at_its_offset_within_the_same_snapshot() -> None:
+    """As a client of the npm package asks that has paused for longer than a stream lives."""
+    server = Server()
+    server.ask(RequestEntries(REQID, 0))
+    server.ask(RequestEntries(REQID, 0, 0))
+    server.now_ms += 10 * SILENCE_MS_MAX
+    again = RequestEntries(bytes(11) + b"x", 0, offset=7639)
+    _, answers = server.ask(again)
+    assert offsets(answers) == [7639, 7639 + CHUNK_BYTES_PLAIN]
+    got = b"".join(answer.chunk.data for answer in answers if answer.chunk)
+    assert got == STATE[7639:][: len(got)]
+    left, answers = server.ask(again._replace(offset=7639 + len(got)))
+    while answers:
+        end = max(
+            answer.chunk.offset + len(answer.chunk.data) for answer in answers if answer.chunk
+        )
+        left, answers = server.ask(again._replace(offset=end))
+    assert left is not None
+    assert left.prev_index == 70
+
+
+@pytest.mark.parametrize("other", ["connection", "snapshot", "further"])
+def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
+    """It may be of another leader's snapshot: the halves of two are no state."""
+    server = Server()
+    server.ask(RequestEntries(REQID, 0))
+    request = RequestEntries(bytes(11) + b"x", 0, offset=7639)
+    if other == "connection":
+        server.asker = Asker(native.Frames(), b"another")
+    elif other == "snapshot":
+        server.snapshot = SNAPSHOT._replace(last_index=71)
+    else:
+        request = request._replace(offset=PIPELINES * CHUNK_BYTES_PLAIN + 1)
+    assert offsets(server.ask(request)[1]) == [0, CHUNK_BYTES_PLAIN]
+
+
 def test_the_client_collects_the_state() -> None:
     server, stream = Server(), Stream(0, wants_state=True)
     request: RequestEntries | None = stream.begin(REQID)
