@@ -10,7 +10,7 @@ class AsyncFarmLinks(AsyncWaits, FarmLinks):
 
     def __init__(self, client: FarmClient, reach: Reach) -> None:
         AsyncWaits.__init__(self)
-        FarmLinks.__init__(self, client, reach)
+        FarmLinks.__init__(self, client, reach, self.resources)
 
     def _on_wake(self) -> None:
         self._act()
@@ -31,8 +31,9 @@ class AsyncFarmLinks(AsyncWaits, FarmLinks):
             self._loop.remove_writer(file)
 
     def _unwatch(self, file: int) -> None:
-        self._loop.remove_reader(file)
-        self._loop.remove_writer(file)
+        if not self._loop.is_closed():
+            self._loop.remove_reader(file)
+            self._loop.remove_writer(file)
 
     def close(self) -> None:
         self._end_waits()

@@ -20,7 +20,7 @@ class AsyncLinks(AsyncWaits, Links):
         self, client: Machine, limits: MessageLimits = LIMITS, manner: Manner = PLAIN
     ) -> None:
         AsyncWaits.__init__(self)
-        Links.__init__(self, client, limits, manner)
+        Links.__init__(self, client, limits, manner, self.resources)
 
     def _on_wake(self) -> None:
         for _ in range(ROUNDS_MAX):
@@ -49,8 +49,14 @@ class AsyncLinks(AsyncWaits, Links):
 
     def _unregister(self, socket: zmq.Socket[bytes]) -> None:
         super()._unregister(socket)
-        self._loop.remove_reader(int(socket.getsockopt(zmq.FD)))
+        if not self._loop.is_closed():
+            self._loop.remove_reader(int(socket.getsockopt(zmq.FD)))
 
     def close(self) -> None:
         self._end_waits()
         Links.close(self)
+
+    def abandon(self) -> None:
+        """Ends all connections without waiting; what was queued for them is dropped."""
+        self._end_waits()
+        self.resources.abandon()

@@ -9,6 +9,7 @@ from typing import Self
 from ..protocols.zre.peers import Event
 from .body import Content
 from .node_face import NodeFace, Target
+from .resources import ASYNC_WITH
 
 
 class AsyncNode(NodeFace):
@@ -18,6 +19,8 @@ class AsyncNode(NodeFace):
         node.join("lights")
         async for event in node.events(): ...
     """
+
+    _closing = ASYNC_WITH
 
     # ---- what is said ----
 

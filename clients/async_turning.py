@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from .async_waits import AsyncWaits
+from .resources import ASYNC_WITH, Guard
 from .turning import Step, Wait
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class AsyncTurning(ABC):
         self._check_open()
         if self._links is None:
             self._links = self._make_links()
+            self._guard = Guard(self, ASYNC_WITH, self._links.resources.abandon)
         return self._links
 
     def _check_open(self) -> None:
@@ -84,6 +86,7 @@ class AsyncTurning(ABC):
         """Ends it; writes on their way may still happen, and whoever waits gets an error."""
         self._closed = True
         if self._links is not None:
+            self._guard.release()
             self._links.close()
             self._links = None
 

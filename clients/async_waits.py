@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from .clock import monotonic_ms
+from .resources import Resources
 
 
 class _Waiter:
@@ -25,7 +26,7 @@ class AsyncWaits(ABC):
         self._waiters: list[_Waiter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
-        self._closed = False
+        self.resources = Resources(self._loop)
 
     @abstractmethod
     def _on_wake(self) -> None:
@@ -37,12 +38,13 @@ class AsyncWaits(ABC):
 
     def wake(self) -> None:
         """Has everything done that is due, behind what the loop's tasks are about to ask for."""
-        if self._soon is None and not self._closed:
+        if self._soon is None and not self.resources.closed:
             self._soon = self._loop.call_soon(self._woken)
 
     def _woken(self) -> None:
         self._soon = None
-        self._on_wake()
+        if not self.resources.closed:
+            self._on_wake()
 
     async def wait(self, is_done: Callable[[], bool], timeout_ms: int | None) -> bool:
         """Waits until something is so; False: it took too long, or the connections were closed."""
@@ -59,7 +61,7 @@ class AsyncWaits(ABC):
                     await asyncio.wait((waiter.future,), timeout=left_s)
             finally:
                 self._waiters.remove(waiter)
-            if self._closed or is_done() or not waiter.future.done():
+            if self.resources.closed or is_done() or not waiter.future.done():
                 return is_done()
             # Another task was faster, and it is so no longer: it is waited for once more.
 
@@ -77,7 +79,6 @@ class AsyncWaits(ABC):
                 waiter.future.set_result(None)
 
     def _end_waits(self) -> None:
-        self._closed = True
         for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()

@@ -61,7 +61,7 @@ class Broker(Turning):
         self._client = make_client(urls, tuning)
         self._steps = BrokerSteps(self._client)
         self._turned_ms = monotonic_ms()
-        self._links = Links(self._client, BROKER_LIMITS, make_manner(identity))
+        self._own(Links(self._client, BROKER_LIMITS, make_manner(identity)))
 
     def call(
         self,
@@ -116,6 +116,7 @@ class Broker(Turning):
         return call
 
     def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        self._connected()
         if self._links is not None and monotonic_ms() - self._turned_ms > AWAY_MS:
             self._links.take_in()  # No answer is late only because nobody looked.
         super()._turn(until_ms, is_done)

@@ -62,7 +62,7 @@ class Farm(Turning):
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, credentials, tuning)
         self._steps = FarmSteps(self._client, timeout_ms)
-        self._links = FarmLinks(self._client, make_reach(ca_file, tuning))
+        self._own(FarmLinks(self._client, make_reach(ca_file, tuning)))
 
     # ---- the log ----
 

@@ -16,6 +16,7 @@ from ..protocols.garlicfarm.client import FarmClient
 from ..protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
 from ..protocols.garlicfarm.values import Address, is_loopback
 from .clock import monotonic_ms
+from .resources import Resources
 
 READ_BYTES = 1 << 18
 READS_MAX = 16  # Of one connection, in one go.
@@ -65,8 +66,11 @@ class _Connection:
 class FarmLinks:
     """Turned by whoever waits: kelek.Farm."""
 
-    def __init__(self, client: FarmClient, reach: Reach) -> None:
+    def __init__(
+        self, client: FarmClient, reach: Reach, resources: Resources | None = None
+    ) -> None:
         self.client = client
+        self.resources = resources or Resources()
         self._reach = reach
         self._connections: dict[int, _Connection] = {}
         self._files: dict[int, _Connection] = {}
@@ -90,6 +94,7 @@ class FarmLinks:
         """Ends all connections."""
         for number in list(self._connections):
             self._close(number)
+        self.resources.close()
 
     # ---- what the machine wants ----
 
@@ -138,6 +143,7 @@ class FarmLinks:
                 made.close()
                 continue
             connection.socket, connection.stage, connection.writes = made, Stage.CONNECT, True
+            self.resources.add(made)
             self._files[made.fileno()] = connection
             self._watch(made.fileno(), True)
             return
@@ -153,7 +159,7 @@ class FarmLinks:
             file = connection.socket.fileno()
             self._unwatch(file)
             del self._files[file]
-            connection.socket.close()
+            self.resources.close_socket(connection.socket)
             connection.socket = None
 
     def _lost(self, connection: _Connection, trouble: Trouble | None) -> None:
@@ -198,9 +204,9 @@ class FarmLinks:
             self._up(connection)
             return True
         name = self._reach.server_name or connection.place.host
-        connection.socket = tls.wrap_socket(
-            made, server_hostname=name, do_handshake_on_connect=False
-        )
+        secure = tls.wrap_socket(made, server_hostname=name, do_handshake_on_connect=False)
+        self.resources.replace(made, secure)
+        connection.socket = secure
         connection.stage = Stage.SECURE  # The file is the same, and watched.
         return True
 

@@ -12,6 +12,7 @@ from .. import native
 from ..native.columns import Message
 from ..protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
 from .clock import monotonic_ms as monotonic_ms
+from .resources import Resources
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 RECEIVE_MESSAGES_MAX = 1000
@@ -57,22 +58,20 @@ PLAIN = Manner()
 
 
 class _Link:
-    __slots__ = ("drain", "frames", "monitor", "socket", "url")
+    __slots__ = ("_resources", "drain", "frames", "monitor", "socket", "url")
 
     def __init__(
-        self,
-        url: str,
-        context: zmq.Context[zmq.Socket[bytes]],
-        limits: MessageLimits,
-        manner: Manner,
+        self, url: str, resources: Resources, limits: MessageLimits, manner: Manner
     ) -> None:
         self.url = url
+        self._resources = resources
         marks = manner.send_messages_max, RECEIVE_MESSAGES_MAX
-        self.socket = _socket(context, zmq.DEALER, marks)
+        self.socket = _socket(resources, zmq.DEALER, marks)
         if manner.routing_id:
             self.socket.setsockopt(zmq.ROUTING_ID, manner.routing_id)
         self.socket.setsockopt(zmq.MAXMSGSIZE, limits.size)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
+        resources.add(self.monitor)
         self.frames = native.Frames()
         self.drain = _drain(self.socket, limits)
         try:
@@ -83,17 +82,18 @@ class _Link:
 
     def close(self) -> None:
         self.socket.disable_monitor()
-        self.monitor.close()
-        self.socket.close()
+        self._resources.close_socket(self.monitor)
+        self._resources.close_socket(self.socket)
 
 
 class _Feed:
     """The SUB of a subscription."""
 
-    __slots__ = ("drain", "socket")
+    __slots__ = ("_resources", "drain", "socket")
 
-    def __init__(self, url: str, topic: bytes, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.socket = _socket(context, zmq.SUB, (1, BROADCASTS_MAX))
+    def __init__(self, url: str, topic: bytes, resources: Resources) -> None:
+        self._resources = resources
+        self.socket = _socket(resources, zmq.SUB, (1, BROADCASTS_MAX))
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)
         self.drain = _drain(self.socket, LIMITS)
         try:
@@ -103,14 +103,12 @@ class _Feed:
             raise
 
     def close(self) -> None:
-        self.socket.close()
+        self._resources.close_socket(self.socket)
 
 
-def _socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, marks: tuple[int, int]
-) -> zmq.Socket[bytes]:
+def _socket(resources: Resources, kind: int, marks: tuple[int, int]) -> zmq.Socket[bytes]:
     """marks: so many messages may wait to be sent, and to be taken in."""
-    socket = context.socket(kind)
+    socket = resources.socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.SNDHWM, marks[0]),
@@ -143,12 +141,16 @@ class Links:
     """
 
     def __init__(
-        self, client: Machine, limits: MessageLimits = LIMITS, manner: Manner = PLAIN
+        self,
+        client: Machine,
+        limits: MessageLimits = LIMITS,
+        manner: Manner = PLAIN,
+        resources: Resources | None = None,
     ) -> None:
         self.client = client
         self._limits = limits
         self._manner = manner
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.resources = resources or Resources()
         self._links: dict[str, _Link] = {}
         self._feeds: dict[Any, _Feed] = {}
         self._poller = zmq.Poller()
@@ -260,7 +262,7 @@ class Links:
 
     def _connect(self, url: str) -> None:
         try:
-            link = _Link(url, self._context, self._limits, self._manner)
+            link = _Link(url, self.resources, self._limits, self._manner)
         except zmq.ZMQError:
             return  # Learned from a peer, and no address here: it stays a peer that never answers.
         self._links[url] = link
@@ -277,7 +279,7 @@ class Links:
 
     def _listen(self, subscription: Any, url: str, topic: bytes) -> None:
         try:
-            feed = _Feed(url, topic, self._context)
+            feed = _Feed(url, topic, self.resources)
         except zmq.ZMQError:
             return  # No address here: what it would bring is asked for.
         self._feeds[subscription] = feed
@@ -303,4 +305,4 @@ class Links:
             self._disconnect(url)
         for subscription in list(self._feeds):
             self._unlisten(subscription)
-        self._context.term()
+        self.resources.close()

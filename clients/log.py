@@ -65,7 +65,7 @@ class Log(Turning):
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
         self._steps = Steps(self._client)
-        self._links = Links(self._client)
+        self._own(Links(self._client))
 
     def reach(self, timeout_ms: int = REACH_MS) -> None:
         """Waits until any peer of the cluster has answered, whether there is a leader or not.

@@ -1,9 +1,9 @@
 """What kelek.Node and kelek.AsyncNode have in common: all that waits for nobody."""
 
 import os
-import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from ipaddress import ip_network
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from .body import Content, frames_of
 from .errors import NodeError
 from .links import monotonic_ms
 from .node_hub import Place, Wish, shared_hub
+from .resources import WITH, Guard
 
 PATIENCE_MS = 1000
 NAME_CHARACTERS = 6  # Of the UUID, for nodes that are given no name.
@@ -90,6 +91,8 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
 class NodeFace:
     """A node among those of this process."""
 
+    _closing = WITH  # How the program ends it.
+
     def __init__(
         self,
         name: str = "",
@@ -105,8 +108,7 @@ class NodeFace:
             raise ValueError(str(error)) from error
         assert self._place.node is not None
         self._node: Node = self._place.node
-        self._finalizer = weakref.finalize(self, self._hub.drop, self._place)
-        self._finalizer.atexit = False  # The hub ends all that are left.
+        self._guard = Guard(self, self._closing, partial(self._hub.drop, self._place))
         self._forks = native.forks()
 
     # ---- who is there ----
@@ -298,7 +300,7 @@ class NodeFace:
 
     def _end(self) -> bool:
         """False: it belongs to the process before a fork, which goes on with it."""
-        self._finalizer.detach()
+        self._guard.release()
         if self._forks != native.forks():
             return False
         self._hub.remove(self._place)

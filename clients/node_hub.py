@@ -28,6 +28,7 @@ from ..protocols.zre.limiter import Room
 from ..protocols.zre.node import Connect, Node, NodeSetup
 from ..protocols.zre.peers import Event
 from .links import monotonic_ms
+from .resources import Context
 
 PARK_MS = 10  # So long after a guest has left the thread expects it back.
 AGAIN_MS = 200  # So soon a node's beacon is no news to those who have heard it.
@@ -149,7 +150,7 @@ class Hub:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)  # Events, room, or somebody to turn.
-        self.context: zmq.Context[Socket] = zmq.Context()
+        self.context = Context()
         sockets_max = sockets_within(raise_open_files())
         self.context.set(zmq.MAX_SOCKETS, sockets_max)
         self._room = Room(max(1, sockets_max // SILENT_PART))
@@ -325,7 +326,7 @@ class Hub:
 
     def wake(self) -> None:
         """Ends the wait of who turns."""
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # It is awake already; or done with everything, and over.
             self._wake_out.send(b"\0")
 
     # ---- who turns ----

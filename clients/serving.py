@@ -35,6 +35,7 @@ from .body import Body, frames_of
 from .broker_steps import BROKER_LIMITS, checked_service, checked_urls
 from .errors import ServiceFailed
 from .links import Manner, monotonic_ms
+from .resources import Guard
 
 CONCURRENCY_MAX = 1024
 PARTS_AHEAD = 256  # That functions have given and the broker has no room for yet.
@@ -239,21 +240,27 @@ class Worker:
         self._turns = asyncio.Semaphore(self.offered.concurrency)
         self._links = _WorkerLinks(self._workers, self._on_woken)
         threads = 0 if self.offered.asynchronous else self.offered.concurrency
-        for number in range(threads):
-            # Nobody waits for one whose function never ends.
-            name = f"{self.offered.name}-{number}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+        end = self._links.close
+        guard = Guard(self, "`await` for serve()", self._links.resources.abandon)
         try:
+            for number in range(threads):
+                # Nobody waits for one whose function never ends.
+                name = f"{self.offered.name}-{number}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
             self._links.wake()
             self._on_begun()
             await self._ended.wait()
+        except GeneratorExit:
+            end = self._links.abandon  # The task was dropped, maybe by the collector: no waiting.
+            raise
         finally:
             self._stopped.set()
             for _ in range(threads):
                 self._jobs.put(None)
-            for task in self._tasks:
+            guard.release()
+            end()
+            for task in self._tasks if not self._loop.is_closed() else ():
                 task.cancel()
-            self._links.close()
 
     def drain(self) -> None:
         """Has it finish what it has, take nothing more, and end; from any thread."""

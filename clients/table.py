@@ -75,7 +75,7 @@ class Table(Turning):
         self._client = make_client(urls, tuning)
         self._steps = TableSteps(self._client, number, lambda: self.timeout_ms)
         self._steps.set_defaults(sync, stale)
-        self._links = Links(self._client, TABLE_LIMITS)
+        self._own(Links(self._client, TABLE_LIMITS))
 
     # ---- reading ----
 

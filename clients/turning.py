@@ -5,10 +5,12 @@ The other face is async_turning.py. A step is yielded by a generator that knows 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
+from threading import get_ident
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from .clock import monotonic_ms
+from .resources import WITH, Guard, Resources
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -33,6 +35,8 @@ Step = Wait | Rest
 class Connections(Protocol):
     """What is turned: it does what its machine wants, and tells it what arrives."""
 
+    resources: Resources
+
     def turn(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
         """One round, which waits until something arrives or is due, or that is done."""
 
@@ -43,7 +47,14 @@ class Turning(ABC):
     """Blocks until a step is done, and turns the connections meanwhile: without a thread."""
 
     timeout_ms: int
-    _links: Connections | None
+    _links: Connections | None = None
+    _thread = 0  # That turned the connections last.
+    _turning = False
+
+    def _own(self, links: Connections) -> None:
+        """Takes its connections, which end with it."""
+        self._links = links
+        self._guard = Guard(self, WITH, links.resources.abandon)
 
     @abstractmethod
     def _closed_error(self) -> Exception:
@@ -77,8 +88,7 @@ class Turning(ABC):
                     self._do(step)
         finally:
             steps.close()
-            if self._links is not None:
-                self._turn(0)  # What ends it at the peer is sent now.
+            self._flush()  # What ends it at the peer is sent now.
 
     def _do(self, step: Step) -> None:
         if isinstance(step, Wait):
@@ -87,9 +97,29 @@ class Turning(ABC):
             self._rest(step)
 
     def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        links = self._connected()
+        self._thread, self._turning = get_ident(), True
+        try:
+            links.turn(until_ms, is_done)
+        finally:
+            self._turning = False
+
+    def _connected(self) -> Connections:
+        """The connections. Raises the error of a closed client."""
         if self._links is None:
             raise self._closed_error()
-        self._links.turn(until_ms, is_done)
+        if self._links.resources.inherited:
+            kind = type(self._closed_error())
+            raise kind(f"this {type(self).__name__} belongs to the process before the fork")
+        return self._links
+
+    def _flush(self) -> None:
+        """Sends what is due, unless the collector ends an iterator that was dropped: in another
+        thread or process, during a turn, or when the sockets have ended."""
+        links = self._links
+        mine = not self._turning and self._thread == get_ident()
+        if mine and links is not None and links.resources.usable:
+            self._turn(0)
 
     def _rest(self, step: Rest) -> None:
         until_ms = monotonic_ms() + step.pause_ms
@@ -112,7 +142,9 @@ class Turning(ABC):
     def close(self) -> None:
         """Ends it; writes on their way may still happen."""
         if self._links is not None:
-            self._links.close()
+            self._guard.release()
+            if not self._links.resources.inherited:
+                self._links.close()
             self._links = None
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ from kelek.protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
 from kelek.protocols.garlicfarm.values import Address
 from kelek.tests.actors.farm_servers import SERVERS, USER
 from kelek.tests.actors.farm_servers import Farm as Servers
+from kelek.tests.clients.test_unclosed import leave_open
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
 
@@ -64,6 +65,11 @@ def test_it_appends_whoever_leads(servers: Servers) -> None:
         third = farm.append([b"behind it"])
         assert third > second
         servers.start(leader, bootstrap=False)
+
+
+@pytest.mark.parametrize("kind", ["Farm", "AsyncFarm"])
+def test_it_holds_up_neither_the_collector_nor_the_exit(servers: Servers, kind: str) -> None:
+    leave_open(kind, json.dumps(arguments(servers), default=str))
 
 
 def test_the_servers_by_their_ids(servers: Servers) -> None:

@@ -1,0 +1,84 @@
+"""Clients that a program drops, or leaves open at its end, never hold it up."""
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+import kelek
+from kelek.tests.clients.broker_world import Host
+from kelek.tests.clients.table_world import Cluster as Tables
+from kelek.tests.clients.test_broker import parts, serving
+from kelek.tests.clients.test_log import Cluster as Peers
+from kelek.tests.ports import free_udp_port
+
+LIMIT_S = 90
+
+
+@contextmanager
+def world(kind: str, folder: Path) -> Iterator[str]:
+    """What a client of this kind connects to; where that is."""
+    name = kind.removeprefix("Async")
+    if name == "Table":
+        with closing(Tables(folder)) as tables:
+            yield ",".join(tables.urls)
+    elif name == "Log":
+        with closing(Peers(folder)) as peers:
+            yield ",".join(peers.urls)
+    elif name == "Node":
+        yield str(free_udp_port())
+    else:
+        with closing(Host(folder)) as host, serving(parts, urls=host.back):
+            yield host.back if name == "Worker" else host.front
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("Table", "Log", "Broker", "Node"),
+        *("AsyncTable", "AsyncLog", "AsyncBroker", "AsyncNode", "Worker"),
+    ],
+)
+def test_it_holds_up_neither_the_collector_nor_the_exit(kind: str, tmp_path: Path) -> None:
+    with world(kind, tmp_path) as url:
+        leave_open(kind, url)
+
+
+def leave_open(kind: str, url: str) -> None:
+    """Runs the program that closes no client of this kind."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kelek.tests.clients.left_open", kind, url],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the end" in done.stdout, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    assert f"unclosed kelek.{kind}: use " in done.stdout, done.stdout
+
+
+def test_the_collector_does_not_wait_for_the_end_of_a_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libzmq's thread may be looking up a host's name: the context's end waits for that thread."""
+    ended, term = threading.Event(), zmq.Context.term
+
+    def slow_term(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        assert ended.wait(LIMIT_S)
+        term(context)
+
+    with world("Table", tmp_path) as url, monkeypatch.context() as patch:
+        patch.setattr(zmq.Context, "term", slow_term)
+        table = kelek.Table(url.split(","))
+        assert table.get(b"a") is None
+        del table
+        with pytest.warns(ResourceWarning, match=r"unclosed kelek\.Table"):
+            gc.collect()  # It is part of a cycle.
+        ended.set()
