@@ -9,6 +9,7 @@ SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").g
 PARTS = (
     "api.h",
     "columns.h",
+    "runs.h",
     "sst.h",
     "budget.h",
     "exchange.h",

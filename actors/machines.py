@@ -11,8 +11,14 @@ from typing import Any, Protocol
 
 from .. import native
 from ..native.entries import Room, add_entries, entries_fit
-from ..protocols.raft.messages import KIND_CHECKPOINT, KIND_CONFIG, KIND_STATE, Batch
-from ..protocols.record import block_states
+from ..protocols.raft.messages import (
+    KIND_CHECKPOINT,
+    KIND_CONFIG,
+    KIND_STATE,
+    KIND_TABLES,
+    Batch,
+)
+from ..protocols.record import block_kind, block_states
 from ..protocols.zmqraft.client_codec import StateBroadcast, encode_state_broadcast
 from ..protocols.zmqraft.streams import MESSAGE_ENTRIES_MAX
 
@@ -89,8 +95,11 @@ class LogDigest:
         self._piece += rest
 
     def apply(self, batch: Batch) -> None:
-        states, counts = block_states(batch.block)
+        # Entries for tables are state entries, too; no block holds both kinds.
+        kind = KIND_TABLES if block_kind(batch.block) == KIND_TABLES else KIND_STATE
+        states, counts = block_states(batch.block, kind)
         self._add(states)
+        self._counts[KIND_STATE] += counts[KIND_TABLES]
         for kind in KIND_NAMES:
             self._counts[kind] += counts[kind]
 

@@ -44,5 +44,6 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
         version=__version__,
         bootstrap=setup.bootstrap,
         broadcast_url=broadcast_url(options),
+        holds_tables=bool(options.get("zerodb")),
         **{key: options[key] for key in PEER_OPTIONS},
     )

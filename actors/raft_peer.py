@@ -42,10 +42,12 @@ class RaftPeer(Actor):
 
     clients   ROUTER   the text's frames                         clients and foreign peers, at `url`
     peers     ROUTER   RequestVote, AppendEntries, hello          kelek peers, at `peer_url`
+                       packs of operations of tables              table servers of all nodes
     links     DEALER   the same, as the one who asks              one for each other peer
     jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
     acks      PULL     [epoch, seq, state]                        from it
-    commits   XPUB     [name, commit index, its term, term led]  to whoever applies (COMMIT)
+    commits   XPUB     [name, commit index, its term, term led, tables from]  to whoever applies
+                       (COMMIT)
     applied   PULL     [applied index, flushed, urgent][actor]    from whoever applies
     orders    PUSH     snapshot_orders.encode_work()              to the snapshot_sender
     results   PULL     the same                                   from it
@@ -70,7 +72,7 @@ class RaftPeer(Actor):
         self._commit: Commit | None = None
         self.listen(self._commits, self._on_subscribed)
         self._appliers = dict.fromkeys(participants(self.options), (0, False))
-        self._told: dict[str, tuple[int, int, int]] = {}
+        self._told: dict[str, tuple[int, int, int, int]] = {}
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
         orders_end = self.endpoint("snapshot_sender", "orders")
@@ -137,7 +139,7 @@ class RaftPeer(Actor):
 
     def _on_peers(self, arena: Arena) -> None:
         assert self._peer is not None
-        self._peer.on_peers(arena, self.now_ms)
+        self._peer.on_peers(arena, self.now_ms, int(time.time()))
 
     def _on_answers(self, name: str, arena: Arena) -> None:
         assert self._peer is not None
@@ -213,7 +215,7 @@ class RaftPeer(Actor):
     def _tell(self, commit: Commit) -> None:
         """Who knows it already is not woken; but a state machine that broadcasts hears again that
         we lead."""
-        numbers = commit[:3]
+        numbers = (*commit[:3], commit.tables_from)
         for name, (_, urgent) in self._appliers.items():
             if not urgent and commit.audience is Audience.URGENT:
                 continue

@@ -22,7 +22,7 @@ from .snapshot_sender import BARRIER, phased
 
 TOPIC_BYTES = 24
 # Whom it is for, commit index, term of the entry there, term that we lead or 0.
-COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQ")
+COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQQ")
 APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
 READ_BYTES_MAX = 1 << 20
 BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
@@ -38,7 +38,8 @@ def commits_topic(name: str) -> bytes:
 class StateMachine(Actor):
     """Keeps one state in step with the log.
 
-    commits      SUB    [name, commit index, its term, term led]  from the raft peer (COMMIT)
+    commits      SUB    [name, commit index, its term, term led, tables from]  from the raft peer
+                        (COMMIT)
     applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
                         [actor]
     broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
@@ -135,7 +136,7 @@ class StateMachine(Actor):
     # ---- entries ----
 
     def _on_commits(self, arena: Arena) -> None:
-        for (_, index, term, leads), _ in self.unpacked(arena, COMMIT, "commits"):
+        for (_, index, term, leads, _), _ in self.unpacked(arena, COMMIT, "commits"):
             if index > self._commit_index:
                 self._commit_index, self._commit_term = index, term
             self._term = leads

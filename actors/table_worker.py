@@ -93,7 +93,8 @@ class Order(NamedTuple):
 class TableWorker(Actor):
     """The tables number, number + workers, ... of one node.
 
-    commits    SUB    [name, commit index, its term, term led]  from the raft peer (COMMIT)
+    commits    SUB    [name, commit index, its term, term led, tables from]  from the raft peer
+                      (COMMIT)
     applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer, now and then
     barriers   PULL   [phase, attempt, index, term]            from the snapshot_sender
     states     PUSH   the same[actor]([directory])             to it
@@ -136,6 +137,7 @@ class TableWorker(Actor):
         self._applied, self._applied_term = tables.applied
         self._checked = not self._applied
         self._commit = 0, 0
+        self._tables_from = 0  # ConfigEntry.tables_from, as of the commit index.
         self._line = StopLine()
         self._behind = False
         self._retry_due_ms: int | None = None
@@ -233,8 +235,9 @@ class TableWorker(Actor):
     # ---- what comes ----
 
     def _on_commits(self, arena: Arena) -> None:
-        for (_, index, term, _), _ in self.unpacked(arena, COMMIT, "commits"):
+        for (_, index, term, _, tables_from), _ in self.unpacked(arena, COMMIT, "commits"):
             self._commit = max(self._commit, (index, term))
+            self._requests.tables_from = self._tables_from = tables_from
         if self._applied >= self._commit[0]:
             self._applied_told = None  # A peer that has restarted does not know how far we are.
 
@@ -344,7 +347,7 @@ class TableWorker(Actor):
         if batches:
             entries: list[Entry] = []
             places: dict[int, list[int]] = {}
-            for one in (find_entries(batch, self._owner) for batch in batches):
+            for one in (find_entries(batch, self._owner, self._tables_from) for batch in batches):
                 entries += one.entries
                 places.update(one.places)
                 self._wakes["malformed"] += one.malformed

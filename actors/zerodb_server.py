@@ -97,6 +97,7 @@ class ZerodbServer(Actor):
             tuple(self._names),
             __version__,
             limits=WINDOW,
+            for_tables=True,
         )
         client = Client(setup, lambda: self._new_reqids(1)[0], self.now_ms)
         self.session = Session(self._session_setup(), client, self._new_reqids)

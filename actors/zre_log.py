@@ -81,7 +81,9 @@ class ZreLog(Actor):
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3)))
         urls = tuple(member["url"] for member in self.options["members"].values())
-        setup = ClientSetup(self.setup.cluster.encode(), urls, __version__)
+        setup = ClientSetup(
+            self.setup.cluster.encode(), urls, __version__, for_tables=self._table is not None
+        )
         self._client = Client(setup, self._new_reqid, self.now_ms)
         self._link = LeaderLink(self, self._client)
         self.log("reports", endpoint=self._endpoint)

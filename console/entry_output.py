@@ -5,7 +5,8 @@ import base64
 from ..protocols.zerodb import ops
 from ..protocols.zmqraft.entry import Entry
 
-KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint"}
+KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint", 3: "tables"}
+SHOWN = (0, 3)  # What is not the cluster's own.
 
 
 def tables_text(data: bytes) -> str | None:
@@ -26,7 +27,7 @@ def op_text(op: ops.Op) -> str:
 
 
 def entry_line(entry: Entry) -> str:
-    if entry.type == 0 and (found := tables_text(entry.data)) is not None:
+    if entry.type in SHOWN and (found := tables_text(entry.data)) is not None:
         return f"{entry.index:>8}  {entry.term:>4}  (tables) {found}"
     text = entry.data.decode("utf-8", "backslashreplace")
     kind = "" if entry.type == 0 else f"({KIND_NAMES.get(entry.type, entry.type)}) "

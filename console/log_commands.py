@@ -15,7 +15,7 @@ from ..protocols.zmqraft.client_codec import LogInfo
 from ..protocols.zmqraft.entry import Entry
 from .clusters import Place, find_place, opened
 from .endings import FAILED, Ending
-from .entry_output import entry_json, entry_line
+from .entry_output import SHOWN, entry_json, entry_line
 from .output import show_json, show_table, stdin
 from .places import Where
 
@@ -70,7 +70,7 @@ def subscribe(first_index: int | None, all_kinds: bool, output: str, where: Wher
     with opened(where) as (log, _):
         for entries in log.subscribe_lists(after):
             for entry in entries:
-                if all_kinds or entry.type == 0:
+                if all_kinds or entry.type in SHOWN:
                     if output == "json":
                         show_json(entry_json(entry))
                     else:
@@ -105,7 +105,7 @@ def chosen(log: Log, options: Tail) -> Iterator[Entry]:
 
 
 def shown(entry: Entry, options: Tail) -> bool:
-    return options.all_kinds or entry.type == 0
+    return options.all_kinds or entry.type in SHOWN
 
 
 def info(output: str, where: Where) -> None:

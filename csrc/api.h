@@ -503,6 +503,15 @@ struct klk_updates_view {
     uint64_t commit_index;
     uint64_t now_ms;
     uint32_t unix_s;
+    uint32_t marked;        /* enum klk_updates_marked */
+    uint32_t kind;          /* of the records that are written */
+};
+
+/* What becomes of updates whose data begin with the mark of packed operations. */
+enum klk_updates_marked {
+    KLK_MARKED_TAKEN = 0,   /* as all others: the log takes any data */
+    KLK_MARKED_REFUSED = 1, /* from clients, once tables know their entries by the kind */
+    KLK_MARKED_ALONE = 2,   /* from table servers: in packs, and no other data */
 };
 
 struct klk_updates {
@@ -765,36 +774,7 @@ int klk_requests_acknowledge(const struct klk_messages *arena,
                              const struct klk_request *requests, const uint32_t *positions,
                              uint32_t count, uint32_t *done, struct klk_messages *out);
 
-/* ---- runs.c: the entries of a block that only put or delete ---- */
-
-/* Keys, or keys and values, that consecutive entries put into or delete from one table; or an
- * entry with other operations, or malformed ones. */
-struct klk_run {
-    uint64_t log_index; /* of the last entry */
-    uint32_t offset;    /* operation 0: where in the block the entry's data lie */
-    uint32_t size;      /* and how many bytes they have */
-    uint32_t table;
-    uint32_t items;     /* keys, or keys and values: they follow in the format */
-    uint32_t operation; /* 0x20 put, 0x21 delete, 0 another entry */
-    uint32_t spare;
-};
-
-enum klk_runs_limit { KLK_RUN_BYTES_MIN = 7 }; /* of a block, for one run */
-
-/* Cuts the state entries with packed operations (docs/protocols/zerodb.md, "Entries") of a checked
- * block. What other workers' tables concern is left out, but for entries with operation 0.
- *
- *   number, workers    the tables number, number + workers, ... are wanted
- *   runs, runs_max     room: size / KLK_RUN_BYTES_MIN + 1 are always enough
- *   format, capacity   out: how Python's struct module cuts the items from the block's start on;
- *                      room: 4 * size + 16 is always enough
- *   format_size        out: characters of it
- *
- * Returns the number of runs, KLK_ECORRUPT when a record is, KLK_ESPACE, KLK_EINVAL. */
-ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint32_t number, uint32_t workers,
-                     struct klk_run *runs, size_t runs_max, char *format, size_t capacity,
-                     size_t *format_size);
-
 #include "columns.h"
+#include "runs.h"
 
 #endif

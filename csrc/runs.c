@@ -4,10 +4,9 @@
 #include "api.h"
 #include "bytes.h"
 #include "format.h"
+#include "table_mark.h"
 
-enum { PUT = 0x20, DELETE = 0x21, HEAD = 9 /* operation, table, count */, STATE = 0 };
-
-static const uint8_t MAGIC[] = {0x6b, 0x4c, 0x54, 0x01};
+enum { PUT = 0x20, DELETE = 0x21, HEAD = 9 /* operation, table, count */ };
 
 /* What is being written. */
 struct cut {
@@ -53,7 +52,7 @@ static size_t change_read(const uint8_t *data, size_t size, struct change *chang
 /* Whether an entry holds nothing but puts and deletes, all of them sound. */
 static int entry_plain(const uint8_t *data, size_t size) {
     struct change change;
-    for (size_t at = sizeof MAGIC; at < size;) {
+    for (size_t at = KLK_TABLE_MARK_SIZE; at < size;) {
         size_t taken = change_read(data + at, size - at, &change);
         if (!taken) return 0;
         at += taken;
@@ -103,7 +102,7 @@ static int cut_entry(struct cut *cut, uint64_t log_index, const uint8_t *data, u
         return KLK_OK;
     }
     struct change change;
-    for (size_t at = sizeof MAGIC; at < size;) {
+    for (size_t at = KLK_TABLE_MARK_SIZE; at < size;) {
         at += change_read(data + at, size - at, &change);
         int result = cut_change(cut, log_index, &change);
         if (result != KLK_OK) return result;
@@ -111,9 +110,9 @@ static int cut_entry(struct cut *cut, uint64_t log_index, const uint8_t *data, u
     return KLK_OK;
 }
 
-ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint32_t number, uint32_t workers,
-                     struct klk_run *runs, size_t runs_max, char *format, size_t capacity,
-                     size_t *format_size) {
+ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint64_t marked_last, uint32_t number,
+                     uint32_t workers, struct klk_run *runs, size_t runs_max, char *format,
+                     size_t capacity, size_t *format_size) {
     struct klk_header header;
     struct klk_record record;
     struct cut cut = {.block = block, .runs = runs, .runs_max = runs_max, .format = format,
@@ -128,8 +127,9 @@ ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint32_t number, uint32_
         ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
         if (taken < 0) return KLK_ECORRUPT;
         at += taken;
-        if (record.kind != STATE || record.data_size < sizeof MAGIC) continue;
-        if (memcmp(record.data, MAGIC, sizeof MAGIC) != 0) continue;
+        int is_believed = record.kind == KLK_KIND_TABLES ||
+                          (record.kind == KLK_KIND_STATE && header.first_index + i <= marked_last);
+        if (!is_believed || !klk_is_marked(record.data, record.data_size)) continue;
         int result = cut_entry(&cut, header.first_index + i, record.data, record.data_size);
         if (result != KLK_OK) return result;
     }

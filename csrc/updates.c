@@ -3,6 +3,7 @@
 #include "bytes.h"
 #include "messages.h"
 #include "reqids.h"
+#include "table_mark.h"
 
 enum {
     AHEAD = 24,     /* messages between the prefetch of a slot and its use */
@@ -233,6 +234,14 @@ static const char *reqid_refusal(const struct klk_updates *updates,
     return seconds <= updates->reqids->forgotten_s ? "forgotten" : NULL;
 }
 
+/* Why data are refused that are for tables, or are not, or NULL. */
+static const char *mark_refusal(const struct klk_updates_view *view, const uint8_t *data,
+                                size_t size) {
+    if (view->marked == KLK_MARKED_TAKEN) return NULL;
+    if (klk_is_marked(data, size) == (view->marked == KLK_MARKED_ALONE)) return NULL;
+    return view->marked == KLK_MARKED_ALONE ? "not for tables" : "reserved for table servers";
+}
+
 static int over_limits(const struct klk_updates *updates, uint64_t count, uint64_t bytes) {
     if (!updates->inflight) return 0; /* Whatever is allowed alone is taken some time. */
     return updates->inflight + count > updates->inflight_max ||
@@ -273,7 +282,8 @@ static int take_single(struct klk_updates *updates, const struct request *from,
     if (!klk_reqid_is_free(slot) && !klk_reqid_is_forgotten(reqids, from->reqid))
         return take_repeated(updates, from, klk_reqid_index(reqids, slot), view, out);
     if (!from->data_size || from->data_size > updates->record_bytes_max ||
-        reqid_refusal(updates, view, from->reqid))
+        reqid_refusal(updates, view, from->reqid) ||
+        mark_refusal(view, from->data, from->data_size))
         return take_refused(updates, from, 0, "", out);
     size_t bytes = klk_record_size(from->data_size, 1);
     if (over_limits(updates, 1, bytes) ||
@@ -285,7 +295,7 @@ static int take_single(struct klk_updates *updates, const struct request *from,
     uint8_t *place = records_place(updates, view->next_index, bytes);
     uint64_t index = view->next_index + updates->records;
     klk_reqids_keep(reqids, slot, from->reqid, hash, index);
-    klk_record_write(place, 0, from->reqid, from->data, from->data_size);
+    klk_record_write(place, (uint8_t)view->kind, from->reqid, from->data, from->data_size);
     waiter_add(updates, from, index, 1, (uint32_t)bytes, 0, view->now_ms);
     records_count(updates, 1, bytes);
     return KLK_OK;
@@ -312,6 +322,7 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
             (*position && from->data_size > KLK_PACK_BYTES_MAX))
             return "too large";
         const char *refusal = reqid_refusal(updates, view, record.reqid);
+        if (!refusal) refusal = mark_refusal(view, record.data, record.data_size);
         if (refusal && !klk_reqids_find(reqids, record.reqid)) return refusal;
         uint64_t hash = klk_reqid_hash(reqids, record.reqid);
         klk_reqids_prefetch(reqids, record.reqid, hash);
@@ -330,14 +341,24 @@ static uint64_t record_keep(struct klk_reqids *reqids, const uint8_t *reqid, uin
     return 0;
 }
 
+/* Writes the kind into records that came as state entries. */
+static void records_kind(uint8_t *records, size_t size, uint32_t kind) {
+    struct klk_record record;
+    if (kind == KLK_KIND_STATE) return;
+    for (size_t at = 0; at < size;) {
+        at += (size_t)klk_record_read(records + at, size - at, &record);
+        records[record.reqid - 1 - records] |= (uint8_t)kind;
+    }
+}
+
 /* Takes in the records whose ids are new and joins the indexes of all in runs; returns how many
  * runs. index is that of the first new one, last the largest of any. */
 static uint32_t pack_records(struct klk_updates *updates, const struct request *from,
-                             uint64_t next_index, uint64_t *last, uint32_t *count,
+                             const struct klk_updates_view *view, uint64_t *last, uint32_t *count,
                              uint32_t *bytes) {
     struct klk_record record;
-    uint8_t *place = records_place(updates, next_index, from->data_size);
-    uint64_t index = next_index + updates->records, run_end = 0;
+    uint8_t *place = records_place(updates, view->next_index, from->data_size);
+    uint64_t index = view->next_index + updates->records, run_end = 0;
     uint32_t runs = 0, run_count = 0, start = 0, offset = 0;
     *last = *count = *bytes = 0;
     while (offset < from->data_size) {
@@ -362,6 +383,7 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
     }
     memcpy(place + *bytes, from->data + start, offset - start);
     *bytes += offset - start;
+    records_kind(place, *bytes, view->kind);
     return runs;
 }
 
@@ -370,7 +392,7 @@ static int pack_answer(struct klk_updates *updates, const struct request *from,
                        const struct klk_updates_view *view, struct klk_messages *out) {
     uint64_t last;
     uint32_t count, bytes;
-    uint32_t runs = pack_records(updates, from, view->next_index, &last, &count, &bytes);
+    uint32_t runs = pack_records(updates, from, view, &last, &count, &bytes);
     if (count) {
         records_count(updates, count, bytes);
     } else {
@@ -453,6 +475,7 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
     if (!from.pack && !(type_size == 1 && *type == 0x3d)) return OTHER;
     from.routing_id = klk_messages_at(arena, message, 0, &from.routing_id_size);
     from.reqid = klk_messages_at(arena, message, 1, &reqid_size);
+    if (!from.pack && view->marked == KLK_MARKED_ALONE) return OTHER;
     int shape = from.pack
                     ? pack_shape(updates, arena, message, &from, &previous, &previous_size)
                     : single_shape(updates, arena, message, &from);

@@ -80,14 +80,24 @@ _RUN = struct.Struct("=QIIIIII")
 assert ffi.sizeof("struct klk_run") == _RUN.size
 
 
-def cut_block(block: Readable, number: int, workers: int) -> list[Run]:
+ALL_MARKED = (1 << 64) - 1
+
+
+def cut_block(
+    block: Readable, number: int, workers: int, marked_last: int = ALL_MARKED
+) -> list[Run]:
     """The entries of a checked block that are for tables, in order; of those that only put or
-    delete, what concerns the tables number, number + workers, ... Raises NativeError."""
+    delete, what concerns the tables number, number + workers, ... Raises NativeError.
+
+    marked_last   the last index up to which a state entry's mark is believed
+    """
     buffer, size = ffi.from_buffer(block), len(block)
     runs_max, capacity = size // lib.KLK_RUN_BYTES_MIN + 1, 4 * size + 16
     runs = _uncleared("struct klk_run[]", runs_max)
     out, used = _uncleared("char[]", capacity), ffi.new("size_t *")
-    count = lib.klk_runs_cut(buffer, size, number, workers, runs, runs_max, out, capacity, used)
+    count = lib.klk_runs_cut(
+        buffer, size, marked_last, number, workers, runs, runs_max, out, capacity, used
+    )
     if count < 0:
         raise NativeError(count)
     items = struct.Struct(ffi.unpack(out, used[0])).unpack_from(block)

@@ -177,6 +177,11 @@ TTL_S_MAX = 60_000
 _COUNTERS = ("taken", "repeated", "refused", "dropped", "over", "gaps", "astray")
 
 
+MARKED_TAKEN: int = lib.KLK_MARKED_TAKEN
+MARKED_REFUSED: int = lib.KLK_MARKED_REFUSED
+MARKED_ALONE: int = lib.KLK_MARKED_ALONE
+
+
 class View(NamedTuple):
     """What the peer knows at the moment of an intake."""
 
@@ -186,6 +191,8 @@ class View(NamedTuple):
     commit_index: int
     now_ms: int  # Monotonic.
     unix_s: int  # For the age of a reqid.
+    marked: int = MARKED_TAKEN  # What becomes of data that begin as operations of tables do.
+    kind: int = 0  # Of the records that are written.
 
 
 class Taken(NamedTuple):
@@ -266,6 +273,7 @@ class Updates:
         c.refusal, c.refusal_size, c.leader = refusal, len(view.refusal), view.leader
         c.next_index, c.commit_index = view.next_index, view.commit_index
         c.now_ms, c.unix_s = view.now_ms, view.unix_s
+        c.marked, c.kind = view.marked, view.kind
         while code := lib.klk_updates_take(
             self._struct, arena._struct, c, out._struct, self._others, self._others_count
         ):

@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 from ..protocols.raft.messages import KIND_CONFIG, HardState
 from ..protocols.record import Record, encode_block
+from ..protocols.zmqraft.config_codec import (
+    batch_config,
+    decode_config_entry,
+    encode_config_entry,
+)
 from . import hard_state, log, snapshot
 from .errors import StorageError
 from .files import Files, Lock
@@ -60,6 +65,7 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     Raises StorageError: refused by the system, or damaged since it was inspected.
     """
     info = report.snapshots[0] if report.snapshots else None
+    alone = _with_tables(source, report, info, alone)
     snapshots = Snapshots.open(target, new)
     _copy_snapshot(source, report.identity, info, snapshots, alone)
     snapshots.close()
@@ -85,6 +91,20 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     kept.save(HardState(term))
     kept.close()
     return Rescued(opened.first_index, last_index, term)
+
+
+def _with_tables(source: Files, report: Report, info: SnapshotInfo | None, alone: bytes) -> bytes:
+    """The configuration, with the index from which on tables believe their own kind of entry."""
+    kept = decode_config_entry(info.configuration) if info and info.configuration else None
+    tables_from = kept.tables_from if kept is not None else 0
+    reader = LogReader(source, report.identity)
+    for batch in reader.scan():
+        found = batch_config(batch)
+        if found is not None:
+            tables_from = max(tables_from, found.tables_from)
+    reader.close()
+    entry = decode_config_entry(alone)
+    return encode_config_entry(entry._replace(tables_from=tables_from))
 
 
 def _copy_snapshot(

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..native.ops import Run, cut_block
-from ..protocols.raft.messages import KIND_STATE, Batch
+from ..native.ops import ALL_MARKED, Run, cut_block
+from ..protocols.raft.messages import KIND_STATE, KIND_TABLES, Batch
 from ..protocols.record import decode_block
 from ..protocols.zerodb.ops import (
     ENTRY_MAGIC,
@@ -92,8 +92,11 @@ def stages(entries: Sequence[Entry], last: tuple[int, int]) -> Iterator[Stage]:
         yield Stage(plain, last, None, told)
 
 
-def find_entries(batch: Batch, owner: Owner) -> Found:
+def find_entries(batch: Batch, owner: Owner, tables_from: int = 0) -> Found:
     """What a checked batch of the log holds for this worker.
+
+    tables_from   behind this index entries of the tables' own kind count alone (ConfigEntry); at
+                  and before it, or everywhere if it is 0, any state entry with our magic does, too
 
     Entries that only put or delete may come as one: what they do to a table in a row is one
     operation then, with the index of the last of them. That is right because a put or delete is
@@ -103,7 +106,8 @@ def find_entries(batch: Batch, owner: Owner) -> Found:
     if ENTRY_MAGIC not in batch.block:
         return found  # A log that is used for other things, too, costs a look.
     malformed = 0
-    for run in cut_block(batch.block, owner.number, owner.workers):
+    marked_last = tables_from or ALL_MARKED
+    for run in cut_block(batch.block, owner.number, owner.workers, marked_last):
         if run.operation:
             if run.table not in owner.local:
                 found.entries.append(Entry(run.log_index, batch.term, [_change(run)]))
@@ -123,12 +127,14 @@ def find_entries(batch: Batch, owner: Owner) -> Found:
     return found._replace(malformed=malformed)
 
 
-def each_entry(batch: Batch, owner: Owner) -> Iterator[Entry]:
+def each_entry(batch: Batch, owner: Owner, tables_from: int = 0) -> Iterator[Entry]:
     """The same entries one by one, each with its own index: for those who are told of each."""
     if ENTRY_MAGIC not in batch.block:
         return
     for log_index, record in enumerate(decode_block(batch.block)[1], batch.first_index):
-        if record.kind != KIND_STATE or not record.data.startswith(ENTRY_MAGIC):
+        if record.kind == KIND_STATE and tables_from and log_index > tables_from:
+            continue
+        if record.kind not in (KIND_STATE, KIND_TABLES) or not record.data.startswith(ENTRY_MAGIC):
             continue
         with suppress(ValueError):  # Nobody can read it, and it has changed nothing.
             ops = [op for op in unpack(record.data) if owner.applies(op)]

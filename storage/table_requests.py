@@ -203,6 +203,15 @@ class TableRequests:
         self._open[asked.ticket] = self._open.get(asked.ticket, 0) + 1
 
     @property
+    def tables_from(self) -> int:
+        """Behind this index only entries of the tables' own kind are told to those who watch."""
+        return self._changed.tables_from
+
+    @tables_from.setter
+    def tables_from(self, index: int) -> None:
+        self._changed.tables_from = index
+
+    @property
     def handled(self) -> int:
         """Every request of this ticket and the ones before it has been done with."""
         return min(self._open) - 1 if self._open else self._last_ticket

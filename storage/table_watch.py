@@ -39,6 +39,7 @@ class Changed:
         self._owner = owner
         self._read_log = read_log
         self._pages: dict[int, _Page | None] = {}
+        self.tables_from = 0  # As find_entries() takes it.
 
     def forget(self) -> None:
         """Drops the pages: the next turn may find more behind them."""
@@ -69,7 +70,7 @@ class Changed:
             return _Page(index, {})
         by_table: dict[int, Changes] = {}
         for batch in batches:
-            for entry in each_entry(batch, self._owner):
+            for entry in each_entry(batch, self._owner, self.tables_from):
                 done = _done(tables, entry.log_index, entry.ops)
                 if done is None:
                     return None

@@ -8,6 +8,7 @@ from .membership import Configuration
 KIND_STATE = 0
 KIND_CONFIG = 1
 KIND_CHECKPOINT = 2
+KIND_TABLES = 3  # Operations of tables, from a table server.
 
 APPEND_BATCHES_MAX = 256  # In one AppendEntries.
 

@@ -28,6 +28,7 @@ from .extensions import (
     FEATURE_ANYWHERE,
     FEATURE_ENTRIES,
     FEATURE_PACK,
+    FEATURE_TABLES,
     PACK_GAP,
     PACK_NOT_LEADER,
     Hello,
@@ -62,6 +63,7 @@ class ClientSetup(NamedTuple):
     limits: WindowLimits = WindowLimits()
     response_ttl_ms: int = 500  # The text's SERVER_RESPONSE_TTL.
     search_ms: int = 25  # How often each peer is asked who leads, instead of one grace period.
+    for_tables: bool = False  # Updates are operations of tables: they go to a leader's `peer_url`.
 
 
 Action = Connect | Disconnect | Send | Listen | Unlisten
@@ -109,6 +111,8 @@ class Client:
         self.reads = ReadWindow(setup.cluster, new_id)
         self.leader: str | None = None  # Its url, once it has said itself that it leads.
         self.leader_form: Form | None = None  # None: packs.
+        self._updates_url: str | None = None  # Where the leader takes our updates.
+        self._updates_up = False  # Whether the connection to there is made.
         self.heard = False  # Any peer of the cluster has answered.
         self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
         self.counters: Counter[str] = Counter()
@@ -196,6 +200,8 @@ class Client:
 
     def on_connected(self, url: str, now_ms: int) -> None:
         """The connection is made, or made again: it can be sent to."""
+        if url == self._updates_url:
+            self._updates_up = True
         peer = self._peers.get(url)
         if peer is None:
             return
@@ -205,6 +211,9 @@ class Client:
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. Of the leader's: the search starts at once."""
+        if url == self._updates_url and url != self.leader:
+            self._search(now_ms)
+            return
         peer = self._peers.get(url)
         if peer is None or not peer.up:
             return
@@ -221,6 +230,8 @@ class Client:
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message arrived; junk is dropped and counted."""
+        if url == self._updates_url and self.leader is not None:
+            url = self.leader
         peer = self._peers.get(url)
         if peer is None or not frames:
             return
@@ -348,6 +359,12 @@ class Client:
             packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
             form = None if packs else Form.NODE
         self.leader, self.leader_form = peer.url, form
+        self._updates_url, self._updates_up = peer.url, True
+        if self.setup.for_tables and peer.knows(FEATURE_TABLES):
+            assert peer.hello is not None
+            if peer.hello.peer_url and peer.hello.peer_url not in self._peers:
+                self._updates_url, self._updates_up = peer.hello.peer_url, False
+                self._actions.append(Connect(self._updates_url))
         self.counters["leaders"] += 1
         kept = self._asked() | {peer.url}
         for url in [url for url in self._peers if url not in kept]:
@@ -355,6 +372,10 @@ class Client:
 
     def _search(self, now_ms: int) -> None:
         """The text's second broken-leader case: asks all known peers until one says it leads."""
+        if self._updates_url is not None and self._updates_url != self.leader:
+            # As on_disconnected() does: nothing that waits in it may reach a later leader.
+            self._actions.append(Disconnect(self._updates_url))
+        self._updates_url = None
         self.leader = None
         self.counters["searches"] += 1
         self.window.rewind()
@@ -474,8 +495,9 @@ class Client:
         if self._send_again_ms is not None and self._send_again_ms <= now_ms:
             self.window.rewind()
             self._send_again_ms, self._sent_again_ms = None, now_ms
-        for frames in self.window.unsent(self.leader_form, now_ms):
-            self._send(leader, frames)
+        if self._updates_up and self._updates_url is not None:
+            for frames in self.window.unsent(self.leader_form, now_ms):
+                self._send(self._updates_url, frames)
         if not self._peers[leader].knows(FEATURE_READS):
             self.reads.refuse(f"the leader at {leader} serves no linearizable reads")
         for frames in self.reads.unsent(now_ms):

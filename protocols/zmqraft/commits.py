@@ -22,6 +22,7 @@ class Commit(NamedTuple):
     term: int  # Of the entry there.
     leads: int  # The term that we lead, or 0.
     audience: Audience = Audience.EVERYBODY
+    tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
 
 
 class Commits:

@@ -14,6 +14,7 @@ from ..record import block_kind, block_record
 from .peer_codec import decode_type
 from .values import (
     CONFIG_UPDATE,
+    UINT_MAX,
     check_voters,
     decode_ident,
     decode_json,
@@ -34,6 +35,7 @@ class ConfigEntry(NamedTuple):
 
     new: Members
     old: Members = ()
+    tables_from: int = 0  # Behind this LOG INDEX tables believe their own kind alone; 0: nowhere.
 
     @property
     def configuration(self) -> Configuration:
@@ -54,6 +56,9 @@ def ids(members: Members) -> tuple[str, ...]:
 def encode_config_entry(entry: ConfigEntry) -> bytes:
     """Encodes the data of a config entry; it is under decode_config_entry."""
     new = [list(member) for member in entry.new]
+    if entry.tables_from:
+        old = [list(member) for member in entry.old]
+        return encode_json({"old": old, "new": new, "tables_from": entry.tables_from})
     if not entry.old:
         return encode_json(new)
     return encode_json({"old": [list(member) for member in entry.old], "new": new})
@@ -63,12 +68,19 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
     """Decodes the data of a config entry.
 
     joint   {"old": [[PEER ID, url], ...], "new": [[PEER ID, url], ...]}
+    sealed  {"old": as above, or [], "new": as above, "tables_from": LOG INDEX}
     else    [[PEER ID, url], ...]
 
     Raises RemoteProtocolError when it is anything else, names nobody or somebody twice.
     """
     value = decode_json(data)
     if isinstance(value, dict):
+        if value.keys() == {"old", "new", "tables_from"}:
+            old = check_voters(value["old"]) if value["old"] != [] else ()
+            tables_from = value["tables_from"]
+            if type(tables_from) is not int or not 0 < tables_from <= UINT_MAX:
+                raise RemoteProtocolError("tables_from is a LOG INDEX")
+            return ConfigEntry(check_voters(value["new"]), old, tables_from)
         if value.keys() != {"old", "new"}:
             raise RemoteProtocolError("a joint configuration holds old and new")
         return ConfigEntry(check_voters(value["new"]), check_voters(value["old"]))

@@ -55,6 +55,7 @@ FEATURE_PRE_VOTE = "prevote"
 FEATURE_ENTRIES = "entries"
 FEATURE_MEMBERS = "members"
 FEATURE_ANYWHERE = "anywhere"
+FEATURE_TABLES = "tables"
 
 BLOCKS_MAX = 256  # In one packed AppendEntries.
 ENTRIES_BLOCKS_MAX = 1024  # In one packed answer to RequestEntries.

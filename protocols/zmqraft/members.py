@@ -30,7 +30,7 @@ from .config_codec import (
     encode_config_update_answer,
     ids,
 )
-from .extensions import FEATURE_MEMBERS
+from .extensions import FEATURE_MEMBERS, FEATURE_TABLES
 from .roster import Roster
 from .values import check_members, decode_json, is_url, reqid_seconds
 
@@ -131,6 +131,8 @@ class MemberChanges:
         self._gone_ms: dict[str, int] = {}  # Who has left and when it goes.
         self._handed_over = False  # We have left ourselves, and another one is to lead.
         self._unversed: set[str] = set()  # Of ours, but of versions without changes of members.
+        self._knows_tables: set[str] = set()  # Peers that know the kind of tables' entries.
+        self.holds_tables = False  # Whether the cluster has table servers, as far as we know.
         self.guests: dict[str, Guest] = {}  # Whom the peer must keep a link to.
 
     # What arrives.
@@ -220,6 +222,16 @@ class MemberChanges:
             names = ", ".join(sorted(unversed))
             raise Refusal("Unversed", f"the kelek of {names} can't follow the change: upgrade it")
 
+    def _check_tables(self) -> None:
+        """Raises Refusal when a new server would not apply the entries of tables, or take the
+        lead and have none: it is of an old version, or of another make."""
+        strange = sorted(self.guests.keys() - self._knows_tables)
+        if self._roster.entry.tables_from and strange:
+            raise Refusal(
+                "Unversed",
+                f"{', '.join(strange)} can't follow tables' entries: not this version's kelek",
+            )
+
     def _check_quorum(self, new: Members, now_ms: int) -> None:
         """Raises Refusal when the new members could not commit anything."""
         followers = {follower.peer: follower for follower in self._core.followers}
@@ -250,6 +262,10 @@ class MemberChanges:
             self._unversed.discard(peer)
         else:
             self._unversed.add(peer)
+        if FEATURE_TABLES in features:
+            self._knows_tables.add(peer)
+        else:
+            self._knows_tables.discard(peer)
 
     def on_guest(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
         """A server that is to be a member has answered: with a hello, or with what its log is."""
@@ -277,10 +293,21 @@ class MemberChanges:
                 self._advance(change, now_ms)
             except Refusal as refusal:
                 self._end(change, refusal.answer)
+        elif self.holds_tables and not self._roster.entry.tables_from:
+            self._seal()
         if self._leads_outside() and not self._handed_over:
             self._gone_ms.setdefault(core.setup.peer_id, now_ms + FAREWELL_MS)
         if self._gone_ms or self._handed_over:
             self._farewell(now_ms)
+
+    def _seal(self) -> None:
+        """Once every member knows the kind of entries that is the tables' own: from here on they
+        believe no other. The entry that says so is a configuration with the same members, so it is
+        in snapshots, and every node goes by it from the same index on."""
+        others = {*self._core.configuration.members} - {self._core.setup.peer_id}
+        if others <= self._knows_tables and self._is_settled():
+            index = self._core.log.last_index + 1
+            self._append(None, self._roster.entry._replace(tables_from=index))
 
     def _leads_outside(self) -> bool:
         """Whether we lead and have left: also who was elected on its way out, because only it had
@@ -305,7 +332,8 @@ class MemberChanges:
         if change.stage is Stage.CATCH_UP:
             self._catch_up(change, now_ms)
         elif change.stage is Stage.JOINT and core.commit_index >= change.index:
-            self._append(self._new_reqid(), ConfigEntry(change.new))
+            entry = self._roster.entry._replace(new=change.new, old=())
+            self._append(self._new_reqid(), entry)
             change.stage, change.since_ms = Stage.FINAL, now_ms
         elif change.stage is Stage.FINAL and self._is_over(change, now_ms):
             answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.index)
@@ -347,8 +375,11 @@ class MemberChanges:
                 self._check_quorum(change.new, now_ms)
                 raise Refusal("QuorumLost", "the new members do not become voters")
             return
+        self._check_tables()
         assert change.reqid is not None
-        change.index = self._append(change.reqid, ConfigEntry(change.new, self._roster.entry.new))
+        entry = self._roster.entry
+        entry = entry._replace(new=change.new, old=entry.new)
+        change.index = self._append(change.reqid, entry)
         change.stage = Stage.JOINT
         change.newcomers = [peer for peer, guest in self.guests.items() if guest.is_ours]
         self.guests = {}
@@ -376,7 +407,7 @@ class MemberChanges:
         followers = {follower.peer: follower for follower in self._core.followers}
         return all(self._counts(peer, followers, now_ms) for peer in change.newcomers)
 
-    def _append(self, reqid: bytes, entry: ConfigEntry) -> int:
+    def _append(self, reqid: bytes | None, entry: ConfigEntry) -> int:
         core = self._core
         index = core.log.last_index + 1
         record = Record(KIND_CONFIG, reqid, encode_config_entry(entry))

@@ -8,10 +8,19 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from ... import native
-from ...native.updates import Reqids, Updates, View
+from ...native.updates import (
+    MARKED_ALONE,
+    MARKED_REFUSED,
+    MARKED_TAKEN,
+    Reqids,
+    Updates,
+    View,
+)
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role
 from ..raft.messages import (
+    KIND_STATE,
+    KIND_TABLES,
     AppendEntries,
     Batch,
     Envelope,
@@ -38,6 +47,7 @@ from .extensions import (
     FEATURE_MEMBERS,
     FEATURE_PACK,
     FEATURE_PRE_VOTE,
+    FEATURE_TABLES,
     Hello,
     decode_entries_packed,
     decode_hello,
@@ -89,6 +99,7 @@ FEATURES = (
     FEATURE_TRANSFER,
     FEATURE_MEMBERS,
     FEATURE_ANYWHERE,
+    FEATURE_TABLES,
 )
 PEER_REQUESTS = frozenset(
     (
@@ -136,6 +147,7 @@ class Peer:
         self.peers_out = native.Frames()
         entries = Entries(expand, frame, check)
         self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
+        self.members.holds_tables = setup.holds_tables
         self.links = Links(self.cluster, self.core, self.roster, entries)
         self.links.follow(self.members.guests)
         self.requests = PeerRequests(self.cluster, frozenset(), entries, self._dialect)
@@ -155,6 +167,7 @@ class Peer:
             recovered.snapshot,
         )
         self.updates = self._new_updates()
+        self._table_updates = self._new_updates()  # Of table servers, at `peer_url`.
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.transfers = Transfers(self.core, self.cluster)
         self.readers = EntryReaders(self.core, self.snapshots, reader)
@@ -218,18 +231,12 @@ class Peer:
     def on_clients(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `url`: clients of any form, and peers of other implementations."""
         self._now_ms, self._unix_s = now_ms, unix_s
-        core = self.core
-        view = View(
-            leader=self._takes_updates(),
-            refusal=self._refusal,
-            next_index=core.log.last_index + 1,
-            commit_index=core.commit_index,
-            now_ms=now_ms,
-            unix_s=unix_s,
-        )
+        view = self._view()
+        if self.roster.entry.tables_from:
+            view = view._replace(marked=MARKED_REFUSED)
         taken = self.updates.take(arena, view, self.clients_out)
         if taken.count:
-            self._propose()
+            self._propose(self.updates)
         others = taken.others
         if others:
             others = self.reads.take(arena, others, self._refusal, now_ms)
@@ -247,22 +254,45 @@ class Peer:
             else:
                 self._asked.add(frames)
 
+    def _view(self) -> View:
+        core = self.core
+        return View(
+            leader=self._takes_updates(),
+            refusal=self._refusal,
+            next_index=core.log.last_index + 1,
+            commit_index=core.commit_index,
+            now_ms=self._now_ms,
+            unix_s=self._unix_s,
+            marked=MARKED_TAKEN,
+            kind=KIND_STATE,
+        )
+
     def _takes_updates(self) -> bool:
         """While the leadership is on its way to another one, its clients are sent there."""
         return self._is_leader() and self.writable and self.core.transferring is None
 
-    def _propose(self) -> None:
+    def _propose(self, updates: Updates) -> None:
         core = self.core
-        while taken := self.updates.block(core.log.last_index + 1, core.term):
+        while taken := updates.block(core.log.last_index + 1, core.term):
             block, count = taken
             first_index = core.log.last_index + 1
             self.jobs.propose(Batch(first_index, count, core.term, block))
 
-    def on_peers(self, arena: native.Arena, now_ms: int) -> None:
-        """Takes what came in at `peer_url`."""
-        self._now_ms = now_ms
-        for frames in arena.messages():
-            self._on_request(frames, self.peers_out)
+    def on_peers(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
+        """Takes what came in at `peer_url`: the requests of members, and table servers' packs.
+
+        As long as a member may be of a version that does not know the tables' own kind of entry,
+        their packs go into the log as they went before there was that kind.
+        """
+        self._now_ms, self._unix_s = now_ms, unix_s
+        kind = KIND_TABLES if self.roster.entry.tables_from else KIND_STATE
+        view = self._view()._replace(marked=MARKED_ALONE, kind=kind)
+        taken = self._table_updates.take(arena, view, self.peers_out)
+        if taken.count:
+            self.members.holds_tables = True
+            self._propose(self._table_updates)
+        for number in taken.others:
+            self._on_request(arena.message(number), self.peers_out)
 
     def on_answers(self, peer: str, arena: native.Arena, now_ms: int) -> None:
         """Takes the answers of one peer to our requests."""
@@ -477,6 +507,7 @@ class Peer:
         deadline = core.deadline_ms
         for due_ms in (
             self.updates.deadline_ms,
+            self._table_updates.deadline_ms,
             self.reads.deadline_ms,
             self.transfers.deadline_ms,
             self._commits.deadline_ms(self._told_index, self._now_ms),
@@ -517,6 +548,7 @@ class Peer:
             self.snapshots.send(follower, now_ms)
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
+            self._table_updates.commit(core.commit_index, self.peers_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
         self.readers.serve(self.last_applied, now_ms)
         self._timers(now_ms)
@@ -548,10 +580,12 @@ class Peer:
             self.leading = True
             return
         self.snapshots.on_step_down()
-        if self.leading or self.updates.waiting or self.reads.waiting or self.readers.waiting:
+        waiting = self.updates.waiting or self._table_updates.waiting
+        if self.leading or waiting or self.reads.waiting or self.readers.waiting:
             # Also when all of a leadership has happened since the last wake.
             self.leading = False
             self.updates.refuse(self._refusal, self.clients_out)
+            self._table_updates.refuse(self._refusal, self.peers_out)
             self.reads.refuse(self._refusal)
             self.readers.refuse()
 
@@ -580,9 +614,12 @@ class Peer:
 
     def _timers(self, now_ms: int) -> None:
         self.links.turn(self._about_us, self.members.guests, now_ms)
-        remind_ms = self.updates.deadline_ms
-        if remind_ms is not None and now_ms >= remind_ms:
-            self.updates.remind(now_ms, self.clients_out)
+        for updates, out in (
+            (self.updates, self.clients_out),
+            (self._table_updates, self.peers_out),
+        ):
+            if updates.deadline_ms is not None and now_ms >= updates.deadline_ms:
+                updates.remind(now_ms, out)
         self.reads.remind(now_ms)
         self.transfers.turn(now_ms)
         if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
@@ -605,7 +642,8 @@ class Peer:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
-        return self._commits.tell(Commit(index, term, leads, audience), now_ms)
+        tables_from = self.roster.at(index).tables_from
+        return self._commits.tell(Commit(index, term, leads, audience, tables_from), now_ms)
 
     def status(self) -> dict[str, object]:
         """The peer as `supervisor status` shows it."""
@@ -630,6 +668,12 @@ class Peer:
             "drift": self.roster.drift,
             "change": self.members.status,
             **self.snapshots.status(),
-            **self.updates.counters(),
+            "tables_from": self.roster.entry.tables_from,
+            **self._counters(),
             **self.reads.counters(),
         }
+
+    def _counters(self) -> dict[str, int]:
+        """Of updates, from clients and from table servers."""
+        tables = self._table_updates.counters()
+        return {name: count + tables[name] for name, count in self.updates.counters().items()}

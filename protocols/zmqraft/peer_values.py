@@ -48,6 +48,7 @@ class PeerSetup(NamedTuple):
     snapshot_entries: int = 0  # Behind the last snapshot the next one is made; 0: never for this.
     snapshot_bytes: int = 0
     snapshot_behind: int = 1_000_000  # Entries kept for followers that lack them, at most.
+    holds_tables: bool = False  # This node has a table server.
 
     def for_core(self, configuration: Callable[[Batch], Configuration | None]) -> Setup:
         """The core's part of it, over batches of this wire; configuration is Setup's."""

@@ -74,7 +74,7 @@ class Rig:
         self.log.sync()
 
     def commit(self, index: int, term: int) -> None:
-        self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0))
+        self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0, 0))
 
     def close(self) -> None:
         self.machine.on_stop()

@@ -11,6 +11,9 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+import kelek
+from kelek.protocols.zerodb.ops import Put, pack
+
 DEADLINE_MS = 60_000
 TABLE = (4).to_bytes(4, "little")
 OTHER = (5).to_bytes(4, "little")  # Of the second worker.
@@ -186,3 +189,19 @@ def test_all_tables_are_told_of_by_all_workers(node: Node) -> None:
     infos = [json.loads(info) for info in found[1::2]]
     assert [info["worker"] for info in infos] == ["table_worker", "table_worker.2"]
     assert [info["keys"] for info in infos] == [1, 1]
+
+
+def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
+    """Operations of tables that a client of the log appends are refused, in each of its forms."""
+    assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
+    url = node.shell.translate("tcp://127.0.0.1:7201")
+    for form in "auto", "node", "text":
+        with kelek.Log([url], "doors", timeout_ms=DEADLINE_MS, form=form) as log:
+            with pytest.raises(kelek.UpdateRefused):
+                log.update(pack([Put(4, [b"k"], [b"forged"])]))
+            log.update(b"no operations")
+    assert node.ask(READ, TABLE, b"k") == [b"\x31\x01\x10\x00", b"1"]
+    shown = node.shell.ok("kelek log tail --topology doors.yaml --after 0")
+    assert [line.split(maxsplit=2)[2] for line in shown.splitlines()] == [
+        "(tables) put 4 x 1", *["no operations"] * 3
+    ]  # fmt: skip

@@ -50,7 +50,8 @@ static ssize_t cut(const uint8_t *block, size_t size, size_t runs_max, size_t ca
     struct klk_run *runs = exact(runs_max * sizeof *runs);
     char *format = exact(capacity);
     size_t used = 0;
-    ssize_t count = klk_runs_cut(block, size, 1, 2, runs, runs_max, format, capacity, &used);
+    ssize_t count =
+        klk_runs_cut(block, size, UINT64_MAX, 1, 2, runs, runs_max, format, capacity, &used);
     REQUIRE(count == KLK_ESPACE || count == KLK_ECORRUPT || (count >= 0 && used <= capacity));
     for (ssize_t i = 0; i < count; i++) {
         if (runs[i].operation) {
@@ -84,9 +85,9 @@ int main(void) {
     uint8_t *block = exact(KLK_HEADER_SIZE);
     size_t used;
     char format[1];
-    ssize_t none = klk_runs_cut(block, KLK_HEADER_SIZE - 1, 0, 1, NULL, 0, format, 1, &used);
+    ssize_t none = klk_runs_cut(block, KLK_HEADER_SIZE - 1, 0, 0, 1, NULL, 0, format, 1, &used);
     REQUIRE(none == KLK_EINVAL);
-    REQUIRE(klk_runs_cut(block, KLK_HEADER_SIZE, 0, 0, NULL, 0, format, 1, &used) == KLK_EINVAL);
+    REQUIRE(klk_runs_cut(block, KLK_HEADER_SIZE, 0, 0, 0, NULL, 0, format, 1, &used) == KLK_EINVAL);
     free(block);
     REQUIRE(plain > ROUNDS && others > ROUNDS && short_of_room > ROUNDS);
     return 0;

@@ -40,17 +40,21 @@ def entry(draw: st.DrawFn) -> bytes:
 
 RECORD = st.builds(
     Record,
-    st.sampled_from([0, 0, 0, 0, 1, 2]),
+    st.sampled_from([0, 0, 0, 3, 1, 2]),
     st.sampled_from([None, b"0123456789ab"]),
     entry(),
 )
 
 
-def twin_cut(records: list[Record], first_index: int, number: int, workers: int) -> list[Run]:
+def twin_cut(
+    records: list[Record], first_index: int, number: int, workers: int, marked_last: int = 1 << 60
+) -> list[Run]:
     """One entry after the other."""
     runs: list[Run] = []
     for log_index, record in enumerate(records, first_index):
-        if record.kind != 0 or not ops.is_packed(record.data):
+        if record.kind == 0 and log_index > marked_last:
+            continue
+        if record.kind not in (0, 3) or not ops.is_packed(record.data):
             continue
         try:
             batch = ops.unpack(record.data)
@@ -82,6 +86,7 @@ def test_a_block_is_cut_as_the_twin_does(
     block = encode_block(77, 3, records).block
     assert decode_block(block)[1] == records
     assert cut_block(block, number, workers) == twin_cut(records, 77, number, workers)
+    assert cut_block(block, number, workers, 78) == twin_cut(records, 77, number, workers, 78)
 
 
 def test_a_small_entry_of_each_kind_has_room() -> None:

@@ -6,7 +6,14 @@ import struct
 import pytest
 
 from kelek import native
-from kelek.native.updates import PACK_COUNT_MAX, Reqids, Updates, View
+from kelek.native.updates import (
+    MARKED_ALONE,
+    MARKED_REFUSED,
+    PACK_COUNT_MAX,
+    Reqids,
+    Updates,
+    View,
+)
 from kelek.protocols.record import Record, decode_block, encode_block
 
 NOW_S = 1_800_000_000
@@ -375,3 +382,42 @@ def test_a_table_bounded_while_it_grows_ends_as_one_bounded_once() -> None:
     assert often.forgotten_s == once.forgotten_s
     assert [often.find(one) for one in ids] == [once.find(one) for one in ids]
     assert len(often) == len(once) <= 200
+
+
+MARK = b"kLT\x01"  # What operations of tables begin with.
+
+
+def table_pack(*data: bytes) -> list[bytes]:
+    records = b"".join(record(number, each) for number, each in enumerate(data, 1))
+    return [b"R", reqid(1), PACK, ID, b"", records]
+
+
+def test_table_servers_bring_nothing_but_operations_and_get_a_kind_of_their_own() -> None:
+    intake = Intake()
+    intake.view = VIEW._replace(marked=MARKED_ALONE, kind=3)
+    large = MARK + bytes(300)  # Its size takes two bytes.
+    assert intake.take(table_pack(MARK, large)) == []
+    assert intake.take([b"A", reqid(9), b"=", MARK]) == []
+    assert intake.others == [0], "packs alone"
+    assert intake.propose() == [Record(3, reqid(1), MARK), Record(3, reqid(2), large)]
+    assert intake.take(table_pack(MARK, large)) == [[b"R", reqid(1), PACK, b"\1", b""]], "a repeat"
+    (answer,) = intake.take([b"R", reqid(7), PACK, ID, b"", record(7, MARK[:3])])
+    assert answer[3:] == [b"\3", b"\x92\x00\xaenot for tables"]
+
+
+def test_clients_bring_no_operations_of_tables() -> None:
+    intake = Intake()
+    known = [b"A", reqid(1), b"=", MARK]
+    assert intake.take(known, table_pack(MARK)) == [[b"R", reqid(1), PACK, b"\1", b""]]
+    intake.propose()
+    intake.commit(1)
+    intake.view = intake.view._replace(marked=MARKED_REFUSED)
+    assert intake.take([b"A", reqid(2), b"=", MARK], [b"A", reqid(3), b"=", ID, MARK]) == [
+        [b"A", reqid(2), b""],
+        [b"A", reqid(3), b""],
+    ]
+    answers = intake.take([b"R", reqid(4), PACK, ID, b"", record(4) + record(5, MARK)])
+    reason = b"reserved for table servers"
+    assert answers == [[b"R", reqid(4), PACK, b"\3", b"\x92\x01\xba" + reason]]
+    assert intake.take(known)[0][3:] == [b"\1"], "what is in the log is told again"
+    assert intake.propose() == []

@@ -105,7 +105,7 @@ class PeerProcess(Process):
             if socket[0] == "answer":
                 peer.on_answers(socket[1], arena, now_ms)
             elif socket[0] == "peers":
-                peer.on_peers(arena, now_ms)
+                peer.on_peers(arena, now_ms, unix_s)
             else:
                 peer.on_clients(arena, now_ms, unix_s)
         self._act(peer, now_ms)

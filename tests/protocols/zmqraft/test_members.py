@@ -10,14 +10,34 @@ from kelek.native.updates import Reqids
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.messages import AppendEntries, HardState
+from kelek.protocols.raft.messages import (
+    KIND_STATE,
+    KIND_TABLES,
+    AppendEntries,
+    HardState,
+)
+from kelek.protocols.record import Record, block_kind, encode_block
 from kelek.protocols.zmqraft import config_codec as codec
-from kelek.protocols.zmqraft.client_codec import LogInfo, encode_log_info_answer
+from kelek.protocols.zmqraft.client_codec import (
+    Form,
+    LogInfo,
+    RequestUpdate,
+    UpdateStatus,
+    decode_update_answer,
+    encode_client_request,
+    encode_log_info_answer,
+)
 from kelek.protocols.zmqraft.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
+from kelek.protocols.zmqraft.extensions import FEATURE_TABLES, Pack, encode_pack, pack_records
 from kelek.protocols.zmqraft.members import REMIND_MS, REPLIES_MAX
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
-from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO, encode_members, is_url
+from kelek.protocols.zmqraft.values import (
+    REQUEST_LOG_INFO,
+    encode_json,
+    encode_members,
+    is_url,
+)
 from kelek.tests.protocols.zmqraft.test_peer import CLUSTER, MemoryReader
 
 UNIX_S = 1_800_000_000
@@ -127,7 +147,7 @@ class Ring:
         answers: list[list[bytes]] = []
         if peer is not None:
             arena = native.Arena.from_messages([[source.encode(), *message]])
-            peer.on_peers(arena, self.now_ms)
+            peer.on_peers(arena, self.now_ms, 0)
             self._act(peer)
             answers = [frames[1:] for frames in peer.peers_out.messages()]
             peer.peers_out.clear()
@@ -461,6 +481,112 @@ def test_an_id_of_another_time_is_expired(ring: Ring, age_s: int) -> None:
     assert ring.answer().status is ConfigStatus.EXPIRED
 
 
+# The entries of tables.
+
+MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
+
+
+def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
+    """A version of before the tables' own kind of entry."""
+    about = peer._about_us
+    features = tuple(name for name in about().features if name != FEATURE_TABLES)
+    monkeypatch.setattr(peer, "_about_us", lambda: about()._replace(features=features))
+
+
+def send_pack(ring: Ring, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
+    """What the leader says at once."""
+    reqid = ring.new_id()
+    frames = encode_pack(CLUSTER, Pack(reqid, b"", pack_records([reqid], [data])))
+    arena = native.Arena.from_messages([[b"server", *frames]])
+    lead = ring.lead
+    if to_peer_url:
+        lead.on_peers(arena, ring.now_ms, UNIX_S)
+    else:
+        lead.on_clients(arena, ring.now_ms, UNIX_S)
+    out = lead.peers_out if to_peer_url else lead.clients_out
+    found = out.messages()
+    out.clear()
+    return [message[1:] for message in found if message[1] == reqid]
+
+
+def kind_at(ring: Ring, index: int) -> int:
+    found = ring.lead.core.log.slice(index, 1)
+    assert found is not None
+    return block_kind(found[0].block)
+
+
+def hello_again(ring: Ring, *names: str) -> None:
+    ring.lead.links.wanted.update(names)
+    ring.run_until(lambda: not ring.lead.links.wanted)
+
+
+def test_tables_get_their_own_kind_once_all_members_know_it(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = ring.lead
+    be_without_tables(monkeypatch, ring.peers["n3"])
+    hello_again(ring, "n3")
+    assert send_pack(ring, MARKED, to_peer_url=True) == []
+    ring.run_until(lambda: lead.core.commit_index == 2)
+    assert kind_at(ring, 2) == KIND_STATE, "n3 would not apply the other one"
+    assert lead.roster.entry.tables_from == 0
+    monkeypatch.undo()
+    hello_again(ring, "n3")
+    ring.run_until(lambda: all(p.roster.entry.tables_from == 3 for p in ring.peers.values()))
+    ring.run_until(lambda: lead.core.commit_index == 3)
+    assert send_pack(ring, MARKED, to_peer_url=True) == []
+    assert kind_at(ring, 4) == KIND_TABLES
+
+
+def test_from_then_on_clients_are_refused_what_is_for_tables(ring: Ring) -> None:
+    lead = ring.lead
+    assert send_pack(ring, b"no mark", to_peer_url=True)[0][2] == b"\3", "never from there"
+    lead.members.holds_tables = True
+    ring.run_until(lambda: lead.roster.entry.tables_from == 2)
+    last_index = lead.core.log.last_index
+    for form in Form.TEXT, Form.NODE:
+        update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
+        lead.on_clients(native.Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
+        lead.on_peers(native.Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
+    answers = lead.clients_out.messages()
+    lead.clients_out.clear()
+    assert [decode_update_answer(answer[1:])[1].status for answer in answers] == [
+        UpdateStatus.REJECTED
+    ] * 2
+    (refused,) = send_pack(ring, MARKED, to_peer_url=False)
+    assert refused[2:] == [b"\3", encode_json([0, "reserved for table servers"])]
+    reqid = ring.new_id()
+    block = encode_block(1, 1, [Record(KIND_TABLES, reqid, MARKED)]).block
+    frames = encode_pack(CLUSTER, Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]))
+    lead.on_clients(native.Arena.from_messages([[b"c", *frames]]), ring.now_ms, UNIX_S)
+    assert lead.clients_out.messages()[0][3] == b"\3"
+    lead.clients_out.clear()
+    assert lead.core.log.last_index == last_index, "nothing of it is in the log"
+    assert send_pack(ring, b"no mark", to_peer_url=False) == []
+    assert kind_at(ring, last_index + 1) == KIND_STATE
+
+
+def test_changes_of_members_keep_what_tables_believe(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring.lead.members.holds_tables = True
+    ring.run_until(lambda: ring.lead.core.commit_index == 2)
+    assert ring.lead.roster.entry.tables_from == 2
+    be_without_tables(monkeypatch, ring.start("n4", OLD))
+    ring.change(*OLD, "n4")
+    answer = ring.answer()
+    assert (answer.name, "n4" in answer.message) == ("Unversed", True)
+    ring.foreign["n9"] = 2
+    ring.change(*OLD, "n9")
+    assert ring.answer().name == "Unversed"
+    monkeypatch.undo()
+    ring.start("n5", OLD)
+    ring.change(*OLD, "n5")
+    assert ring.answer().log_index
+    assert {ring.peers[name].roster.entry.tables_from for name in OLD} == {2}
+    assert ring.lead.roster.entry.old == ()
+
+
 # The codec.
 
 
@@ -509,7 +635,12 @@ def test_a_config_entry_that_says_nothing(data: bytes) -> None:
 
 def test_config_entries_come_back() -> None:
     old, new = (("a", "tcp://a:1"),), (("b", "tcp://b:1"), ("a", "tcp://a:2"))
-    for entry in (codec.ConfigEntry(new), codec.ConfigEntry(new, old)):
+    for entry in (
+        codec.ConfigEntry(new),
+        codec.ConfigEntry(new, old),
+        codec.ConfigEntry(new, (), 7),
+        codec.ConfigEntry(new, old, 1 << 40),
+    ):
         assert codec.decode_config_entry(codec.encode_config_entry(entry)) == entry
     assert codec.ConfigEntry(new, old).members == (("a", "tcp://a:2"), ("b", "tcp://b:1"))
 

@@ -83,7 +83,7 @@ class Alone:
     def ask_all(self, messages: list[list[bytes]], door: str = "peers") -> list[list[bytes]]:
         arena = native.Arena.from_messages(messages)
         if door == "peers":
-            self.peer.on_peers(arena, self.now_ms)
+            self.peer.on_peers(arena, self.now_ms, 0)
         else:
             self.peer.on_clients(arena, self.now_ms, 1_800_000_000)
         self.wake()
@@ -312,7 +312,7 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
     for wake in range(1, 11):
         assert peer.deadline_ms <= alone.now_ms
         vote = encode_request_vote(wake, CLUSTER, RequestVote(1, "n2", 0, 0, True))
-        peer.on_peers(native.Arena.from_messages([[b"n2", *vote]]), alone.now_ms)
+        peer.on_peers(native.Arena.from_messages([[b"n2", *vote]]), alone.now_ms, 0)
         looks = iter(range(1, 101))
         peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
         assert [frames[0] for frames in peer.clients_out.messages()] == routes[: wake * 100]

@@ -1,0 +1,17 @@
+/* What tells entries for tables from others (docs/protocols/zerodb.md, "Entries"): for the C files,
+ * not for cffi. */
+#ifndef KLK_TABLE_MARK_H
+#define KLK_TABLE_MARK_H
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { KLK_KIND_STATE = 0, KLK_KIND_TABLES = 3, KLK_TABLE_MARK_SIZE = 4 };
+
+/* Whether the data of a record begins as packed operations do. */
+static inline int klk_is_marked(const uint8_t *data, size_t size) {
+    static const uint8_t mark[KLK_TABLE_MARK_SIZE] = {0x6b, 0x4c, 0x54, 0x01};
+    return size >= sizeof mark && memcmp(data, mark, sizeof mark) == 0;
+}
+
+#endif
