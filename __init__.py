@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .clients.errors import NoPeer as NoPeer
     from .clients.errors import NoServer as NoServer
     from .clients.errors import ServiceFailed as ServiceFailed
+    from .clients.errors import SessionEnded as SessionEnded
     from .clients.errors import SnapshotNotMade as SnapshotNotMade
     from .clients.errors import TableError as TableError
     from .clients.errors import TableRefused as TableRefused
@@ -142,6 +143,7 @@ __all__ = [
     "PeerInfo",
     "Service",
     "ServiceFailed",
+    "SessionEnded",
     "SnapshotNotMade",
     "Table",
     "TableError",

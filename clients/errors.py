@@ -105,6 +105,10 @@ class TableRefused(TableError):
         self.written = written  # Of this call: how many pairs before it were written.
 
 
+class SessionEnded(TableRefused):
+    """A write named a session that has ended, or was never opened: nothing was written."""
+
+
 class TableUnsupported(TableError):
     """The server is of another kind, or a version, that does not know this request."""
 

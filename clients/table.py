@@ -167,7 +167,8 @@ class Table(Turning):
         """Stores a value.
 
         ttl_s     the key vanishes after so long
-        session   the key vanishes when this session ends (open_session)
+        session   the key vanishes when this session ends (open_session). Raises SessionEnded, and
+                  stores nothing, when it has ended already
         """
         self._run(self._steps.put([(key, value)], ttl_s, session))
 
@@ -247,7 +248,10 @@ class Table(Turning):
         return Batch(self.number, ttl_s=ttl_s, session=session)
 
     def commit(self, batch: Batch) -> BatchResult:
-        """Does all of a batch in one step, or nothing of it; says whether its conditions held."""
+        """Does all of a batch in one step, or nothing of it; says whether its conditions held.
+
+        Raises SessionEnded when the batch has a session that has ended: nothing is done then.
+        """
         return self._run(self._steps.commit(batch))
 
     def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:

@@ -45,6 +45,7 @@ from .errors import (
     ChangesGone,
     JobLost,
     NoServer,
+    SessionEnded,
     TableError,
     TableRefused,
     TableTimeout,
@@ -647,7 +648,7 @@ class TableSteps:
         return self.client.add(Exchange(request, new_reqid(), deadline_ms, bound))
 
     def finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
-        """Waits for its answer. Raises TableRefused, TableUnsupported, JobLost."""
+        """Waits for its answer. Raises TableRefused, SessionEnded, TableUnsupported, JobLost."""
         yield from self._wait(exchange)
         return self._answer(exchange)
 
@@ -664,7 +665,8 @@ class TableSteps:
         assert answer is not None
         if not answer.failed:
             return answer
-        raise TableRefused(answer.code, answer.text)
+        kind = SessionEnded if answer.code == values.SESSION_ENDED else TableRefused
+        raise kind(answer.code, answer.text)
 
     def _ask(
         self, request: Request, bound: str = ""
@@ -713,7 +715,7 @@ class Puts:
         try:
             yield from self._steps.finish(exchange)
         except TableRefused as error:
-            raise TableRefused(error.code, error.text, self.written) from error
+            raise type(error)(error.code, error.text, self.written) from error
         self._sent.popleft()
         self.written += count
 

@@ -16,8 +16,12 @@ from ..protocols.zerodb.ops import (
     ALIVE,
     EQUAL,
     LESS,
+    NOT_ALIVE,
     NOT_EQUAL,
+    OTHERWISE,
     PRESENT,
+    REQUIRED,
+    THEN,
     Attach,
     Compare,
     Delete,
@@ -135,8 +139,8 @@ class Bond(NamedTuple):
 def apply(state: State, index: int, op: Op) -> bytes:
     """Carries out an operation of entry `index`; returns what it has to tell who asked for it:
 
-    transaction   u8 1 then or 0 else, u64 fencing token, then for each key of the gets of that
-                  branch u32 size (0xffffffff: absent) and value
+    transaction   u8 1 then, 0 else or 2 a required session has ended, u64 fencing token, then for
+                  each key of the gets of that branch u32 size (0xffffffff: absent) and value
     session open  u64 session
     session keep, session end   u8 1 it was alive or 0 it had ended
     expire        u32 how many keys and sessions have ended
@@ -459,11 +463,11 @@ def _transaction(state: State, op: Transaction) -> bytes:
     if keeps and (known := kept_result(state.get(SYSTEM, [result_key(op.reqid)])[0])) is not None:
         return known
     counters = _counters(state)
-    holds = all(_holds(state, compare) for compare in op.compares)
-    branch = op.then if holds else op.otherwise
+    taken = _taken(state, op)
+    branch = op.then if taken == THEN else op.otherwise if taken == OTHERWISE else []
     values = b"".join(_value(state, step) for step in branch if isinstance(step, Get))
-    counters = counters._replace(token=counters.token + holds)
-    result = struct.pack("<BQ", holds, counters.token) + values
+    counters = counters._replace(token=counters.token + (taken == THEN))
+    result = struct.pack("<BQ", taken, counters.token) + values
     if len(result) > RESULT_BYTES_MAX:
         raise Refused(f"the gets find {len(values)} bytes, at most {RESULT_BYTES_MAX}")
     for step in branch:
@@ -473,6 +477,18 @@ def _transaction(state: State, op: Transaction) -> bytes:
         counters = _keep_result(state, counters, op.reqid, result)
     _write_counters(state, counters)
     return result
+
+
+def _taken(state: State, op: Transaction) -> int:
+    """Which branch of a transaction is done: THEN, OTHERWISE, or NOT_ALIVE for none."""
+    failed = (compare for compare in op.compares if not _holds(state, compare))
+    first = next(failed, None)
+    if first is None:
+        return THEN
+    for compare in (first, *failed):
+        if compare.kind == ALIVE and compare.operand == REQUIRED:
+            return NOT_ALIVE
+    return OTHERWISE
 
 
 def _holds(state: State, compare: Compare) -> bool:

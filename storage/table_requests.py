@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from ..native import Frames
-from ..protocols.zerodb import answers, codec, ops, requests, values
+from ..protocols.zerodb import answers, codec, finished, ops, requests, values
 from ..protocols.zerodb.requests import Request, RequestError
 from . import table_reads
 from .errors import Damaged, StorageError
@@ -44,6 +44,7 @@ _WRITES = (
     requests.Session,
 )
 _GETS = (requests.Read, requests.Exists)
+_NO_SESSIONS = "nothing was written: a local table knows no sessions"
 
 
 class _Kind(Enum):
@@ -381,7 +382,7 @@ class TableRequests:
     def _repeated(self, request: Repeat) -> list[bytes]:
         result = self.databases.replicated.result(request.reqid)
         if result is not None:
-            return [request.header, result]
+            return finished.of_result(request.header, result)
         text = "it was applied before; its result is no longer kept"
         refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
         return answers.encode_refusal(refusal)
@@ -603,9 +604,10 @@ class TableRequests:
                 failure = str(error)
         for job in jobs:
             if job in refused:
-                self._fail(job, refused[job])
+                code = values.SESSION_ENDED if refused[job] == _NO_SESSIONS else 0
+                self._fail(job, refused[job], code=code)
             elif failure:
-                self._fail(job, failure, database=True)
+                self._fail(job, failure, code=values.DATABASE_ERROR)
             else:
                 own = [outcomes[place] for place in spans[job] if place in outcomes]
                 self._answer_write(job, own)
@@ -617,6 +619,8 @@ class TableRequests:
         strange = self._strange_table(operations)
         if strange is not None:
             return f"table {strange} is not a local table of this worker"
+        if isinstance(request, requests.Put | requests.Transaction) and request.extension.lease:
+            return _NO_SESSIONS
         if self._limits.open_on_the_fly or isinstance(request, requests.OpenTable):
             return ""
         assert self.databases.local is not None, "none of these tables is strange"
@@ -634,10 +638,10 @@ class TableRequests:
     def _answer_write(self, job: _Job, outcomes: list[Outcome]) -> None:
         problems = [outcome.problem for outcome in outcomes if outcome.problem]
         if problems:
-            self._fail(job, problems[0], database=True)
+            self._fail(job, problems[0], code=values.DATABASE_ERROR)
         elif isinstance(job.request, requests.Transaction):
             data = outcomes[0].data if outcomes else b""
-            self._finish(job, answers.encode_transaction(job.request, data))
+            self._finish(job, finished.of_result(*answers.encode_transaction(job.request, data)))
         else:
             assert not isinstance(job.request, Repeat)
             self._finish(job, answers.encode_ok(job.request))
@@ -661,7 +665,8 @@ class TableRequests:
         self._fail(job, f"table {number} is not open")
         return True
 
-    def _fail(self, job: _Job, text: str, *, retry: bool = False, database: bool = False) -> None:
+    def _fail(self, job: _Job, text: str, *, retry: bool = False, code: int = 0) -> None:
+        """code 0: that of the request's type."""
         request = job.request
         if isinstance(request, Repeat):
             refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
@@ -669,9 +674,9 @@ class TableRequests:
             self._reply(job.asked, answers.encode_refusal(refusal, retry), text)
             return
         request_type = requests.type_of(request)
-        code = values.DATABASE_ERROR if database else codec.error_code(request_type)
         if request_type == values.OPEN_TABLE:
             code = values.REQUEST_ERROR
+        code = code or codec.error_code(request_type)
         self._done(job)
         self._reply(job.asked, answers.encode_error(request, code, text, retry), text)
 

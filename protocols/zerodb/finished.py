@@ -1,6 +1,6 @@
 """Answers that are finished, or nearly: taken apart, and made of little. It decides nothing."""
 
-from . import answers, requests, values
+from . import answers, ops, requests, values
 from .codec import decode_request, error_code, peek
 from .handoff import Message
 from .requests import Request, RequestError
@@ -20,6 +20,19 @@ def success(request: Request) -> Message:
     if isinstance(request, requests.Session):
         return answers.encode_session(request, request.session)
     return answers.encode_ok(request)
+
+
+def of_result(header: bytes, result: bytes) -> Message:
+    """The answer to a transaction, or to a put that was done as one, from what came of it."""
+    done = result[:1] != bytes([ops.NOT_ALIVE])
+    if header[2] == values.TRANSACTION and done:
+        return [header, result]
+    if header[2] == values.PUT and result[:1] == bytes([ops.THEN]):
+        return [header]
+    text = "nothing was written: the session has ended, or was never opened"
+    return answers.encode_refusal(
+        RequestError(header[2], values.SESSION_ENDED, text, echoed(header)), retry=False
+    )
 
 
 def asked(frames: Message) -> tuple[int, Extension]:

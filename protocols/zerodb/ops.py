@@ -43,8 +43,18 @@ LESS = 4
 GREATER = 5
 ALIVE = 6  # The key is a session, u64: it has not ended.
 COMPARE_KINDS = range(7)
+REQUIRED = b"\x01"  # Operand of ALIVE: if the session has ended, neither branch is done.
+
+# What a transaction's result begins with.
+OTHERWISE = 0
+THEN = 1
+NOT_ALIVE = 2  # Nothing was done: a session that is REQUIRED has ended.
 
 PARTS_MAX = 1 << 16
+# What an entry that holds more than puts and deletes may hold at most, on every node. Servers have
+# never proposed half as much, so no log holds more.
+ENTRY_OPERATIONS_MAX = 1 << 16  # Operations other than puts and deletes.
+ENTRY_TABLES_MAX = 4096  # Tables that its puts and opens name, and truncates.
 
 
 class Open(NamedTuple):
@@ -106,8 +116,9 @@ class Compare(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """then, when every compare holds, else otherwise. The result is kept under reqid in the same
-    batch: an entry with a reqid that is known changes nothing and gets the same result."""
+    """then, when every compare holds, else otherwise, unless a session that is REQUIRED has ended.
+    The result is kept under reqid in the same batch: an entry with a reqid that is known changes
+    nothing and gets the same result."""
 
     table: int  # Of its first part: whose worker it concerns.
     reqid: bytes  # 12 bytes; zero: nothing is kept.

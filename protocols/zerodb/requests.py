@@ -341,7 +341,7 @@ def operations(request: Request, now_ms: int) -> list[ops.Op]:
     match request:
         case Put():
             put = ops.Put(request.table, request.keys, request.values)
-            return [put, *_bounds(request, now_ms)]
+            return _while_alive(request, [put, *_bounds(request, now_ms)])
         case Delete():
             return [ops.Delete(request.table, request.keys)]
         case DeleteRange():
@@ -360,6 +360,20 @@ def operations(request: Request, now_ms: int) -> list[ops.Op]:
             return [_session(request, now_ms)]
         case _:
             raise ValueError(f"{type(request).__name__} writes nothing")
+
+
+def _while_alive(request: Put, operations: list[ops.Op]) -> list[ops.Op]:
+    """A put under a session is done as a transaction: nothing changes once that has ended."""
+    session = request.extension.lease
+    if not session:
+        return operations
+    reqid = request.extension.reqid or values.NO_REQID
+    alive = _required(request.table, session)
+    return [ops.Transaction(request.table, reqid, [alive], operations, [])]
+
+
+def _required(table: int, session: int) -> ops.Compare:
+    return ops.Compare(table, session.to_bytes(8, "little"), ops.ALIVE, ops.REQUIRED)
 
 
 def _bounds(request: Put, now_ms: int) -> list[ops.Op]:
@@ -383,10 +397,13 @@ def _transaction(request: Transaction, now_ms: int) -> ops.Transaction:
         return branch + [op for put in puts for op in _bounds(put, now_ms)]
 
     tables = [part.table for part in (*request.compares, *request.then, *request.otherwise)]
+    table = tables[0] if tables else 0
+    session = request.extension.lease
+    required = [_required(table, session)] if session else []
     return ops.Transaction(
-        tables[0] if tables else 0,
+        table,
         request.extension.reqid or values.NO_REQID,
-        request.compares,
+        [*required, *request.compares],
         bound(request.then),
         bound(request.otherwise),
     )

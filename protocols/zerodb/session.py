@@ -402,7 +402,7 @@ class Session:
             self._hand(self._direct, table, kind, prefix or [b""], frames)
         elif operations:
             answer = None if is_async else [*prefix, *finished.success(request)]
-            has_result = isinstance(request, requests.Transaction | requests.Session)
+            has_result = isinstance(operations[0], ops.Transaction) or is_session
             worker = ALL_WORKERS if is_session else self._number(table)
             data = ops.pack(operations)
             deadline_ms = self._deadline(request.extension.deadline_ms, len(data))
@@ -657,7 +657,7 @@ class Session:
     def _ask_result(self, lost: Lost, now_ms: int) -> None:
         """A transaction that was repeated: its worker has kept what came of it."""
         prefix, header = finished.split(lost.answer)
-        if header[2] == values.TRANSACTION:
+        if header[2] != values.SESSION:
             frames = Frames(1 << 10, 8)
             envelope = ENVELOPE if len(prefix) > 1 else 0
             head = HEAD.pack(RESULT, envelope, 0, 0, 0, 0)
@@ -696,7 +696,10 @@ class Session:
         """Makes an answer of what a worker has reported: the first result is the request's own."""
         prefix, header = finished.split(answer)
         found = results[0]
-        if header[2] == values.SESSION and len(found) == 1:  # It was kept, or is ended: 1 or 0.
+        if header[2] != values.SESSION:
+            self._answer(prefix, finished.of_result(header, found))
+            return
+        if len(found) == 1:  # It was kept, or is ended: 1 or 0.
             found = answer[-1] if found == b"\1" else bytes(8)
         self._answer(prefix, [header, found])
 

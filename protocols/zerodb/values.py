@@ -77,6 +77,7 @@ OK = 0x00
 ERROR = 0x01
 DATABASE_ERROR = 0x02
 GONE = 0x03  # Ours: a watch asked for changes that are no longer kept.
+SESSION_ENDED = 0x04  # Ours: of a write whose session is not alive; nothing was written.
 REQUEST_ERROR = 0x10
 
 # Flags of write requests.

@@ -243,12 +243,16 @@ class Server:
         if reqid and reqid in self.world.known:
             return self.world.known[reqid]
         self.world.writes.append(request)
+        session = 0 if isinstance(request, requests.Session) else request.extension.lease
+        if session and session not in self.world.sessions:
+            return answers.encode_error(request, values.SESSION_ENDED, "the session has ended")
         if isinstance(request, requests.Transaction):
             answer = self._transaction(request)
         elif isinstance(request, requests.Session):
             answer = self._session(request)
         else:
-            self.world.apply(requests.operations(request, 0))
+            for op in requests.operations(request, 0):
+                self.world.apply(op.then if isinstance(op, ops.Transaction) else [op])
             answer = answers.encode_ok(request)
         self.world.known[reqid] = answer
         return answer

@@ -229,7 +229,12 @@ def test_sessions_and_times_to_live(cluster: Cluster) -> None:
         table.put(b"lock", b"me", session=session, ttl_s=1)
         assert table.keep_session(session)
         assert table.commit(table.batch().when_alive(session)).succeeded
+        assert table.get(b"lock") == b"me"
         table.end_session(session)
+        with pytest.raises(kelek.SessionEnded, match="the session has ended"):
+            table.put(b"lock", b"you", session=session)
+        with pytest.raises(kelek.SessionEnded):
+            table.commit(table.batch(session=session).put(b"lock", b"you"))
         assert not table.keep_session(session)
         assert not table.commit(table.batch().when_alive(session)).succeeded
         table.put_many([(b"a", b"b")], ttl_s=0.001)

@@ -11,8 +11,12 @@ from kelek.protocols.zerodb.ops import (
     EQUAL,
     GREATER,
     LESS,
+    NOT_ALIVE,
     NOT_EQUAL,
+    OTHERWISE,
     PRESENT,
+    REQUIRED,
+    THEN,
     Attach,
     Compare,
     Delete,
@@ -268,6 +272,27 @@ def lock(session: int) -> Transaction:
         then=[Put(7, [b"lock"], [struct.pack("<Q", session)]), Attach(7, session, [b"lock"])],
         other=[Get(7, [b"lock"])],
     )  # fmt: skip
+
+
+def test_without_a_required_session_neither_branch_is_done(tables: Tables) -> None:
+    session = int.from_bytes(told(tables, SessionOpen(7, 1000, 0)), "little")
+    required = Compare(7, struct.pack("<Q", session), ALIVE, REQUIRED)
+    write(tables, Put(7, [b"k"], [b"old"]))
+
+    def both(reqid: bytes) -> Transaction:
+        absent = Compare(7, b"k", ABSENT)
+        then, other = Put(7, [b"k"], [b"then"]), Put(7, [b"k"], [b"other"])
+        return transaction(absent, required, reqid=reqid, then=[then], other=[other])
+
+    assert told(tables, both(REQID))[0] == OTHERWISE
+    assert tables.get(7, [b"k"]) == [b"other"]
+    write(tables, Delete(7, [b"k"]))
+    assert told(tables, both(b"request id 2"))[0] == THEN
+    token = struct.unpack("<Q", told(tables, both(b"request id 2"))[1:])[0]
+    write(tables, SessionEnd(7, session))
+    for _ in range(2):
+        assert told(tables, both(b"request id 3")) == struct.pack("<BQ", NOT_ALIVE, token)
+        assert tables.get(7, [b"k"]) == [b"then"]
 
 
 def test_a_lock_passes_on_with_a_greater_token(tables: Tables) -> None:

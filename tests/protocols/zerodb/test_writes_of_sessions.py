@@ -1,0 +1,122 @@
+"""Writes under a session: how they travel, and what is answered when it has ended."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from kelek.protocols.zerodb import ops, requests, values
+from kelek.protocols.zerodb.client_codec import encode_request
+from kelek.protocols.zerodb.handoff import RESULT
+from kelek.protocols.zerodb.proposals import Result
+from kelek.protocols.zerodb.values import PARTSYNC, Extension
+from kelek.storage.memory_tables import MemoryTables
+from kelek.storage.tables import Entry, Tables
+from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, entries, led
+
+SESSION = 99
+SENT_MS = UNIX_MS + 1000  # The world begins then.
+UNDER_IT = Extension(reqid=b"r" * 12, lease=SESSION)
+ALIVE = ops.Compare(7, SESSION.to_bytes(8, "little"), ops.ALIVE, ops.REQUIRED)
+PUT = requests.Put(7, [b"k"], [b"v"], PARTSYNC, UNDER_IT)
+BATCH = requests.Transaction(
+    [ops.Compare(7, b"k", ops.ABSENT)], [ops.Put(7, [b"k"], [b"v"])], [], PARTSYNC, UNDER_IT
+)
+
+
+def told(result: bytes) -> bytes:
+    """What a worker reports of a transaction."""
+    return result + bytes(8)
+
+
+def asked(request: requests.Request) -> Served:
+    """It is in the log, and not applied."""
+    world = led()
+    world.applies = False
+    world.ask(b"c", *encode_request(request))
+    world.run(lambda: bool(world.log.records) and not world.client.window.items)
+    return world
+
+
+def test_a_put_under_a_session_is_a_transaction_that_older_nodes_know() -> None:
+    bounded = PUT._replace(extension=UNDER_IT._replace(ttl_ms=50))
+    ((entry,),) = entries(asked(bounded))
+    expiry = ops.Expiry(7, SENT_MS + 50, [b"k"])
+    attach = ops.Attach(7, SESSION, [b"k"])
+    put: list[ops.Op] = [ops.Put(7, [b"k"], [b"v"]), expiry, attach]
+    assert entry == ops.Transaction(7, b"r" * 12, [ALIVE], put, [])
+
+
+def test_a_put_under_no_session_is_none() -> None:
+    (entry,) = entries(asked(PUT._replace(extension=UNDER_IT._replace(lease=0, ttl_ms=50))))
+    assert entry == [ops.Put(7, [b"k"], [b"v"]), ops.Expiry(7, SENT_MS + 50, [b"k"])]
+
+
+@pytest.mark.parametrize("request_", [PUT, BATCH], ids=["put", "batch"])
+@pytest.mark.parametrize("result", [b"\0", b"\1", b"\2"])
+def test_the_answer_says_whether_the_session_was_alive(
+    request_: requests.Put | requests.Transaction, result: bytes
+) -> None:
+    world = asked(request_)
+    world.session.proposals.on_results([(1, Result(0, told(result)))])
+    world.applies = True
+    world.run(lambda: bool(world.answers))
+    (answer,) = world.heard(b"c")
+    assert (answer.reqid, answer.retry) == (b"r" * 12, False)
+    if result == b"\2" or (result == b"\0" and request_ is PUT):
+        text = "nothing was written: the session has ended, or was never opened"
+        assert (answer.code, answer.text) == (values.SESSION_ENDED, text)
+    else:
+        assert (answer.code, answer.frames) == (0, [told(result)] if request_ is BATCH else [])
+
+
+def test_a_put_whose_result_was_missed_asks_for_it() -> None:
+    """Whoever is told nothing would be told that it was done."""
+    world = asked(PUT)
+    world.applies = True
+    world.run(lambda: bool(world.workers[0].taken))
+    kind, _, _, index, _, _, frames = world.workers[0].taken[0]
+    assert (kind, index, frames[0]) == (RESULT, 1, b"r" * 12)
+
+
+# ---- what it does to tables ----
+
+
+def after(session: int, operations: Sequence[ops.Op]) -> Tables:
+    """A table with a key and a session, and then these operations."""
+    tables = MemoryTables()
+    tables.write([Entry(session, 1, [ops.SessionOpen(0, 1000, 1), ops.Put(7, [b"k"], [b"old"])])])
+    tables.write([Entry(200, 1, operations)])
+    return tables
+
+
+def as_older_nodes_do(operations: Sequence[ops.Op]) -> list[ops.Op]:
+    """To them the compare of the session is one among the others."""
+    return [
+        op._replace(compares=[compare._replace(operand=b"") for compare in op.compares])
+        if isinstance(op, ops.Transaction)
+        else op
+        for op in operations
+    ]
+
+
+@pytest.mark.parametrize("session", [SESSION, SESSION + 1], ids=["alive", "ended"])
+@pytest.mark.parametrize("request_", [PUT, BATCH], ids=["put", "batch"])
+def test_older_nodes_hold_the_same_tables(
+    request_: requests.Put | requests.Transaction, session: int
+) -> None:
+    operations = requests.operations(request_, 1)
+    now, before = after(session, operations), after(session, as_older_nodes_do(operations))
+    assert dict(now.scan(7)) == dict(before.scan(7))
+    assert now.expires_ms == before.expires_ms
+    result = now.result(b"r" * 12)
+    assert result is not None
+    if session != SESSION:
+        assert result[0] == ops.NOT_ALIVE
+        assert dict(now.scan(7)) == {b"k": b"old"}
+
+
+def test_an_entry_of_an_older_version_does_what_it_did() -> None:
+    """A node that applies an old log has the tables that the others have had since then."""
+    entry: list[ops.Op] = [ops.Put(7, [b"k"], [b"new"]), ops.Attach(7, SESSION, [b"k"])]
+    assert dict(after(SESSION + 1, entry).scan(7)) == {}
+    assert dict(after(SESSION, entry).scan(7)) == {b"k": b"new"}
