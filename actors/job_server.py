@@ -412,6 +412,8 @@ class JobServer(Actor):
         self._wish(asker, request, request.source)
 
     def _begin_copy(self, asker: Asker, request: requests.CopyTable) -> None:
+        if request.source == request.target:
+            raise JobRefused(f"table {request.source} is not copied into itself")
         self._check_maps(0)
         self._wish(asker, request, request.source)
 

@@ -581,7 +581,9 @@ class TableSteps:
         yield from self._ask(asked)
 
     def copy_into(self, target: int, asked: Range) -> Generator[Step, None, int]:
-        """Begins a job that copies."""
+        """Begins a job that copies. Raises ValueError."""
+        if target == self.number:
+            raise ValueError(f"table {target} is not copied into itself; give another target")
         return (
             yield from self._begin_job(
                 requests.CopyTable(self.number, checked_table(target), *asked)
