@@ -92,8 +92,9 @@ class MemoryTables:
             raise StorageError("memory", self.problem, "open the tables that it was made of")
         outcomes: list[Outcome] = []
         done: list[Op] | None = None if self.recent is None else []
+        applied = self.applied[0]  # Several of these may be of one entry of the log.
         for entry in entries:
-            if 0 < entry.log_index <= self.applied[0]:
+            if 0 < entry.log_index <= applied:
                 continue
             outcomes += apply_entry(self, entry, done)
             if entry.log_index:

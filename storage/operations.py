@@ -39,7 +39,7 @@ from ..protocols.zerodb.ops import (
     SessionOpen,
     Transaction,
     Truncate,
-    unpack,
+    unpack_entry,
 )
 from ..protocols.zerodb.values import NO_REQID, TableOptions
 from .tables import Pair
@@ -586,7 +586,7 @@ def _part(state: State, index: int, op: Part) -> bytes:
     pieces[piece] = op.data
     _forget_parts(state, op.reqid)
     try:
-        ops = unpack(b"".join(pieces[key] for key in sorted(pieces)))
+        ops = unpack_entry(b"".join(pieces[key] for key in sorted(pieces)))
     except ValueError as error:
         raise Refused(f"the pieces together are malformed: {error}") from None
     if any(isinstance(one, Part) for one in ops):

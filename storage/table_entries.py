@@ -20,7 +20,7 @@ from ..protocols.zerodb.ops import (
     SessionEnd,
     SessionKeep,
     SessionOpen,
-    unpack,
+    unpack_entry,
 )
 from .tables import Entry, Outcome
 
@@ -113,7 +113,7 @@ def find_entries(batch: Batch, owner: Owner, tables_from: int = 0) -> Found:
                 found.entries.append(Entry(run.log_index, batch.term, [_change(run)]))
             continue
         try:
-            ops = unpack(run.data)
+            ops = unpack_entry(run.data)
         except ValueError:
             malformed += 1
             continue
@@ -137,7 +137,7 @@ def each_entry(batch: Batch, owner: Owner, tables_from: int = 0) -> Iterator[Ent
         if record.kind not in (KIND_STATE, KIND_TABLES) or not record.data.startswith(ENTRY_MAGIC):
             continue
         with suppress(ValueError):  # Nobody can read it, and it has changed nothing.
-            ops = [op for op in unpack(record.data) if owner.applies(op)]
+            ops = [op for op in unpack_entry(record.data) if owner.applies(op)]
             yield Entry(log_index, batch.term, ops)
 
 

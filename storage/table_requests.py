@@ -5,7 +5,7 @@ answers. Many reads become one call of the engine, many local writes one batch o
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -625,12 +625,12 @@ class TableRequests:
             return ""
         assert self.databases.local is not None, "none of these tables is strange"
         known = opened | self.databases.local.tables().keys()
-        missing = next((table for table in tables_of(operations) if table not in known), None)
-        return "" if missing is None else f"table {missing} is not open"
+        missing = sorted(ops.tables_of(operations) - known)
+        return f"table {missing[0]} is not open" if missing else ""
 
     def _strange_table(self, operations: Sequence[ops.Op]) -> int | None:
         """A table that is not local to this worker, if there is one."""
-        for table in tables_of(operations):
+        for table in sorted(ops.tables_of(operations)):
             if table not in self.databases.owner.local or not self.databases.owner.owns(table):
                 return table
         return None
@@ -724,13 +724,3 @@ def _kind(request: Request | Repeat) -> _Kind:
     if isinstance(request, _GETS):
         return _Kind.READ
     return _Kind.WRITE if isinstance(request, _WRITES) else _Kind.LONG
-
-
-def tables_of(operations: Sequence[ops.Op]) -> Iterator[int]:
-    """The tables that operations read or write."""
-    for op in operations:
-        if isinstance(op, ops.Transaction):
-            yield from (compare.table for compare in op.compares)
-            yield from tables_of([*op.then, *op.otherwise])
-        else:
-            yield op.table

@@ -1,8 +1,10 @@
-"""Which tables may be written where none is opened on the fly.
+"""Which tables there are, so that there are not too many, and which may be written where none is
+opened on the fly.
 
-A table may have been opened at another node a moment ago. So a write of one that is unknown here
-waits until the leader has said how far a look must reach, and this node's worker has looked; and
-what comes behind it for the same tables waits with it. What is unknown then is refused.
+In the latter case a table may have been opened at another node a moment ago. So a write of one
+that is unknown here waits until the leader has said how far a look must reach, and this node's
+worker has looked; and what comes behind it for the same tables waits with it. What is unknown then
+is refused.
 """
 
 from collections import Counter, deque
@@ -13,8 +15,7 @@ from ...native.reads import WAIT_CONFIRMED
 from ..zmqraft.client import Client, PendingRead
 from . import ops
 from .handoff import Handoff
-
-OPENING_MAX = 10_000
+from .values import NEW_TABLES_MAX, TABLES_MAX
 
 
 class Waiting(NamedTuple):
@@ -42,7 +43,9 @@ class Openings:
     def __init__(self, client: Client, handoffs: Sequence[Handoff]) -> None:
         self._client = client
         self._handoffs = handoffs
-        self._opening: dict[int, int] = {}  # Tables whose open is on its way, and until when.
+        self._opening: dict[
+            int, int
+        ] = {}  # Tables that are made by what is on its way: until when.
         self._new: list[Waiting] = []
         self._rounds: deque[_Round] = deque()
         self._held: Counter[int] = Counter()  # Writes that wait, by table.
@@ -63,16 +66,17 @@ class Openings:
         """Whether a table is open, and nobody waits to hear whether it is."""
         if table in self._held:
             return False
-        return self._is_open(table, now_ms)
+        return self.is_open(table, now_ms)
 
-    def _is_open(self, table: int, now_ms: int) -> bool:
+    def is_open(self, table: int, now_ms: int) -> bool:
+        """Whether a table is there, or something on its way makes it."""
         handoff = self._handoffs[table % len(self._handoffs)]
         return table in handoff.standing.tables or self._opening.get(table, 0) > now_ms
 
     def missing(self, operations: Iterable[ops.Op], tables: Set[int], now_ms: int) -> list[int]:
         """Those of the tables that these operations need open and that are not."""
         made = {op.table for op in operations if isinstance(op, ops.Open | ops.Truncate)}
-        return sorted(table for table in tables - made if not self._is_open(table, now_ms))
+        return sorted(table for table in tables - made if not self.is_open(table, now_ms))
 
     def must_wait(self, operations: Iterable[ops.Op], tables: Set[int], now_ms: int) -> bool:
         """Whether nobody can judge this write yet."""
@@ -81,16 +85,34 @@ class Openings:
         held = any(table in self._held for table in tables)
         return held or bool(self.missing(operations, tables, now_ms))
 
-    def note(self, operations: Iterable[ops.Op], now_ms: int, until_ms: int) -> None:
-        """A write goes into the log: what it opens is open for those behind it."""
-        for op in operations:
-            if not isinstance(op, ops.Open):
-                continue
-            if len(self._opening) >= OPENING_MAX:
-                self._opening = {
-                    table: until for table, until in self._opening.items() if until > now_ms
-                }
-            self._opening[op.table] = until_ms
+    def unknown(self, tables: set[int], now_ms: int) -> set[int]:
+        """Those of the tables that are not there, and that nothing on its way makes."""
+        left = tables.difference(*(handoff.standing.tables for handoff in self._handoffs))
+        return {table for table in left if self._opening.get(table, 0) <= now_ms}
+
+    def make(self, new: set[int], now_ms: int, until_ms: int) -> str:
+        """A write that goes into the log makes these unknown tables: they are there for those
+        behind it. Returns why it may not; empty: it may."""
+        if len(new) > NEW_TABLES_MAX:
+            return f"it makes {len(new)} tables, and one write at most {NEW_TABLES_MAX}"
+        if self._count() + len(new) > TABLES_MAX:
+            self._opening = {table: self._opening[table] for table in self._unseen(now_ms)}
+            if self._count() + len(new) > TABLES_MAX:
+                return (
+                    f"table {min(new)} is not there, and of the others there are {self._count()}:"
+                    f" at most {TABLES_MAX}; truncate those that are not needed"
+                )
+        self._opening.update(dict.fromkeys(new, until_ms))
+        return ""
+
+    def _unseen(self, now_ms: int) -> set[int]:
+        """Tables that are on their way."""
+        on_the_way = {table for table, until_ms in self._opening.items() if until_ms > now_ms}
+        return on_the_way.difference(*(handoff.standing.tables for handoff in self._handoffs))
+
+    def _count(self) -> int:
+        """Tables that are there, and those on their way, of which some may be there already."""
+        return len(self._opening) + sum(len(each.standing.tables) for each in self._handoffs)
 
     def wait(self, waiting: Waiting) -> None:
         """Takes a write in that must wait."""

@@ -5,7 +5,7 @@ All operations of an entry are one atomic batch. Packing and walking is done in 
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -287,6 +287,39 @@ def unpack(data: bytes) -> list[Op]:
         if leases not in (0, len(found)) or any(isinstance(op, LeaseOpen) for op in found):
             raise ValueError("a lease stands among other operations")
     return found
+
+
+def unpack_entry(data: bytes) -> list[Op]:
+    """unpack(), for those who apply it. Raises ValueError, too, where it holds more than
+    ENTRY_OPERATIONS_MAX or ENTRY_TABLES_MAX: then it changes nothing, on no node."""
+    ops = unpack(data)
+    others = sum(not isinstance(op, Put | Delete) for op in _each(ops))
+    if others > ENTRY_OPERATIONS_MAX:
+        raise ValueError(f"{others} operations, at most {ENTRY_OPERATIONS_MAX}")
+    tables = len(tables_made(ops)) + sum(isinstance(op, Truncate) for op in ops)
+    if others and tables > ENTRY_TABLES_MAX:
+        raise ValueError(f"{tables} tables are made or removed, at most {ENTRY_TABLES_MAX}")
+    return ops
+
+
+def _each(ops: Sequence[Op]) -> Iterator[Op]:
+    """Operations with those of both branches of transactions."""
+    for op in ops:
+        yield op
+        if isinstance(op, Transaction):
+            yield from (*op.then, *op.otherwise)
+
+
+def tables_of(ops: Sequence[Op]) -> set[int]:
+    """The tables that operations read or write."""
+    compared = (it.table for op in ops if isinstance(op, Transaction) for it in op.compares)
+    written = (op.table for op in _each(ops) if not isinstance(op, Transaction))
+    return {*compared, *written}
+
+
+def tables_made(ops: Sequence[Op]) -> set[int]:
+    """The tables that operations make where they are not there: only puts and opens make any."""
+    return {op.table for op in _each(ops) if isinstance(op, Put | Open)}
 
 
 def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:

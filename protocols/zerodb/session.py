@@ -6,13 +6,13 @@ once (handoff.py). Finished answers of those come back past this machine.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ...native import Arena, Frames
 from ...native.reads import WAIT_CONFIRMED
-from ...native.requests import READ, WRITE, Requests
+from ...native.requests import READ, WRITE, Requests, Row
 from ..zmqraft.client import Client, PendingRead
 from . import answers, finished, ops, requests, values
 from .codec import decode_request, error_code, peek
@@ -167,7 +167,7 @@ class Session:
             if row.shape == READ:
                 straight = self._is_stale(row.extension) or row.table in self.setup.local
                 batch.read(position, row.table % self.setup.workers, straight)
-            elif row.shape == WRITE and not (self._gates or self._is_unknown(row.table)):
+            elif row.shape == WRITE and not (self._gates or self._must_look(row)):
                 heard = bool(row.flags & SYNC_FLAGS)
                 if row.table in self.setup.local:
                     kind = ANSWER if heard else SILENT
@@ -189,7 +189,7 @@ class Session:
         taken = Requests(arena, False, self._entry_bytes_max)
         batch = Batch(taken, self.setup.workers)
         for position, row in enumerate(taken.rows):
-            if row.shape == WRITE and not self._is_unknown(row.table):
+            if row.shape == WRITE and not self._must_look(row):
                 if row.table in self.setup.local:
                     batch.hand(position, row.table % self.setup.workers, SILENT)
                 else:
@@ -206,7 +206,7 @@ class Session:
 
     def _is_uniform(self, taken: Requests) -> bool:
         """Whether all rows go the same way: reads by the leader's word, or writes whose clients
-        wait, with the same deadline. Under load they mostly do."""
+        wait, with the same deadline and to tables that are there. Under load they mostly do."""
         if self._gates or self.setup.local or not self.setup.open_on_the_fly or not len(taken):
             return False
         shape, count = taken.shapes[0], len(taken)
@@ -216,7 +216,9 @@ class Session:
             return not self.setup.stale_allowed and not any(taken.extensions)
         if shape != WRITE:
             return False
-        return set(taken.flags) <= WAITING_FLAGS and len(set(taken.deadlines_ms)) == 1
+        if not (set(taken.flags) <= WAITING_FLAGS and len(set(taken.deadlines_ms)) == 1):
+            return False
+        return not self._openings.unknown(set(taken.tables), self._now.ms)
 
     def _take(self, batch: Batch) -> None:
         """What the batch holds so far, in order."""
@@ -277,6 +279,8 @@ class Session:
             self._tell(Failure(None, ticket, problem, True))
         elif self._is_unknown(table):
             self._tell(Failure(None, ticket, _not_open(table), False))
+        elif problem := self._make({table}):
+            self._tell(Failure(None, ticket, problem, False))
         else:
             write = Write([], [], self._deadline(0), None, self._number(table), ask=ticket)
             self._propose(frames[1], table, write)
@@ -313,6 +317,14 @@ class Session:
     def _is_stale(self, extension_flags: int) -> bool:
         return self.setup.stale_allowed or bool(extension_flags & values.STALE)
 
+    def _must_look(self, row: Row) -> bool:
+        """Whether a write is of a table that it may not make."""
+        if row.table in self.setup.local:
+            return False
+        if row.type != values.PUT or self._openings.is_open(row.table, self._now.ms):
+            return self._is_unknown(row.table)
+        return not self.setup.open_on_the_fly or bool(self._make({row.table}))
+
     def _is_unknown(self, table: int) -> bool:
         """Whether a write has to open it, and may not."""
         return not (
@@ -320,6 +332,11 @@ class Session:
             or table in self.setup.local
             or self._openings.is_known(table, self._now.ms)
         )
+
+    def _make(self, tables: set[int]) -> str:
+        """A write makes these tables where they are not there; why it may not, if so."""
+        new = self._openings.unknown(tables, self._now.ms)
+        return self._openings.make(new, self._now.ms, self._deadline(0)) if new else ""
 
     def _hand(
         self, to: dict[int, Frames], table: int, kind: int, prefix: Message, frames: Message
@@ -377,7 +394,7 @@ class Session:
     def _modify(self, prefix: Message, frames: Message, request: Request) -> None:
         operations = requests.operations(request, self._now.unix_ms)
         is_session = isinstance(request, requests.Session)
-        tables = set() if is_session else _tables_of(operations)
+        tables = set() if is_session else ops.tables_of(operations)
         local = tables & self.setup.local
         if len(tables) > 1:
             self._check_together(request, tables, local)
@@ -393,7 +410,9 @@ class Session:
         if prefix and not self._gates.passes(prefix[0], request.extension.reqid):
             text = "an earlier write of this connection was given up: repeat that first"
             raise _GatedError(requests.type_of(request), values.ERROR, text, request.extension)
-        self._openings.note(operations, self._now.ms, self._deadline(0))
+        problem = "" if local else self._make(ops.tables_made(operations))
+        if problem:
+            raise _refusal(request, problem)
         if is_async and prefix:
             self._answer(prefix, answers.encode_ok(request))
         table = min(tables, default=0)
@@ -752,16 +771,6 @@ def _together(request: Request, text: str) -> RequestError:
         f"{text}; one batch can't hold them",
         request.extension,
     )
-
-
-def _tables_of(operations: Iterable[ops.Op]) -> set[int]:
-    tables: set[int] = set()
-    for op in operations:
-        if isinstance(op, ops.Transaction):
-            tables.update(part.table for part in (*op.compares, *op.then, *op.otherwise))
-        else:
-            tables.add(op.table)
-    return tables
 
 
 def _is_async(request_type: int, header: bytes) -> bool:

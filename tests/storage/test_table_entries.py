@@ -8,6 +8,7 @@ import pytest
 from kelek.protocols.raft.messages import KIND_STATE, Batch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb import ops
+from kelek.protocols.zerodb.values import TableOptions
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner, find_entries, placed
 from kelek.storage.tables import Outcome
@@ -99,3 +100,48 @@ def told_of(tables: MemoryTables, batch: Batch) -> list[Outcome]:
 
 def refused(log: list[bytes], outcomes: list[Outcome]) -> list[ops.Op]:
     return [ops.unpack(log[one.log_index - 1])[one.place] for one in outcomes if one.problem]
+
+
+def applied(tables: MemoryTables, index: int, op: list[ops.Op]) -> int:
+    """Applies one entry; returns how many were malformed."""
+    batch = encode_block(index, 1, [Record(KIND_STATE, None, ops.pack(op))])
+    found = find_entries(batch, Owner(0, 1))
+    tables.write(found.entries)
+    return found.malformed
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("kind", ["operations", "branches", "tables", "truncates"])
+def test_an_entry_beyond_the_bounds_changes_nothing(
+    kind: str, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "ENTRY_OPERATIONS_MAX", 10)
+    monkeypatch.setattr(ops, "ENTRY_TABLES_MAX", 5)
+    held: ops.Op = ops.Put(2, [b"k"], [b"v"])
+    entry: list[ops.Op] = {
+        "operations": [held, *[ops.SessionEnd(0, 1)] * (10 + more)],
+        "branches": [
+            held,
+            ops.Transaction(2, bytes(12), [], [], [ops.DeleteRange(2, b"", b"")] * (9 + more)),
+        ],
+        "tables": [
+            held,
+            ops.Expire(0, 1),
+            *(ops.Open(table, TableOptions()) for table in range(3, 7 + more)),
+        ],
+        "truncates": [held, *[ops.Truncate(9)] * (4 + more)],
+    }[kind]
+    tables = MemoryTables()
+    assert applied(tables, 1, entry) == more
+    assert (2 in tables.tables()) == (not more)
+    pieces = [ops.unpack(each)[0] for each in ops.cut(ops.pack(entry), 2, b"r" * 12, 45)]
+    for index, piece in enumerate(pieces, 2):
+        applied(tables, index, [piece])
+    assert (2 in tables.tables()) == (not more), "in pieces, too"
+
+
+def test_puts_and_deletes_alone_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "ENTRY_TABLES_MAX", 5)
+    tables = MemoryTables()
+    assert not applied(tables, 1, [ops.Put(table, [b"k"], [b"v"]) for table in range(9)])
+    assert len(tables.tables()) == 9

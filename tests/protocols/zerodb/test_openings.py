@@ -2,7 +2,10 @@
 
 from functools import partial
 
-from kelek.protocols.zerodb import ops, requests
+import pytest
+
+from kelek.native import Arena
+from kelek.protocols.zerodb import openings, ops, requests
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import AGAIN, FAILED, HEAD, WRITE
 from kelek.protocols.zerodb.values import Extension, TableOptions
@@ -84,3 +87,83 @@ def test_a_job_and_a_transaction_need_open_tables_too() -> None:
     assert world.heard(b"c")[0].text == "table 9 is not open; open it first (0x01)"
     assert world.jobs[0][1] == b"table 9 is not open; open it first (0x01)"
     assert HEAD.unpack(world.jobs[0][0])[:2] == (FAILED, 0)
+
+
+# ---- how many tables there are ----
+
+DELETE = b"\x31\x01\x21\x01"
+
+
+def table(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+def filled(world: Served, *tables: int) -> None:
+    """These tables are there."""
+    worker = world.workers[0].handoff
+    worker.standing = worker.standing._replace(tables=dict.fromkeys(tables, TableOptions()))
+
+
+def codes(world: Served, *clients: bytes) -> list[int]:
+    return [world.heard(client)[0].code for client in clients]
+
+
+def test_no_write_makes_more_tables_than_a_cluster_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openings, "TABLES_MAX", 3)
+    world = led()
+    filled(world, 1, 2)
+    two = requests.WriteTables([ops.Put(3, [b"k"], [b""]), ops.Put(4, [b"k"], [b""])], 2)
+    branch = requests.Transaction([], [], [ops.Put(5, [b"k"], [b""])], 1)
+    world.ask(b"two", *encode_request(two))
+    world.ask(b"one", PARTSYNC, table(9), b"k", b"v")
+    world.ask(b"on its way", PARTSYNC, table(9), b"k", b"v")
+    world.ask(b"more", PARTSYNC, table(8), b"k", b"v")
+    world.ask(b"open", OPEN, table(8))
+    world.ask(b"branch", *encode_request(branch))
+    world.session.on_ask((WRITE, 0, 0, 0, 0, 78), [table(8), ops.pack([])], world.now)
+    world.session.on_one_way(Arena.from_messages([[PUT, table(8), b"k", b"v"]]), world.now)
+    world.ask(b"known", PARTSYNC, table(1), b"k", b"v")
+    world.ask(b"delete", DELETE, table(8), b"k")
+    world.run(lambda: len(world.answers) == 8 and bool(world.jobs))
+    assert codes(world, b"one", b"on its way", b"known", b"delete") == [0, 0, 0, 0]
+    assert codes(world, b"two", b"more", b"open", b"branch") == [1, 1, 0x10, 1]
+    text = "table 8 is not there, and of the others there are 3: at most 3"
+    assert world.heard(b"more")[0].text == f"{text}; truncate those that are not needed"
+    assert HEAD.unpack(world.jobs[0][0])[:2] == (FAILED, 0)
+    assert {table for each in entries(world) for table in ops.tables_made(each)} == {9, 1}
+
+
+def test_a_table_that_was_truncated_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "TABLES_MAX", 2)
+    world = led(request_timeout_ms=300)
+    for number in (1, 2, 3):
+        world.ask(b"%d" % number, PARTSYNC, table(number), b"k", b"v")
+    world.run(lambda: len(world.answers) == 3)
+    filled(world, 2)  # What was on its way is there, and table 1 no more.
+    world.at(1000, partial(world.ask, b"later", PARTSYNC, table(3), b"k", b"v"))
+    world.run(lambda: len(world.answers) == 4)
+    assert codes(world, b"1", b"2", b"3", b"later") == [0, 0, 1, 0]
+
+
+def test_a_uniform_batch_of_puts_makes_no_table_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openings, "TABLES_MAX", 10)
+    world = led()
+    messages = [[b"%d" % one, PARTSYNC, table(one), b"k", b"v"] for one in range(100)]
+    world.session.on_requests(Arena.from_messages(messages), world.now)
+    world.run(lambda: len(world.answers) == 100)
+    assert [world.heard(b"%d" % one)[0].code == 0 for one in range(100)] == [True] * 10 + [
+        False
+    ] * 90
+    assert len(world.log.records) == 10
+
+
+def test_one_write_makes_a_bounded_number_of_tables() -> None:
+    world = led()
+    puts: list[ops.Op] = [ops.Put(number, [b"k"], [b"v"]) for number in range(1025)]
+    world.ask(b"c", *encode_request(requests.WriteTables(puts, 2)))
+    world.ask(b"d", *encode_request(requests.WriteTables(puts[1:], 2)))
+    world.run(lambda: len(world.answers) == 2)
+    assert "it makes 1025 tables, and one write at most 1024" in world.heard(b"c")[0].text
+    assert world.heard(b"d")[0].code == 0
