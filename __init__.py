@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .clients.errors import NoLeader as NoLeader
     from .clients.errors import NoPeer as NoPeer
     from .clients.errors import NoServer as NoServer
+    from .clients.errors import NotKelek as NotKelek
     from .clients.errors import ServiceFailed as ServiceFailed
     from .clients.errors import SessionEnded as SessionEnded
     from .clients.errors import SnapshotNotMade as SnapshotNotMade
@@ -140,6 +141,7 @@ __all__ = [
     "Node",
     "NodeError",
     "NodeTuning",
+    "NotKelek",
     "PeerInfo",
     "Service",
     "ServiceFailed",

@@ -318,7 +318,7 @@ class AsyncLog(AsyncTurning):
         return LogError("this AsyncLog is closed")
 
     def _timeout_error(self) -> LogTimeout:
-        return timed_out(self._client.leader, self.timeout_ms)
+        return timed_out(self._client, self.timeout_ms)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -19,8 +19,8 @@ class NoLeader(LogTimeout):
 class NoPeer(NoLeader):
     """For the time given none of the peers has answered: nothing was sent that may still commit."""
 
-    def __init__(self, urls: tuple[str, ...], timeout_ms: int) -> None:
-        super().__init__(f"no answer from {', '.join(urls)} within {timeout_ms / 1000:g} s")
+    def __init__(self, urls: tuple[str, ...], timeout_ms: int, hint: str = "") -> None:
+        super().__init__(f"no answer from {', '.join(urls)} within {timeout_ms / 1000:g} s{hint}")
 
 
 class TransferRefused(LogError):
@@ -41,6 +41,10 @@ class LogCompacted(LogError):
 
 class SnapshotNotMade(LogError):
     """The peer made no snapshot; the text says why."""
+
+
+class NotKelek(SnapshotNotMade):
+    """The peer is of another make: it makes snapshots when it likes."""
 
 
 class UpdateTooLarge(LogError, ValueError):

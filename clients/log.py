@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..protocols.zmqraft.client import Pending
+from ..protocols.zmqraft.client import Client, Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
@@ -274,7 +274,7 @@ class Log(Turning):
         return LogError("this Log is closed")
 
     def _timeout_error(self) -> LogTimeout:
-        return timed_out(self._client.leader, self.timeout_ms)
+        return timed_out(self._client, self.timeout_ms)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -290,8 +290,8 @@ def reqids_of(source: Iterator[bytes], number: int) -> list[bytes]:
     return ids
 
 
-def timed_out(leader: str | None, timeout_ms: int) -> LogTimeout:
+def timed_out(client: Client, timeout_ms: int) -> LogTimeout:
     """What is raised after so long without progress."""
-    if leader is None:
-        return NoLeader(f"no peer said for {timeout_ms} ms that it leads")
+    if client.leader is None:
+        return NoLeader(f"no peer said for {timeout_ms} ms that it leads{client.hint}")
     return LogTimeout(f"no progress for {timeout_ms} ms")

@@ -41,6 +41,7 @@ from .errors import (
     LogCompacted,
     LogError,
     NoPeer,
+    NotKelek,
     SnapshotNotMade,
     TransferRefused,
     UpdateExpired,
@@ -135,7 +136,7 @@ class Steps:
         give_up_ms = monotonic_ms() + timeout_ms
         while not client.heard:
             if monotonic_ms() >= give_up_ms:
-                raise NoPeer(client.setup.urls, timeout_ms)
+                raise NoPeer(client.setup.urls, timeout_ms, client.hint)
             yield Rest(REACH_STEP_MS)
 
     # ---- writing ----
@@ -250,10 +251,11 @@ class Steps:
         """A snapshot of the leader's log and state, or of the peer's at url."""
         if url is not None:
             check_url(url)
-        answer = yield from self._ask(Ask(MakeSnapshot(new_reqid()), url))
+        ask = Ask(MakeSnapshot(new_reqid()), url)
+        answer = yield from self._ask(ask)
         assert isinstance(answer, SnapshotMade)
         if answer.reason:
-            raise SnapshotNotMade(answer.reason)
+            raise (NotKelek if ask.foreign else SnapshotNotMade)(answer.reason)
         return answer
 
     def state(self) -> Generator[Step, None, tuple[int, bytes]]:

@@ -21,6 +21,7 @@ class Place(NamedTuple):
     cluster: str
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
     tuning: Tuning = Tuning()
+    foreign: frozenset[str] = frozenset()  # Nodes that the topology gives another dialect.
 
 
 def find_place(where: Where) -> Place:
@@ -47,7 +48,8 @@ def find_place(where: Where) -> Place:
     tuning = Tuning(
         response_ttl_ms=clients["timeout_ms"], election_grace_ms=clients["election_grace_ms"]
     )
-    return Place(path, cluster or found.cluster, urls, tuning)
+    foreign = frozenset(name for name, node in found.nodes.items() if node.dialect != "kelek")
+    return Place(path, cluster or found.cluster, urls, tuning, foreign)
 
 
 @contextmanager

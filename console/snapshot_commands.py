@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ..clients.errors import LogError, LogTimeout
+from ..clients.errors import LogError, LogTimeout, NotKelek
 from ..clients.log import Log
 from .clusters import find_place
 from .endings import FAILED, Ending
@@ -13,20 +13,26 @@ from .places import Where
 
 
 def make(output: str, where: Where) -> None:
-    """Has every node make a snapshot now; fails when one of them makes none."""
+    """Has every kelek node make a snapshot now; fails when one of them makes none, or there is
+    none. Members of another make are named."""
     place = find_place(where)
     rows: list[dict[str, Any]] = []
     for name, url in place.urls.items():
-        row = {"node": name, "index": 0, "size": 0, "problem": ""}
+        row: dict[str, Any] = {"node": name, "index": 0, "size": 0, "problem": "", "foreign": False}
+        rows.append(row)
+        if name in place.foreign:
+            row |= {"problem": "no kelek: it makes snapshots by itself", "foreign": True}
+            continue
         try:
             with Log([url], place.cluster, timeout_ms=int(where["timeout_s"] * 1000)) as log:
                 made = log.make_snapshot(url)
             row |= {"index": made.last_index, "size": made.size}
+        except NotKelek as error:
+            row |= {"problem": str(error), "foreign": True}
         except LogTimeout:
             row["problem"] = "no answer"
         except LogError as error:
             row["problem"] = str(error)
-        rows.append(row)
     if output == "json":
         show_json({"cluster": place.cluster, "nodes": rows})
     else:
@@ -34,6 +40,8 @@ def make(output: str, where: Where) -> None:
         for row in rows:
             words = row["problem"] or f"up to {row['index']}, {row['size']} bytes"
             click.echo(f"{row['node']:<{width}}  {words}")
-    failed = [row["node"] for row in rows if row["problem"]]
+    failed = [row["node"] for row in rows if row["problem"] and not row["foreign"]]
+    if all(row["foreign"] for row in rows):
+        raise Ending(f"{place.name}: no node of it is a kelek, so none makes a snapshot", FAILED)
     if failed:
         raise Ending(f"{place.name}: no snapshot of {', '.join(failed)}", FAILED)

@@ -79,6 +79,8 @@ class _Peer:
         "hello",
         "hello_id",
         "leads",
+        "node_id",
+        "node_only",
         "poll_id",
         "poll_ms",
         "silent_hellos",
@@ -95,11 +97,18 @@ class _Peer:
         self.poll_id = b""  # Of the last question of this search.
         self.poll_ms: int | None = None
         self.answered = True
+        self.node_id = b""  # Of the same question in node's form, where we use the text's.
+        self.node_only = False  # It has answered that one alone.
         self.leads = False  # It said so in this search.
 
     def knows(self, feature: str) -> bool:
         """Whether it has named this extension."""
         return self.hello is not None and feature in self.hello.features
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it answers, and knows no hello: it is no kelek."""
+        return self.hello is None and self.silent_hellos >= HELLO_TRIES
 
 
 class Client:
@@ -257,7 +266,11 @@ class Client:
         reqid = frames[0]
         if reqid == peer.poll_id:
             peer.answered = True
+            peer.node_only = False
             self._on_config(peer, decode_config_answer(frames)[1])
+        elif reqid == peer.node_id:
+            decode_config_answer(frames)
+            peer.node_only = not peer.answered
         elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.knows(reqid):
             self._on_pack_answer(peer, frames, now_ms)
         elif len(frames) > 1 and frames[1] == READ_INDEX and self.reads.knows(reqid):
@@ -329,6 +342,14 @@ class Client:
         if stream.done:
             del self._streams[reqid]
 
+    @property
+    def hint(self) -> str:
+        """What may be wrong with our setup, where no leader is found."""
+        urls = [peer.url for peer in self._peers.values() if peer.node_only]
+        if not urls or self.leader is not None:
+            return ""
+        return f"; {', '.join(urls)} speaks node's form alone: leave out form='text'"
+
     # ---- the leader ----
 
     def _on_refused(self, peer: _Peer, now_ms: int) -> None:
@@ -354,7 +375,7 @@ class Client:
             return
         form = self.setup.form
         if form is None:
-            if peer.hello is None and peer.silent_hellos < HELLO_TRIES:
+            if peer.hello is None and not peer.is_foreign:
                 return
             packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
             form = None if packs else Form.NODE
@@ -451,6 +472,7 @@ class Client:
             if self._send_again_ms is not None:
                 times.append(self._send_again_ms)
         unheard = {stream.url for stream in self._elsewhere}
+        unheard |= {ask.url or self.leader for ask in self._asks.values() if ask.makes_snapshot}
         for peer in self._peers.values():
             if peer.up and (self.leader is None or (peer.url in unheard and peer.hello is None)):
                 times.append(self._poll_due_ms(peer))
@@ -488,6 +510,12 @@ class Client:
         if self.setup.form is None and peer.hello is None:
             hello = Hello("", self.setup.version)
             self._send(peer.url, encode_hello(peer.hello_id, self.setup.cluster, hello))
+        if self.setup.form is Form.TEXT and not peer.answered:
+            # Is it away, or does it not know the text's form? A question changes nothing.
+            peer.node_id = self.new_id()
+            self._send(
+                peer.url, encode_client_request(RequestConfig(peer.node_id), self.setup.cluster)
+            )
         peer.poll_id, peer.poll_ms, peer.answered = self.new_id(), now_ms, False
         self._send_request(peer.url, RequestConfig(peer.poll_id))
 
@@ -565,6 +593,12 @@ class Client:
                 continue
             if isinstance(ask, TransferAsk) and not peer.knows(FEATURE_TRANSFER):
                 ask.refuse(f"the leader at {peer.url} hands nothing over: it knows no transfer")
+            elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
+                # One of another make drops what it does not know without a word.
+                if peer.is_foreign:
+                    ask.refuse(f"{peer.url} makes none when it is asked: it is no kelek")
+                elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
+                    self._poll(peer, now_ms)
             elif again:
                 ask.sent_ms = now_ms
                 self._send(peer.url, ask.encode(self.setup.cluster, self.setup.form or Form.NODE))

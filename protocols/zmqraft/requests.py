@@ -52,6 +52,7 @@ class Ask:
     __slots__ = (
         "answer",
         "done",
+        "foreign",
         "request",
         "sent_ms",
         "taken",
@@ -74,9 +75,20 @@ class Ask:
         self.sent_ms: int | None = None
         self.tries = 0  # Answers that a leader would not give.
         self.taken = 0  # Times that a leader said that it works on it.
+        self.foreign = False  # Of a snapshot: the peer is no kelek.
         self.told_apart = False  # Node form: without a url nobody broadcasts, leader or not.
         self.done = False
         self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None = None
+
+    @property
+    def makes_snapshot(self) -> bool:
+        """Whether only a kelek peer answers it."""
+        return isinstance(self.request, MakeSnapshot)
+
+    def refuse(self, reason: str) -> None:
+        """The peer is of another make: it would never answer."""
+        self.foreign = True
+        self.answer, self.done = SnapshotMade(reason=reason), True
 
     def encode(self, cluster: bytes, form: Form) -> list[bytes]:
         return encode_client_request(self.request, cluster, form)
@@ -115,6 +127,7 @@ class Ask:
 class TransferAsk:
     """An operator's request to the leader: hand over to a peer."""
 
+    makes_snapshot = False
     __slots__ = ("answer", "done", "request", "sent_ms", "url")
 
     def __init__(self, request: RequestTransfer) -> None:

@@ -1,13 +1,16 @@
 """A peer that knows only the text, as follower, candidate and leader of one node of ours."""
 
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 import zmq
+from click.testing import CliRunner, Result
 
+from kelek.console.kelek_cli import main
 from kelek.tests.interop.conftest import Cluster
 from kelek.tests.interop.plain import (
     DEADLINE_S,
@@ -156,6 +159,15 @@ def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], 
         request, 0, follower.term, b"through a foreign follower"
     )
     follower.run_until(lambda: follower.commit_index >= index)
+
+    done: list[Result] = []
+    words = ["log", "snapshot", "-t", str(cluster.path)]
+    command = threading.Thread(target=lambda: done.append(CliRunner().invoke(main, words)))
+    command.start()
+    follower.run_until(lambda: not command.is_alive())
+    assert done[0].exit_code == 0, "the kelek node has made one"
+    assert "n1  up to " in done[0].stdout
+    assert "n2  no kelek" in done[0].stdout
 
 
 @pytest.mark.parametrize("old", [9, 2], ids=["conflict", "too short"])

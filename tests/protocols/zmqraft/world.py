@@ -108,7 +108,9 @@ class Peer:
         if kind == ENTRIES_PACKED:
             return self._on_entries(own.decode_entries_packed(frames, IDENT))
         form, request = codec.decode_client_request(frames, IDENT)
-        assert form is (self.world.form or codec.Form.NODE)
+        if form is not (self.world.form or codec.Form.NODE):
+            assert isinstance(request, codec.RequestConfig), "only a question asks for the form"
+            return []
         match request:
             case codec.RequestConfig():
                 members = tuple((peer.name, peer.url) for peer in self.world.peers)
