@@ -95,6 +95,7 @@ FARM_KEYS = {
     "snapshot_entries": count_key(0, 1_000_000_000, 100_000),
     "snapshot_behind": count_key(0, 1_000_000_000, 10_000),
     "entries_bytes_max": size_key(64 * KIB, GIB, 64 * MIB),
+    "entry_bytes_max": size_key(KIB, 64 * MIB, 10 * MIB),
 }
 
 NODE_FARM_KEYS = {

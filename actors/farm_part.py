@@ -98,6 +98,7 @@ class FarmPart:
                 self.entries_bytes_max,
                 cluster=name,
                 user=place.user,
+                entry_bytes_max=min(options["entry_bytes_max"], self.entries_bytes_max),
             ),
             self.home.recovered,
             self.home,

@@ -21,8 +21,10 @@ from ..protocols.garlicfarm.client_values import (
     TroubleKind,
     Wish,
 )
+from ..protocols.garlicfarm.codec import ENTRY_HEADER
 from ..protocols.garlicfarm.members import add_server, remove_server
 from ..protocols.garlicfarm.messages import (
+    ENTRIES_BYTES_MAX,
     ClusterServer,
     Entry,
     MessageType,
@@ -38,7 +40,6 @@ from ..protocols.garlicfarm.orders import (
     encode_order,
 )
 from ..protocols.garlicfarm.values import address_of, is_loopback
-from ..protocols.record import RECORD_BYTES_MAX
 from .clock import monotonic_ms, wall_ms
 from .errors import (
     FarmCompacted,
@@ -75,6 +76,7 @@ PAGE_ENTRIES = 1000  # The most that a server gives in one answer.
 POLL_MS = 200  # At the end of the log.
 LOOK_MS = 2000  # For what each server says of itself.
 CHANGE_REST_MS = 200
+VALUE_BYTES_MAX = ENTRIES_BYTES_MAX - ENTRY_HEADER.size  # Servers may accept less.
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 _ERRORS: dict[TroubleKind, type[FarmError]] = {
@@ -235,8 +237,8 @@ class FarmSteps:
         for value in checked_values(values):
             if not isinstance(value, bytes):
                 raise TypeError(f"a value is bytes, not {type(value).__name__}")
-            if len(value) > RECORD_BYTES_MAX:
-                raise FarmTooLarge(f"a value has at most {RECORD_BYTES_MAX} bytes: {len(value)}")
+            if len(value) > VALUE_BYTES_MAX:
+                raise FarmTooLarge(f"a value has at most {VALUE_BYTES_MAX} bytes: {len(value)}")
             if entries and (
                 len(entries) == ENTRIES_PER_REQUEST or size + len(value) > REQUEST_BYTES
             ):

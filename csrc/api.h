@@ -38,10 +38,11 @@ enum klk_frame_limit {
     KLK_REQID_SIZE = 12,
     KLK_KIND_MAX = 127,
     KLK_TAG_REQID = 0x80,          /* in a tag: 12 bytes of reqid follow */
-    KLK_RECORD_BYTES_MAX = 10 << 20, /* of data in one record */
+    KLK_RECORD_BYTES_MAX = 10 << 20, /* of data in a record that a client of the log may append */
+    KLK_LONE_BYTES_MAX = 64 << 20, /* of data in a record that is alone in its block */
     KLK_RECORD_OVERHEAD_MAX = 17,  /* 4 of varint, 1 of tag, 12 of reqid */
     KLK_HEADER_SIZE = 32,
-    KLK_BLOCK_BYTES_MAX = 16 << 20, /* of a whole block, padding included */
+    KLK_BLOCK_BYTES_MAX = 16 << 20, /* of a block of several records, padding included */
     KLK_BLOCK_COUNT_MAX = 1 << 20, /* of records in one block */
     KLK_ENTRY_PREFIX = 20          /* of an entry on the text's wire: reqid, type, term */
 };
@@ -74,7 +75,7 @@ struct klk_header {
  * before it does, KLK_ECORRUPT when its length is not minimal, over the limit or too short. */
 ssize_t klk_record_read(const uint8_t *data, size_t size, struct klk_record *record);
 
-/* Bytes that a record takes; data_size up to KLK_RECORD_BYTES_MAX. */
+/* Bytes that a record takes; data_size up to KLK_LONE_BYTES_MAX. */
 size_t klk_record_size(uint32_t data_size, int has_reqid);
 
 /* Writes a record of klk_record_size() bytes to out and returns how many. reqid may be NULL. */

@@ -43,7 +43,7 @@ int64_t klk_farm_count(const uint8_t *data, size_t size) {
     int64_t count = 0;
     for (size_t at = 0; at < size; count++) {
         if (!entry_read(data + at, size - at, &entry) || entry.type != KLK_FARM_APPLICATION ||
-            entry.term > TERM_MAX || entry.size > KLK_RECORD_BYTES_MAX) {
+            entry.term > TERM_MAX || entry.size > KLK_LONE_BYTES_MAX) {
             return KLK_EINVAL;
         }
         at += KLK_FARM_ENTRY_PREFIX + entry.size;
@@ -64,7 +64,7 @@ ssize_t klk_farm_block(const uint8_t *data, size_t size, size_t *at, uint64_t fi
                           values + entry.size > KLK_FARM_BLOCK_VALUES_MAX)) {
             break;
         }
-        if (entry.size > KLK_RECORD_BYTES_MAX) return KLK_EINVAL;
+        if (entry.size > KLK_LONE_BYTES_MAX) return KLK_EINVAL;
         if (used > capacity || capacity - used < klk_record_size(entry.size, 0)) return KLK_ESPACE;
         used += klk_record_write(out + used, KIND_STATE, NULL, entry.value, entry.size);
         values += entry.size;

@@ -64,7 +64,7 @@ ssize_t klk_record_read(const uint8_t *data, size_t size, struct klk_record *rec
     if (size - (size_t)prefix < 1) return KLK_ETORN;
     const uint8_t *tag = data + prefix;
     uint32_t before = body_size(0, (*tag & KLK_TAG_REQID) != 0);
-    if (body < before || body - before > KLK_RECORD_BYTES_MAX) return KLK_ECORRUPT;
+    if (body < before || body - before > KLK_LONE_BYTES_MAX) return KLK_ECORRUPT;
     if (size - (size_t)prefix < body) return KLK_ETORN;
     record->reqid = *tag & KLK_TAG_REQID ? tag + 1 : NULL;
     record->data = tag + before;
@@ -120,11 +120,16 @@ void klk_mark_write(uint8_t *out, uint64_t synced_offset, uint64_t epoch) {
     header_write(out, KLK_MAGIC_MARK, synced_offset, epoch, 0, 0);
 }
 
+static int payload_holds(uint32_t count, size_t payload_size) {
+    if (count == 1) return payload_size <= KLK_LONE_BYTES_MAX + KLK_RECORD_OVERHEAD_MAX;
+    return payload_size <= KLK_BLOCK_BYTES_MAX &&
+           klk_block_size(payload_size) <= KLK_BLOCK_BYTES_MAX;
+}
+
 static int limits_hold(uint64_t first_index, uint64_t term, uint32_t count, size_t payload_size) {
     return first_index > 0 && first_index <= NUMBER_MAX && term > 0 && term <= NUMBER_MAX &&
            count > 0 && count <= KLK_BLOCK_COUNT_MAX && NUMBER_MAX - first_index >= count - 1 &&
-           payload_size >= 2 * (size_t)count && payload_size <= KLK_BLOCK_BYTES_MAX &&
-           klk_block_size(payload_size) <= KLK_BLOCK_BYTES_MAX;
+           payload_size >= 2 * (size_t)count && payload_holds(count, payload_size);
 }
 
 ssize_t klk_block_seal(uint8_t *block, uint64_t first_index, uint64_t term, uint32_t count,
@@ -178,7 +183,7 @@ ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, co
     size_t payload_size = 0, data_sum = 0, reqids_sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         int has_reqid = (tags[i] & KLK_TAG_REQID) != 0;
-        if (sizes[i] > KLK_RECORD_BYTES_MAX) return KLK_EINVAL;
+        if (sizes[i] > KLK_LONE_BYTES_MAX) return KLK_EINVAL;
         payload_size += klk_record_size(sizes[i], has_reqid);
         data_sum += sizes[i];
         if (has_reqid) reqids_sum += KLK_REQID_SIZE;

@@ -9,5 +9,9 @@ class RemoteProtocolError(ProtocolError):
     """The peer broke the specification: drop or answer as it says, count it, go on."""
 
 
+class TooLarge(RemoteProtocolError):
+    """The peer sent what may be right, but exceeds a limit of ours."""
+
+
 class LocalProtocolError(ProtocolError):
     """We broke the specification: crash, the supervisor restarts us from disk."""

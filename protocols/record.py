@@ -13,8 +13,9 @@ from .. import native
 from .errors import LocalProtocolError, RemoteProtocolError
 from .raft.messages import KIND_CONFIG, KIND_STATE, Batch
 
-RECORD_BYTES_MAX = native.RECORD_BYTES_MAX  # Of data in one record.
-BLOCK_BYTES_MAX = native.BLOCK_BYTES_MAX  # Of a whole block, header and padding included.
+RECORD_BYTES_MAX = native.RECORD_BYTES_MAX  # Of data in a record that a client of the log appends.
+LONE_BYTES_MAX = native.LONE_BYTES_MAX  # Of data in a record that is alone in its block.
+BLOCK_BYTES_MAX = native.block_size(LONE_BYTES_MAX + native.RECORD_OVERHEAD_MAX)  # Of any block.
 BLOCK_COUNT_MAX = native.BLOCK_COUNT_MAX
 BLOCK_HEADER = Struct("<IIQQII")  # magic, crc, first index, term, count, payload size
 MAGIC_BLOCK = 0x424B4C4B  # "KLKB"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
-from ..errors import LocalProtocolError, RemoteProtocolError
+from ..errors import LocalProtocolError, RemoteProtocolError, TooLarge
 from .messages import (
     ENTRIES_BYTES_MAX,
     ENTRIES_MAX,
@@ -98,7 +98,7 @@ def decode_entries(data: bytes) -> tuple[Entry, ...]:
         if size > end - at:
             raise RemoteProtocolError(f"an entry of {size} bytes, of which {end - at} are there")
         if len(entries) == ENTRIES_MAX:
-            raise RemoteProtocolError(f"more than {ENTRIES_MAX} entries in one request")
+            raise TooLarge(f"more than {ENTRIES_MAX} entries in one request")
         entries.append(Entry(term, value_type, data[at : at + size]))
         at += size
     return tuple(entries)
@@ -127,7 +127,7 @@ def encode_request(request: Request) -> bytes:
     return header + data
 
 
-def _decode_head(data: bytes, entries_bytes_max: int) -> _Head:
+def _decode_head(data: bytes) -> _Head:
     kind, source, destination, term, last_term, last_index, commit, size = REQUEST_HEADER.unpack(
         data
     )
@@ -136,8 +136,6 @@ def _decode_head(data: bytes, entries_bytes_max: int) -> _Head:
         raise RemoteProtocolError(f"type {kind} is no request's")
     if min(term, last_term, last_index, commit) < 0:
         raise RemoteProtocolError("a number of a request is 2**63 or more")
-    if size > entries_bytes_max:
-        raise RemoteProtocolError(f"entries of {size} bytes, at most {entries_bytes_max} are taken")
     request = Request(message_type, source, destination, term, last_term, last_index, commit)
     return _Head(request, size)
 
@@ -242,12 +240,13 @@ class RequestStream(_Stream[Request]):
     It raises RemoteProtocolError on another type or size, or a number above 2**63 - 1.
     """
 
-    __slots__ = ("_entries_bytes_max", "_head")
+    __slots__ = ("_entries_bytes_max", "_head", "header")
 
     def __init__(self, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> None:
         super().__init__()
         self._entries_bytes_max = entries_bytes_max
         self._head: _Head | None = None
+        self.header: Request | None = None  # Of the request that was begun last.
 
     @property
     def half(self) -> tuple[int, int]:
@@ -261,7 +260,12 @@ class RequestStream(_Stream[Request]):
             header = self._take(REQUEST_HEADER.size)
             if header is None:
                 return None
-            self._head = _decode_head(header, self._entries_bytes_max)
+            head = _decode_head(header)
+            self.header, size = head
+            if size > self._entries_bytes_max:
+                most = self._entries_bytes_max
+                raise TooLarge(f"entries of {size} bytes, at most {most} are taken")
+            self._head = head
         request, size = self._head
         data = self._take(size)
         if data is None:

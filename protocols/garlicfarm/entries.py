@@ -6,10 +6,10 @@ The log knows no other kinds; what else travels in the shape of an entry never g
 from collections.abc import Iterable, Sequence
 
 from ...native.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
-from ..errors import RemoteProtocolError
+from ..errors import RemoteProtocolError, TooLarge
 from ..raft.membership import Configuration
 from ..raft.messages import KIND_CONFIG, KIND_STATE, Batch
-from ..record import RECORD_BYTES_MAX, Record, decode_block, encode_block
+from ..record import LONE_BYTES_MAX, Record, decode_block, encode_block
 from .messages import ClusterServer, Entry, FarmConfiguration, ValueType
 from .packed import PackedEntries, batches_of_packed
 from .values import decode_configuration, encode_configuration
@@ -37,8 +37,8 @@ def check_entry(entry: Entry) -> None:
         raise RemoteProtocolError(f"an entry of term {entry.term}")
     if entry.value_type not in _KINDS:
         raise RemoteProtocolError(f"{entry.value_type.name} has no place in a log")
-    if len(entry.value) > RECORD_BYTES_MAX:
-        raise RemoteProtocolError(f"an entry of {len(entry.value)} bytes")
+    if len(entry.value) > LONE_BYTES_MAX:
+        raise TooLarge(f"an entry of {len(entry.value)} bytes")
     if entry.value_type is ValueType.CONFIGURATION:
         decode_configuration(entry.value)
 

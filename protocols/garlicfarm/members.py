@@ -391,6 +391,14 @@ def remove_server(server_id: int) -> Request:
     return Request(MessageType.REMOVE_SERVER, entries=(entry,))
 
 
+def leaves_itself(request: Request) -> bool:
+    """Whether a server asks for its own removal: one that led, and has handed over. Raises
+    RemoteProtocolError."""
+    if request.type is not MessageType.REMOVE_SERVER or len(request.entries) != 1:
+        return False
+    return decode_server_id(request.entries[0].value) == request.source
+
+
 def change_of(request: Request) -> str:
     """An AddServer or a RemoveServer, for people."""
     name = "add" if request.type is MessageType.ADD_SERVER else "remove"

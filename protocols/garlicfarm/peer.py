@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from ..errors import RemoteProtocolError
+from ..errors import RemoteProtocolError, TooLarge
 from ..raft.core import Raft, Role
 from ..raft.log import RaftLog
 from ..raft.membership import Configurations
@@ -24,11 +24,11 @@ from ..raft.messages import (
     SnapshotResponse,
     Vote,
 )
-from .entries import batches_of, configuration_batch, peer_of
+from .entries import TERM_MAX, batches_of, configuration_batch, peer_of
 from .inbound import Grant, Inbound, Slot
 from .intake import Intake
 from .link import Asked, Link, append_response
-from .members import Members, change_of
+from .members import Members, change_of, leaves_itself
 from .messages import (
     NO_LEADER,
     RESPONSE_TYPES,
@@ -49,7 +49,6 @@ from .sending import Sending
 from .values import (
     decode_configuration,
     decode_log_pack,
-    decode_server_id,
     decode_snapshot_sync,
     only_value,
 )
@@ -153,6 +152,8 @@ class FarmPeer:
         except RemoteProtocolError as error:
             self.malformed += 1
             inbound.failure = str(error)
+            if isinstance(error, TooLarge):
+                self._hear(inbound)
         inbound.flush()
 
     def on_closed(self, connection: int) -> None:
@@ -209,7 +210,8 @@ class FarmPeer:
     def _on_client(self, slot: Slot) -> None:
         request, core, grant = slot.request, self.core, slot.inbound.grant
         if request.type is not MessageType.CLIENT_REQUEST:
-            allowed = grant.is_admin or self._leaves_itself(slot)
+            is_own = leaves_itself(request) and grant.speaks_for(request.source)
+            allowed = grant.is_admin or (is_own and self.roster.find(request.source) is not None)
             self.refused[request.type] += not allowed
             allowed = allowed and not self.intake.is_full
             taken = allowed and self.members.on_request(request, self._now_ms)
@@ -235,16 +237,6 @@ class FarmPeer:
                 core.propose(batch)
         for batch in batches_of(core.log.last_index + 1, entries, core.term):
             core.propose(batch)
-
-    def _leaves_itself(self, slot: Slot) -> bool:
-        """Whether a member asks to be removed: one that led, and has handed over."""
-        request = slot.request
-        if request.type is not MessageType.REMOVE_SERVER or len(request.entries) != 1:
-            return False
-        server_id = request.source
-        is_member = self.roster.find(server_id) is not None
-        is_self = decode_server_id(request.entries[0].value) == server_id
-        return is_member and is_self and slot.inbound.grant.speaks_for(server_id)
 
     def post(self, value: bytes, now_ms: int) -> bool:
         """Wants an Application entry of our own in the log; whether it is on its way to the leader,
@@ -368,6 +360,26 @@ class FarmPeer:
                 self._on_snapshot(slot)
             case _:
                 self._on_leave(slot)
+
+    def _hear(self, inbound: Inbound) -> None:
+        """Counts a request that is too large to be taken as a heartbeat, if it is of a leader: a
+        server that can't be fed must not start elections against a leader that lives."""
+        request, core = inbound.stream.header, self.core
+        if (
+            request is None
+            or request.type is not MessageType.APPEND_ENTRIES
+            or not inbound.grant.speaks_for(request.source)
+            or request.destination != self.setup.server_id
+            or not self._may_lead(request.source)
+            or not core.term <= request.term <= TERM_MAX
+            or (core.role is Role.LEADER and request.term == core.term)
+        ):
+            return
+        peer = peer_of(request.source)
+        heartbeat = AppendEntries(
+            request.term, peer, request.last_log_index, request.last_log_term, 0, ()
+        )
+        core.step(peer, heartbeat, self._now_ms, Slot(inbound, request, None))  # Not answered.
 
     def _refuse(self, slot: Slot, next_index: int | None = None) -> None:
         """Nothing of it is looked at further; next_index: None: our first free one."""

@@ -167,7 +167,9 @@ static void test_limits(void) {
     REQUIRE(klk_block_seal(data, 1, 0, 1, 2) == KLK_EINVAL);
     REQUIRE(klk_block_seal(data, 1, 1, 0, 2) == KLK_EINVAL);
     REQUIRE(klk_block_seal(data, 1, 1, 2, 2) == KLK_EINVAL);
-    REQUIRE(klk_block_seal(data, 1, 1, 1, KLK_BLOCK_BYTES_MAX) == KLK_EINVAL);
+    REQUIRE(klk_block_seal(data, 1, 1, 2, KLK_BLOCK_BYTES_MAX) == KLK_EINVAL);
+    size_t lone = KLK_LONE_BYTES_MAX + KLK_RECORD_OVERHEAD_MAX;
+    REQUIRE(klk_block_seal(data, 1, 1, 1, lone + 1) == KLK_EINVAL);
     REQUIRE(klk_block_seal(data, 1, 1, KLK_BLOCK_COUNT_MAX + 1, 3 << 20) == KLK_EINVAL);
     REQUIRE(klk_block_seal(data, top + 1, 1, 1, 2) == KLK_EINVAL);
     REQUIRE(klk_block_seal(data, 1, top + 1, 1, 2) == KLK_EINVAL);

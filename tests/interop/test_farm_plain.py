@@ -16,6 +16,8 @@ from kelek.tests.protocols.garlicfarm.test_application import AppWorld, publish
 PLAIN = 3
 SLOW: dict[str, int] = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
 
+FAST: dict[str, int] = {"election_timeout_ms_min": 3000, "election_timeout_ms_max": 5000}
+
 
 def mixed(seed: int = 1, plain_leads: bool = False) -> tuple[World, Plain]:
     """Two of ours and a plain one, which all know each other from the beginning."""
@@ -112,6 +114,31 @@ def test_it_leads_ours() -> None:
         assert world.peers[number].malformed == 0
     answer = world.ask(client_request(b"x"), 1)
     assert (answer.destination, answer.is_accepted, answer.next_index) == (PLAIN, False, 0)
+
+
+def test_ours_take_a_large_entry_of_its() -> None:
+    """One that ours would not let a client append: others have committed it."""
+    world, plain = mixed(plain_leads=True)
+    term, large = plain.term, bytes(17 << 20)
+    for value in (large, b"behind it"):
+        Client(world, PLAIN).send(client_request(value))
+    world.run_until(lambda: values_of(world, 1) == values_of(world, 2) == [large, b"behind it"])
+    assert (plain.role, plain.term) == ("leader", term)
+    assert [peer.malformed for peer in world.peers.values()] == [0, 0]
+
+
+def test_it_is_not_deposed_by_a_server_that_it_can_not_feed() -> None:
+    """Each of its requests is too large for server 1, which hears that it leads all the same."""
+    world, plain = mixed(plain_leads=True)
+    world.kill(1)
+    Client(world, PLAIN).send(client_request(bytes(200_000)))
+    world.run_until(lambda: len(values_of(world, 2)) == 1)
+    term = plain.term
+    world.start(1, world.members, **FAST, entries_bytes_max=100_000)
+    world.run(30_000)
+    assert world.peers[1].malformed > 5
+    assert (plain.role, plain.term) == ("leader", term)
+    assert world.peers[1].core.leader == str(PLAIN)
 
 
 def test_ours_catch_up_from_it() -> None:

@@ -63,6 +63,20 @@ def test_what_was_kept_is_found_again() -> None:
     home.close()
 
 
+def test_an_entry_above_the_limit_of_clients_is_kept() -> None:
+    """What a leader of another make has committed."""
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    large = bytes(17 << 20)
+    home.append(entries(1, 1, b"a", large, b"b"))
+    home.save(HardState(1, ""), True)
+    disk.power_loss(Random(1))
+    home = opened(disk, 2, first=True)
+    assert home.recovered.log.last_index == 3
+    assert [record.data for record in decode_block(home.batches(2, 3, 1, 1)[0].block)[1]] == [large]
+    home.close()
+
+
 def test_a_server_that_waits_is_no_member() -> None:
     disk = MemoryDisk()
     opened(disk).close()

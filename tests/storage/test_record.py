@@ -214,7 +214,7 @@ def test_wrong_records_under_a_right_checksum_are_refused(
         (1, 1, []),
         (1, 1, [Record(128, None, b"")]),
         (1, 1, [Record(0, b"short", b"")]),
-        (1, 1, [Record(0, None, bytes(record.RECORD_BYTES_MAX + 1))]),
+        (1, 1, [Record(0, None, bytes(record.LONE_BYTES_MAX + 1))]),
         (1, 1, [Record(0, None, bytes(9 << 20))] * 2),
     ],
 )
@@ -226,7 +226,7 @@ def test_what_no_block_can_hold_is_our_own_mistake(
 
 
 def test_the_largest_record_fits() -> None:
-    held = [Record(127, b"r" * 12, bytes(record.RECORD_BYTES_MAX))]
+    held = [Record(127, b"r" * 12, bytes(record.LONE_BYTES_MAX))]
     batch = record.encode_block(2**53 - 1, 2**53 - 1, held)
     assert record.decode_block(batch.block) == (batch, held)
 

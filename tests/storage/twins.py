@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterable
 
-RECORD_BYTES_MAX = 10 << 20
+LONE_BYTES_MAX = 64 << 20
 BLOCK_BYTES_MAX = 16 << 20
 BLOCK_COUNT_MAX = 1 << 20
 NUMBER_MAX = 2**53 - 1
@@ -67,7 +67,7 @@ def record_read(data: bytes) -> tuple[Parts, bytes]:
     if not data:
         raise Torn
     before = 13 if data[0] & 0x80 else 1
-    if size < before or size - before > RECORD_BYTES_MAX:
+    if size < before or size - before > LONE_BYTES_MAX:
         raise Corrupt
     if len(data) < size:
         raise Torn
@@ -82,7 +82,11 @@ def limits_hold(first_index: int, term: int, count: int, payload_size: int) -> b
         and 0 < count <= BLOCK_COUNT_MAX
         and first_index + count - 1 <= NUMBER_MAX
         and 2 * count <= payload_size
-        and len(padding(payload_size)) + 32 + payload_size <= BLOCK_BYTES_MAX
+        and (
+            payload_size <= LONE_BYTES_MAX + 17
+            if count == 1
+            else len(padding(payload_size)) + 32 + payload_size <= BLOCK_BYTES_MAX
+        )
     )
 
 
