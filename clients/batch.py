@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from ..protocols.zerodb import ops
-from .arguments import Data, checked_bound, checked_key, checked_number, checked_value
+from .arguments import Data, checked_key, checked_number, checked_range, checked_value
 
 
 class BatchResult(NamedTuple):
@@ -41,10 +41,18 @@ class Branch:
         self.ops += [ops.Delete(self._of(table), [checked_key(key)]) for key in keys]
         return self
 
-    def delete_range(self, start: Data = b"", end: Data = b"", *, table: int | None = None) -> Self:
-        """Deletes start <= key < end; an empty bound is the first or behind the last key."""
-        bounds = checked_bound(start), checked_bound(end)
-        self.ops.append(ops.DeleteRange(self._of(table), *bounds))
+    def delete_range(
+        self,
+        start: Data = b"",
+        end: Data = b"",
+        *,
+        prefix: Data | None = None,
+        table: int | None = None,
+    ) -> Self:
+        """Deletes the keys that begin with prefix, or lie in start <= key < end; an empty bound is
+        the first or behind the last key."""
+        asked = checked_range(prefix, start, end)
+        self.ops.append(ops.DeleteRange(self._of(table), *asked))
         return self
 
     def get(self, *keys: Data, table: int | None = None) -> Self:

@@ -208,6 +208,15 @@ def test_a_batch_is_one_step(cluster: Cluster) -> None:
         assert table.commit(batch.put_many([(b"x", b"1"), (b"y", b"2")])).succeeded
         assert not table.commit(batch).succeeded, "x is there now"
         assert table.commit(table.batch().delete_range(b"x")).succeeded
+        ranges = table.batch().delete_range(prefix=b"a").delete_range(b"x", b"y", table=9)
+        ranges.delete_range(prefix=b"b\xff").otherwise.delete_range(prefix=b"")
+        assert [op[1:] for op in (*ranges.ops, *ranges.otherwise.ops)] == [
+            (b"a", b"b"), (b"x", b"y"), (b"b\xff", b"c"), (b"", b"")
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match="not both"):
+            table.batch().delete_range(b"a", prefix=b"b")
+        with pytest.raises(ValueError, match="into itself"):
+            table.copy_into(table.number)
         assert list(table.keys()) == [b"a"]
 
 
