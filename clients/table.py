@@ -289,7 +289,9 @@ class Table(Turning):
         """The changes of a range from now on, or from LOG INDEX index on, for ever, in order.
 
         None is left out or doubled, whichever node is asked: after a pause go on with
-        index = the last change's index + 1. Raises ChangesGone when they are no longer kept.
+        index = the last change's index + 1. Only of writes above 1 MiB it tells what their keys
+        hold by now, so that a value may be told twice, or the one before it not at all. Raises
+        ChangesGone when changes are no longer kept.
         """
         asked = checked_range(prefix, start, end)
         with closing(self._lists(self._steps.watch(asked, index))) as lists:

@@ -9,6 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ..protocols.zerodb.ops import (
+    ALIVE,
+    OTHERWISE,
+    REQUIRED,
+    THEN,
     Attach,
     Delete,
     DeleteLimited,
@@ -32,14 +36,16 @@ HIDDEN = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
 PLAIN = (Put, Delete, DeleteRange, Truncate)
 
 RECORDS_MAX = 65_536  # Kept, of the newest.
-RECORD_BYTES_MAX = 64 << 10  # Above it only the keys are kept.
+RECORD_BYTES_MAX = 64 << 10  # Above it no values are kept, only their keys.
 TRIMMED = 64  # Records that go at once when there are too many.
 
 _RECORD = b"w"  # index, number in its entry: whole or not, packed operations
 _COUNT = b"x"  # How many records there are, and a key before the oldest.
 _PLACE = struct.Struct(">QI")
 _NUMBER = struct.Struct(">Q")
+# What a record begins with. Older versions take all but the second for the first.
 _KEYS_ONLY, _WHOLE = b"\0", b"\1"
+_KEYS_OF_BRANCH = {OTHERWISE: b"\2", THEN: b"\3"}  # A transaction's: the values are in its entry.
 
 
 def apply_entry(state: State, entry: Entry, done: list[Op] | None) -> Iterator[Outcome]:
@@ -68,10 +74,14 @@ def apply_entry(state: State, entry: Entry, done: list[Op] | None) -> Iterator[O
 def _apply_recorded(state: State, name: tuple[int, int], op: Op) -> bytes:
     """apply(), and a record of what it did under the entry's index and the record's number."""
     recorder = _Recorder(state)
+    short = _KEYS_ONLY
     try:
-        return apply(recorder, name[0], op)
+        data = apply(recorder, name[0], op)
+        if isinstance(op, Transaction):
+            short = _KEYS_OF_BRANCH.get(data[0], _KEYS_ONLY)
+        return data
     finally:  # Also where it was refused: records are told apart by their number.
-        _keep(state, name, recorder.ops)
+        _keep(state, name, recorder.ops, short)
 
 
 def _apply_told(state: State, op: Op, done: list[Op]) -> bytes:
@@ -118,10 +128,10 @@ class _Recorder:
             self.ops.append(DeleteRange(table, start, end))
 
 
-def _keep(state: State, name: tuple[int, int], ops: list[Op]) -> None:
+def _keep(state: State, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
     data = _WHOLE + pack(ops)
-    if len(data) > RECORD_BYTES_MAX:
-        data = _KEYS_ONLY + pack([_without_values(op) for op in ops])
+    if len(data) > RECORD_BYTES_MAX and any(isinstance(op, Put) for op in ops):
+        data = short + pack([_without_values(op) for op in ops])
     before = state.get(SYSTEM, [_COUNT])[0] or bytes(8)
     count, oldest = _NUMBER.unpack_from(before)[0] + 1, before[8:] or _RECORD
     if count > RECORDS_MAX:
@@ -148,5 +158,22 @@ class Effects:
     """What an operation did."""
 
     def __init__(self, data: bytes) -> None:
-        self.whole = data[:1] == _WHOLE  # Else keys that are deleted may have been put instead.
-        self.ops = unpack(data[1:])
+        self._kind = data[:1]
+        self.ops = unpack(data[1:])  # Unless done() is known, deleted keys may have been put.
+
+    def done(self, op: Op) -> list[Op] | None:
+        """What was put and deleted by this operation, whose record this is; None: of some values
+        only the keys are known."""
+        if self._kind == _WHOLE:
+            return self.ops
+        if self._kind == _KEYS_ONLY or not isinstance(op, Transaction):
+            return None
+        steps = op.then if self._kind == _KEYS_OF_BRANCH[THEN] else op.otherwise
+        if any(isinstance(step, Attach) for step in steps) and not _is_guarded(op):
+            return None  # It deletes the keys of a session that has ended.
+        return [step for step in steps if isinstance(step, PLAIN)]
+
+
+def _is_guarded(op: Transaction) -> bool:
+    """Whether a branch is only done while its session is alive."""
+    return any(one.kind == ALIVE and one.operand == REQUIRED for one in op.compares)

@@ -106,7 +106,9 @@ def _done(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.O
     for op in entry:
         if isinstance(op, HIDDEN):
             effect = next(left)
-            found = effect.ops if effect.whole else _as_now(tables, effect.ops)
+            found = effect.done(op)
+            if found is None:
+                found = _as_now(tables, effect.ops)
             if found is None:
                 return None
             done += found

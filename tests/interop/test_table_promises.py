@@ -2,6 +2,7 @@
 nobody has put anything in, watches of large batches."""
 
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -26,6 +27,56 @@ def table(tables: Tables) -> Iterator[kelek.Table]:
 
 def opened(tables: Tables, number: int) -> kelek.Table:
     return kelek.Table([tables.doors[tables.asked]["url"]], number, timeout_ms=TIMEOUT_MS)
+
+
+# ---- changes ----
+
+
+def swap(table: kelek.Table, before: bytes | None, after: bytes) -> None:
+    """Puts a value in the place of another, and deletes a key and a range beside it."""
+    batch = table.batch().put(b"k", after).delete(b"gone").delete_range(prefix=b"r")
+    if before is None:
+        batch.when_absent(b"k")
+    else:
+        batch.when_equal(b"k", before)
+    batch.otherwise.put(b"k", b"not " + after)
+    table.commit(batch)
+
+
+def test_a_watch_tells_large_batches_as_small_ones(table: kelek.Table) -> None:
+    """Each value once, though none of them is held any more."""
+    values = [bytes([letter]) * LARGE for letter in b"abc"]
+    table.put(b"first", b"")
+    first = next(table.watch(index=1, prefix=b"first")).index
+    swap(table, None, values[0])
+    swap(table, values[0], values[1])
+    swap(table, b"something else", values[2])
+    table.delete(b"k")
+    told = list(islice(table.watch(index=first + 1, start=b"k", end=b"s"), 6))
+    assert [(it.key, it.value, it.end) for it in told] == [
+        (b"k", values[0], None),
+        (b"r", None, b"s"),
+        (b"k", values[1], None),
+        (b"r", None, b"s"),
+        (b"k", b"not " + values[2], None),
+        (b"k", None, None),
+    ]
+    assert [change.index for change in told] == sorted(change.index for change in told)
+
+
+def test_a_watch_tells_once_what_went_with_its_session(table: kelek.Table) -> None:
+    """Also where the keys alone are larger than what a node keeps of values."""
+    session = table.open_session(60)
+    keys = [b"%d" % number * 1000 for number in range(10, 90)]
+    for key in keys:
+        table.put(key, b"v", session=session)
+    last = next(table.watch(index=1, prefix=keys[-1])).index
+    table.end_session(session)
+    table.put(keys[0], b"new")
+    told = list(islice(table.watch(index=last + 1), len(keys) + 1))
+    assert sorted(change.key for change in told[:-1]) == sorted(keys)
+    assert {change.value for change in told[:-1]} == {None}
+    assert (told[-1].key, told[-1].value) == (keys[0], b"new")
 
 
 # ---- sessions ----
