@@ -107,13 +107,14 @@ def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
 @table_options
 @stale_option
 @output_option
+@click.option("--raw", is_flag=True, help="The bytes of one value and nothing else.")
 @click.argument("keys", metavar="KEY...", type=DATA, nargs=-1, required=True)
 @endings.spoken
 def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> None:
     """Prints what each KEY holds; exit code 1 when one is not there.
 
-    One value is printed as it is, with a line's end if it has none; several with their keys in
-    front.
+    One value is printed as it is, with a line's end if it has none and --raw is not given; several
+    with their keys in front.
     """
     from . import table_commands
 

@@ -82,6 +82,8 @@ def shown(value: bytes) -> str:
 
 def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None:
     """Prints values; fails when one is missing."""
+    if options["raw"] and (len(keys) > 1 or output == "json"):
+        raise Ending("--raw: it prints one value as it is; give one KEY and no -o json")
     for key in keys:
         check(key)
     with opened_table(number, options) as table:
@@ -91,7 +93,7 @@ def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None
         if output == "json":
             show_json({**data_json("key", key), **data_json("value", value)})
         elif value is not None and len(keys) == 1:
-            click.echo(value, nl=not value.endswith(b"\n"))
+            click.echo(value, nl=not (options["raw"] or value.endswith(b"\n")))
         elif value is not None:
             click.echo(pair_text(key, value))
     missing = [data_text(key) for key, value in pairs if value is None]

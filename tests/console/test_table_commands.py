@@ -19,7 +19,7 @@ from kelek.console import endings
 from kelek.console.kelek_cli import main
 from kelek.console.shell import Shell
 from kelek.protocols.zerodb.requests import RangeJob
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.values import SESSION_ENDED, TableOptions
 from kelek.tests.clients.table_world import JOB, Cluster
 
 TOPOLOGY = """
@@ -77,6 +77,26 @@ def test_put_get_delete(cluster: Cluster) -> None:
     assert ok("table", "count", "7") == "1\n"
     ok("table", "delete", "7", "--start", "0x00")
     assert ok("table", "count", "7", "-o", "json") == '{"table": 7, "keys": 0}\n'
+
+
+@pytest.mark.parametrize("value", [b"", b"a", b"a\n", b"\xff\x00\r"])
+def test_a_value_comes_back_raw(cluster: Cluster, value: bytes) -> None:
+    ok("table", "put", "7", "k", "-", stdin=value)
+    said = run("table", "get", "7", "k", "--raw")
+    assert (said.exit_code, said.stdout_bytes) == (0, value)
+    for words in (["k", "other"], ["k", "-o", "json"]):
+        code, line = fails("table", "get", "7", "--raw", *words)
+        assert (code, line) == (
+            2, "kelek: --raw: it prints one value as it is; give one KEY and no -o json"
+        )  # fmt: skip
+    assert fails("table", "get", "7", "no", "--raw")[0] == 1
+
+
+def test_a_write_of_a_session_that_has_ended_is_refused_in_one_line(cluster: Cluster) -> None:
+    cluster.servers[0].error = SESSION_ENDED, "nothing was written: the session has ended"
+    code, line = fails("table", "put", "7", "k", "v")
+    said = "kelek: topology.yaml: table 7: nothing was written: the session has ended"
+    assert (code, line) == (1, said)
 
 
 def test_a_put_on_condition(cluster: Cluster) -> None:
