@@ -67,13 +67,24 @@ class Shell:
         if words[0] == "use":
             self._use(words[1:])
         elif words[0] == "help":
-            about = ["table"] if words[1:2] and words[1] in self._table_commands else []
-            self._run([*about, *words[1:], "--help"])
+            self._help(words[1:])
         elif words[0] in self._table_commands and words[0] not in self.program.commands:
             self._say(f"{words[0]}: {NEEDS_NUMBER}")
         else:
             self._run(words)
         return True
+
+    def _help(self, about: list[str]) -> None:
+        """Of a command, or of all: with a table in use these are its own."""
+        of_table = about[0] in self._table_commands if about else self.number is not None
+        self._run([*["table"] * of_table, *about, "--help"])
+        if about:
+            return
+        if of_table:
+            others = " ".join(sorted(self.program.commands))
+            click.echo(f"\nThese take table {self.number}, and are given without `table TABLE`.")
+            click.echo(f"Other commands: {others}")
+        click.echo("\nOf this shell: help [COMMAND], use [TABLE], exit")
 
     def _use(self, words: Sequence[str]) -> None:
         if not words:

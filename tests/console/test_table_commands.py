@@ -490,6 +490,17 @@ def test_a_shell_does_one_line_after_the_other(cluster: Cluster) -> None:
     assert "Prints what each KEY holds" in ok("shell", stdin=b"help get")
 
 
+def test_help_in_a_shell_shows_what_it_takes(cluster: Cluster) -> None:
+    """With a table in use its commands, without one those of kelek."""
+    of_table = ok("shell", "7", stdin=b"help")
+    assert "truncate  Removes all keys of TABLE" in of_table
+    assert "Of this shell: help [COMMAND], use [TABLE], exit" in of_table
+    of_kelek = ok("shell", stdin=b"help")
+    assert "truncate" not in of_kelek
+    assert "Of this shell: help [COMMAND], use [TABLE], exit" in of_kelek
+    assert "Usage: kelek log " in ok("shell", "7", stdin=b"help log")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
