@@ -175,7 +175,8 @@ def count(number: int, output: str, **options: Any) -> None:
 @click.option("--separator", default="/", show_default=True, help="Between the columns of a key.")
 @click.option("--value", metavar="COLUMN",
               help="The column that is the value. Default: value if it is there and no --key is "
-                   "given, else all columns as a JSON object.")  # fmt: skip
+                   "given, else all columns as a JSON object. What is no text is stored as "
+                   "JSON.")  # fmt: skip
 @click.option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
               help="Of keys and values in CSV.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows.")

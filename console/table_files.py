@@ -3,9 +3,9 @@
 import base64
 import csv
 import datetime
-import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +35,8 @@ SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+
+NEEDS_QUOTES = re.compile('[",\r\n]')
 
 Row = dict[str, Any]
 Pair = tuple[bytes, bytes]
@@ -140,8 +142,9 @@ class CsvRows:
         place = self._lines
         try:
             names = next(reader, None)
+            if not names:
+                raise Ending(f"{place.name}: the first line of CSV names the columns; it is empty")
             for cells in reader:
-                assert names is not None
                 if not cells:
                     continue
                 if len(cells) != len(names):
@@ -248,6 +251,8 @@ def pair_of(row: Row, columns: Columns) -> Pair:
         return key, cell(row, columns.value, columns.encoding)
     if not columns.keys and ("value" in row or "value_base64" in row):
         return key, cell(row, "value", columns.encoding)
+    if not columns.keys and len(row) == 1:
+        raise ValueError("it has no value; say --key key to store the whole row under its key")
     return key, json.dumps(row, default=plain_text).encode("utf-8", "surrogateescape")
 
 
@@ -337,11 +342,14 @@ def exported(total: int | None) -> Iterator[Callable[[int], object]]:
 
 
 def csv_text(page: Sequence[Pair], encoding: str) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        (encoded(key, encoding), encoded(value, encoding)) for key, value in page
-    )
-    return text.getvalue()
+    rows = ((encoded(key, encoding), encoded(value, encoding)) for key, value in page)
+    return "".join(f"{quoted(key)},{quoted(value)}\n" for key, value in rows)
+
+
+def quoted(text: str) -> str:
+    """A cell of CSV. Python's writer leaves a lone carriage return bare, which readers take for the
+    end of a line."""
+    return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 
 
 def encoded(data: bytes, encoding: str) -> str:

@@ -159,6 +159,12 @@ def test_csv(cluster: Cluster) -> None:
 
 
 ROUND = {b"a": b"1", b'b"\n,': "grüß".encode(), b"c": b""}
+# Each character that a reader may take for the end of a cell, or of a line, alone and in a row.
+ROUND |= {
+    f"{around}{one}{around}".encode(): f"{one}{one}v".encode()
+    for one in '\r\n", \t;\x00\x0b\x0c\x1c\x85\u2028'
+    for around in ("", "x")
+}
 BINARY = {**ROUND, b"\xff\0": b"\x80"}
 
 
@@ -211,6 +217,9 @@ def test_columns_of_other_types(cluster: Cluster) -> None:
         ("f.csv", "key,value\n1\n", "f.csv:2: 1 cells; the header has 2"),
         ("f.csv", 'key,value\n1,"2', "f.csv:2: unexpected end of data"),
         ("f.csv", "key,value\n,2\n", "row 1: a key has 1 to"),
+        ("f.csv", "", "f.csv: the first line of CSV names the columns; it is empty"),
+        ("f.csv", "key\na\n", "row 1: it has no value; say --key key to store the whole row"),
+        ("f.jsonl", '{"key": "a"}', "row 1: it has no value; say --key key"),
         ("f.jsonl", '{"key": "1"', "f.jsonl:1: no JSON"),
         ("f.jsonl", "[1]", "f.jsonl:1: a row is a JSON object"),
         ("f.jsonl", '{"key_base64": "?"}', "row 1: "),
