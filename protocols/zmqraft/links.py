@@ -14,6 +14,7 @@ from .roster import Roster
 from .transfer_codec import FEATURE_TRANSFER
 
 HELLO_REPEAT_MS = 100
+FOREIGN_REPEAT_MS_MAX = 10_000  # A peer of another make drops hellos: they become that rare.
 SILENT_MS = 500  # A follower that has not answered for so long may have forgotten who we are.
 GUEST_REPEAT_MS = 5  # A client waits for the change, and what is sent while we connect is lost.
 
@@ -30,7 +31,8 @@ class Links:
         self.out: dict[str, native.Frames] = {}
         self.places: dict[str, str] = {}  # Where each one goes: another object when one changes.
         self.wanted: set[str] = set()  # Who has to hear a hello.
-        self._due_ms = 0
+        self._hellos: dict[str, tuple[int, int]] = {}  # When the next is due, and its pause.
+        self._guests_ms = 0
         self._look_ms = 0
         self._incarnations: dict[str, int] = {}
         self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
@@ -47,12 +49,13 @@ class Links:
             out = self.out[peer] = native.Frames()
             self.by_peer[peer] = PeerLink(self._cluster, peer, out.add, self._entries)
             self.wanted.add(peer)
-            self._due_ms = 0
+        self._guests_ms = 0
         self._place(guests)
 
     def _drop(self, peer: str) -> None:
         del self.by_peer[peer], self.out[peer]
         self.wanted.discard(peer)
+        self._hellos.pop(peer, None)
         self._incarnations.pop(peer, None)
         self._voters.pop(peer, None)
         self._roster.forget_peer_url(peer)
@@ -67,6 +70,7 @@ class Links:
         self.by_peer[peer].reset()
         self._core.on_unreachable(peer)
         self.wanted.add(peer)
+        self._hellos.pop(peer, None)
 
     # Hellos.
 
@@ -96,7 +100,7 @@ class Links:
         if self._roster.on_peer_url(peer, url):
             self.by_peer[peer].reset()
             self.wanted.add(peer)
-            self._due_ms = 0
+            self._hellos.pop(peer, None)
             self._place(guests)
 
     def turn(self, about_us: Callable[[], Hello], guests: Mapping[str, Guest], now_ms: int) -> None:
@@ -114,15 +118,27 @@ class Links:
         if due_ms is not None and now_ms >= due_ms:
             self._say(about_us(), guests, now_ms)
 
+    def is_foreign(self, peer: str) -> bool:
+        """Whether it is of another make: the topology says so, or it never answers a hello."""
+        return self._roster.names_foreign(peer) or self.by_peer[peer].is_foreign
+
     def _say(self, about_us: Hello, guests: Mapping[str, Guest], now_ms: int) -> None:
         """Says hello to everybody who has to hear it; asks guests of another make for their log."""
-        self._due_ms = now_ms + (GUEST_REPEAT_MS if guests else HELLO_REPEAT_MS)
         for peer in self.wanted:
+            due_ms, pause_ms = self._hellos.get(peer, (0, 0))
+            if now_ms < due_ms and peer not in guests:
+                continue
             self.by_peer[peer].hello(about_us)
+            pause_ms = min(2 * pause_ms, FOREIGN_REPEAT_MS_MAX) if self.is_foreign(peer) else 0
+            pause_ms = max(pause_ms, HELLO_REPEAT_MS)
+            self._hellos[peer] = now_ms + pause_ms, pause_ms
+        self._guests_ms = now_ms + GUEST_REPEAT_MS
         for peer, guest in guests.items():
             if not guest.is_ours:
                 self.by_peer[peer].ask_log_info()
 
     def deadline_ms(self, guests: Mapping[str, Guest]) -> int | None:
         """When turn() has something to say; None: nobody has to hear anything."""
-        return self._due_ms if self.wanted or guests else None
+        if guests:
+            return self._guests_ms
+        return min((self._hellos.get(peer, (0, 0))[0] for peer in self.wanted), default=None)

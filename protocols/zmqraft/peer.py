@@ -645,6 +645,18 @@ class Peer:
         tables_from = self.roster.at(index).tables_from
         return self._commits.tell(Commit(index, term, leads, audience, tables_from), now_ms)
 
+    def _foreign(self) -> dict[str, dict[str, int]]:
+        """Members of another make, of which no supervisor tells; and what a leader knows of them:
+        up to where they hold our log, and for how long they have been silent."""
+        members = dict(self.roster.members)
+        foreign = [peer for peer in self.links.by_peer if self.links.is_foreign(peer)]
+        found: dict[str, dict[str, int]] = {peer: {} for peer in foreign if peer in members}
+        for it in self.core.followers:
+            if it.peer in found:
+                silent_ms = self._now_ms - it.heard_ms
+                found[it.peer] = {"match_index": it.match_index, "silent_ms": silent_ms}
+        return found
+
     def status(self) -> dict[str, object]:
         """The peer as `supervisor status` shows it."""
         core = self.core
@@ -665,6 +677,7 @@ class Peer:
             "questions_dropped": self._asked.dropped,
             "writable": self.writable,
             "members": dict(self.roster.members),
+            "foreign": self._foreign(),
             "drift": self.roster.drift,
             "change": self.members.status,
             **self.snapshots.status(),

@@ -34,6 +34,7 @@ from kelek.protocols.zmqraft.peer_codec import decode_vote, encode_request_vote
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered, Wake
 from kelek.protocols.zmqraft.questions import WAITING_MAX
 from kelek.protocols.zmqraft.streams import PIPELINES
+from kelek.protocols.zmqraft.values import HELLO
 
 CLUSTER = b"demo"
 NAMES = ("n1", "n2", "n3")
@@ -300,6 +301,22 @@ def test_many_readers_at_once_are_served_in_turn() -> None:
         assert not waiting or peer.deadline_ms <= alone.now_ms
         wakes += 1
     assert peer.deadline_ms > alone.now_ms
+
+
+def test_hellos_to_a_peer_of_another_make_become_rare() -> None:
+    """It drops them all; one of ours that is away is asked on, so that it is known at once."""
+    urls = {name: f"tcp://{name}" for name in NAMES}
+    setup = PeerSetup("demo", "n1", urls, {name: url for name, url in urls.items() if name != "n2"})
+    recovered = Recovered(1, RaftLog(), NEW, True, False)
+    peer = Peer(setup, recovered, Reqids(), MemoryReader(), 0, Random(1))
+    hellos = dict.fromkeys(("n2", "n3"), 0)
+    for now_ms in range(0, 30_000, 10):
+        peer.wake(now_ms)
+        for name, out in peer.links_out.items():
+            hellos[name] += sum(frames[1] == HELLO for frames in out.messages())
+            out.clear()
+    assert hellos["n2"] <= 12
+    assert hellos["n3"] >= 250
 
 
 def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() -> None:
