@@ -18,6 +18,7 @@ ASK_S = 5.0  # On a busy machine a supervisor may be held up for a second or two
 BEAT_MS = 200
 ELECTION_S = 2.0  # So long a log may be without a leader before `status` says so.
 LOOK_S = 0.1
+SILENT_MS = 2000  # A member of another make that its leader has not heard for so long.
 
 
 def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
@@ -159,6 +160,22 @@ def leaderless_of(rows: list[dict[str, Any]]) -> list[str]:
         for farm, logs in peers.items()
         if not any(log.get("leader") for _, log in logs)
     ]
+
+
+def foreign_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each member of another make, with what the leader knows of it if that runs here;
+    else its state is None."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row.get("raft_role") == "leader"):
+        for name, known in row.get("foreign", {}).items():
+            role = "leader" if row["leader"] == name else "follower"
+            found[name] = {"node": name, "role": "foreign", "name": "foreign", "pid": None,
+                           "state": None, "restarts": None, "uptime": None, "raft_role": role,
+                           "leader": row["leader"]}  # fmt: skip
+            if known:
+                found[name]["state"] = "silent" if known["silent_ms"] > SILENT_MS else "ready"
+                found[name]["lag"] = max(0, row["commit_index"] - known["match_index"])
+    return [found[name] for name in sorted(found)]
 
 
 def role_of(row: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ from .asking import (
     ask,
     drift_of,
     fail,
+    foreign_rows,
     has_full_disk,
     holds,
     leaderless_of,
@@ -181,13 +182,15 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
 @output_option
 @_command
 def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
-    """Shows every process that runs here.
+    """Shows every process that runs here, and the cluster's members of another make.
 
     Exit code 0: all are ready and can work; 1: not, or a log has no leader; 3: nothing runs.
     """
     path = path_of(topology)
     rows = settled_rows_of(path, nodes)
     problems = _problems(rows)
+    if not nodes:
+        rows += foreign_rows(rows)
     if output == "json":
         text = {"topology": path, "processes": rows, "problems": problems}
         click.echo(json.dumps(text, indent=2))
@@ -204,7 +207,7 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
         click.echo(f"nothing of {path} runs here; `supervisor start` starts it")
     if not rows:
         return EXIT_NOTHING
-    is_ready = all(row["state"] == "ready" for row in rows)
+    is_ready = all(row["state"] in ("ready", None) for row in rows)
     return 0 if is_ready and not problems else EXIT_WRONG
 
 

@@ -1,5 +1,6 @@
 """A peer that knows only the text, as follower, candidate and leader of one node of ours."""
 
+import json as json_text
 import struct
 import threading
 import time
@@ -8,9 +9,11 @@ from typing import NamedTuple
 
 import pytest
 import zmq
+from click import Command
 from click.testing import CliRunner, Result
 
 from kelek.console.kelek_cli import main
+from kelek.console.supervisor_cli import main as supervisor_main
 from kelek.tests.interop.conftest import Cluster
 from kelek.tests.interop.plain import (
     DEADLINE_S,
@@ -134,6 +137,16 @@ def follow(mixed: Callable[[], Cluster], net: Net) -> tuple[Cluster, Follower]:
     return cluster, net.follower(cluster.urls["n2"])
 
 
+def beside(follower: Follower, command: Command, *words: str, **variables: str) -> Result:
+    """Runs a command while the follower goes on."""
+    done: list[Result] = []
+    runner = CliRunner(env=variables)
+    thread = threading.Thread(target=lambda: done.append(runner.invoke(command, words)))
+    thread.start()
+    follower.run_until(lambda: not thread.is_alive())
+    return done[0]
+
+
 def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], net: Net) -> None:
     cluster, follower = follow(mixed, net)
     follower.run_until(lambda: follower.leader == b"n1" and follower.log)
@@ -160,14 +173,24 @@ def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], 
     )
     follower.run_until(lambda: follower.commit_index >= index)
 
-    done: list[Result] = []
-    words = ["log", "snapshot", "-t", str(cluster.path)]
-    command = threading.Thread(target=lambda: done.append(CliRunner().invoke(main, words)))
-    command.start()
-    follower.run_until(lambda: not command.is_alive())
-    assert done[0].exit_code == 0, "the kelek node has made one"
-    assert "n1  up to " in done[0].stdout
-    assert "n2  no kelek" in done[0].stdout
+    shown = beside(follower, main, "log", "snapshot", "-t", str(cluster.path))
+    assert shown.exit_code == 0, "the kelek node has made one"
+    assert "n1  up to " in shown.stdout
+    assert "n2  no kelek" in shown.stdout
+
+    until = time.monotonic() + DEADLINE_S
+    while True:
+        words = "status", str(cluster.path), "-o", "json"
+        shown = beside(follower, supervisor_main, *words, XDG_RUNTIME_DIR=str(cluster.folder))
+        rows = json_text.loads(shown.stdout)["processes"]
+        foreign = {row["node"]: row for row in rows if row["role"] == "foreign"}
+        states = {name: row["state"] for name, row in foreign.items()}
+        if states == {"n2": "ready", "n3": "silent"}:
+            break
+        assert time.monotonic() < until, states
+    assert shown.exit_code == 1, "n3 is away"
+    assert foreign["n2"]["lag"] == 0
+    assert foreign["n3"]["lag"] >= index
 
 
 @pytest.mark.parametrize("old", [9, 2], ids=["conflict", "too short"])
