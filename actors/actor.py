@@ -394,6 +394,11 @@ class Loop:
             self._poller.check(socket)
 
     def close(self, socket: Socket) -> None:
+        monitor = self._monitors.pop(socket, None)
+        if monitor is not None:
+            self.unwatch(monitor)
+            socket.disable_monitor()
+            monitor.close()
         self._writers.pop(socket, None)
         self.unwatch(socket)
         del self._sockets[socket]

@@ -5,6 +5,8 @@ What is decided is in protocols/zre/node.py; the datagrams are zre_beacon's.
 
 import os
 import time
+from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address, ip_network
 from random import SystemRandom
 
@@ -47,7 +49,7 @@ class ZreNode(Actor):
     """
 
     role = NODE
-    sockets_max = 2 * values.PEERS_MAX + 64  # A peer and its log service have one each.
+    sockets_max = 4 * values.PEERS_MAX + 64  # A peer, its log service; two watch a static peer.
 
     def on_start(self) -> None:
         settings = self.options["zre"]
@@ -175,8 +177,14 @@ class ZreNode(Actor):
         socket = self.try_socket(zmq.DEALER, options)
         if socket is None:
             self._node.on_unreachable(action.number)
-        else:
-            self._peers[action.number] = socket
+            return
+        self._peers[action.number] = socket
+        if action.watched:
+            with suppress(zmq.ZMQError):  # No socket is left: silence will show the loss.
+                self.on_disconnected(socket, partial(self._on_lost, action.number))
+
+    def _on_lost(self, number: int) -> None:
+        self._node.on_disconnected(number, self.now_ms)
 
     # ---- what happens to peers ----
 

@@ -78,6 +78,7 @@ class Place:
         self.closed = False
         self.listeners: list[Callable[[], object]] = []  # Called once, in whatever thread.
         self.links: dict[int, Socket | Place] = {}  # DEALERs, or nodes of this process.
+        self.monitors: dict[int, Socket] = {}  # Of DEALERs that are watched.
         self.opened: dict[int, Any] = {}  # DEALERs as C knows them.
         self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
         self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
@@ -145,6 +146,7 @@ class Hub:
 
     mailboxes   ROUTER  [routing id][frames of a command ..]   from the DEALERs of peers
     dealers     DEALER  [frames of a command ..]               to one peer's mailbox each
+    monitors    PAIR    libzmq's events: lost                  of each dealer that is watched
     """
 
     def __init__(self) -> None:
@@ -156,6 +158,7 @@ class Hub:
         self._room = Room(max(1, sockets_max // SILENT_PART))
         self._places: dict[str, Place] = {}  # By endpoint.
         self._mailboxes: dict[Socket, Place] = {}
+        self._monitors: dict[Socket, tuple[Place, int]] = {}  # With the number of the peer.
         self._closing: list[Place] = []
         self._claims = 0  # Nodes that are about to begin.
         self._ears: dict[tuple[Interface, int], Datagrams] = {}
@@ -286,8 +289,9 @@ class Hub:
         """Of a removed node, by who turns."""
         self._poller.register(place.mailbox, 0)
         place.mailbox.close()
-        for link in place.links.values():
+        for number, link in place.links.items():
             if not isinstance(link, Place):
+                self._unwatch(place, number, link)
                 link.close(FAREWELL_MS)
         place.links.clear()
         place.opened.clear()
@@ -426,6 +430,8 @@ class Hub:
                 place = self._mailboxes.get(source)
                 if place is not None and place not in self._unfinished:
                     self._take(place, now_ms)
+                elif source in self._monitors:
+                    self._on_lost(source, now_ms)
             elif source == self._by_fd:
                 self._slept()
             else:
@@ -635,7 +641,7 @@ class Hub:
             place.links[action.number] = local
             place.routing_ids[action.number] = action.routing_id
             return
-        dealer = self._dealer(codec.connection_of(place.host, action.endpoint), action.routing_id)
+        dealer = self._dealer(place, action)
         if dealer is not None:
             place.links[action.number] = dealer
             return
@@ -643,8 +649,9 @@ class Hub:
         place.node.on_unreachable(action.number)
         self._touched.add(place)
 
-    def _dealer(self, endpoint: str, routing_id: bytes) -> Socket | None:
+    def _dealer(self, place: Place, action: Connect) -> Socket | None:
         """None: no socket is left, or there is no such address here."""
+        endpoint = codec.connection_of(place.host, action.endpoint)
         try:
             dealer = self.context.socket(zmq.DEALER)
         except zmq.ZMQError:
@@ -656,13 +663,44 @@ class Hub:
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
         ):
             dealer.setsockopt(option, value)
-        dealer.setsockopt(zmq.ROUTING_ID, routing_id)
+        dealer.setsockopt(zmq.ROUTING_ID, action.routing_id)
         try:
+            if action.watched:
+                self._watch(place, action.number, dealer)
             dealer.connect(endpoint)
         except zmq.ZMQError:
+            self._unwatch(place, action.number, dealer)
             dealer.close()
             return None
         return dealer
+
+    def _watch(self, place: Place, number: int, dealer: Socket) -> None:
+        """Hears of the dealer's connection when it is lost. Raises zmq.ZMQError."""
+        monitor: Socket = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        place.monitors[number] = monitor
+        self._monitors[monitor] = place, number
+        self._change(lambda: self._poller.register(monitor, zmq.POLLIN))
+
+    def _unwatch(self, place: Place, number: int, dealer: Socket) -> None:
+        monitor = place.monitors.pop(number, None)
+        if monitor is None:
+            return
+        dealer.disable_monitor()
+        del self._monitors[monitor]
+
+        def close() -> None:
+            self._poller.register(monitor, 0)
+            monitor.close()
+
+        self._change(close)
+
+    def _on_lost(self, monitor: Socket, now_ms: int) -> None:
+        place, number = self._monitors[monitor]
+        while monitor.poll(0):
+            monitor.recv_multipart()
+        if place.node is not None and not place.closed:
+            place.node.on_disconnected(number, now_ms)
+            self._touched.add(place)
 
     def _disconnect(self, place: Place, number: int) -> None:
         link = place.links.pop(number, None)
@@ -671,6 +709,7 @@ class Hub:
         if place.stuck.pop(number, None) is not None:
             self.changed.notify_all()
         if link is not None and not isinstance(link, Place):
+            self._unwatch(place, number, link)
             link.close()
 
     def _send(self, place: Place, number: int, frames: native.Frames) -> None:

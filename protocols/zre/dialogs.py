@@ -130,7 +130,8 @@ class Dialogs:
         peer.wire.version_out, peer.wire.sent = version, 1
         # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
-        self._actions.append(Connect(peer.number, peer.endpoint, own_id))
+        watched = (peer.address, peer.port) in self._static
+        self._actions.append(Connect(peer.number, peer.endpoint, own_id, watched))
         if version not in self._greetings:  # It is the same for all, and the first of each.
             self._greetings[version] = codec.encode(1, self._hello(version), version)
         peer.out.add(self._greetings[version])
@@ -163,7 +164,7 @@ class Dialogs:
         if peer.greet_ms is not None:
             if now_ms < peer.greet_ms:
                 return peer.greet_ms
-            self._greet(peer, self.setup.greeting, now_ms)
+            self._greet(peer, peer.version_out or self.setup.greeting, now_ms)
         if not peer.ready:
             if not peer.static and now_ms >= peer.made_ms + times.silent_ms:
                 self.counters["never_greeted"] += 1
@@ -225,6 +226,21 @@ class Dialogs:
         peer = self._peers.numbers.get(number)
         if peer is not None and (peer.ready or not peer.static):
             self._remove(peer)
+
+    def on_disconnected(self, number: int, now_ms: int) -> None:
+        """A watched connection was lost. The next one begins with a HELLO, as the text says: maybe
+        another node is there by then, which answers nothing else."""
+        peer = self._peers.numbers.get(number)
+        if peer is None or peer.version_out is None:
+            return
+        self.counters["disconnected"] += 1
+        if now_ms >= peer.repair_ms:
+            peer.repair_ms = now_ms + self.setup.times.evasive_ms
+            self._greet(peer, peer.version_out, now_ms)
+        elif peer.greet_ms is None:
+            peer.greet_ms = peer.repair_ms
+            peer.repair_ms += self.setup.times.evasive_ms
+            self._check_ms = min(self._check_ms, peer.greet_ms)
 
     def _remove(self, peer: Peer) -> None:
         groups = list(peer.groups)

@@ -30,11 +30,15 @@ class NodeSetup(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """Make a DEALER of that routing id, connected to the endpoint: the peer's `number`."""
+    """Make a DEALER of that routing id, connected to the endpoint: the peer's `number`.
+
+    watched   tell on_disconnected() when its connection is lost
+    """
 
     number: int
     endpoint: str
     routing_id: bytes
+    watched: bool = False
 
 
 class Disconnect(NamedTuple):

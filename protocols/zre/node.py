@@ -346,6 +346,9 @@ class Node(Dialogs):
             return
         for other in self._peers.at(place):
             if other is not peer:  # One mailbox has one node: the other one was there before.
+                if other.awaiting:
+                    # The HELLO for the other is answered by this; the answer to ours follows.
+                    peer.repair_ms = now_ms + self.setup.times.evasive_ms
                 self._remove(other)
         was_ready = peer.ready
         self._peers.set_ready(peer, greeting.version)

@@ -126,14 +126,20 @@ def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
 class Stranger:
     """A peer of the node's: a mailbox and, once it knows where, a DEALER."""
 
-    def __init__(self, rig: Rig, actor: Node, version: Version) -> None:
-        self.rig, self.actor, self.version = rig, actor, version
+    actor: Node
+
+    def __init__(
+        self, rig: Rig, actor: Node | None, version: Version, port: int = 0, uuid: bytes = PEER
+    ) -> None:
+        self.rig, self.version = rig, version
+        if actor is not None:
+            self.actor = actor
         self.mailbox = rig.socket(zmq.ROUTER)
         self.mailbox.router_handover = True
-        self.port = free_port()
+        self.port = port or free_port()
         self.mailbox.bind(f"tcp://{LOOPBACK}:{self.port}")
         self.dealer = rig.socket(zmq.DEALER)
-        self.dealer.routing_id = codec.routing_id(PEER, version)
+        self.dealer.routing_id = codec.routing_id(uuid, version)
         self.sequence = 0
 
     def connect(self) -> None:
@@ -189,6 +195,31 @@ def test_who_greets_is_answered_in_its_version(rig: Rig, node: Node, version: Ve
     stranger.say(Ping())
     assert stranger.next() == (version, PingOk())
     rig.turn(lambda: node.status()["peers"] == 1)
+
+
+def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """It never greets first, as it does not know us; no time of silence passes here."""
+    rig.bound("zre_beacon.sends")
+    first = Stranger(rig, None, Version.V2)
+    static = [f"tcp://{LOOPBACK}:{first.port}"]
+    node: Node = rig.begin(Node, str(tmp_path), 1, options(static=static))
+    first.actor = node
+    assert isinstance(first.next()[1], Hello)
+    first.connect()
+    first.say(first.hello())
+    rig.turn(lambda: PEER in node._node.peers)
+    first.mailbox.close(0)
+    first.dealer.close(0)
+    rig.turn(lambda: node._node.counters["disconnected"])
+    other = own_uuid(b"\x33" * 14)
+    again = Stranger(rig, node, Version.V2, first.port, other)
+    assert isinstance(again.next()[1], Hello)
+    assert list(node._node.peers) == [PEER], "a lost connection alone ends no peer"
+    again.connect()
+    again.say(again.hello())
+    rig.turn(lambda: list(node._node.peers) == [other])
 
 
 def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: Node) -> None:

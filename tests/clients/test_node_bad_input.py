@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from random import Random
 
 import pytest
@@ -21,7 +22,7 @@ from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 FLOOD = 100_000
-UUID = b"\x02" * 16
+UUID, OTHER = b"\x02" * 16, b"\x03" * 16
 FORGER = "127.0.0.2"  # On loopback any address may be a source.
 OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
 
@@ -33,11 +34,37 @@ class Place:
         self.port = free_udp_port()
         self.tuning = kelek.NodeTuning(port=self.port, interface=LOOPBACK)
         self.node = kelek.Node("victim", tuning=self.tuning)
+        self.context = context
         self.mailbox, self.dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         self.mailbox_port = self.mailbox.bind_to_random_port(f"tcp://{LOOPBACK}")
         self.dealer.setsockopt(zmq.ROUTING_ID, codec.routing_id(UUID, Version.V2))
         self.dealer.connect(self.node.endpoint)
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def restart(self, uuid: bytes) -> None:
+        """Another node at the same mailbox, which knows nobody."""
+        self.mailbox.close(0)
+        self.dealer.close(0)
+        self.mailbox = self.context.socket(zmq.ROUTER)
+        self.dealer = self.context.socket(zmq.DEALER)
+        self.dealer.setsockopt(zmq.ROUTING_ID, codec.routing_id(uuid, Version.V2))
+        self.wait(self._is_bound)
+
+    def _is_bound(self) -> bool:
+        """The port is free once libzmq has closed the last socket."""
+        try:
+            self.mailbox.bind(f"tcp://{LOOPBACK}:{self.mailbox_port}")
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def greet_back(self) -> None:
+        """Takes the first word of a node, its HELLO, and greets it."""
+        assert self.mailbox.poll(DEADLINE_S * 1000)
+        said = codec.decode(self.mailbox.recv_multipart()[1:], Version.V2)[1]
+        assert isinstance(said, Hello), said
+        self.dealer.connect(codec.endpoint_of(said.address, said.port))
+        self.say(1, self.hello())
 
     def beacon(self, data: bytes) -> None:
         self.udp.sendto(data, (LOOPBACK, self.port))
@@ -103,6 +130,22 @@ def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
         place.dealer.disconnect(place.node.endpoint)
         place.say(1, place.hello())
         assert met(node).endpoint == static
+
+
+def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: Place) -> None:
+    """It never greets first, as it does not know us; a PING it would not understand."""
+    tuning = place.tuning._replace(static=(f"tcp://{LOOPBACK}:{place.mailbox_port}",))
+    with kelek.Node("alone", tuning=tuning._replace(beacons=False)) as node:
+        place.dealer.disconnect(place.node.endpoint)
+        place.greet_back()
+        assert met(node).uuid == UUID
+        place.restart(OTHER)
+        place.greet_back()
+        assert [event.kind.value for event in islice(node.events(DEADLINE_S * 1000), 2)] == [
+            "EXIT",
+            "ENTER",
+        ]
+        assert [peer.uuid for peer in node.peers] == [OTHER]
 
 
 def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,11 +267,45 @@ def test_static_peers_need_no_beacon() -> None:
     world.kill(a)
     world.run(40_000)
     assert b.seen(EventKind.EXIT) == ["a"]
-    again = world.add("again", address=a.address)
-    again.address = a.address
-    world.hosts = {f"{a.address}:61000": again, **world.hosts}
+    world.add("again", address=a.address)
     world.run(10_000)
     assert b.peer_names() == {"again"}
+
+
+def test_a_static_peer_that_restarts_as_another_is_met_at_once() -> None:
+    """It does not know us, and no beacon tells it: only our HELLO can."""
+    world = World(12, beacon_loss=1.0)
+    a = world.add("a")
+    b = world.add("b", static=(f"tcp://{a.address}:61000",))
+    world.run(1000)
+    world.kill(a)
+    world.run(1000)
+    again = world.add("again", address=a.address)
+    world.run(10)
+    assert b.peer_names() == {"again"}
+    assert (b.seen(EventKind.ENTER), b.seen(EventKind.EXIT)) == (["a", "again"], ["a"])
+    assert again.peer_names() == {"b"}
+    assert again.seen(EventKind.EXIT) == []
+    greetings = world.greetings
+    world.run(60_000)
+    assert world.greetings == greetings, "they greet each other no more"
+
+
+def test_a_connection_that_is_lost_again_and_again_costs_a_hello_in_5_s() -> None:
+    """The peer is still there: nobody hears that it has gone."""
+    world = World(12, beacon_loss=1.0)
+    a = world.add("a")
+    b = world.add("b", static=(f"tcp://{a.address}:61000",))
+    world.run(1000)
+    greetings = world.greetings
+    for _ in range(100):
+        (number,) = b.links
+        b.node.on_disconnected(number, world.now_ms)
+        world.act(b)
+        world.run(200)
+    assert world.greetings - greetings <= 2 * (20_000 // 5000 + 1)
+    assert a.seen(EventKind.EXIT) == b.seen(EventKind.EXIT) == []
+    assert (a.peer_names(), b.peer_names()) == ({"b"}, {"a"})
 
 
 def test_a_static_peer_that_is_itself() -> None:

@@ -21,6 +21,7 @@ class _Link(NamedTuple):
     endpoint: str
     routing_id: bytes
     serial: int
+    watched: bool
 
 
 class Host:
@@ -60,6 +61,7 @@ class World:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._hosts = self._count = 0
         self._serial = 0
+        self._waiting: dict[str, list[Callable[[], None]]] = {}  # Messages, by where they go.
 
     def add(self, name: str, uuid: bytes | None = None, **settings: object) -> Host:
         """A node on an address of its own."""
@@ -68,13 +70,21 @@ class World:
         if uuid is None:
             uuid = own_uuid(self.dice.randbytes(14))
         setup = NodeSetup(uuid, address, PORT, name)._replace(**settings)  # type: ignore[arg-type]
-        host = self.hosts[f"{setup.address}:{setup.port}"] = Host(self, address, setup)
+        place = f"{setup.address}:{setup.port}"
+        host = self.hosts[place] = Host(self, setup.address, setup)
+        for arrive in self._waiting.pop(place, ()):
+            self.at(1, arrive)
         self.act(host)
         return host
 
     def kill(self, host: Host) -> None:
-        """Without a word."""
+        """Without a word. Connections to it are lost at once."""
         host.alive = False
+        for other in self.hosts.values():
+            for number, link in list(other.links.items()):
+                if link.watched and self.hosts.get(link.endpoint.removeprefix("tcp://")) is host:
+                    other.node.on_disconnected(number, self.now_ms)
+            self.act(other)
         self.hosts = {place: other for place, other in self.hosts.items() if other is not host}
 
     def stop(self, host: Host) -> None:
@@ -95,7 +105,8 @@ class World:
         for action in ready.actions:
             if isinstance(action, Connect):
                 self._serial += 1
-                host.links[action.number] = _Link(action.endpoint, action.routing_id, self._serial)
+                endpoint, routing_id, watched = action[1:]
+                host.links[action.number] = _Link(endpoint, routing_id, self._serial, watched)
             else:
                 host.links.pop(action.number)
         for data in ready.beacons:
@@ -132,6 +143,8 @@ class World:
 
         def arrive() -> None:
             target = self.hosts.get(place)
+            if target is None and link.watched:
+                self._waiting.setdefault(place, []).append(arrive)  # As a DEALER keeps it.
             if target is None or {target.address, host.address} & self.cut:
                 return
             still = host.links.get(number)
