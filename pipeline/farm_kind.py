@@ -20,7 +20,7 @@ class FarmKind(Kind):
 
         return COLUMNS
 
-    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
+    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
         from .farm_source import FarmReader, check_columns
 
         check_columns(schema)

@@ -32,8 +32,11 @@ class Kind:
         """The columns of a read, as Spark's DDL or type. Raises PipelineError."""
         raise self._cannot("be read", "it is for writing")
 
-    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
-        """For spark.read. Raises PipelineError."""
+    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
+        """For spark.read. Raises PipelineError.
+
+        load   what all plans of one load(), or view, have in common
+        """
         raise self._cannot("be read as a batch", "use spark.readStream")
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":

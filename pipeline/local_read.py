@@ -4,7 +4,7 @@ The only module of the pipeline that knows storage/ (docs/architecture.md): what
 a snapshot and what is read here are the same walk. It writes nothing, and knows no server.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -60,3 +60,11 @@ def batches(tables: RocksTables, read: LocalRead) -> Generator[pa.RecordBatch, N
         if taken.pairs:
             arrays = [column_of(*columns[at : at + 2]) for at in (0, 2)]
             yield pa.RecordBatch.from_arrays(arrays, COLUMNS)
+
+
+def values_of(tables: RocksTables, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
+    """What each key holds. Raises EndedEarly: it can't be read here."""
+    try:
+        return tables.get(table, keys)
+    except StorageError as error:
+        raise EndedEarly(str(error)) from error

@@ -24,7 +24,7 @@ class LogKind(Kind):
     def schema(self, given: Given) -> str:
         return COLUMNS
 
-    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
+    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
         from .log_source import LogReader, check_columns
 
         check_columns(schema)

@@ -1,5 +1,7 @@
 """The format `kelek` of Spark: hands everything on to the kind that its option names (kind.py)."""
 
+import secrets
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -15,6 +17,10 @@ from .kind import kind_of
 class KelekSource(DataSource):
     """kelek's tables and log in Spark: format("kelek"), with the option `kind`."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._load = secrets.token_hex(8)  # Spark keeps this object for all queries of a frame.
+
     @classmethod
     def name(cls) -> str:
         return "kelek"
@@ -23,7 +29,7 @@ class KelekSource(DataSource):
         return kind_of(self.options).schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return kind_of(self.options).reader(self.options, schema)
+        return kind_of(self.options).reader(self.options, schema, self._load)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return kind_of(self.options).stream_reader(self.options, schema)

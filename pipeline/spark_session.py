@@ -13,11 +13,7 @@ from .java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Without the first Spark refuses sources that take filters, as tables can.
-DEFAULTS = {
-    "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.ui.showConsoleProgress": "false",
-}
+DEFAULTS = {"spark.ui.showConsoleProgress": "false"}
 
 # Spark, 4.3 and before, puts these into the environment of a Python source when a stream of it
 # begins: into one map of Java's for all streams of the source, without a lock. Two that begin at
@@ -55,7 +51,9 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise PipelineError("Spark is not installed: pip install 'kelek[spark]'") from error
+    from .driver_renewal import renewal_of
     from .source import KelekSource
+    from .table_snapshot import FOLDER
 
     settings = {**DEFAULTS, **(config or {})}
     if master is not None:
@@ -65,19 +63,29 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     with contextlib.ExitStack() as stack:
-        if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        has_java = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+        if not has_java and not _is_remote(settings):
             stack.enter_context(_java(settings))
         spark = builder.getOrCreate()
-    with _stream_names(spark.sparkContext.environment):
+    if not isinstance(spark, SparkSession):  # Of Spark Connect: the sources run at its server.
+        spark.dataSource.register(KelekSource)
+        return spark
+    names = {**dict.fromkeys(STREAM_NAMES, ""), FOLDER: renewal_of(spark).folder}
+    with _environment(spark.sparkContext.environment, names):
         spark.dataSource.register(KelekSource)
     return spark
 
 
+def _is_remote(settings: Mapping[str, str]) -> bool:
+    """Whether the session is one of Spark Connect, which needs no JVM here."""
+    return "SPARK_REMOTE" in os.environ or "spark.remote" in settings
+
+
 @contextlib.contextmanager
-def _stream_names(environment: dict[str, str]) -> Iterator[None]:
-    """Within it a source that is registered gets STREAM_NAMES into its environment."""
-    added = [name for name in STREAM_NAMES if name not in environment]
-    environment.update(dict.fromkeys(added, ""))
+def _environment(environment: dict[str, str], names: Mapping[str, str]) -> Iterator[None]:
+    """Within it a source that is registered gets these names into its environment."""
+    added = [name for name in names if name not in environment]
+    environment.update({name: names[name] for name in added})
     try:
         yield
     finally:

@@ -18,11 +18,10 @@ class TableKind(Kind):
     def schema(self, given: Given) -> str:
         return columns_of(read_options(given))
 
-    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
-        from .table_read import PushingReader, TableReader
+    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
+        from .table_read import TableReader
 
-        options = located(read_options(given))
-        return (PushingReader if options.pushdown else TableReader)(options, schema)
+        return TableReader(located(read_options(given)), schema, load)
 
     def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from .table_write import TableWriter

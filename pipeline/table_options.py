@@ -11,7 +11,6 @@ from .errors import OptionError
 from .formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
 from .options import (
     Option,
-    flag,
     found_urls,
     one_of,
     parse_options,
@@ -22,7 +21,7 @@ from .options import (
     whole,
 )
 
-PER_QUERY, PER_TASK = "query", "task"
+PER_QUERY, PER_FRAME = "query", "frame"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
 FRAMING_AUTO, FRAMING_TEXT = "auto", "text"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
@@ -54,12 +53,17 @@ READ = (
     Option("corruptColumn", text),
     Option("partitions", whole(1, 65_536)),
     Option("batchRows", whole(1, 1 << 20), 16_384),
-    Option("snapshot", one_of(PER_QUERY, PER_TASK), PER_QUERY),
+    Option("snapshot", one_of(PER_QUERY, PER_FRAME), PER_QUERY),
     Option("local", one_of(LOCAL_AUTO, LOCAL_OFF), LOCAL_AUTO),
     Option("framing", one_of(FRAMING_AUTO, FRAMING_TEXT), FRAMING_AUTO),
-    Option("pushdown", flag, False),
-    Option("stale", flag, False),
 )
+REMOVED = {
+    "pushdown": (
+        "a second query of the same frame lacked rows; a filter by where() stays right without it, "
+        "and prefix, start, end and keys read less of the table"
+    ),
+    "stale": "it mixed rows of several moments; a query reads one snapshot",
+}
 WRITE = (
     *BOTH,
     Option("sync", one_of(*SYNC_FLAGS), "partsync"),
@@ -94,8 +98,6 @@ class ReadOptions(NamedTuple):
     snapshot: str
     local: str
     framing: str
-    pushdown: bool
-    stale: bool
 
     @property
     def with_values(self) -> bool:
@@ -112,11 +114,14 @@ class ReadOptions(NamedTuple):
         return Range(*(key_of(self.key_format, it, name) if it else b"" for name, it in bounds))
 
     @property
-    def listed(self) -> frozenset[bytes] | None:
-        """The keys that the options list; None: they list none. Raises OptionError."""
+    def listed(self) -> list[bytes] | None:
+        """The keys that the options list and that lie in their range, each once and in order; None:
+        they list none. Raises OptionError."""
         if self.keys is None:
             return None
-        return frozenset(key_of(self.key_format, key, "keys") for key in self.keys)
+        start, end = self.range
+        found = {key_of(self.key_format, key, "keys") for key in self.keys}
+        return sorted(key for key in found if key >= start and (not end or key < end))
 
 
 class WriteOptions(NamedTuple):
@@ -137,6 +142,9 @@ class WriteOptions(NamedTuple):
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises OptionError."""
+    for name in given:
+        if name.lower() in REMOVED:
+            raise OptionError(f"option {name} was removed: {REMOVED[name.lower()]}")
     options = ReadOptions(**parse_options(READ, given))
     for name, form, schema in (
         ("key", options.key_format, options.key_schema),

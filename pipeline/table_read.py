@@ -1,4 +1,4 @@
-"""Reads a table in Spark: one snapshot for all tasks, each of which reads a range of its own.
+"""Reads a table in Spark: one snapshot for all tasks of a query, each of which reads its own range.
 
 The reader is made and planned in a process of the driver and pickled to the executors; it holds
 plain values, and ZeroMQ is used in partitions() and read() alone.
@@ -6,40 +6,35 @@ plain values, and ZeroMQ is used in partitions() and read() alone.
 
 import gc
 import os
+import secrets
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from ..clients.arguments import Range, behind_key
 from .errors import PipelineError, SchemaError
 from .formats import Column, Decoded, decode
+from .table_connection import open_table, reached
 from .table_errors import TableUnreachable
-from .table_filters import Wanted, narrowed
-from .table_options import (
-    DROP,
-    FAIL,
-    FRAMING_TEXT,
-    LOCAL_AUTO,
-    PER_TASK,
-    ReadOptions,
-    WriteOptions,
-)
+from .table_options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, ReadOptions
+from .table_snapshot import Asked, Snapshot, agreed, gone, kept, prepare
 
 if TYPE_CHECKING:
     from ..clients.table import Table
+    from ..protocols.zerodb.client import ServerInfo
 
-KEYS_MAX = 4096  # Of a list, in one partition.
+KEYS_MAX = 512  # Of a list, in one partition.
 SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
 LARGE_BYTES = 128 << 20  # Of one partition, where the options name no number.
 PARTS_MAX = 65_536
-RENEW_S = 0.3  # A snapshot that is read where it lies; the shortest job_idle_s is 1 s.
 SHOWN_BYTES = 32  # Of what could not be read, in an error.
 
 
@@ -50,32 +45,49 @@ class TablePartition(InputPartition):
         self.start = start
         self.end = end
         self.keys = keys  # Not empty: these, and no range.
-        self.url = ""  # Of the server that holds the snapshot; empty: none does, or all do.
-        self.lease = 0  # Of the snapshot.
-        self.path = ""  # Of the snapshot, on that server's machine.
-        self.nonce = b""  # What shows that it is this one.
+        self.url: str | None = None  # Of the node whose own table it is; empty: it is replicated.
+        self.planned_s = 0.0  # Unix time.
         self.empty = False  # Nothing is to be read.
 
 
 class TableReader(DataSourceReader):
-    """A table, or a part of it, as rows of key and value."""
+    """A table, or a part of it, as rows of key and value.
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    load   what all plans of one load(), or view, have in common
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType, load: str = "") -> None:
         self.options = options
         self.schema = checked_schema(options, schema)
-        self.wanted = Wanted(options.range, options.listed)
+        self.load = load or secrets.token_hex(8)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """In the driver: takes the snapshot. Raises PipelineError and TableError."""
-        keys = self.wanted.listed
-        if self.wanted.empty or self.options.row_limit == 0 or keys == []:
+        """In the driver: cuts the table into parts. Raises PipelineError and TableError."""
+        keys = self.options.listed
+        if self.options.range.empty or self.options.row_limit == 0 or keys == []:
             nothing = TablePartition()  # No partition at all Spark takes for one.
             nothing.empty = True
             return [nothing]
         with reached(self.options) as table:
             info = self._info(table)
-            if keys is None:
-                return self._ranges(table, info)
+            parts = self._ranges(table, info) if keys is None else self._lists(keys)
+            self._prepare(table.server(), bool(info and info.get("replicated")), parts)
+        return list(parts)
+
+    def _prepare(
+        self, server: "ServerInfo", replicated: bool, parts: Sequence[TablePartition]
+    ) -> None:
+        """Where tasks will find their snapshot; nowhere, if the server knows none."""
+        from ..protocols.zerodb.values import FEATURE_LEASES
+
+        if not server.features & FEATURE_LEASES:
+            return
+        asked = Asked(self.options, self.load, "" if replicated else server.url, time.time())
+        prepare(asked)
+        for part in parts:
+            part.url, part.planned_s = asked.url, asked.planned_s
+
+    def _lists(self, keys: list[bytes]) -> list[TablePartition]:
         size = KEYS_MAX if self.options.row_limit is None else len(keys)
         return [
             TablePartition(keys=keys[place : place + size]) for place in range(0, len(keys), size)
@@ -95,22 +107,18 @@ class TableReader(DataSourceReader):
             )
         return info
 
-    def _ranges(self, table: "Table", info: dict[str, Any] | None) -> list[InputPartition]:
+    def _ranges(self, table: "Table", info: dict[str, Any] | None) -> list[TablePartition]:
         from ..protocols.zerodb.values import FEATURE_LEASES, FEATURE_SPLIT_POINTS
 
-        server = table.server()
-        start, end = self.wanted.range
-        if not server.features & FEATURE_LEASES or not server.features & FEATURE_SPLIT_POINTS:
+        features = table.server().features
+        start, end = self.options.range
+        if not features & FEATURE_LEASES or not features & FEATURE_SPLIT_POINTS:
             return [TablePartition(start, end)]
         count = self._count(info["bytes"] if info else 0)
         points = table.split_points(count, start=start, end=end) if count > 1 else []
-        ranges = [
+        return [
             TablePartition(*bounds) for bounds in zip([start, *points], [*points, end], strict=True)
         ]
-        if self.options.snapshot == PER_TASK:
-            return list(ranges)
-        _hold(table, ranges, bool(info and info.get("replicated")))
-        return list(ranges)
 
     def _count(self, size: int) -> int:
         """How many parts there are to be."""
@@ -151,112 +159,104 @@ class TableReader(DataSourceReader):
         """What lies in the table, as it lies there."""
         if partition.empty:
             return
-        with open_table(self.options, partition.url) as table:
+        if partition.url is None:  # A server of another kind, which has no snapshots.
+            with open_table(self.options) as table:
+                if partition.keys:
+                    yield from _listed(partition.keys, table.get_many(partition.keys))
+                else:
+                    yield from table.to_arrow(start=partition.start, end=partition.end)
+            return
+        asked = Asked(self.options, self.load, partition.url, partition.planned_s)
+        snapshot = agreed(asked)
+        with kept(asked, snapshot), open_table(self.options, snapshot.url) as table:
+            source = SnapshotReader(asked, snapshot, table)
             if partition.keys:
-                yield from _listed(table, partition.keys)
-                return
-            start, ended = partition.start, False
-            if self.options.local == LOCAL_AUTO and partition.path:
-                start, ended = yield from self._local(table, partition)
-            if not ended:
-                yield from self._wire(table, partition, start)
+                yield from _listed(partition.keys, source.values(partition.keys))
+            else:
+                yield from source.batches(Range(partition.start, partition.end))
+
+
+class SnapshotReader:
+    """Reads a snapshot: where it lies, if that is here, else over the wire."""
+
+    def __init__(self, asked: Asked, snapshot: Snapshot, table: "Table") -> None:
+        self._asked = asked
+        self._snapshot = snapshot
+        self._table = table
+
+    def batches(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
+        """The pairs of a range. Raises PipelineError and TableError."""
+        start, ended = bounds.start, False
+        with self._opened() as found:
+            if found is not None:
+                start, ended = yield from self._local(found, bounds)
+        if not ended:
+            yield from self._wire(Range(start, bounds.end))
+
+    def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What each key holds. Raises PipelineError and TableError."""
+        from .local_read import EndedEarly, values_of
+
+        with self._opened() as found:
+            if found is not None:
+                with suppress(EndedEarly):  # The wire has them, or says what is wrong.
+                    return values_of(found, self._asked.options.table, keys)
+        values: dict[bytes, bytes] = {}
+        for key in keys:
+            for batch in self._wire(Range(key, behind_key(key))):
+                values.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        return [values.get(key) for key in keys]
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Where it lies; None: not here, or it is not to be read here."""
+        from .local_read import Place, open_place
+
+        found = None
+        if self._asked.options.local == LOCAL_AUTO and self._snapshot.path:
+            found = open_place(Place(self._snapshot.path, self._snapshot.nonce))
+        try:
+            yield found
+        finally:
+            if found is not None:
+                found.close()
 
     def _local(
-        self, table: "Table", partition: TablePartition
+        self, found: Any, bounds: Range
     ) -> Generator[pa.RecordBatch, None, tuple[bytes, bool]]:
-        """Where it lies, if that is here; the key to go on from, and whether that was all."""
-        from ..clients.arguments import Range, behind_key
-        from ..clients.errors import TableError
-        from .local_read import EndedEarly, LocalRead, Place, batches, open_place
+        """The key to go on from over the wire, and whether that was all."""
+        from .local_read import EndedEarly, LocalRead, batches
 
-        start, options = partition.start, self.options
-        found = open_place(Place(partition.path, partition.nonce))
-        if found is None:
-            return start, False
-        bounds = Range(start, partition.end)
+        start, options = bounds.start, self._asked.options
         asked = LocalRead(options.table, bounds, options.with_values, options.batch_rows)
-        renewed = time.monotonic()
         try:
             for batch in batches(found, asked):
                 yield batch
                 start = behind_key(batch.column(0)[-1].as_py())
                 if not start:  # No key is behind it.
                     return start, True
-                if time.monotonic() - renewed > RENEW_S:
-                    table.renew(partition.lease)
-                    renewed = time.monotonic()
-        except (EndedEarly, TableError):
+        except EndedEarly:
             return start, False  # The wire has the rest, or says what is wrong.
-        finally:
-            found.close()
         return start, True
 
-    def _wire(
-        self, table: "Table", partition: TablePartition, start: bytes
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """From its server, from a key on."""
+    def _wire(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
         from ..clients.errors import JobLost, TableRefused
-        from ..protocols.zerodb.values import FEATURE_LEASES, is_shared
+        from ..protocols.zerodb.values import is_shared
 
-        options = self.options
-        if start and start == partition.end:
+        options, snapshot, table = self._asked.options, self._snapshot, self._table
+        if bounds.start and bounds.start == bounds.end:
             return
-        if not table.server().features & FEATURE_LEASES:
-            yield from table.to_arrow(start=start, end=partition.end)
-            return
-        asked: dict[str, Any] = {"start": start, "end": partition.end}
+        asked: dict[str, Any] = {"start": bounds.start, "end": bounds.end}
         asked |= {"chunk_pairs": options.batch_rows, "keys_only": not options.with_values}
         packed = options.framing != FRAMING_TEXT
         try:
-            if is_shared(partition.lease):
-                yield from table.lease_chunks_arrow(partition.lease, packed=packed, **asked)
+            if is_shared(snapshot.lease):
+                yield from table.lease_chunks_arrow(snapshot.lease, packed=packed, **asked)
                 return
-            job = table.range_job(lease=partition.lease or None, **asked)
+            job = table.range_job(lease=snapshot.lease, **asked)
             yield from table.chunks_arrow(job, packed=packed)
         except (JobLost, TableRefused) as error:
-            if not partition.lease:
-                raise
-            where, ended = f" at {partition.url}", "its server ended or "
-            if is_shared(partition.lease):
-                where = ended = ""
-            raise PipelineError(
-                f"the snapshot of table {options.table}{where} is gone, as {ended}nobody read it "
-                f"for longer than the topology's job_idle_s: {error}; load the table again"
-            ) from error
-
-
-class PushingReader(TableReader):
-    """The same, with filters of a query.
-
-    Spark 4.3 and before keep what the last query of a frame has planned, also for the next one: of
-    another filter, or none, that one then lacks rows. So this is only for who asks for it.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keeps what it can do; returns what Spark must do."""
-        self.wanted, rest = narrowed(self.wanted, self.options.key_format, filters)
-        return rest
-
-
-def _hold(table: "Table", ranges: Sequence[TablePartition], replicated: bool) -> None:
-    """Takes the snapshot: on all nodes, so that a task that loses one goes on at another; where
-    they have it not, or refuse it, on the one that is asked."""
-    from ..clients.errors import TableRefused
-    from ..protocols.zerodb.values import FEATURE_SHARED_LEASES
-
-    held: tuple[str, int, str, bytes] | None = None
-    if replicated and table.server().features & FEATURE_SHARED_LEASES:
-        with suppress(TableRefused):  # Too many are held, say: one node may have room.
-            lease = table.open_lease()
-            held = "", lease.number, lease.path, lease.nonce
-    if held is None:
-        # Of one key, which few tables have: what counts is the snapshot.
-        job = table.range_job(end=b"\0\0", lease=0)
-        for _ in table.chunks(job):
-            pass
-        held = job.url, job.lease, job.path, job.nonce
-    for one in ranges:
-        one.url, one.lease, one.path, one.nonce = held
+            raise gone(self._asked, snapshot.url, error) from error
 
 
 def keep_modules() -> None:
@@ -266,43 +266,8 @@ def keep_modules() -> None:
         gc.freeze()
 
 
-def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":
-    """The table of a source's, or sink's options; url: at this server alone."""
-    from ..clients.table import Table
-    from ..clients.table_steps import TableTuning
-
-    urls, timeout_ms = url or options.urls, options.timeout_ms
-    if isinstance(options, ReadOptions):
-        return Table(urls, options.table, timeout_ms=timeout_ms, stale=options.stale)
-    tuning = TableTuning(requests_max=options.in_flight)
-    return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
-
-
-@contextmanager
-def reached(options: ReadOptions | WriteOptions) -> Iterator["Table"]:
-    """The same, once a server has answered: in the driver, before all tasks find out.
-
-    Raises TableUnreachable.
-    """
-    from ..clients.errors import TableTimeout
-
-    try:
-        with open_table(options) as table:
-            table.server()
-            yield table
-    except TableTimeout as error:
-        raise TableUnreachable(options.urls, error) from error
-
-
-def check_reached(options: ReadOptions | WriteOptions) -> None:
-    """Raises TableUnreachable unless a server answers."""
-    with reached(options):
-        pass
-
-
-def _listed(table: "Table", keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
     """Those of a list that are there."""
-    values = table.get_many(keys)
     found = [pair for pair in zip(keys, values, strict=True) if pair[1] is not None]
     if found:
         columns = [pa.array([pair[place] for pair in found], pa.binary()) for place in (0, 1)]

@@ -22,8 +22,8 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType,
 
 from .errors import PipelineError, SchemaError
 from .formats import Column, encode
+from .table_connection import open_table, reached
 from .table_options import WriteOptions
-from .table_read import check_reached, open_table
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -48,14 +48,16 @@ class TableWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
-        check_reached(options)
+        if not overwrite:
+            make_table(options)
         self.options = options
         self.overwrite = overwrite
         self.filled = options.table  # The number of the table that tasks write.
         if overwrite:
             if options.delete_column is not None:
                 raise PipelineError("option deleteColumn goes with mode append, not overwrite")
-            self.filled = fresh_table(options)
+            with reached(options):
+                self.filled = fresh_table(options)
             # Of a driver that is killed nobody else knows. Spark shows it in the driver's log.
             sys.stderr.write(
                 f"kelek: table {options.table} is overwritten by way of table {self.filled}; if "
@@ -89,7 +91,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
                 'a table takes outputMode("append"): with "complete" it would be emptied before '
                 "each batch; write each batch by foreachBatch, with mode overwrite"
             )
-        check_reached(options)
+        make_table(options)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -101,6 +103,15 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """It stays: the batch that is tried again puts the same keys."""
+
+
+def make_table(options: WriteOptions) -> None:
+    """In the driver: a table is there also when no row comes. Raises TableUnreachable."""
+    from ..protocols.zerodb.values import FEATURE_TABLE_INFO
+
+    with reached(options) as table:
+        if table.server().features & FEATURE_TABLE_INFO and table.info() is None:
+            table.open()
 
 
 # ---- what is written ----
@@ -231,6 +242,7 @@ def switch(options: WriteOptions, filled: int) -> None:
     either as it was or as it will be. Raises PipelineError, TableError.
     """
     source, target = options._replace(table=filled), options
+    make_table(target)
     with open_table(source) as fresh, open_table(target) as table, open_table(target) as old:
         done = fresh.wait_job(fresh.copy_into(target.table))
         if done.get("state") != "done":

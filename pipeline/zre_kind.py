@@ -20,11 +20,11 @@ class ZreKind(Kind):
 
         return COLUMNS
 
-    def reader(self, given: Given, schema: "StructType") -> "DataSourceReader":
+    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
         from .zre_source import batch_reader, check_columns
 
         check_columns(schema)
-        return batch_reader(located(batch_options(given)))
+        return batch_reader(located(batch_options(given)), load)
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
         from .zre_source import ZreStreamReader, check_columns

@@ -28,9 +28,11 @@ def check_columns(schema: StructType) -> None:
         raise SchemaError(f"kind zre has the columns {COLUMN_TYPES}: leave schema() out")
 
 
-def batch_reader(options: ReadOptions | table_options.ReadOptions) -> DataSourceReader:
+def batch_reader(
+    options: ReadOptions | table_options.ReadOptions, load: str = ""
+) -> DataSourceReader:
     """For spark.read."""
-    return ZreReader(options) if isinstance(options, ReadOptions) else ZreTableReader(options)
+    return ZreReader(options) if isinstance(options, ReadOptions) else ZreTableReader(options, load)
 
 
 class Reports(Reads[log_options.ReadOptions]):
@@ -69,8 +71,8 @@ class ZreStreamReader(Reports, LogStreamReader[log_options.ReadOptions]):
 class ZreTableReader(TableReader):
     """A batch of the table that a log service puts them into."""
 
-    def __init__(self, options: table_options.ReadOptions) -> None:
-        super().__init__(options, PAIRS)
+    def __init__(self, options: table_options.ReadOptions, load: str) -> None:
+        super().__init__(options, PAIRS, load)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         for batch in super().read(partition):

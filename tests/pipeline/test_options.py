@@ -21,7 +21,7 @@ KNOWN = (
     Option("rowLimit", whole(0, 10), 3),
     Option("keyFormat", one_of("raw", "utf8"), "raw"),
     Option("batchBytes", size),
-    Option("stale", flag, False),
+    Option("closed", flag, False),
     Option("name", text),
 )
 URLS = {"urls": "tcp://127.0.0.1:7100, ipc:///run/x"}
@@ -29,7 +29,7 @@ URLS = {"urls": "tcp://127.0.0.1:7100, ipc:///run/x"}
 
 def test_values_have_types_and_names_any_case() -> None:
     given = {
-        **URLS, "ROWLIMIT": "7", "keyformat": "UTF8", "batchBytes": "2k", "STALE": "True",
+        **URLS, "ROWLIMIT": "7", "keyformat": "UTF8", "batchBytes": "2k", "CLOSED": "True",
         "kind": "table", "checkpointLocation": "/x",
     }  # fmt: skip
     assert parse_options(KNOWN, given) == {
@@ -37,7 +37,7 @@ def test_values_have_types_and_names_any_case() -> None:
         "row_limit": 7,
         "key_format": "utf8",
         "batch_bytes": 2048,
-        "stale": True,
+        "closed": True,
         "name": None,
     }
     assert parse_options(KNOWN, URLS)["row_limit"] == 3
@@ -52,7 +52,7 @@ def test_values_have_types_and_names_any_case() -> None:
         ({"rowLimit": "many"}, "option rowLimit is a whole number from 0 to 10, not 'many'"),
         ({"keyFormat": "x"}, "option keyFormat is raw or utf8, not 'x'"),
         ({"batchBytes": "0"}, "option batchBytes is a number of bytes like 65536, 64k or 1g"),
-        ({"stale": "1"}, "option stale is true or false, not '1'"),
+        ({"closed": "1"}, "option closed is true or false, not '1'"),
         ({"urls": "127.0.0.1"}, "option urls is the nodes' urls, joined by commas: '127.0.0.1'"),
         (
             {"urls": "zre://x?a=1"},

@@ -1,13 +1,19 @@
 """Tables read as Spark's driver and tasks do, without a JVM."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
+from unittest.mock import Mock
 
+import msgpack
 import pytest
 
 import kelek
 from kelek.pipeline.errors import PipelineError
+from kelek.protocols.zerodb import requests
 from kelek.protocols.zerodb.values import FEATURE_TABLE_INFO
 from kelek.tests.clients.table_world import Cluster
 
@@ -16,7 +22,8 @@ pa = pytest.importorskip("pyarrow")
 local_read = pytest.importorskip("kelek.pipeline.local_read")
 table_errors = pytest.importorskip("kelek.pipeline.table_errors")
 table_kind = pytest.importorskip("kelek.pipeline.table_kind")
-table_read = pytest.importorskip("kelek.pipeline.table_read")
+driver_renewal = pytest.importorskip("kelek.pipeline.driver_renewal")
+table_snapshot = pytest.importorskip("kelek.pipeline.table_snapshot")
 
 SCHEMA = types.StructType().add("key", types.BinaryType()).add("value", types.BinaryType())
 ROWS = [(b"%04d" % n, b"value %d" % n) for n in range(20)]
@@ -114,15 +121,14 @@ class Lying:
     def read(self) -> list[tuple[bytes, bytes]]:
         reader = reader_of(self.cluster.urls, table=5)
         [part] = reader.partitions()
-        self.jobs_before = len(self.cluster.world.jobs)
         return rows_of(reader, part)
 
     @property
     def asked(self) -> bytes | None:
         """The first key that was asked for over the wire; None: it was not asked."""
-        world = self.cluster.world
-        start: bytes = world.job_request.start
-        return start if len(world.jobs) > self.jobs_before else None
+        request = self.cluster.world.job_request
+        start: bytes = request.start
+        return start if request.extension.lease else None  # Else it took the snapshot.
 
 
 @pytest.mark.parametrize(
@@ -143,14 +149,130 @@ def test_the_wire_goes_on_behind_the_last_sound_row(
     assert (lying.asked, lying.given, lying.is_open) == (start, sound, False)
 
 
-def test_the_wire_goes_on_where_a_renewal_is_refused(
-    lying: Lying, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(table: kelek.Table, lease: int) -> None:
-        raise kelek.TableRefused(1, "there is no such lease")
+# ---- a snapshot that is kept ----
 
-    monkeypatch.setattr(table_read, "RENEW_S", -1.0)
-    monkeypatch.setattr(kelek.Table, "renew", refuse)
-    lying.sound = 3
-    assert lying.read() == LONG
-    assert (lying.asked, lying.given, lying.is_open) == (b"a\0", 1, False)
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Cluster:
+    """One whose servers know no sizes."""
+    for server in cluster.servers:
+        server.features &= ~FEATURE_TABLE_INFO
+    return cluster
+
+
+def test_a_snapshot_is_renewed_while_its_task_waits(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a node refuses that: another one may have it, and the read itself finds out."""
+    renewed: Queue[int] = Queue()
+    answers = iter([kelek.TableRefused(1, "there is no such lease"), None, None])
+
+    def renew(table: kelek.Table, lease: int) -> None:
+        renewed.put(lease)
+        if (error := next(answers, None)) is not None:
+            raise error
+
+    monkeypatch.setattr(table_snapshot, "RENEW_S", 0.01)
+    monkeypatch.setattr(kelek.Table, "renew", renew)
+    reader = reader_of(plain.urls, batchRows=3)
+    [part] = reader.partitions()
+    batches = reader.read(part)
+    rows = next(batches).num_rows
+    assert [renewed.get(timeout=20) for _ in range(4)] == [9] * 4
+    [thread] = [one for one in threading.enumerate() if one.name == "kelek-renewal"]
+    assert rows + sum(batch.num_rows for batch in batches) == len(ROWS)
+    thread.join(20)
+    assert not thread.is_alive(), "nothing reads it any more"
+
+
+class Driver:
+    """Stands for a driver's session: which of its queries run."""
+
+    def __init__(self) -> None:
+        self.running = {0: True, 1: True, 2: False}  # By number.
+        self.sparkContext = Mock(_jsc=object())
+        self.conf = Mock(get=str)
+        store = Mock(execution=self.execution)
+        self._jsparkSession = Mock(**{"sharedState.return_value": Mock(statusStore=lambda: store)})
+
+    def execution(self, number: int) -> Any:
+        ended = Mock(isDefined=lambda: not self.running[number])
+        return Mock(
+            isDefined=lambda: number in self.running, get=lambda: Mock(completionTime=lambda: ended)
+        )
+
+
+def test_a_driver_renews_the_snapshots_of_its_running_queries(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: Queue[int] = Queue()
+    monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
+    monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
+    spark, url = Driver(), plain.urls[0]
+    driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)
+
+    def note(number: int) -> None:
+        with kelek.Table(plain.urls, table_snapshot.NOTES) as notes:
+            taken = table_snapshot.TAKEN + msgpack.packb((url, 50 + number, "", b""))
+            key = driver + table_snapshot.execution_key(number)
+            notes.put_many([(key + b"x", taken), (key + b"y", table_snapshot.TAKING)])
+
+    note(1)
+    note(2)
+    renewal = driver_renewal.DriverRenewal(spark)
+    monkeypatch.setenv(table_snapshot.FOLDER, renewal.folder)
+    reader_of(plain.urls).partitions()  # By this it hears of the urls.
+    assert [renewed.get(timeout=20) for _ in range(3)] == [51] * 3
+    note(3)  # It begins before Spark lists it, ...
+    while renewed.get(timeout=20) != 53:
+        pass
+    spark.running |= {1: False, 3: True}
+    note(0)  # ... and what had begun before may read the table later.
+    while renewed.get(timeout=20) != 50:
+        pass
+    spark.running[3] = False
+    while renewed.get(timeout=20) != 50 or renewed.get(timeout=20) != 50:
+        pass
+    spark.sparkContext._jsc = None
+    renewal._thread.join(20)
+    assert not renewal.alive
+
+
+# ---- one snapshot for all tasks ----
+
+
+def test_the_first_task_takes_the_snapshot_and_others_wait_for_it(plain: Cluster) -> None:
+    """At once: one of them takes it, and all read that one."""
+    reader = reader_of(plain.urls, partitions=1)
+    [part] = reader.partitions()
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda _: rows_of(reader, part), range(6)))
+    assert found == [ROWS] * 6
+    taken = [
+        one
+        for server in plain.servers
+        for one in server.requests
+        if isinstance(one, requests.RangeJob) and not one.extension.lease
+    ]
+    assert len(taken) == 1
+
+
+def test_where_a_snapshot_can_not_be_taken_the_next_task_tries(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(plain.urls)
+    [part] = reader.partitions()
+    with monkeypatch.context() as patch:
+        patch.setattr(kelek.Table, "range_job", Mock(side_effect=kelek.TableRefused(1, "full")))
+        with pytest.raises(kelek.TableRefused, match="full"):
+            rows_of(reader, part)
+    assert rows_of(reader, part) == ROWS
+
+
+def test_a_frame_whose_note_may_be_forgotten_takes_no_other_snapshot(plain: Cluster) -> None:
+    """What it gives then might differ from what Spark has kept of it."""
+    reader = reader_of(plain.urls)
+    [part] = reader.partitions()
+    part.planned_s -= table_snapshot.NOTE_S
+    with pytest.raises(PipelineError, match=r"is gone, .*; load the table again"):
+        rows_of(reader, part)

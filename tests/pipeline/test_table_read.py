@@ -1,6 +1,9 @@
 """Tables read by Spark: as they were when the query was planned, all of them, and nothing twice."""
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Event
 from typing import Any
 
 import pytest
@@ -24,40 +27,74 @@ def filled(node: str) -> int:
     return 500
 
 
-def test_all_rows_in_parts_of_one_snapshot(spark: Any, node: str, filled: int) -> None:
+def test_each_query_reads_the_table_as_it_is(spark: Any, node: str, filled: int) -> None:
     frame = loaded(spark, node, filled, partitions=4, batchRows=1000)
     assert frame.schema.simpleString() == "struct<key:binary,value:binary>"
-    assert frame.rdd.getNumPartitions() == 4  # It is planned, and so the snapshot is taken.
+    assert frame.rdd.getNumPartitions() == 4
+    assert sorted(map(tuple, frame.collect())) == ROWS
     with kelek.Table(node, filled) as table:
         table.put(b"new", b"x")
         table.delete(ROWS[0][0])
-    assert sorted(map(tuple, frame.collect())) == ROWS
-    with kelek.Table(node, filled) as table:
+        assert sorted(map(tuple, frame.collect())) == [*ROWS[1:], (b"new", b"x")]
         table.put(*ROWS[0])
         table.delete(b"new")
 
 
-def test_queries_of_one_frame_do_not_mix(spark: Any, node: str, filled: int) -> None:
+@pytest.mark.parametrize("pushed", ["false", "true"])
+def test_queries_of_one_frame_do_not_mix(spark: Any, node: str, filled: int, pushed: str) -> None:
+    """Whether Spark offers sources its filters or not: it keeps one plan for all of a frame."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
     frame = loaded(spark, node, filled)
     one, some = frame.where("key = X'303030303037'"), frame.where("key < X'303030303033'")
     assert [tuple(row) for row in one.collect()] == [ROWS[7]]
     assert frame.count() == len(ROWS)
     found = one.union(some).union(frame.where("key = X'78'")).collect()
     assert sorted(map(tuple, found)) == [*ROWS[:3], ROWS[7]]
+    assert one.crossJoin(some.select("value")).count() == 3
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_filters_are_done_by_the_table(spark: Any, node: str, filled: int) -> None:
-    for where, expected in (
-        ("key >= X'303139393935' AND key < X'303139393937'", ROWS[19995:19997]),
-        ("key IN (X'303030303037', X'78', X'303030303033')", [ROWS[3], ROWS[7]]),
-        ("key = X'303030303037'", [ROWS[7]]),
-        ("key > X'39'", []),
-        ("key = X'303030303037' AND value = X'78'", []),
-    ):
-        found = loaded(spark, node, filled, partitions=2, pushdown="true").where(where)
-        assert sorted(map(tuple, found.collect())) == expected, where
-        if "value" not in where:
-            assert "Filter " not in found._jdf.queryExecution().executedPlan().toString()
+def test_all_tasks_of_a_query_read_one_snapshot(spark: Any, node: str, number: int) -> None:
+    """Of two loads, too, and while both keys are always written together."""
+    with kelek.Table(node, number) as table, ThreadPoolExecutor(1) as pool:
+
+        def put(n: int) -> None:
+            value = b"%d" % n
+            table.commit(table.batch().put(b"a", value).put(b"b", value))
+
+        def write() -> None:
+            for n in count(1):
+                put(n)
+                if done.is_set():
+                    return
+
+        put(0)
+        done = Event()
+        writing = pool.submit(write)
+        try:
+            parts = [
+                loaded(spark, node, number, start=key, keyFormat="utf8", **options)
+                for key, options in (("a", {}), ("b", {}), ("a", {"keys": '["a", "b"]'}))
+            ]
+            for _ in range(4):
+                found = parts[0].union(parts[1]).union(parts[2].repartition(2)).collect()
+                assert [row.key for row in found].count("b") == 3
+                assert len({bytes(row.value) for row in found}) == 1
+        finally:
+            done.set()
+            writing.result()
+
+
+def test_a_frame_may_keep_to_one_snapshot(spark: Any, node: str, number: int) -> None:
+    """For what one query fills, and another one goes on with: Spark's cache."""
+    with kelek.Table(node, number) as table:
+        table.put_many((b"%d" % n, b"old") for n in range(8))
+        frame = loaded(spark, node, number, partitions=4, snapshot="frame").cache()
+        assert len(frame.take(1)) == 1
+        table.put_many((b"%d" % n, b"new") for n in range(12))
+        assert {bytes(row.value) for row in frame.collect()} == {b"old"}
+        assert frame.count() == 8
+        frame.unpersist()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +109,8 @@ def test_filters_are_done_by_the_table(spark: Any, node: str, filled: int) -> No
         ({"keys": '["000003", "x", "0x303030303031"]'}, [ROWS[1], ROWS[3]]),
         ({"keys": '["000003", "000005"]', "start": "000004", "columns": "key"}, [ROWS[5][:1]]),
         ({"keys": "[]"}, []),
-        ({"snapshot": "task", "partitions": 3, "start": "019900"}, ROWS[19900:]),
+        ({"keys": '["000003", "x", "000005"]', "local": "off"}, [ROWS[3], ROWS[5]]),
+        ({"snapshot": "frame", "partitions": 3, "start": "019900"}, ROWS[19900:]),
         ({"prefix": "00001", "columns": "key"}, [row[:1] for row in ROWS[10:20]]),
     ],
 )
@@ -113,6 +151,9 @@ def test_formats_and_filters_on_them(spark: Any, node: str, number: int) -> None
 def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, filled: int) -> None:
     for options, words in (
         ({"table": 499}, "there is no table 499 at tcp"),
+        ({"pushdown": "true"}, "option pushdown was removed: .* where.. stays right .* start, end"),
+        ({"stale": "true"}, "option stale was removed: .* a query reads one snapshot"),
+        ({"snapshot": "task"}, "option snapshot is query or frame, not 'task'"),
         ({"rowlimt": 1}, "unknown option 'rowlimt'; did you mean rowLimit"),
         ({"valueFormat": "json"}, "option valueSchema is missing"),
         ({"valueSchema": "n INT"}, "option valueSchema goes with valueFormat json or msgpack"),
@@ -131,20 +172,32 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, fille
         reader.schema("key BINARY, x BINARY").load().rdd.getNumPartitions()
 
 
+def snapshots(url: str) -> dict[bytes, Any]:
+    """Those that tasks have noted."""
+    from kelek.pipeline.table_snapshot import NOTES, noted
+
+    with kelek.Table(url, NOTES) as notes:
+        return {key: noted(note) for key, note in notes.scan()}
+
+
 def test_a_snapshot_that_is_gone_is_an_error(spark: Any, node: str, filled: int) -> None:
+    """Of another one rows might differ from those that other tasks have read."""
     from kelek.pipeline.table_kind import KIND
 
     schema = loaded(spark, node, filled).schema
     for number, words in (
-        (filled, "is gone, as nobody read it for longer"),  # All nodes have it, and end it.
-        (900, "is gone, as its server ended or nobody read it for long"),
+        (filled, "is gone, as no task read it for longer .*; load the table again"),
+        (900, "is gone, as its server ended or no task read it for long"),
     ):
         with kelek.Table(node, number) as table:
             table.put(b"k", b"v")
             given = {"urls": node, "table": str(number), "local": "off"}
             reader: Any = KIND.reader(given, schema)
             [one] = reader.partitions()
-            table.release(one.lease)
+            before = snapshots(node)
+            assert list(reader.read(one))
+            [key] = snapshots(node).keys() - before.keys()
+            table.release(snapshots(node)[key].lease)
             with pytest.raises(Exception, match=words):
                 list(reader.read(one))
             table.delete(b"k")
@@ -159,15 +212,16 @@ def test_nodes_that_can_not_share_a_snapshot_leave_it_to_one(
         raise kelek.TableRefused(1, "192 leases are shared by the nodes already")
 
     schema = loaded(spark, node, filled).schema
-    reader: Any = KIND.reader({"urls": node, "table": str(filled), "partitions": "3"}, schema)
-    shared = reader.partitions()
-    monkeypatch.setattr(kelek.Table, "open_lease", refuse)
-    alone = reader.partitions()
-    assert {(one.url, one.lease > 2**63) for one in shared} == {("", True)}
-    assert {(one.url, one.lease > 2**63) for one in alone} == {(node, False)}
-    for parts in (shared, alone):
-        found = [batch for part in parts for batch in reader.read(part)]
+    taken = []
+    for _ in range(2):
+        reader: Any = KIND.reader({"urls": node, "table": str(filled), "partitions": "3"}, schema)
+        before = snapshots(node)
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
         assert sum(batch.num_rows for batch in found) == len(ROWS)
+        [key] = snapshots(node).keys() - before.keys()
+        taken.append(snapshots(node)[key])
+        monkeypatch.setattr(kelek.Table, "open_lease", refuse)
+    assert [(one.url, one.lease > 2**63) for one in taken] == [("", True), (node, False)]
 
 
 def test_a_task_here_opens_the_snapshot_itself(spark: Any, node: str, filled: int) -> None:
@@ -179,6 +233,7 @@ def test_a_task_here_opens_the_snapshot_itself(spark: Any, node: str, filled: in
         given = {"urls": node, "table": str(filled), "partitions": "3", **how}
         reader: Any = KIND.reader(given, schema)
         parts = reader.partitions()
+        list(reader.read(parts[0]))  # It takes the snapshot.
         with kelek.Table(node, filled) as table:
             before = {job["apid"] for job in table.jobs(limit=1000)}
             for part in parts:

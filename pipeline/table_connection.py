@@ -1,0 +1,39 @@
+"""Connections to the tables that a source's, or sink's, options name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .table_errors import TableUnreachable
+from .table_options import ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from ..clients.table import Table
+
+
+def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":
+    """The table that the options name; url: at this server alone."""
+    from ..clients.table import Table
+    from ..clients.table_steps import TableTuning
+
+    urls, timeout_ms = url or options.urls, options.timeout_ms
+    if isinstance(options, ReadOptions):
+        return Table(urls, options.table, timeout_ms=timeout_ms)
+    tuning = TableTuning(requests_max=options.in_flight)
+    return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
+
+
+@contextmanager
+def reached(options: ReadOptions | WriteOptions) -> Iterator["Table"]:
+    """The same, once a server has answered: in the driver, before all tasks find out.
+
+    Raises TableUnreachable.
+    """
+    from ..clients.errors import TableTimeout
+
+    try:
+        with open_table(options) as table:
+            table.server()
+            yield table
+    except TableTimeout as error:
+        raise TableUnreachable(options.urls, error) from error
