@@ -31,6 +31,7 @@ class Way(NamedTuple):
     server_name   whose certificate is asked for; empty: the endpoint's own host
     proxy         an HTTP proxy that all goes through, or None
     user          empty: there is no handshake (JRaft's plain connections)
+    former_password  tried where the present one is refused: the other server may not have it yet
     """
 
     context: ssl.SSLContext | None
@@ -39,6 +40,7 @@ class Way(NamedTuple):
     cluster: str
     user: str
     password: str
+    former_password: str = ""
 
 
 class Owner(Protocol):
@@ -90,6 +92,7 @@ class FarmLink:
         self._sock: socket.socket | None = None
         self._tries = 0
         self._challenged = 0  # In a row, without a pause.
+        self._with_former = False  # Password.
         self.deadline_ms: int | None = owner.now_ms
         self.why = ""  # The last connection has ended, or was not made.
 
@@ -186,9 +189,8 @@ class FarmLink:
             return
         address = address_of(self.endpoint)
         host = f"[{address.host}]" if ":" in address.host else address.host
-        door = Door(
-            f"{host}:{address.port}", way.cluster, way.user, way.password, way.proxy is not None
-        )
+        password = (self._with_former and way.former_password) or way.password
+        door = Door(f"{host}:{address.port}", way.cluster, way.user, password, bool(way.proxy))
         self._handshake = ClientHandshake(door, self._challenges, self._owner.now_ms, os.urandom)
         self.state = State.HEAD
         stream.out += self._handshake.request
@@ -227,6 +229,7 @@ class FarmLink:
         elif opening.step is Step.AGAIN:
             self.lose("it challenges again and again")
         else:
+            self._with_former = opening.status == 401 and not self._with_former
             self.lose(opening.why)
 
     def _up(self, rest: bytes) -> None:

@@ -20,7 +20,7 @@ from .farm_part import FarmPart, PartPlace
 from .farm_router import RouterFiles
 from .farm_stream import Poll
 from .farm_tls import FarmTls
-from .farm_users import FarmUsers, read_secret
+from .farm_users import FarmUsers, Secret
 
 KEY_BYTES = 32
 HALVES = 4  # So many of the largest requests may be here in part.
@@ -41,12 +41,14 @@ class FarmServer(Actor):
         self.names = Names()
         self.parts: dict[str, FarmPart] = {}
         self._users: FarmUsers | None = None
+        self._secret: Secret | None = None
         self._gate = Gate(os.urandom(KEY_BYTES), os.urandom)
         self._tls = FarmTls(self._settings, self._place)
         user, secret = "", ""
         if not self._settings["insecure_jraft"]:
             user = self._settings["user"]
-            secret = read_secret(self._settings["secret_file"], self._place("secret_file"))
+            self._secret = Secret(self._settings["secret_file"], self._place("secret_file"))
+            secret = self._secret.text
             self._users = FarmUsers(
                 self._settings["passwords"], self._place("passwords"), self._settings["farms"]
             )
@@ -101,18 +103,29 @@ class FarmServer(Actor):
         """Whoever has another password now, or none, is sent away."""
         if self._users is None:
             return
-        before = self._users.by_farm
         try:
-            if not self._users.changed(now_ms):
+            gone = self._users.look(now_ms)
+        except OperatorError as error:
+            self.say(error)
+            return
+        for name, users in gone.items():
+            self.parts[name].send_away(users)
+            self.log("users", farm=name, count=len(self._users.by_farm[name].secrets))
+
+    def _look_at_secret(self, now_ms: int) -> None:
+        """Our own password, when it was changed: links that are made from then on have it."""
+        if self._secret is None:
+            return
+        try:
+            former = self._secret.text
+            if not self._secret.changed(now_ms):
                 return
         except OperatorError as error:
             self.say(error)
             return
-        after = self._users.by_farm
-        for name, part in self.parts.items():
-            old, new = before[name].secrets, after[name].secrets
-            part.send_away({user for user in old if old[user] != new.get(user)})
-            self.log("users", farm=name, count=len(new))
+        for part in self.parts.values():
+            part.way = part.way._replace(password=self._secret.text, former_password=former)
+        self.log("secret", user=self._settings["user"])
 
     def _look_at_tls(self, now_ms: int) -> None:
         try:
@@ -131,6 +144,7 @@ class FarmServer(Actor):
     def on_wake(self, now_ms: int) -> None:
         self.poll.read_on()
         self._look_at_users(now_ms)
+        self._look_at_secret(now_ms)
         self._look_at_tls(now_ms)
         for part in self.parts.values():
             part.act(now_ms)

@@ -24,7 +24,7 @@ from .client_values import (
     text_of,
 )
 from .fetch import ClientFetch
-from .handshake import ClientHandshake, Door, Opening, Step, path_to
+from .handshake import NO_USERS, ClientHandshake, Door, Opening, Step, path_to
 from .link import OUTSTANDING_MAX, Link
 from .messages import NO_LEADER, ClusterServer, MessageType, Request, Response
 from .values import Address, address_of
@@ -332,6 +332,8 @@ class FarmClient:
         self._failed(line, self._trouble_of(opening), now_ms)
 
     def _trouble_of(self, opening: Opening) -> Trouble:
+        if opening.why == NO_USERS:
+            return Trouble(TroubleKind.DENIED, NO_USERS)
         if opening.status == 401:
             text = f"user {self.setup.user} or the password is wrong for the farm {self.setup.farm}"
             return Trouble(TroubleKind.DENIED, text)

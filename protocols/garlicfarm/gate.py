@@ -170,9 +170,12 @@ class Gate:
         user = values["username"]
         nobodys = hmac.digest(self._key, b"nobody" + user.encode(), "sha256").hex()
         known = users.secrets.get(user, {}).get(algorithm.hash_name)
+        former = users.former.get(user, {}).get(algorithm.hash_name)
         terms = Terms(method, values["uri"], values["nonce"], values["nc"], values["cnonce"])
-        expected = make_response(algorithm, known or nobodys, terms)
-        is_equal = hmac.compare_digest(expected.encode(), values["response"].lower().encode())
+        is_equal = False
+        for ha1 in (known or nobodys, former or nobodys):
+            expected = make_response(algorithm, ha1, terms).encode()
+            is_equal |= hmac.compare_digest(expected, values["response"].lower().encode())
         is_here = values["realm"] == users.realm
         is_ours = values.get("opaque", "") == self._opaque(users.realm)
         return is_equal and is_here and is_ours and known is not None

@@ -248,6 +248,9 @@ class Step(IntEnum):
     REFUSED = 2
 
 
+NO_USERS = "the server's password file has no user of this farm"
+
+
 class Opening(NamedTuple):
     """How a client's handshake has ended."""
 
@@ -412,6 +415,8 @@ class ClientHandshake:
         if status != 401:
             self._challenges.forget()
             return Opening(Step.REFUSED, why=self._why(answer), status=status)
+        if all(name != b"www-authenticate" for name, _ in answer.headers):
+            return Opening(Step.REFUSED, why=NO_USERS, status=401)
         stale = self._challenges.note(list(answer.headers), now_ms)
         if self._is_first and not stale:  # Of an older one it may have been the nonce.
             self._challenges.forget()

@@ -6,6 +6,7 @@ SHA-256's. Reading and writing the file itself is the caller's.
 
 from collections.abc import Iterable, Mapping
 from hmac import compare_digest
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..errors import ProtocolError
@@ -34,10 +35,14 @@ class Line(NamedTuple):
 
 
 class Users(NamedTuple):
-    """The users of one realm: for each the HA1 by the name of its hash."""
+    """The users of one realm: for each the HA1 by the name of its hash.
+
+    former   the same of passwords that were replaced, and are still accepted
+    """
 
     realm: str
     secrets: Mapping[str, Mapping[str, str]]
+    former: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     @property
     def hash_names(self) -> frozenset[str]:

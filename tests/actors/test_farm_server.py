@@ -10,8 +10,9 @@ import pytest
 import trustme
 
 import kelek
-from kelek.actors import farm_doors, farm_tls
+from kelek.actors import farm_doors, farm_tls, farm_users
 from kelek.protocols.garlicfarm import codec, handshake, intake, members
+from kelek.protocols.garlicfarm.htdigest import with_user
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
     Entry,
@@ -19,7 +20,7 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm_servers import DEADLINE_S, PASSWORD, SERVERS, USER, Farm
+from kelek.tests.actors.farm_servers import DEADLINE_S, PASSWORD, PASSWORDS, SERVERS, USER, Farm
 from kelek.tests.interop.farm_tls import old_hello
 
 
@@ -121,6 +122,48 @@ def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -
             patch.setattr(intake, "AUDITS_MAX", 0)  # As if nobody could be told any more.
             assert not client.ask(request).is_accepted
         assert "audit-lost farm=farm count=1\n" in farm.log(1)
+
+
+def give_password(farm: Farm, password: str) -> None:
+    """As `kelek farm user passwd` does it: both files are replaced."""
+    text = with_user((farm.place / "passwords").read_text(), "farm", "peer", password)
+    farm.write_secret("passwords", text)
+    farm.write_secret("secret", f"{password}\n")
+
+
+def test_servers_take_another_password_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their links stay or are made anew, nobody campaigns, and when the former one is over it lets
+    nobody in."""
+    monkeypatch.setattr(farm_users, "FORMER_MS", 1500)
+    old, new = PASSWORDS["peer"], "another one"
+    with Farm(ids=(1, 2, 3)) as farm:
+        farm.start()
+        farm.put(b"before")
+        term = farm.status(1)["term"]
+        give_password(farm, new)
+        for number in farm.running:
+            farm.wait(lambda number=number: "secret user=peer" in farm.log(number))
+        farm.put(b"behind it")
+        farm.connect(1, user="peer", password=old).close()
+        farm.wait(
+            lambda: all(farm.log(number).count("users farm=farm") == 2 for number in (1, 2, 3))
+        )
+        farm.put(b"with new links")
+        assert all(farm.status(number)["term"] == term for number in farm.running)
+        farm.connect(1, user="peer", password=new).close()
+        with pytest.raises(PermissionError, match="wrong"):
+            farm.connect(1, user="peer", password=old)
+        farm.kill(1)
+        farm.start(1, bootstrap=False)
+        index = farm.put(b"it is back").next_index - 1
+        farm.wait(lambda: farm.status(1).get("commit_index", 0) >= index, "it is not let in")
+
+
+def test_a_farm_without_users_does_not_start() -> None:
+    with Farm(ids=(1,)) as farm:
+        farm.write_secret("passwords", "# nobody\n")
+        with pytest.raises(AssertionError, match="passwords has no user of the farm farm; kelek"):
+            farm.start()
 
 
 def test_users_are_read_anew() -> None:
