@@ -39,7 +39,7 @@ from ..protocols.garlicfarm.orders import (
     decode_export,
     encode_order,
 )
-from ..protocols.garlicfarm.values import address_of, is_loopback
+from ..protocols.garlicfarm.values import Address, address_of, is_loopback
 from .clock import monotonic_ms, wall_ms
 from .errors import (
     FarmCompacted,
@@ -74,6 +74,7 @@ TIMEOUT_MS = 10_000
 OUTSTANDING_MAX = 256  # Wishes of one append() that wait.
 PAGE_ENTRIES = 1000  # The most that a server gives in one answer.
 POLL_MS = 200  # At the end of the log.
+FRESH_POLLS = 10  # Each so many looks for more the leader is asked, not just any server.
 LOOK_MS = 2000  # For what each server says of itself.
 CHANGE_REST_MS = 200
 VALUE_BYTES_MAX = ENTRIES_BYTES_MAX - ENTRY_HEADER.size  # Servers may accept less.
@@ -104,6 +105,8 @@ class FarmTuning(NamedTuple):
                      them
     i2p              no TLS: the address is that of a tunnel on this machine
     insecure_jraft   neither TLS nor user: a server of JRaft, on this machine
+    reach_ms         a call fails after so long, not after its timeout, while no server was ever
+                     reached; with a proxy it does not
     """
 
     tls: str = "1.3"
@@ -111,6 +114,7 @@ class FarmTuning(NamedTuple):
     proxy: str = ""
     i2p: bool = False
     insecure_jraft: bool = False
+    reach_ms: int = 2000
 
 
 class Credentials(NamedTuple):
@@ -145,6 +149,8 @@ def make_client(
         setup = setup._replace(user=user, password=password or "")
     if tuning.proxy:
         setup = setup._replace(via_proxy=True, reach_ms=60_000)
+    else:
+        setup = setup._replace(unreached_ms=tuning.reach_ms)
     return FarmClient(setup, os.urandom)
 
 
@@ -237,6 +243,8 @@ class FarmSteps:
         for value in checked_values(values):
             if not isinstance(value, bytes):
                 raise TypeError(f"a value is bytes, not {type(value).__name__}")
+            if not value:
+                raise ValueError("a value has at least one byte")
             if len(value) > VALUE_BYTES_MAX:
                 raise FarmTooLarge(f"a value has at most {VALUE_BYTES_MAX} bytes: {len(value)}")
             if entries and (
@@ -292,17 +300,17 @@ class FarmSteps:
         self.client.learn(_members(found))
         if found.get("leader") is not None:
             return found
-        others = yield from self._all(_members(found))
+        others = yield from self._all(self.client.places)
         known = [_object(each.body) for each in others if each.body is not None]
-        return next((each for each in known if each.get("leader") is not None), found)
+        known.sort(key=lambda each: (each.get("leader") is None, each.get("state") == "waiting"))
+        best = known[0] if known else found
+        self.client.learn(_members(best))
+        return best
 
-    def _all(self, members: Sequence[ClusterServer]) -> Generator[Step, None, list[Question]]:
+    def _all(self, places: Iterable[Address]) -> Generator[Step, None, list[Question]]:
         """Asks each of them for its status, at the same time and once."""
         until_ms = monotonic_ms() + min(LOOK_MS, self.timeout_ms)
-        asked = [
-            Question("status", until_ms, address_of(endpoint), is_once=True)
-            for _, endpoint in members
-        ]
+        asked = [Question("status", until_ms, place, is_once=True) for place in places]
         for question in asked:
             self.client.ask(question)
         try:
@@ -336,9 +344,9 @@ class FarmSteps:
 
     def servers(self) -> Generator[Step, None, list[FarmServer]]:
         """Each member, with what it says of itself."""
-        found = yield from self.get("status")
+        found = yield from self._seen()
         members = found.get("members", [])
-        asked = yield from self._all(_members(found))
+        asked = yield from self._all(address_of(each.endpoint) for each in _members(found))
         return [
             server_of(member, _problem(question) or _object(question.body))
             for member, question in zip(members, asked, strict=True)
@@ -363,13 +371,18 @@ class FarmSteps:
     # ---- entries ----
 
     def read(
-        self, from_index: int, count: int = PAGE_ENTRIES, all_kinds: bool = False
+        self,
+        from_index: int,
+        count: int = PAGE_ENTRIES,
+        all_kinds: bool = False,
+        fresh: bool = False,
     ) -> Generator[Step, None, FarmPage]:
-        """One page of the log."""
+        """One page of the log; fresh: of the leader, if there is any."""
         if from_index < 1:
             raise ValueError(f"the first entry is 1, not {from_index}")
         count = max(1, min(count, PAGE_ENTRIES))
-        found = yield from self.get(f"entries?from={from_index}&count={count}&raw=1")
+        what = f"entries?from={from_index}&count={count}&raw=1"
+        found = yield from (self.fresh(what) if fresh else self.get(what))
         page = page_of(found)
         if page.first_index > from_index:
             raise FarmCompacted(page.first_index)
@@ -384,9 +397,12 @@ class FarmSteps:
     ) -> Generator[Step | list[FarmEntry], None, None]:
         """Lists of entries, in the order of the log."""
         end = 0 if follow else (yield from self.commit_index()) + 1
+        polls = 0  # Without anything new: a server that is no member has nothing, ever.
         while follow or from_index < end:
-            page = yield from self.read(from_index, all_kinds=all_kinds)
+            fresh = polls % FRESH_POLLS == FRESH_POLLS - 1
+            page = yield from self.read(from_index, all_kinds=all_kinds, fresh=fresh)
             is_whole = page.next_index == from_index
+            polls = polls + 1 if is_whole else 0
             from_index = page.next_index
             entries = list(page.entries)
             if not follow:
@@ -408,7 +424,19 @@ class FarmSteps:
             raise ValueError(f"a server's id, 'auto' or None says who publishes, not {server!r}")
         else:
             choice = checked_id(server)
+            yield from self._check_publisher(choice)
         yield from self._order(OrderKind.PUBLISH, publish=choice)
+
+    def _check_publisher(self, server_id: int) -> Generator[Step, None, None]:
+        """Raises FarmRefused when it is no member: the order would change nothing."""
+        if self.client.setup.plain:
+            return
+        status = yield from self.status()
+        self._check_admin(status)
+        members = [server.id for server in _members(status)]
+        if server_id not in members:
+            listed = ", ".join(map(str, members))
+            raise FarmRefused(f"server {server_id} can't publish, as it is no member: {listed} are")
 
     def leave_out(
         self, kind: OrderKind, hashes: Iterable[str], servers: Iterable[int]
@@ -478,7 +506,7 @@ class FarmSteps:
             if has_face:
                 status = yield from self.status()
                 members = {each.id: each.endpoint for each in _members(status)}
-                if change.is_done(members):
+                if change.is_done(members) and not self._is_joining(change, status):
                     return begun
                 if begun and status.get("change") is None and change.is_over(status):
                     raise FarmRefused(
@@ -488,6 +516,7 @@ class FarmSteps:
                     )
                 self._check_change(change, status)
             is_busy = has_face and status.get("change") is not None
+            is_busy = is_busy and not self._is_joining(change, status)
             if not is_busy:
                 response = yield from self._ask_leader(change.request, until_ms)
                 begun = begun or response.is_accepted
@@ -497,6 +526,13 @@ class FarmSteps:
             if monotonic_ms() >= until_ms or not (has_face or begun):
                 raise self._not_done(change, begun)
             yield Rest(CHANGE_REST_MS)
+
+    def _is_joining(self, change: _Change, status: Mapping[str, Any]) -> bool:
+        """Whether a server that is to be removed is being added: that is given up then."""
+        joining = status.get("change") or {}
+        removes = change.request.type is MessageType.REMOVE_SERVER
+        is_early = joining.get("stage") in ("invite", "feed")
+        return removes and is_early and joining.get("server") == change.server_id
 
     def _ask_leader(self, request: Request, until_ms: int) -> Generator[Step, None, Response]:
         """What the leader says to something that it does, or refuses, at once."""
@@ -513,6 +549,8 @@ class FarmSteps:
     def _not_done(self, change: _Change, begun: bool) -> FarmError:
         if begun:
             text = f"the change of {change.name} is still in work; kelek farm status shows it"
+            if change.request.type is MessageType.ADD_SERVER:
+                text += f", kelek farm remove {change.server_id} cancels it"
             return FarmTimeout(text)
         return FarmRefused(
             f"the leader takes no change of {change.name}: another one is in work, or its own "
@@ -524,7 +562,7 @@ class FarmSteps:
         self._check_admin(status)
         members = _members(status)
         if change.request.type is MessageType.REMOVE_SERVER:
-            if len(members) == 1:
+            if [server.id for server in members] == [change.server_id]:
                 raise FarmRefused(f"{change.name} is the only member: a farm of none can't be")
             return
         for server in members:

@@ -110,6 +110,9 @@ def checked_places(servers: Servers) -> Places:
 def _address(endpoint: str) -> Address:
     if not isinstance(endpoint, str):
         raise TypeError(f"a server's address is str, not {type(endpoint).__name__}")
+    scheme, separator, _ = endpoint.strip().rpartition("://")
+    if separator and scheme not in ("tls", "tcp"):
+        raise ValueError(f"{scheme}:// is not spoken here; write tls://HOST:PORT")
     try:
         return address_of(endpoint.strip())
     except RemoteProtocolError as error:

@@ -8,7 +8,7 @@ import click
 
 from ..clients.errors import FarmTooLarge
 from ..clients.farm_values import FarmEntry
-from .endings import Ending
+from .endings import FAILED, Ending
 from .farm_doors import opened_farm
 from .options import DATA
 from .output import show_json, show_table, stdin
@@ -33,6 +33,9 @@ def status(options: Where) -> None:
     """Prints the leader's view."""
     with opened_farm(options) as farm:
         found = farm.status()
+    if found.get("state") == "waiting":
+        way_out = "kelek farm add takes it in; ask a member with --url"
+        raise Ending(f"server {found.get('id')} is no member of its farm: {way_out}", FAILED)
     if options["output"] == "json":
         show_json(found)
         return
@@ -172,7 +175,7 @@ def append(values: tuple[str, ...], options: Where) -> None:
     with opened_farm(options) as farm:
         try:
             next_index = farm.append(counted())
-        except FarmTooLarge as error:
+        except (FarmTooLarge, ValueError) as error:
             raise Ending(str(error)) from error
     if options["output"] == "json":
         show_json({"appended": count, "next_index": next_index})

@@ -37,7 +37,13 @@ class FarmView(Places):
                 secret_file=options.secret_file,
                 ca_file=options.ca_file,
                 timeout_ms=options.timeout_ms,
-                tuning=FarmTuning(options.tls, options.server_name, options.proxy, options.i2p),
+                tuning=FarmTuning(
+                    options.tls,
+                    options.server_name,
+                    options.proxy,
+                    options.i2p,
+                    reach_ms=options.timeout_ms,
+                ),
             )
             stack.callback(self._farm.close)
             self._farm.status()

@@ -93,6 +93,7 @@ class FarmClient:
         self._channel: _Channel | None = None
         self._wanted: Address | None = None  # Where the leader is said to be.
         self._good: Address | None = None  # Who has answered last.
+        self._unreached_ms: int | None = None  # Since when calls wait for a first server.
         self._turn = 0  # Where the search goes on.
         self._hops = 0  # From one to the next, since somebody led.
         self._pause_ms = 0  # No new try before.
@@ -176,6 +177,7 @@ class FarmClient:
     def ready(self, now_ms: int) -> list[Open | Close]:
         """What the owner is to do now; then it sends what the lines hold."""
         self._expire(now_ms)
+        self._expire_unreached(now_ms)
         for question in self.questions:
             if question.line is None and now_ms >= question.again_ms:
                 self._begin_question(question, now_ms)
@@ -192,7 +194,7 @@ class FarmClient:
         times = [line.until_ms for line in self.lines.values()]
         times += [each.again_ms for each in self.questions if each.line is None]
         times += [each.until_ms for each in self.questions]
-        times.append(self._soonest_ms)
+        times += [self._soonest_ms, self._unreached_ms]
         channel = self._channel
         if channel is not None:
             times += [channel.again_ms if self._queue else None, channel.link.deadline_ms]
@@ -283,6 +285,22 @@ class FarmClient:
             self._drop_line(channel)
             text = f"no answer within {self.setup.silence_ms / 1000:g} s"
             self._failed(channel, Trouble(TroubleKind.LOST, text), now_ms)
+
+    def _expire_unreached(self, now_ms: int) -> None:
+        """Ends all that waits when no server was ever reached, and each was tried."""
+        if self._good is not None or not (self._queue or self.questions):
+            self._unreached_ms = None
+            return
+        if self._unreached_ms is None:
+            self._unreached_ms = now_ms + self.setup.unreached_ms
+        if now_ms < self._unreached_ms or not all(each.failures for each in self.places.values()):
+            return
+        self._unreached_ms = None
+        for question in list(self.questions):
+            self.forget(question)
+            question.failure = worst(question.troubles or self.troubles)
+            self._on_members(question)
+        self._give_up()
 
     def _expire_wishes(self, now_ms: int) -> None:
         sent = self._channel.wishes if self._channel is not None else []
@@ -444,6 +462,7 @@ class FarmClient:
     def _entered(self, channel: _Channel, now_ms: int) -> None:
         """The messages begin: who leads?"""
         channel.until_ms = None
+        self._good = channel.place.address
         channel.link.connected()
         channel.again_ms = now_ms
 

@@ -21,6 +21,7 @@ class ClientSetup(NamedTuple):
     plain        no handshake: a server of JRaft; it has no HTTP face either
     reach_ms     for a connection, its handshake, and the answer to a question
     silence_ms   without an answer: the leader is asked elsewhere, and again
+    unreached_ms  where no server was ever reached, calls fail after so long
     retry_ms     to the next try where nobody leads; of what can't be reached twice as long each
                  time, up to retry_ms_max
     """
@@ -34,6 +35,7 @@ class ClientSetup(NamedTuple):
     plain: bool = False
     reach_ms: int = 5000
     silence_ms: int = 5000
+    unreached_ms: int = 1 << 62
     retry_ms: int = 100
     retry_ms_max: int = 2000
 

@@ -116,7 +116,16 @@ class Members:
             server = decode_cluster_server(value)
             return self._may_change() and self._add(server, now_ms)
         server_id = decode_server_id(value)
+        if self._is_joining(server_id):
+            self._over()
+            return True
         return self._may_change() and self._remove(server_id, now_ms)
+
+    def _is_joining(self, server_id: int) -> bool:
+        """Whether we are about to add this server, and no Configuration has it yet."""
+        change = self.change
+        is_early = change is not None and change.stage in (Stage.INVITE, Stage.FEED)
+        return is_early and change is not None and change.server.id == server_id
 
     def _may_change(self) -> bool:
         """Raft's rule for single servers: an entry of the leader's own term is committed, and

@@ -141,8 +141,7 @@ def test_servers_take_another_password_while_they_run(monkeypatch: pytest.Monkey
         farm.put(b"before")
         term = farm.status(1)["term"]
         give_password(farm, new)
-        for number in farm.running:
-            farm.wait(lambda number=number: "secret user=peer" in farm.log(number))
+        farm.wait(lambda: all("secret user=peer" in farm.log(number) for number in farm.running))
         farm.put(b"behind it")
         farm.connect(1, user="peer", password=old).close()
         farm.wait(

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -126,6 +127,19 @@ def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
         assert not farm.documents()["documents"]
         farm.append([status])
         assert [each["id"] for each in farm.documents()["documents"]] == [2]
+
+
+def test_what_never_answers_is_told_soon(servers: Servers) -> None:
+    """Not after the timeout, when no server was ever reached."""
+    where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
+    for act in (kelek.Farm.status, lambda farm: farm.append([b"x"])):
+        with opened(servers, servers=where) as farm:
+            began = time.monotonic()
+            with pytest.raises(kelek.NoFarm, match="connection refused"):
+                act(farm)
+            assert time.monotonic() - began < TIMEOUT_MS / 2000
+    with pytest.raises(ValueError, match=r"http:// is not spoken here; write tls://HOST:PORT"):
+        opened(servers, servers="http://127.0.0.1:7401")
 
 
 def test_it_has_every_method_of_farm() -> None:

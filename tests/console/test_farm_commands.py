@@ -75,7 +75,31 @@ def test_what_there_is(farm: Farm) -> None:
     assert "no server has posted its status yet" in ok(*here(farm, "documents"))
 
 
+def by_urls(farm: Farm, *numbers: int) -> list[object]:
+    urls = [f"--url=tls://127.0.0.1:{farm.ports[number]}" for number in numbers]
+    return [*urls, "--user", "demo", "--secret-file", farm.place / "demo.secret", "--ca", farm.ca]
+
+
+def test_a_server_that_is_no_member(farm: Farm) -> None:
+    """Its view is not the farm's: another one is asked; where there is none, the command fails."""
+    assert "leads, term" in ok("status", *by_urls(farm, 3, 1))
+    assert "log: 0 of 0" not in ok("status", *by_urls(farm, 3, 1))
+    assert "server 3 is no member" in refused(1, "status", *by_urls(farm, 3))
+    assert "server 99 can't publish" in refused(1, *here(farm, "publish", 99, admin=True))
+
+
+def test_a_newcomer_that_does_not_answer(farm: Farm) -> None:
+    """It blocks other changes for a while; removing it cancels that."""
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    said = refused(1, *here(farm, "add", 9, endpoint, admin=True), "--timeout", 1)
+    assert "kelek farm remove 9 cancels it" in said
+    assert ok(*here(farm, "remove", 9, admin=True)) == "server 9 is removed\n"
+    assert json.loads(ok(*here(farm, "status"), "-o", "json"))["change"] is None
+    assert ok(*here(farm, "remove", 9, admin=True)) == "server 9 is no member\n"
+
+
 def test_entries(farm: Farm) -> None:
+    assert "at least one byte" in refused(2, *here(farm, "append", "fine", ""))
     said = json.loads(ok(*here(farm, "append", "one", "0x00ff", '{"n": 1}'), "-o", "json"))
     assert said["appended"] == 3
     ok(*here(farm, "append", "-"), stdin="two\nthree\n")
