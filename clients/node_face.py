@@ -62,6 +62,8 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
     """What a hub begins a node with. Raises ValueError, OSError: no such interface."""
     if not 0 < tuning.message_bytes_max <= MESSAGE_BYTES_MAX:
         raise ValueError(f"message_bytes_max is 1 to {MESSAGE_BYTES_MAX}")
+    if tuning.greeting not in list(Version):
+        raise ValueError(f"greeting is the version of ZRE, 1 or 2, not {tuning.greeting!r}")
     uuid = own_uuid(os.urandom(UUID_RANDOM_BYTES))
     interface = chosen(tuning.interface, tuning.broadcast)
     times = Times(

@@ -5,6 +5,7 @@ It takes in nothing that arrives: that is node.py's, where the rules of the text
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from ipaddress import ip_address
 
 from ...native.zre import Wire
 from ..errors import LocalProtocolError
@@ -57,6 +58,7 @@ class Dialogs:
             self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
         except Malformed as error:
             raise LocalProtocolError(f"an address of ours, or a static peer's: {error}") from error
+        self._on_loopback = ip_address(setup.address).is_loopback
         for place in self._static:
             self._add_static(place, now_ms)
 

@@ -139,6 +139,10 @@ class Node(Dialogs):
         if beacon.uuid == self.uuid:
             self.counters["beacon_own"] += 1  # Text: SHALL discard beacons from itself.
             return
+        if self._on_loopback and not _is_loopback(source):
+            # The socket hears all interfaces. A node on loopback and others can't reach each other.
+            self.counters["beacon_elsewhere"] += 1
+            return
         peer = self._peers.uuids.get(beacon.uuid)
         if beacon.port == 0:
             self._on_goodbye(peer, source)
@@ -476,6 +480,11 @@ def _is_from(address: str, source: bytes) -> bool:
         return True
     named = _parsed(address)
     return named is not None and named == _parsed(source.decode("ascii", "replace"))
+
+
+def _is_loopback(address: str) -> bool:
+    parsed = _parsed(address)
+    return parsed is not None and parsed.is_loopback
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:

@@ -199,6 +199,8 @@ def test_what_cannot_be_said(port: int, make: Make) -> None:
         node.join("x" * 256)
     with pytest.raises(ValueError, match="255"):
         kelek.Node("x" * 256, tuning=tuned(port))
+    with pytest.raises(ValueError, match="greeting is the version of ZRE, 1 or 2, not 'v2'"):
+        kelek.Node(tuning=tuned(port, greeting="v2"))
     with pytest.raises(ValueError, match="message_bytes_max"):
         kelek.Node(tuning=tuned(port, message_bytes_max=0))
     for large in (bytes((1 << 20) + 1), [bytes(1 << 19)] * 3, [b""] * 1025):

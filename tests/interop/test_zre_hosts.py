@@ -85,3 +85,24 @@ def test_hosts_find_each_other_by_multicast(hosts: Hosts) -> None:
             talk(nodes, GROUP, "all")
             for node in nodes:
                 node.stop()
+
+
+def test_a_node_on_loopback_does_not_react_to_other_interfaces(hosts: Hosts) -> None:
+    """Its socket hears the broadcasts of the other host, where a beacon would have it connect."""
+    with ExitStack() as stack:
+
+        def begin(place: int, **options: str) -> NodeProcess:
+            node = NodeProcess(OURS, PORT, within=hosts.within(place), **options)
+            return stack.enter_context(node)
+
+        loopback = begin(0)
+        beside = begin(0)
+        there = begin(1, host=hosts.address(1), broadcast=BROADCAST)
+        here = begin(0, host=hosts.address(0), broadcast=BROADCAST)
+        there.wait_for("ENTER", peer=here.uuid)
+        loopback.wait_for("ENTER", peer=beside.uuid)
+        loopback.tell("count")
+        counted = loopback.wait_for("COUNTERS")
+        assert counted["beacon_elsewhere"] >= 1
+        assert (counted["peers"], counted["unready"]) == (1, 0)
+        assert [event["peer"] for event in loopback.said("ENTER")] == [beside.uuid]
