@@ -248,7 +248,7 @@ class Step(IntEnum):
     REFUSED = 2
 
 
-NO_USERS = "the server's password file has no user of this farm"
+NO_USERS = "it asks for no password: its password file may have no user of this farm"
 
 
 class Opening(NamedTuple):

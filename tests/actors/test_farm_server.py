@@ -165,6 +165,19 @@ def test_a_farm_without_users_does_not_start() -> None:
             farm.start()
 
 
+def test_a_client_of_a_farm_that_lost_its_users_is_told_so() -> None:
+    with Farm(ids=(1,)) as farm:
+        farm.start()
+        farm.write_secret("passwords", "# nobody\n")
+        farm.wait(lambda: "users farm=farm count=0" in farm.log(1))
+        url = f"tls://127.0.0.1:{farm.ports[1]}"
+        with (
+            kelek.Farm(url, user=USER, password=PASSWORD, ca_file=str(farm.ca)) as client,
+            pytest.raises(kelek.FarmDenied, match="may have no user of this farm"),
+        ):
+            client.status()
+
+
 def test_users_are_read_anew() -> None:
     """Who has lost the password is sent away, who has a new one comes in; a file that others can
     read is not taken."""
