@@ -5,16 +5,18 @@ For as long as it looks it is a node like others: it beacons, and greets whom it
 
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
 from ..protocols.zre import services, values
-from ..protocols.zre.peers import EventKind, PeerInfo
 from .errors import NodeError
 from .links import monotonic_ms
-from .node import Node
-from .node_face import NodeTuning
 from .urls import SCHEME, check_url
+
+if TYPE_CHECKING:
+    # Every client imports this module, and few look for a zre://: a node is loaded for them alone.
+    from ..protocols.zre.peers import PeerInfo
+    from .node_face import NodeTuning
 
 PLACE = re.compile(r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?")
 LOOK_MS = 3000
@@ -45,13 +47,15 @@ class Wanted(NamedTuple):
     """What a zre:// names, and where it is looked for."""
 
     cluster: str
-    tuning: NodeTuning
+    tuning: "NodeTuning"
     timeout_ms: int
 
 
 def parse_place(url: str) -> Wanted:
     """From zre://NAME, where NAME is a cluster's ident, and maybe ?interface=..&broadcast=..&
     port=..&timeout_ms=.. Raises ValueError."""
+    from .node_face import NodeTuning
+
     match = PLACE.fullmatch(url)
     if match is None:
         raise ValueError(f"{url!r} is not a place; write zre://CLUSTER or zre://CLUSTER?port=5670")
@@ -66,7 +70,7 @@ def parse_place(url: str) -> Wanted:
     return Wanted(match[1], tuning, int(given.get("timeout_ms", LOOK_MS)))
 
 
-def found_in(peer: PeerInfo) -> Found | None:
+def found_in(peer: "PeerInfo") -> Found | None:
     """What a peer offers; None: nothing of ours. What it says of other machines than its own is
     left out: nobody makes us connect there."""
     offered = {}
@@ -81,7 +85,7 @@ def found_in(peer: PeerInfo) -> Found | None:
     return Found(cluster, peer.name, peer.uuid, peer.endpoint, offered)
 
 
-def _is_at(url: str, peer: PeerInfo) -> bool:
+def _is_at(url: str, peer: "PeerInfo") -> bool:
     if url.startswith("tls://"):  # A farm's; hosts and ports are alike.
         url = f"tcp{url[3:]}"
     try:
@@ -92,10 +96,13 @@ def _is_at(url: str, peer: PeerInfo) -> bool:
 
 
 def look(
-    tuning: NodeTuning, timeout_ms: int, is_enough: Callable[[Found], bool] = lambda found: False
+    tuning: "NodeTuning", timeout_ms: int, is_enough: Callable[[Found], bool] = lambda found: False
 ) -> list[Found]:
     """Those that offer something, as they are heard within that time; when one is enough, a moment
     longer for others. Raises OSError: there is no such interface, or the port can't be had."""
+    from ..protocols.zre.peers import EventKind
+    from .node import Node
+
     until_ms = monotonic_ms() + timeout_ms
     found: dict[bytes, Found] = {}
     with Node("kelek", tuning=tuning) as node:

@@ -1,9 +1,12 @@
 """How entries are shown, one a line, as text and as JSON."""
 
 import base64
+from typing import TYPE_CHECKING
 
-from ..protocols.zerodb import ops
 from ..protocols.zmqraft.entry import Entry
+
+if TYPE_CHECKING:
+    from ..protocols.zerodb import ops
 
 KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint", 3: "tables"}
 SHOWN = (0, 3)  # What is not the cluster's own.
@@ -11,6 +14,8 @@ SHOWN = (0, 3)  # What is not the cluster's own.
 
 def tables_text(data: bytes) -> str | None:
     """What an entry does to tables; None: it is none of theirs."""
+    from ..protocols.zerodb import ops  # Most commands show no entry.
+
     if not ops.is_packed(data):
         return None
     try:
@@ -20,7 +25,9 @@ def tables_text(data: bytes) -> str | None:
     return ", ".join(op_text(op) for op in found)
 
 
-def op_text(op: ops.Op) -> str:
+def op_text(op: "ops.Op") -> str:
+    from ..protocols.zerodb import ops
+
     name = type(op).__name__.lower()
     count = f" x {len(op.keys)}" if isinstance(op, ops.Put | ops.Delete) else ""
     return f"{name} {op.table}{count}"

@@ -13,7 +13,7 @@ from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client_codec import LogInfo
 from ..protocols.zmqraft.entry import Entry
-from .clusters import Place, find_place, opened
+from .clusters import find_place, opened
 from .endings import FAILED, Ending
 from .entry_output import SHOWN, entry_json, entry_line
 from .output import show_json, show_table, stdin
@@ -54,6 +54,7 @@ def put(data: Sequence[str], output: str, where: Where) -> None:
 
 def tail(options: Tail, output: str, where: Where) -> None:
     """Prints entries from somewhere on, to the end or for ever."""
+
     with opened(where) as (log, _):
         for entry in chosen(log, options):
             if output == "json":
@@ -66,6 +67,7 @@ def tail(options: Tail, output: str, where: Where) -> None:
 
 def subscribe(first_index: int | None, all_kinds: bool, output: str, where: Where) -> None:
     """Prints entries from an index on, or from now on, as they are committed."""
+
     after = None if first_index is None else first_index - 1
     with opened(where) as (log, _):
         for entries in log.subscribe_lists(after):
@@ -111,9 +113,9 @@ def shown(entry: Entry, options: Tail) -> bool:
 def info(output: str, where: Where) -> None:
     """Asks every node for the state of its log; fails when none of them knows a leader."""
     place = find_place(where)
-    answers: dict[str, LogInfo | None] = {}
-    for name, url in place.urls.items():
-        answers[name] = ask(place, url, where)
+    timeout_ms = min(INFO_MS, int(where["timeout_s"] * 1000))
+    with Log(place.urls.values(), place.cluster, timeout_ms=timeout_ms) as log:
+        answers = {name: ask(log, url) for name, url in place.urls.items()}
     leaders = [answer.leader for answer in answers.values() if answer and answer.leader]
     rows = [info_row(name, place.urls[name], answer) for name, answer in answers.items()]
     if output == "json":
@@ -131,13 +133,11 @@ def info(output: str, where: Where) -> None:
     raise Ending(f"{place.name}: {problem}", FAILED)
 
 
-def ask(place: Place, url: str, where: Where) -> LogInfo | None:
-    timeout_ms = min(INFO_MS, int(where["timeout_s"] * 1000))
-    with Log([url], place.cluster, timeout_ms=timeout_ms) as log:
-        try:
-            return log.info(url)
-        except LogTimeout:
-            return None
+def ask(log: Log, url: str) -> LogInfo | None:
+    try:
+        return log.info(url)
+    except LogTimeout:
+        return None
 
 
 def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:

@@ -178,6 +178,7 @@ def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
     unwanted = {"asyncio", "logging", "ssl", "kelek.protocols.raft.core", "kelek.storage"}
+    unwanted |= {"kelek.clients.node", "kelek.protocols.zre.node", "kelek.protocols.zerodb.ops"}
     assert not unwanted & set(loaded.stdout.split())
 
 
