@@ -194,7 +194,7 @@ class FarmClient:
         times = [line.until_ms for line in self.lines.values()]
         times += [each.again_ms for each in self.questions if each.line is None]
         times += [each.until_ms for each in self.questions]
-        times += [self._soonest_ms, self._unreached_ms]
+        times += [self._soonest_ms, self._unreached_ms if self._all_failed else None]
         channel = self._channel
         if channel is not None:
             times += [channel.again_ms if self._queue else None, channel.link.deadline_ms]
@@ -286,6 +286,11 @@ class FarmClient:
             text = f"no answer within {self.setup.silence_ms / 1000:g} s"
             self._failed(channel, Trouble(TroubleKind.LOST, text), now_ms)
 
+    @property
+    def _all_failed(self) -> bool:
+        """Whether each place was tried, and none was of use since."""
+        return all(place.failures for place in self.places.values())
+
     def _expire_unreached(self, now_ms: int) -> None:
         """Ends all that waits when no server was ever reached, and each was tried."""
         if self._good is not None or not (self._queue or self.questions):
@@ -293,7 +298,7 @@ class FarmClient:
             return
         if self._unreached_ms is None:
             self._unreached_ms = now_ms + self.setup.unreached_ms
-        if now_ms < self._unreached_ms or not all(each.failures for each in self.places.values()):
+        if now_ms < self._unreached_ms or not self._all_failed:
             return
         self._unreached_ms = None
         for question in list(self.questions):
