@@ -37,7 +37,10 @@ def open_folders(node: Path) -> list[str]:
     """What users other than ours may enter of it, and what that means."""
     found = []
     for path in folders(node):
-        state = path.stat()
+        try:
+            state = path.stat()
+        except OSError:  # It has just gone.
+            continue
         mode = stat.S_IMODE(state.st_mode)
         if not mode & (GROUP | OTHERS):
             continue

@@ -214,7 +214,9 @@ class Supervisor(Loop):
             control=pipes.endpoint(self._pipes_dir, "all" if one_process else node.name, *CONTROL),
             epoch=unit.epoch,
             # Of the first start alone: a directory that is empty later has been lost.
-            bootstrap=self.options.bootstrap and not unit.was_ready,
+            bootstrap=self.options.bootstrap
+            and not unit.was_ready
+            and unit.fault_code != EXIT_DAMAGED,
             options={**node.options, **({} if unit.was_ready else node.first_options)},
             places=node.places,
         )
@@ -470,6 +472,8 @@ class Supervisor(Loop):
                 other.failed = True
                 for child in other.children:
                     child.kill()
+                if not other.children:
+                    self._on_unit_down(other)
         return not all(other.given_up for other in self.units)
 
     def _way_back(self, node: NodePlan, goes_on: bool) -> str:

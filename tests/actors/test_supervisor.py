@@ -131,12 +131,18 @@ def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) 
 
 
 def test_damaged_data_of_one_unit_stops_no_other(start: Start) -> None:
-    running = start(nodes=["n1", "n2"], options={"fault": {"machine": "damaged"}})
+    options = {"fault": {"machine": "damaged"}}
+    running = start(nodes=["n1", "n2"], options=options, bootstrap=True)
     assert running.wait_event("all-ready")["given_up"] == "n1/machine"
     rows = ask_status(running.told["run_dir"])
     states = {(row["node"], row["role"]): row["state"] for row in rows}
     assert states.pop(("n1", "machine")) == "given-up"
     assert set(states.values()) == {"ready"}
+    # What was damaged and is empty then has been lost: that is no first start.
+    assert ask_restart(running.told["run_dir"], "machine") == ""
+    running.wait_event("started", node="n1", role="machine")
+    setup = Path(running.told["run_dir"]) / "n1" / "machine.json"
+    assert not json.loads(setup.read_text())["bootstrap"]
 
 
 def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
