@@ -24,11 +24,12 @@ def main(questions: Sequence[Question], arguments: list[str]) -> int:
         return 2
     sections = []
     with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
+        plan = log.plan_of(options)
         try:
-            found = log.Bench(Path(directory), options.shared, log.plan_of(options)).run()
+            found = log.Bench(Path(directory), options.shared, plan).run()
         except BenchError as error:
-            print(f"bench: {error}", file=sys.stderr)
-            return 2
+            found = log.about(Path(directory), plan, {"log": str(error)})
+            say(f"without log: {error}")
         for question in questions:
             say(question.name)
             rounds = QUICK_ROUNDS if options.quick else question.rounds

@@ -6,13 +6,13 @@ Answered once committed and synced by a majority; entries of 64 bytes. In the sa
 does the same: three processes that write and sync the bytes of each request, without Raft
 (farm_floor.py). Both with TLS 1.3 and without; the client is the same for both, a Python process
 that sends bytes made before. Handshakes are TLS 1.3, not resumed, and HTTP Digest with a challenge
-that is known already. The snapshot is 200 documents of 500 kB, to a server with an empty directory;
+that is known already. Each server is that of a node of its own, with a supervisor, as a user starts
+them. The snapshot is 200 documents of 500 kB, to a server with an empty directory;
 from AddServer until the newcomer is a member.
 """
 
-import os
+import importlib.util
 import select
-import shutil
 import socket
 import statistics
 import subprocess
@@ -24,21 +24,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import kelek
+from kelek.bench.farm_cluster import SERVERS, FarmCluster, node_of
 from kelek.bench.farm_floor import ANSWER_BYTES, connect, contexts, received
 from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, ratios, summed_up
-from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.codec import encode_request
-from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Step
-from kelek.protocols.garlicfarm.messages import (
-    ClusterServer,
-    Entry,
-    MessageType,
-    Request,
-    ValueType,
-)
-from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
+from kelek.protocols.garlicfarm.handshake import Challenges
+from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, ValueType
 
 ROUNDS = 7
 SECONDS = 1.5
@@ -47,6 +41,7 @@ HANDSHAKES = 300
 HANDSHAKES_AT_ONCE = 4
 DOCUMENTS, DOCUMENT_BYTES = 200, 500_000
 RETURNS = 3
+MODES = "plain", "TLS"
 Found = dict[str, list[float]]
 
 
@@ -126,33 +121,26 @@ def together(socks: list[socket.socket], cell: Cell) -> float:
 class Ours:
     """Three servers of ours."""
 
-    def __init__(self, tls: bool) -> None:
-        self.farm = Farm(tls=tls, processes=True, node="post_interval_ms: 0")
+    def __init__(self, directory: Path, tls: bool) -> None:
+        self.farm = FarmCluster(directory, tls=tls)
+        self.tls_folder = self.farm.tls_folder
+        self.farm.prepare()
         self.farm.start()
-        self.leader = self.farm.leader()
 
     def connect(self, cell: Cell) -> list[socket.socket]:
-        self.leader = self.farm.leader()
-        return [self.farm.connect(self.leader).sock for _ in range(cell.connections)]
+        leader, challenges = self.farm.leader_id(), Challenges()
+        _, client = contexts(self.tls_folder)
+        return [self.farm.dial(leader, client, challenges) for _ in range(cell.connections)]
 
     def handshakes(self) -> float:
         """How many a second: TLS, and Digest with a challenge that is known."""
-        _, client = contexts(str(self.farm.place) if self.farm.tls else "-")
-        port = self.farm.ports[self.leader]
-        door = Door(f"127.0.0.1:{port}", "farm", USER, PASSWORD)
+        leader = self.farm.leader_id()
+        _, client = contexts(self.tls_folder)
 
         def some(count: int) -> None:
             challenges = Challenges()
-            while count:
-                with connect(port, client) as sock:
-                    shake = ClientHandshake(door, challenges, 0, os.urandom)
-                    sock.sendall(shake.request)
-                    opening = None
-                    while opening is None:
-                        opening = shake.feed(sock.recv(65536), 0)
-                if opening.step is Step.REFUSED:
-                    raise BenchError(f"not let in: {opening.why}")
-                count -= opening.step is Step.OPEN
+            for _ in range(count):
+                self.farm.dial(leader, client, challenges).close()
 
         some(1)
         begun = time.perf_counter()
@@ -161,7 +149,7 @@ class Ours:
         return HANDSHAKES / (time.perf_counter() - begun)
 
     def close(self) -> None:
-        self.farm.close()
+        self.farm.stop()
 
 
 class FloorFarm:
@@ -222,38 +210,41 @@ def measure_cell(system: Ours | FloorFarm, cell: Cell) -> float:
 # ---- a newcomer ----
 
 
-def fill(farm: Farm) -> None:
+def fill(farm: FarmCluster) -> None:
     """100 MB of documents, and a snapshot of them."""
     filling = b"x" * (DOCUMENT_BYTES - 60)
-    for number in range(1, DOCUMENTS + 1):
-        farm.put(b'{"cluster":"farm","date":%d,"id":%d,"x":"%s"}' % (number, number, filling))
-    farm.wait(lambda: farm.status(1).get("snapshot_index", 0) >= DOCUMENTS, "no snapshot")
+    with farm.client(SERVERS) as client:
+        for number in range(1, DOCUMENTS + 1):
+            said = b'{"cluster":"farm","date":%d,"id":%d,"x":"%s"}' % (number, number, filling)
+            client.append([said])
+        farm.wait_for(lambda: client.status()["first"] >= DOCUMENTS, "no snapshot")
 
 
-def take_in(farm: Farm) -> float:
+def take_in(farm: FarmCluster, client: kelek.Farm) -> float:
     """The seconds until 2 is a member."""
-    shutil.rmtree(farm.place / "data" / "n2", ignore_errors=True)
-    farm.start(2, bootstrap=False)
-    with farm.connect(1) as admin:
-        begun = time.monotonic()
-        if not admin.ask(members.add_server(ClusterServer(2, farm.endpoint(2)))).is_accepted:
-            raise BenchError("AddServer is refused")
-        farm.wait(lambda: farm.status(2).get("raft_role") == "follower", "it is not taken in")
-        took = time.monotonic() - begun
-        farm.wait(lambda: admin.ask(members.remove_server(2)).is_accepted, "it may not go")
-        farm.wait(lambda: farm.status(2).get("raft_role") in ("waiting", "silent"))
-    farm.kill(2)
+    farm.start_server(2, is_new=True)
+    begun = time.monotonic()
+    client.add_server(2, f"tcp://127.0.0.1:{farm.ports[2]}")
+    took = time.monotonic() - begun
+    client.remove_server(2)
+    farm.wipe(node_of(2))
     return took
 
 
-def snapshots(rounds: int) -> list[float]:
-    settings = f"snapshot_entries: {DOCUMENTS}, snapshot_behind: 0"
-    with Farm(
-        ids=(1, 2), begin=(1,), processes=True, farm=settings, node="post_interval_ms: 0"
-    ) as farm:
-        farm.start(1)
+def snapshots(directory: Path, tls: bool, rounds: int) -> list[float]:
+    settings = f", begin: [1], snapshot_entries: {DOCUMENTS}, snapshot_behind: 0"
+    farm = FarmCluster(directory, tls=tls, servers=2, settings=settings)
+    farm.prepare()
+    try:
+        farm.start_server(1)
+        farm.leader_id()
         fill(farm)
-        return [take_in(farm) for _ in range(min(rounds, RETURNS))]
+        with farm.client() as client:
+            return [take_in(farm, client) for _ in range(min(rounds, RETURNS))]
+    except kelek.FarmError as error:
+        raise BenchError(f"{error}; {farm.last_words()}") from error
+    finally:
+        farm.stop()
 
 
 # ---- the measurement ----
@@ -261,13 +252,16 @@ def snapshots(rounds: int) -> list[float]:
 
 def measure(directory: Path, rounds: int) -> Section:
     found: Found = {}
+    modes: tuple[str, ...] = MODES
+    if importlib.util.find_spec("cryptography") is None:
+        modes = MODES[:1]
+        say("farm: without TLS: cryptography is missing (pip install 'kelek[bench]')")
     with ExitStack() as stack:
         systems: dict[str, Ours | FloorFarm] = {}
-        for mode in ("plain", "TLS"):
-            ours = Ours(tls=mode == "TLS")
+        for mode in modes:
+            ours = Ours(directory / f"{mode} servers", tls=mode == "TLS")
             stack.callback(ours.close)
-            folder = str(ours.farm.place) if mode == "TLS" else "-"
-            floor = FloorFarm(directory / mode, folder)
+            floor = FloorFarm(directory / mode, ours.tls_folder)
             stack.callback(floor.close)
             systems |= {f"kelek, {mode}": ours, f"floor, {mode}": floor}
         for number in range(rounds):
@@ -278,28 +272,28 @@ def measure(directory: Path, rounds: int) -> Section:
                 if isinstance(system, Ours):
                     found.setdefault(f"{name}, handshakes", []).append(system.handshakes())
     say("farm: a newcomer takes a snapshot")
-    found["snapshot"] = snapshots(rounds)
-    return _section(found)
+    found["snapshot"] = snapshots(directory / "newcomer", modes is MODES, rounds)
+    return _section(found, modes)
 
 
-def _section(found: Found) -> Section:
+def _section(found: Found, modes: tuple[str, ...]) -> Section:
     one, many, packed = (cell.name for cell in CELLS)
-    figures = [
-        summed_up("1 outstanding, p50", found[f"kelek, plain, {one}"], "ms", 1.0),
-        summed_up("1 outstanding, TLS, p50", found[f"kelek, TLS, {one}"], "ms", 1.3),
-        summed_up("64 outstanding, TLS", found[f"kelek, TLS, {many}"], "/s", 10_000, up=True),
-        summed_up(
-            "100 entries a request, TLS", found[f"kelek, TLS, {packed}"], "/s", 60_000, up=True
-        ),
-        summed_up("handshakes, TLS", found["kelek, TLS, handshakes"], "/s", 500, up=True),
-        summed_up("a newcomer takes a snapshot of 100 MB", found["snapshot"], "s", 3.0),
-    ]
+    figures = [summed_up("1 outstanding, p50", found[f"kelek, plain, {one}"], "ms", 1.0)]
+    if "TLS" in modes:
+        tls = {what: found[f"kelek, TLS, {what}"] for what in (one, many, packed, "handshakes")}
+        figures += [
+            summed_up("1 outstanding, TLS, p50", tls[one], "ms", 1.3),
+            summed_up("64 outstanding, TLS", tls[many], "/s", 10_000, up=True),
+            summed_up("100 entries a request, TLS", tls[packed], "/s", 60_000, up=True),
+            summed_up("handshakes, TLS", tls["handshakes"], "/s", 500, up=True),
+        ]
+    figures.append(summed_up("a newcomer takes a snapshot of 100 MB", found["snapshot"], "s", 3.0))
     rows = [ROW_HEAD]
     for name, values in found.items():
         unit, form = ("ms", ".2f") if name.endswith(one) else ("/s", ".0f")
         if name != "snapshot":
             rows.append(row(name, values, unit, form))
-    for mode in ("plain", "TLS"):
+    for mode in modes:
         for cell in CELLS:
             ours, floors = (
                 [{"value": value} for value in found[f"{who}, {mode}, {cell.name}"]]

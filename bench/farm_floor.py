@@ -25,7 +25,7 @@ def contexts(folder: str) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]
         return None, None
     place = Path(folder)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(place / "cert.pem", place / "key.pem")
+    server.load_cert_chain(place / "server.pem", place / "server.key")
     return server, ssl.create_default_context(cafile=str(place / "ca.pem"))
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
+from kelek import __version__
 from kelek.bench.loadgen import libzmq
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX, reap, spawn
@@ -76,9 +77,12 @@ class Kelek:
         return ["--libzmq", libzmq(), "--urls", ",".join(self.urls.values())]
 
     def version(self) -> str:
+        """The commit of a checkout; of an installed package its version."""
         command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+        if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
+            return __version__
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stdout.strip() or "unknown"
+        return done.stdout.strip() or __version__
 
     def start_fresh(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

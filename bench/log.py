@@ -274,14 +274,8 @@ class Bench:
     def run(self) -> dict[str, Any]:
         """All parts of the plan, with where and when they were measured."""
         load = os.getloadavg()
-        found: dict[str, Any] = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "conditions": machine.describe(self.directory),
-            "versions": self.versions(),
-            "rounds": self.plan.rounds,
-            "secs": self.plan.secs,
-            "missing": self.missing,
-        }
+        found = about(self.directory, self.plan, self.missing)
+        found["versions"] = self.versions()
         for part in self.plan.parts:
             say(part)
             found[part] = getattr(self, part)()
@@ -295,6 +289,19 @@ class Bench:
             if cluster is not None:
                 found[cluster.name] = cluster.version()
         return {**found, "pyzmq": zmq.__version__, "libzmq": zmq.zmq_version()}
+
+
+def about(directory: Path, plan: Plan, missing: dict[str, str]) -> dict[str, Any]:
+    """Where and when it is measured, and what is missing."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "conditions": machine.describe(directory),
+        "versions": {"kelek": Kelek(directory / "none").version()},
+        "rounds": plan.rounds,
+        "secs": plan.secs,
+        "missing": missing,
+        "load": [round(os.getloadavg()[0], 2)] * 2,
+    }
 
 
 def find_shared() -> Path:

@@ -9,6 +9,7 @@ unanswered at most, and have one come back. Shouts go to ten nodes in another pr
 measured in three rounds, and five nodes are killed; beacons get lost once.
 """
 
+import importlib.util
 import statistics
 import subprocess
 import sys
@@ -220,9 +221,13 @@ def miss(tuning: kelek.NodeTuning, count: int) -> Found:
 
 def measure(directory: Path, rounds: int) -> Section:
     found: Found = {}
+    kinds: tuple[str, ...] = KINDS
+    if importlib.util.find_spec("pyre") is None:
+        kinds = tuple(kind for kind in KINDS if kind != "pyre")
+        say("zre: without pyre: zeromq-pyre is missing (pip install 'kelek[bench]')")
     for number in range(rounds):
         say(f"zre: round {number + 1} of {rounds}")
-        for kind in KINDS:
+        for kind in kinds:
             talk(kind, free_ports(1)[0], found)
             if kind != "bare":
                 shout(kind, free_ports(1)[0], found)
@@ -269,6 +274,8 @@ def _section(found: Found) -> Section:
         ("alone", "pyre"),
         ("shouts", "pyre"),
     ):
+        if f"{other} {what}" not in pairs:
+            continue
         values = ratios(pairs[f"kelek {what}"], pairs[f"{other} {what}"], "value")
         rows.append(row(f"kelek / {other}, {what}", values, "", ".2f"))
     rows.append(row("asked by PING, 10 nodes, 30 % of beacons lost", of("asked"), "times"))

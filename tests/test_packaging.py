@@ -119,6 +119,23 @@ def test_installed_commands_run(installed: Path, tmp_path: Path, command: str) -
     assert "Usage:" in run(installed / command, "--help", cwd=tmp_path)
 
 
+EVERY_BENCH = """
+import importlib, pathlib, kelek.bench
+for path in pathlib.Path(kelek.bench.__file__).parent.glob("*.py"):
+    importlib.import_module(f"kelek.bench.{path.stem}")
+"""
+
+
+def test_installed_benchmarks_start(installed: Path, tmp_path: Path) -> None:
+    """The wheel has no tests, and neither package that the extra kelek[bench] brings."""
+    run(installed / "python", "-c", EVERY_BENCH, cwd=tmp_path)
+    usage = run(installed / "python", "-m", "kelek.bench", "--help", cwd=tmp_path)
+    for question in ("all", "farm", "log", "zre"):
+        assert question in usage
+        help_text = run(installed / "python", "-m", "kelek.bench", question, "--help", cwd=tmp_path)
+        assert f"kelek.bench {question}" in help_text
+
+
 LOOKUP = """
 import io
 from pyspark.sql.worker import lookup_data_sources

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kelek.bench import everything
+from kelek.bench.machine import BenchError
 from kelek.bench.question import Question, ask
 from kelek.bench.report import Section, markdown, summed_up, table, with_section
 
@@ -74,6 +76,25 @@ def test_a_note_says_how_often_and_how_busy(tmp_path: Path) -> None:
     assert asked == [(tmp_path / "swans", 5)]
     assert section.note.startswith("5 rounds, load ")
     assert section.note.endswith(". Counted by hand.")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc")
+def test_all_goes_on_without_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> Section:
+        raise BenchError("redis-server is missing")
+
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    questions = [
+        Question("swans", None, lambda directory, rounds: SECTION, 1),
+        Question("geese", None, fail, 1),
+    ]
+    assert everything.main(questions, ["--quick"]) == 0
+    said = capsys.readouterr()
+    assert "without log: no C compiler (cc)" in said.err
+    assert "without geese: redis-server is missing" in said.err
+    assert "Counted by hand." in said.out
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc")

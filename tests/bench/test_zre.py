@@ -1,5 +1,8 @@
 """The nodes that `python -m kelek.bench zre` measures do what it takes them to do."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from kelek.bench import zre
@@ -39,3 +42,25 @@ def test_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     took, _, lost = zre.mesh()
     assert took > 0
     assert lost == 0
+
+
+def test_it_goes_on_without_pyre(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(kind: str, port: int, found: zre.Found) -> None:
+        for what in ("found", "alone", "whispers", "shouts"):
+            found[f"{kind} {what}"] = [1.0]
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(zre, "talk", told)
+    monkeypatch.setattr(zre, "shout", told)
+    monkeypatch.setattr(zre, "mesh", lambda: [1.0, 1.0, 0.0])
+    monkeypatch.setattr(zre, "lose", lambda: [0.0, 0.0])
+    monkeypatch.setattr(zre, "miss", lambda tuning, count: {"EVASIVE": [1.0], "EXIT": [1.0]})
+    section = zre.measure(Path("unused"), 1)
+    names = [row[0] for row in section.rows]
+    assert "kelek / bare, whispers" in names
+    assert not [name for name in names if "pyre" in name]
+    assert "without pyre: zeromq-pyre is missing (pip install 'kelek[bench]')" in (
+        capsys.readouterr().err
+    )
