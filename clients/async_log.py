@@ -224,10 +224,10 @@ class AsyncLog(AsyncTurning):
     async def entries(
         self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """Entries behind LOG INDEX after, up to what the leader has applied, or count of them.
+        """Entries behind LOG INDEX after, up to what is committed, or count of them.
 
-        What this AsyncLog has committed itself before the call is always among them. With url: as
-        Log.entries() says.
+        What was acknowledged to anybody, or read by this AsyncLog, before the call is always among
+        them. With url: as Log.entries() says.
         """
         async with aclosing(self._lists(self._steps.entries(Asked(after, count, url)))) as lists:
             async for entries in lists:

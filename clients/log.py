@@ -149,13 +149,14 @@ class Log(Turning):
     def entries(
         self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> Generator[Entry, None, None]:
-        """Entries behind LOG INDEX after, up to what the leader has applied, or count of them.
+        """Entries behind LOG INDEX after, up to what is committed, or count of them.
 
-        What this Log has committed itself before the call is always among them. Raises
-        LogCompacted when they begin with some that a snapshot has taken the place of.
+        What was acknowledged to anybody, or read by this Log, before the call is always among them.
+        Raises LogCompacted when they begin with some that a snapshot has taken the place of.
 
-        url   of a peer that need not lead: up to what it has applied, which may be less. When it
-              can't be had, is silent or no longer stores them, the leader is asked
+        url   of a peer that need not lead: up to what it knows to be committed, which may be less,
+              but not less than this Log has read. When it can't be had, is silent, has less or no
+              longer stores them, the leader is asked
         """
         for entries in self._lists(self._steps.entries(Asked(after, count, url))):
             yield from entries

@@ -129,6 +129,7 @@ class Steps:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._own_index = 0  # Of the last update that this Log knows to be committed.
+        self._seen_index = 0  # Of the last entry that it was given, or that.
 
     def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
         """Waits until any peer of the cluster has answered, whether it leads or not."""
@@ -158,11 +159,12 @@ class Steps:
             raise kind(pending.refusal, count)
         number, first_index = pending.runs[-1]
         self._own_index = max(self._own_index, first_index + number - 1)
+        self._seen_index = max(self._seen_index, self._own_index)
 
     # ---- reading ----
 
     def entries(self, asked: Asked) -> Generator[Step | list[Entry], None, None]:
-        """Lists of entries up to what the leader has applied, or count of them."""
+        """Lists of entries up to what is committed, or count of them."""
         return self._entries(asked, decoded)
 
     def entry_columns(
@@ -184,17 +186,22 @@ class Steps:
             check_range("count", count)
         if url is not None:
             check_url(url)
-        own_index = self._own_index
+        own_index, seen_index = self._own_index, self._seen_index
         while True:
             stream = self.client.open_stream(Stream(after, count, url=url))
             try:
                 yield from self._read(stream, decode)
             finally:
                 self.client.close_stream(stream)
-            if stream.prev_index >= own_index or stream.remaining == 0:
+            if stream.remaining == 0:
                 return
             after, count = stream.prev_index, stream.remaining
-            yield Rest(APPLY_MS)
+            if url is not None and after < seen_index:
+                url = None  # That peer lags: what was given before is not left out now.
+            elif after >= own_index:
+                return
+            else:
+                yield Rest(APPLY_MS)  # A leader of another kind serves what it has applied.
 
     def _read(
         self, stream: Stream, decode: Callable[[Part], list[Any]]
@@ -204,6 +211,7 @@ class Steps:
             part = self.client.take_part(stream, monotonic_ms())
             if part is None:
                 break
+            self._seen_index = max(self._seen_index, part.last_index)
             yield decode(part)
         if stream.compacted is not None:
             raise LogCompacted(stream.compacted.last_index)

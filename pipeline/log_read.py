@@ -138,7 +138,7 @@ class LogView(Places):
                 if after < last:
                     self._wait_applied(after + 1, last)
                 waits = waits + 1 if after == before else 0
-                url = None  # It has not applied as much as the leader.
+                url = None  # It does not have as much as the leader.
         if after < last:
             raise LogEnds(after + 1, last)
 

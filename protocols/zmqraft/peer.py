@@ -384,7 +384,8 @@ class Peer:
                 self._on_hello_request(routing_id, request, out)
             elif kind == ENTRIES_PACKED:
                 asker = Asker(out, routing_id)
-                self.readers.on_request(asker, decode_entries_packed(request, self.cluster))
+                entries = decode_entries_packed(request, self.cluster)
+                self.readers.on_request(asker, entries, self._now_ms)
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
             elif kind == CONFIG_UPDATE:
@@ -405,6 +406,7 @@ class Peer:
         sender, message, origin = decoded
         self.core.step(sender, message, self._now_ms, origin)
         if isinstance(message, AppendEntries) and message.term == self.core.term:
+            self.readers.on_append(message)
             self._hear_leader(message)
         elif isinstance(message, InstallSnapshot):
             self.snapshots.on_chunk(message, origin)
@@ -444,12 +446,16 @@ class Peer:
 
     def _on_question(self, routing_id: bytes, request: list[bytes], out: native.Frames) -> None:
         form, message = decode_client_request(request, self.cluster)
+        asker = Asker(out, routing_id)
         if isinstance(message, RequestEntries):
             message = message._replace(text=form is Form.TEXT)
-            self.readers.on_request(Asker(out, routing_id), message)
-            return
-        standing = Standing(self._takes_updates(), self.last_applied, self._unix_s)
-        out.add([routing_id, *self._questions.answer(form, message, standing)])
+            self.readers.on_request(asker, message, self._now_ms)
+        else:
+            self._questions.on_question(asker, form, message, self._standing, self._now_ms)
+
+    @property
+    def _standing(self) -> Standing:
+        return Standing(self._takes_updates(), self.last_applied, self._unix_s)
 
     def _is_leader(self) -> bool:
         return self.core.role is Role.LEADER
@@ -502,13 +508,15 @@ class Peer:
     def deadline_ms(self) -> int:
         """When wake() must come next, at the latest."""
         core = self.core
-        if self.readers.waiting or self._asked:
+        if self._asked:
             return self._now_ms
         deadline = core.deadline_ms
         for due_ms in (
             self.updates.deadline_ms,
             self._table_updates.deadline_ms,
             self.reads.deadline_ms,
+            self.readers.deadline_ms,
+            self._questions.deadline_ms,
             self.transfers.deadline_ms,
             self._commits.deadline_ms(self._told_index, self._now_ms),
             self.links.deadline_ms(self.members.guests),
@@ -550,7 +558,10 @@ class Peer:
             self.updates.commit(core.commit_index, self.clients_out)
             self._table_updates.commit(core.commit_index, self.peers_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
-        self.readers.serve(self.last_applied, now_ms)
+            self.readers.on_ready(ready.read_index)
+            self._questions.on_ready(ready.read_index)
+        self.readers.serve(self._told_index, now_ms)
+        self._questions.serve(self._standing, now_ms)
         self._timers(now_ms)
         hard_state = ready.hard_state
         if hard_state is None and self.franchise.voter and not self._voter_saved:
@@ -577,7 +588,9 @@ class Peer:
             self._refusal_leader = leader
             self._refusal = encode_json(leader)
         if core.role is Role.LEADER:
-            self.leading = True
+            if not self.leading:
+                self.leading = True
+                self.readers.lead()
             return
         self.snapshots.on_step_down()
         waiting = self.updates.waiting or self._table_updates.waiting
@@ -632,12 +645,14 @@ class Peer:
 
     @property
     def _told_index(self) -> int:
-        """What the processes beside us may apply: committed, and on our own disk."""
+        """What the processes beside us may apply, and clients may read: committed, and on our own
+        disk."""
         return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
 
     def _commit(self, now_ms: int) -> Commit | None:
         index, leads = self._told_index, self.core.term if self._is_leader() else 0
-        audience = self._commits.audience(index, leads, now_ms, self.reads.wanted_index)
+        wanted_index = max(self.reads.wanted_index, self._questions.wanted_index)
+        audience = self._commits.audience(index, leads, now_ms, wanted_index)
         if audience is Audience.NOBODY:
             return None
         term = self.core.log.term_at(index)

@@ -1,6 +1,7 @@
 """A client's questions about the cluster: its configuration, its log, its broadcast's url.
 
-They change nothing; each is answered at once with what is known here, by whoever is asked.
+They change nothing. Each is answered with what is known here, by whoever is asked: at once, but a
+leader's log info only when it can't be older than anything that was acknowledged.
 """
 
 from collections import deque
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role
+from ..raft.messages import ReadIndex
 from .client_codec import (
     ClientRequest,
     ConfigAnswer,
@@ -22,8 +24,10 @@ from .client_codec import (
 )
 from .peer_values import PeerSetup
 from .prune import PruneMarks
+from .read_queue import ReadQueue
 from .roster import Roster
 from .snapshots import SnapshotDesk
+from .streams import Asker
 
 WAITING_MAX = 4096
 WAITING_BYTES_MAX = 16 << 20
@@ -63,6 +67,14 @@ class Standing(NamedTuple):
     unix_s: int
 
 
+class _AskedInfo(NamedTuple):
+    """A RequestLogInfo that waits."""
+
+    asker: Asker
+    form: Form
+    message: RequestLogInfo
+
+
 class Questions:
     """Answers from what the parts of a peer know."""
 
@@ -79,19 +91,57 @@ class Questions:
         self._roster = roster
         self._snapshots = snapshots
         self._marks = marks
+        self._infos: ReadQueue[_AskedInfo] = ReadQueue(core)
 
-    def answer(self, form: Form, message: ClientRequest, standing: Standing) -> list[bytes]:
-        """The answer's frames. Raises RemoteProtocolError: no question."""
+    @property
+    def deadline_ms(self) -> int | None:
+        """When serve() has something to do."""
+        return self._infos.deadline_ms
+
+    @property
+    def wanted_index(self) -> int:
+        """What somebody waits to be applied: 0 when nobody does."""
+        return self._infos.wanted_index
+
+    def on_question(
+        self, asker: Asker, form: Form, message: ClientRequest, standing: Standing, now_ms: int
+    ) -> None:
+        """Answers a question, or keeps it until serve() does. Raises RemoteProtocolError: none."""
+        if isinstance(message, RequestLogInfo) and self._core.role is Role.LEADER:
+            if len(self._infos) < WAITING_MAX:
+                self._infos.add(_AskedInfo(asker, form, message), now_ms)
+        else:
+            asker.out.add([asker.routing_id, *self._answer(form, message, standing)])
+
+    def on_ready(self, read_index: ReadIndex | None) -> None:
+        """Takes in that a round of reads is confirmed."""
+        if read_index is not None:
+            self._infos.confirm(read_index)
+
+    def serve(self, standing: Standing, now_ms: int) -> None:
+        """Answers those who asked us as the leader, once all is applied that was acknowledged when
+        they asked. Later it is said how far we are, and that we lead only if that is confirmed."""
+        if not self._infos:
+            return
+        if self._core.role is not Role.LEADER:
+            late = [(asked, False) for asked in self._infos.take_if(lambda asked: True)]
+        else:
+            late = [(asked, True) for asked in self._infos.take(standing.applied_index)]
+            late += self._infos.take_late(now_ms)
+        for (asker, form, message), leads in late:
+            info = self._log_info(form, standing)
+            if not leads and info.leading:
+                info = info._replace(leading=False, leader=None)
+            asker.out.add([asker.routing_id, *encode_log_info_answer(message.reqid, info)])
+
+    def _answer(self, form: Form, message: ClientRequest, standing: Standing) -> list[bytes]:
         core = self._core
         match message:
             case RequestConfig():
                 config = ConfigAnswer(standing.takes_updates, core.leader, self._roster.members)
                 return encode_config_answer(message.reqid, config)
             case RequestLogInfo():
-                info = self._log_info(standing.applied_index)
-                if form is Form.NODE:
-                    info = info._replace(prune_index=self._prune_index(standing.unix_s))
-                return encode_log_info_answer(message.reqid, info)
+                return encode_log_info_answer(message.reqid, self._log_info(form, standing))
             case RequestBroadcastStateUrl():
                 # Node's clients ask each peer for its own; the text's want the leader's alone.
                 says = form is Form.NODE or core.role is Role.LEADER
@@ -99,17 +149,18 @@ class Questions:
                 return encode_state_url_answer(message.reqid, url or None)
         raise RemoteProtocolError("an update that the intake did not take")
 
-    def _log_info(self, applied_index: int) -> LogInfo:
+    def _log_info(self, form: Form, standing: Standing) -> LogInfo:
         core = self._core
         return LogInfo(
             leading=core.role is Role.LEADER,
             leader=core.leader,
             term=core.term,
             first_index=core.log.base_index + 1,
-            applied_index=applied_index,
+            applied_index=standing.applied_index,
             commit_index=core.commit_index,
             last_index=core.log.last_index,
             snapshot_bytes=self._snapshots.newest.state_size,
+            prune_index=self._prune_index(standing.unix_s) if form is Form.NODE else None,
         )
 
     def _prune_index(self, unix_s: int) -> int:

@@ -163,6 +163,12 @@ class Part(NamedTuple):
     entries: tuple[bytes, ...]
     batches: tuple[Batch, ...] = ()
 
+    @property
+    def last_index(self) -> int:
+        if self.batches:
+            return self.batches[-1].last_index
+        return self.first_index + len(self.entries) - 1
+
     def decoded(self) -> list[Entry]:
         """All of them, taken apart. Raises RemoteProtocolError on what is no entry."""
         if self.batches:
@@ -178,7 +184,7 @@ class Compacted(NamedTuple):
 
 
 class Stream:
-    """Entries from prev_index on, up to what the leader has applied, or count of them."""
+    """Entries from prev_index on, up to what is committed, or count of them."""
 
     __slots__ = (
         "_acks",

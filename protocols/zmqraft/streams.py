@@ -59,7 +59,7 @@ class _Stream:
 class _Recent:
     """Blocks read lately: a message of a stream takes a part of one, the next one goes on there.
 
-    They are committed and applied, so they never change.
+    They are committed, so they never change.
     """
 
     def __init__(self, read: ReadBatches) -> None:
@@ -102,6 +102,10 @@ class EntryStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def knows(self, asker: Asker, request: RequestEntries) -> bool:
+        """Whether a request is of a stream that has begun."""
+        return (asker.routing_id, request.reqid) in self._streams
+
     def expects(self, asker: Asker, request: RequestEntries) -> bool:
         """Whether a request is the follow-up that a stream waits for, or ends it."""
         stream = self._streams.get((asker.routing_id, request.reqid))
@@ -110,9 +114,13 @@ class EntryStreams:
         return bool(stream.unacknowledged) and stream.unacknowledged[0] == request.prev_index
 
     def on_request(
-        self, asker: Asker, request: RequestEntries, last_applied: int, now_ms: int
+        self, asker: Asker, request: RequestEntries, last_index: int, now_ms: int
     ) -> int:
-        """Takes a request or a follow-up and answers it; returns the bytes of entries in that."""
+        """Takes a request or a follow-up and answers it; returns the bytes of entries in that.
+
+        last_index   of what a stream that begins now covers. One that asks for what is behind that
+                     is told that its own index is the last: it may know more than we do.
+        """
         key = (asker.routing_id, request.reqid)
         stream = self._streams.get(key)
         if request.count == 0:
@@ -127,11 +135,11 @@ class EntryStreams:
             if stream is None and len(self._streams) >= STREAMS_MAX:
                 self.refused += 1
                 return 0
-            if prev >= last_applied:
+            if prev >= last_index:
                 self._streams.pop(key, None)
-                asker.out.add([asker.routing_id, *_head(request, EntriesStatus.LAST, last_applied)])
+                asker.out.add([asker.routing_id, *_head(request, EntriesStatus.LAST, prev)])
                 return 0
-            end = last_applied
+            end = last_index
             if request.count is not None:
                 end = min(end, prev + request.count)
             stream = self._streams[key] = _Stream(prev + 1, end, request.anywhere)

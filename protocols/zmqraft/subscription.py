@@ -53,7 +53,7 @@ class Subscription:
 
     def _queue(self, part: Part) -> None:
         """The next entries; with too many in the queue they are asked for again later."""
-        last_index = part.first_index + len(part.entries) - 1
+        last_index = part.last_index
         if last_index <= self.prev_index or self._queued > QUEUED_BYTES_MAX:
             return
         fresh = part.entries[self.prev_index + 1 - part.first_index :]

@@ -122,6 +122,17 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
         assert log.broadcast_url() == "tcp://pub"
 
 
+def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls, "demo") as writer, kelek.Log(cluster.urls, "demo") as log:
+        writer.update_many(b"%d" % number for number in range(20))
+        cluster.world.peers[1].lags = 5
+        lagging = cluster.urls[1]
+        assert len(list(log.entries(url=lagging))) == 15
+        assert len(list(log.entries())) == 20
+        assert len(list(log.entries(url=lagging))) == 20
+        assert len(list(log.entries(count=3, url=lagging))) == 3
+
+
 def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> None:
     ids = new_reqids(3000)
     updates = [b"%d" % number for number in range(3000)]

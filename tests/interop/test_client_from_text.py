@@ -57,6 +57,18 @@ def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | No
             assert found[index].data == data
 
 
+@FORMS
+def test_an_acknowledged_update_is_in_the_next_entries(
+    cluster: Cluster, ident: bytes | None
+) -> None:
+    """At once, not when it is applied."""
+    with cluster.client(ident) as client:
+        for count in range(40):
+            index = client.update(b"%d" % count)
+            found = [(at, it.data) for at, it in client.entries(index - 1, 1)]
+            assert found == [(index, b"%d" % count)]
+
+
 def test_the_ident_alone_is_refused_as_data(cluster: Cluster) -> None:
     """So sends a client in node form that drops an empty frame."""
     with cluster.client() as client:
@@ -203,7 +215,7 @@ def test_entries_at_the_end_and_beyond(cluster: Cluster, ident: bytes | None) ->
         leader = client.find_leader()
         for prev in (index, index + 1000):
             status, _, last = leader.ask(reqid(), b"<", *client.ident, uint(prev))
-            assert (number(status), number(last)) == (1, index)
+            assert (number(status), number(last)) == (1, prev), "never below what is asked for"
         # Count 0 as a first request: nothing to stop, no answer.
         leader.send(reqid(), b"<", *client.ident, b"\0", b"\0")
         assert leader.receive_within(QUIET_S) is None

@@ -80,6 +80,37 @@ def check_followers(cluster: Cluster, log: kelek.Log, last_index: int) -> None:
     assert log.counters["given_up"] == 1
 
 
+@pytest.mark.parametrize("names", [("n1",), NAMES], ids=["alone", "follower"])
+def test_entries_never_go_back_when_a_peer_is_killed(names: tuple[str, ...]) -> None:
+    """A new process does not know at first what is committed: it waits, or names the leader."""
+    folder = new_folder()
+    cluster = Cluster(folder, dict.fromkeys(names, "kelek"), election_timeout_ms=(400, 700))
+    try:
+        with connect(cluster) as log:
+            log.update_many(b"%d" % number for number in range(1000))
+            leader = leader_of(log)
+        victim = next((name for name in names if name != leader), leader)
+        url = None if victim == leader else cluster.urls[victim]
+        pid = cluster.pid(victim)
+        assert count_entries(cluster, url) >= 1000
+        os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + DEADLINE_S
+        reads = 0
+        while reads < 10 or cluster.pid(victim) == pid:
+            assert count_entries(cluster, url) >= 1000
+            assert time.monotonic() < until
+            reads += 1
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder)
+
+
+def count_entries(cluster: Cluster, url: str | None) -> int:
+    """As a client finds them that knows nothing yet."""
+    with connect(cluster) as log:
+        return sum(1 for _ in log.entries(url=url))
+
+
 def test_a_leader_that_was_stopped_never_answers_with_the_past(
     begin: Callable[..., Cluster],
 ) -> None:

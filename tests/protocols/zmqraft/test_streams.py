@@ -115,7 +115,7 @@ def test_any_other_previous_index_starts_the_stream_there() -> None:
 @pytest.mark.parametrize("prev", [7, 8, 2**53 - 1])
 def test_at_and_beyond_the_end_there_is_one_empty_answer(prev: int) -> None:
     server = EntryStreams(Log().read)
-    assert ask(server, prev, applied=7) == [EntriesAnswer(EntriesStatus.LAST, 7)]
+    assert ask(server, prev, applied=7) == [EntriesAnswer(EntriesStatus.LAST, prev)]
 
 
 def test_silent_streams_expire_and_their_number_is_limited(

@@ -70,6 +70,7 @@ class Peer:
         self.pub: str | None = "tcp://pub"  # What it says when it is asked where it broadcasts.
         self.serves = True  # Entries, also while it does not lead, when it is asked for that.
         self.entries_sent = 0  # Answers to that.
+        self.lags = 0  # So many of the last entries it does not have yet.
         self.speaks = True  # Our hello and packs.
         self.features: tuple[str, ...] = (
             "pack",
@@ -203,7 +204,7 @@ class Peer:
             at = waiting[-1] if waiting else request.prev_index
         else:
             waiting = self.streams[request.reqid] = []
-        last = len(self.world.log.records)
+        last = len(self.world.log.records) - self.lags
         if request.count is not None:
             last = min(last, request.prev_index + request.count)
         while len(waiting) < PIPELINES:
