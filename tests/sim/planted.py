@@ -60,7 +60,9 @@ LOG = "storage/log.py"
 
 READS = "protocols/raft/reads.py"
 TRANSFER = "protocols/raft/transfer.py"
+READERS = "protocols/zmqraft/readers.py"
 STALE = "a stale read"
+BACK = "entries that go back"
 
 PLANTS = (
     Plant(
@@ -85,6 +87,40 @@ PLANTS = (
         (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
         told=STALE,
         first=2,
+    ),
+    Plant(
+        "entries served by a leader that is not confirmed",
+        (
+            Patch(
+                READERS,
+                "            self._hold(_Reading(asker, request, confirmed=True), now_ms)\n\n",
+                "            self._turns.append(_Reading(asker, request, confirmed=True))\n\n",
+            ),
+        ),
+        told=BACK,
+    ),
+    Plant(
+        "entries served by a follower that has just started",
+        (
+            Patch(
+                READERS,
+                "        self._floor: int | None = None",
+                "        self._floor: int | None = 0",
+            ),
+        ),
+        told=BACK,
+    ),
+    Plant(
+        "entries served only as far as they are applied",
+        (
+            Patch(
+                "protocols/zmqraft/peer.py",
+                "self.readers.serve(self._told_index, now_ms)",
+                "self.readers._turns += self.readers._held.take(self._told_index)\n"
+                "        self.readers.serve(self.last_applied, now_ms)",
+            ),
+        ),
+        told=BACK,
     ),
     Plant(
         "transfer that skips the up-to-date check",

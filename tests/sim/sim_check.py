@@ -2,7 +2,8 @@
 
 Raft, figure 3: election safety, leader append-only, log matching, leader completeness, state
 machine safety; and ours: term, vote and commit never go back, every acknowledged update is in the
-log exactly once, at its index, and the updates of one client stand in the order sent.
+log exactly once, at its index, the updates of one client stand in the order sent, and no answer to
+a read is older than what was acknowledged, or served by the same node, before.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.zmqraft.entry import Entry
 from kelek.tests.sim.sim_configs import ConfigRules
 from kelek.tests.sim.sim_world import World
 
@@ -242,6 +244,23 @@ class Checker:
         self._expect(index >= floor, who, "a stale read:", index, "after", floor)
         end = self.committed.last_index
         self._expect(index <= end, who, "reads what is not committed:", index, end)
+
+    def on_entries_end(self, who: str, floor: int, index: int) -> None:
+        """Somebody was told that the entries end there; floor was committed before he asked, or,
+        where a node may lag, it had served so much before."""
+        self._expect(index >= floor, who, "entries that go back:", index, "after", floor)
+        end = self.committed.last_index
+        self._expect(index <= end, who, "serves what is not committed:", index, end)
+
+    def on_entries(self, who: str, entries: Iterable[Entry]) -> None:
+        """Somebody was given entries."""
+        for entry in entries:
+            index, term = entry.index, self.committed.term_at(entry.index)
+            self._expect(term == entry.term, who, "serves another entry at", index, term)
+            if index <= len(self.applied):
+                kept = self.applied[index - 1]
+                same = (kept.kind, kept.reqid, kept.data) == (entry.type, entry.reqid, entry.data)
+                self._expect(same, who, "serves another entry at", index)
 
     def _check_acked(self, reqid: bytes) -> None:
         index = self.acked.get(reqid)

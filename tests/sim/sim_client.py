@@ -12,6 +12,7 @@ from kelek.protocols.zmqraft.client import (
     Pending,
     PendingRead,
     Send,
+    Stream,
     WindowLimits,
 )
 from kelek.protocols.zmqraft.client_codec import Form
@@ -42,6 +43,7 @@ class ClientProcess(Process):
         self.home = Home(network, self.nodes, self)
         self.form = form
         self.reads: dict[PendingRead, int] = {}  # What was committed when each began.
+        self.streams: dict[Stream, int] = {}  # Likewise.
         self.ids = 0
         self.added = 0
         self.acked = 0
@@ -86,6 +88,7 @@ class ClientProcess(Process):
                 machine.on_disconnected(url, now_ms)
         self._take_committed()
         self._take_reads()
+        self._take_entries()
         self._add_updates()
         if machine.leader is not None and machine.leader_form is not self.form:
             # It took the leader for a foreign one: what was promised for packs is not promised now.
@@ -128,6 +131,22 @@ class ClientProcess(Process):
             read = self.machine.reads.add(PendingRead(wait))
             self.reads[read] = self.checker.committed.last_index
 
+    def _take_entries(self) -> None:
+        """Reads entries now and then, in any form; checks them, and where they end."""
+        for stream in list(self.streams):
+            while stream.parts:
+                part, _ = stream.parts[0], self.machine.take_part(stream, self.world.now_ms)
+                self.checker.on_entries(self.name, part.decoded())
+            if stream.done:
+                floor = self.streams.pop(stream)
+                if stream.compacted is None:
+                    self.world.counters["streams of entries"] += 1
+                    self.checker.on_entries_end(self.name, floor, stream.prev_index)
+        if not self.streams and not self.stopped and self.world.chance(0.1):
+            floor = self.checker.committed.last_index
+            stream = Stream(max(0, floor - self.world.between(0, 40)))
+            self.streams[self.machine.open_stream(stream)] = floor
+
     def _take_committed(self) -> None:
         """Hands the acknowledgements to the checker."""
         while self.pendings and (self.pendings[0].runs or self.pendings[0].refusal):
@@ -150,7 +169,7 @@ class ClientProcess(Process):
 
     @property
     def done(self) -> bool:
-        return not self.machine.window.items and not self.reads
+        return not (self.machine.window.items or self.reads or self.streams)
 
 
 class Home(NamedTuple):

@@ -16,6 +16,7 @@ NAMED = (
     "writer restarted alone",
     "read answered without a round",
     "read answered before the term's own commit",
+    "entries served by a leader that is not confirmed",
 )
 
 
