@@ -83,7 +83,8 @@ class Broker(Actor):
         # Behind our addresses: nobody else of our name can be there any more (Durable).
         if self._machine.durable is not None:
             store = settings["store"]
-            place = StorePlace(tuple(store["urls"]), store["table"])
+            secret = bytes.fromhex(self.options.get("secret", ""))
+            place = StorePlace(tuple(store["urls"]), store["table"], secret)
             self._store = BrokerStore(self, place, self._machine.durable)
             gc.set_threshold(GARBAGE_MIN)  # Many records live long, and none is in a ring.
         self.ready()

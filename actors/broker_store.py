@@ -29,6 +29,7 @@ class StorePlace(NamedTuple):
 
     urls: tuple[str, ...]  # Of servers of the tables, the nearest first.
     table: int
+    secret: bytes = b""  # By which they know that the table is ours.
 
 
 class BrokerStore:
@@ -38,7 +39,7 @@ class BrokerStore:
         self._loop = loop
         self._place = place
         self._durable = durable
-        self._client = Client(ClientSetup(place.urls))
+        self._client = Client(ClientSetup(place.urls, owner=place.secret))
         self._link = LeaderLink(loop, self._client, LIMITS)
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))

@@ -34,6 +34,7 @@ from ..protocols.zerodb.handoff import (
 )
 from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
 from ..protocols.zerodb.map_orders import MapOrder
+from ..protocols.zerodb.ownership import Ownership
 from ..protocols.zerodb.session import features_of
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
@@ -104,6 +105,7 @@ class JobServer(Actor):
         keep_freed()  # Chunks are large.
         options = self.options["zerodb"]
         self.features = features_of(options["open_on_the_fly"])
+        self._ownership = Ownership(b"", options["reserved"], options["local"])
         self._allow_map = options["mapper"] != "off"
         self._allow_native = bool(options["allow_native"])
         self._request_ms = int(options["request_timeout_ms"])
@@ -517,6 +519,8 @@ class JobServer(Actor):
     def _start_map(self, wish: Wish, lease: Lease, spec: MapSpec) -> None:
         request = wish.request
         assert isinstance(request, requests.MapTable | requests.CopyTable)
+        if self._ownership.is_reserved(request.target):
+            raise JobRefused(f"table {request.target} is reserved: no job writes to it")
         tables = self._folder.tables(lease.number)
         info = tables.info(request.source)
         size = info.size if info is not None else 0

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import secrets
 import select
 import shlex
 import signal
@@ -16,6 +17,7 @@ import zmq
 
 from ..native import Arena
 from ..native.files import raise_open_files, sockets_within
+from ..protocols.zerodb.values import OWNER_BYTES
 from . import data_dir, pipes
 from .actor import (
     EXIT_BROKEN,
@@ -117,6 +119,7 @@ class Supervisor(Loop):
         self.drain_ms_max = STOP_MS_MAX
         self.exit_code = EXIT_STOPPED
         self.options = options
+        self._secret = secrets.token_hex(OWNER_BYTES)  # By which our actors know each other.
         self.nodes = nodes
         self.run_dirs = {node.name: RunDir(options.run_dir, node.name) for node in nodes}
         self.units: list[Unit] = []
@@ -151,6 +154,7 @@ class Supervisor(Loop):
             self.context.set(zmq.MAX_SOCKETS, sockets)  # It is the actors', too.
         for node in self.nodes:
             self.run_dirs[node.name].acquire()
+            self.run_dirs[node.name].write("secret", self._secret)
             self._note(node.name)
         sweep(self.options.run_dir.parent)
         for node in self.nodes:
@@ -217,7 +221,11 @@ class Supervisor(Loop):
             bootstrap=self.options.bootstrap
             and not unit.was_ready
             and unit.fault_code != EXIT_DAMAGED,
-            options={**node.options, **({} if unit.was_ready else node.first_options)},
+            options={
+                **node.options,
+                **({} if unit.was_ready else node.first_options),
+                "secret": self._secret,
+            },
             places=node.places,
         )
         child: Child

@@ -33,6 +33,7 @@ from ..protocols.zerodb.handoff import (
     WAITS,
     WRITE,
 )
+from ..protocols.zerodb.ownership import OWNERS, owners_of
 from ..protocols.zerodb.values import (
     DATABASE_ERROR,
     REQUEST_BYTES_MAX,
@@ -109,7 +110,7 @@ class TableWorker(Actor):
     taken      PULL   [TAKEN]                  from it: bytes that came over `done` (credit.py)
     reports    PUSH   [HEAD][..]                               to it, as the kinds say:
                       PROGRESS  ([OUTCOME, code, data or text]..)    what is applied
-                      TABLES    [replicated][local]  msgpack: number -> options
+                      TABLES    [replicated][local][owners]  msgpack: number -> options, or owner
                       TROUBLE   [text]               of a request that nobody waits for
                       STANDING  [reason]             code 1: the engine refuses writes
                       EXPIRY                         index: unix ms when a key or session ends
@@ -580,7 +581,7 @@ class TableWorker(Actor):
         done = requests.counts["done"]
         if not self._tables_told or (home.local is not None and done != self._done_count):
             self._tables_told, self._done_count = True, done
-            tables = _packed(home.replicated), _packed(home.local)
+            tables = _packed(home.replicated), _packed(home.local), self._owners()
             self._tell(TABLES, tables, self._applied, list(tables))
         standing = self._problem or (home.local.problem if home.local is not None else "")
         self._tell(STANDING, standing, self._applied, [standing.encode()], int(bool(standing)))
@@ -596,6 +597,12 @@ class TableWorker(Actor):
         requests.troubles.clear()
         if not len(requests.out):
             self._tell(HANDLED, requests.handled, requests.handled, [])
+
+    def _owners(self) -> bytes:
+        """Who owns reserved tables, if the table that says so is ours."""
+        replicated = self._home.replicated
+        pairs = list(replicated.scan(OWNERS)) if self._owner.owns(OWNERS) else []
+        return bytes(msgpack.packb(owners_of(pairs)))
 
     def _forget_results(self) -> None:
         """The older ones, but not that an operation was refused: who does not hear of that is told
@@ -658,8 +665,10 @@ class TableWorker(Actor):
 
 
 def _may_make(op: ops.Op, known: Set[int]) -> bool:
-    """Whether after this operation other tables may be there than the known ones."""
-    return op.table not in known or not isinstance(op, ops.Put | ops.Delete | ops.DeleteRange)
+    """Whether after this operation other tables may be there than the known ones, or owners."""
+    if op.table not in known or op.table == OWNERS:
+        return True
+    return not isinstance(op, ops.Put | ops.Delete | ops.DeleteRange)
 
 
 def _packed(tables: Tables | None) -> bytes:

@@ -6,6 +6,7 @@ Every problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..protocols.zerodb.ownership import STORE
 from . import run_dir, yaml_tree
 from .errors import OperatorError
 from .farm_keys import FARM_KEYS, NODE_FARM_KEYS, check_farms, node_options, read_farms
@@ -36,7 +37,6 @@ from .zre_keys import NODE_ZRE_KEYS, ZRE_KEYS
 
 NODES_MAX = 64
 SERVICES_MAX = 1024  # That the topology names.
-STORE_TABLE = TABLE_MAX - 1  # Of durable requests, unless the topology says otherwise.
 OWN_SERVICES = ("mmi.", "titanic.", "klk.")
 
 
@@ -99,7 +99,7 @@ class Topology(NamedTuple):
             "peer_url": own.peer_url,
             "members": members,
             "state_machine": self.state_machine,
-            **({"zerodb": {**self.zerodb, **own.zerodb}} if own.zerodb else {}),
+            **({"zerodb": self._zerodb(own)} if own.zerodb else {}),
             **({"broker": self._broker(own)} if own.broker else {}),
             **({"zre": {**self.zre, **own.zre}} if own.zre else {}),
             **({"farm": self._farm(node)} if own.farm else {}),
@@ -111,12 +111,17 @@ class Topology(NamedTuple):
     def has_durable_services(self) -> bool:
         return any(service["durable"] for service in self.broker["services"].values())
 
+    def _zerodb(self, own: NodeTopology) -> dict[str, Any]:
+        """With the tables that processes of the nodes alone write, beside the reserved numbers."""
+        reserved = [self.broker["store"]["table"]] if self.has_durable_services else []
+        if any(node.zre.get("log_service") == "table" for node in self.nodes.values()):
+            reserved.append(self.zre["log_table"])
+        return {**self.zerodb, **own.zerodb, "reserved": reserved}
+
     def _broker(self, own: NodeTopology) -> dict[str, Any]:
-        """With the tables' servers, its own node's first: there durable requests are kept."""
-        others = [node for node in self.nodes.values() if node is not own]
-        urls = [node.zerodb.get("url", "") for node in (own, *others)]
-        store = {**self.broker["store"], "urls": [url for url in urls if url]}
-        return {**self.broker, **own.broker, "store": store}
+        """With its own node's tables: there durable requests are kept, and there it is known."""
+        urls = [url for url in [own.zerodb.get("url", "")] if url]
+        return {**self.broker, **own.broker, "store": {**self.broker["store"], "urls": urls}}
 
     def _farm(self, node: str) -> dict[str, Any]:
         own = {name: other.farm for name, other in self.nodes.items() if other.farm}
@@ -230,7 +235,7 @@ SERVICE_KEYS = {
 }
 
 STORE_KEYS = {
-    "table": count_key(0, TABLE_MAX, STORE_TABLE),
+    "table": count_key(0, TABLE_MAX, STORE),
     "bytes_max": size_key(MIB, 1024 * GIB, 512 * MIB),
     "request_ttl_s": duration_s_key(1, 30 * 86_400, 86_400),
     "lease_ms": duration_ms_key(500, 600_000, 3000),
@@ -445,6 +450,14 @@ def _check_durable(topology: Topology) -> None:
             "durable requests are kept in a replicated table, and no node has a door to tables",
             "add `zerodb: {url: ...}` to the nodes, or remove this key",
         )
+    for name, node in topology.nodes.items():
+        if node.broker and not node.zerodb.get("url"):
+            raise OperatorError(
+                place,
+                f"{name} has a broker, which keeps durable requests by its own node's tables, and "
+                "none has it",
+                f"add `zerodb: {{url: ...}}` to {name}, or remove this key",
+            )
     if topology.broker["store"]["table"] in topology.zerodb["local"]:
         raise OperatorError(
             topology.place("broker.store.table"),

@@ -36,6 +36,7 @@ from ..protocols.zerodb.handoff import (
     WAITS,
     Handoff,
 )
+from ..protocols.zerodb.ownership import OWNERS
 from ..protocols.zerodb.proposals import Result
 from ..protocols.zerodb.session import INFO, Now, Session, SessionSetup
 from ..protocols.zerodb.values import (
@@ -118,6 +119,8 @@ class ZerodbServer(Actor):
             self.options["entry_bytes_max"],
             self.options["url"],
             self.setup.epoch,
+            bytes.fromhex(self.options.get("secret", "")),
+            frozenset(settings["reserved"]),
         )
 
     def _new_reqids(self, number: int) -> list[bytes]:
@@ -296,8 +299,11 @@ class ZerodbServer(Actor):
             self.session.proposals.on_results(_results(frames[0]) if frames else ())
             handoff.standing = standing._replace(applied_index=index)
         elif kind == TABLES:
-            tables, local = (_tables(frame) for frame in frames)
+            tables, local = (_tables(frame) for frame in frames[:2])
+            owners = dict(msgpack.unpackb(frames[2], strict_map_key=False))
             handoff.standing = standing._replace(tables=tables, local=local)
+            if number == OWNERS % len(self.session.handoffs):
+                self.session.ownership.owners = owners
         elif kind == STANDING:
             refusal = frames[0].decode(errors="replace") if code else ""
             handoff.standing = standing._replace(refusal=refusal)

@@ -18,6 +18,7 @@ from ..protocols.zerodb.requests import Request
 from ..protocols.zerodb.values import (
     GONE,
     KEYS_ONLY,
+    OWNER_BYTES,
     PACKED,
     PARTSYNC,
     REVERSE,
@@ -83,6 +84,7 @@ class TableTuning(NamedTuple):
     requests_max: int = 64
     bytes_max: int = 32 << 20
     silence_ms: int = 1000
+    owner: bytes = b""  # 16 bytes: the token of a reserved table, which names it as it is opened.
 
 
 class Scan(NamedTuple):
@@ -145,7 +147,10 @@ def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client
         raise ValueError("a Table needs the url of a node")
     for url in known:
         check_url(url)
-    return Client(ClientSetup(known, *(tuning or TableTuning())))
+    requests_max, bytes_max, silence_ms, owner = tuning or TableTuning()
+    if len(owner) not in (0, OWNER_BYTES):
+        raise ValueError(f"an owner's token has {OWNER_BYTES} bytes, not {len(owner)}")
+    return Client(ClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner))
 
 
 def timed_out(client: Client, timeout_ms: int) -> TableTimeout:

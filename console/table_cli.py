@@ -227,12 +227,13 @@ def compact(number: int, **options: Any) -> None:
 @table.command()
 @table_options
 @click.option("--yes", is_flag=True, help="Really do it.")
+@click.option("--owner", default="", metavar="HEX", help="The token of a reserved table.")
 @endings.spoken
-def truncate(number: int, yes: bool, **options: Any) -> None:
+def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
     """Removes all keys of TABLE, and its options."""
     from . import table_commands
 
-    table_commands.truncate(number, yes, options)
+    table_commands.truncate(number, yes, owner, options)
 
 
 @table.command()

@@ -11,7 +11,7 @@ from ..clients.arguments import checked_key, checked_value
 from ..clients.changes import Change
 from ..clients.errors import TableTooLarge
 from ..clients.table import TableOptions
-from ..protocols.zerodb.values import OPTION_LIMITS
+from ..protocols.zerodb.values import OPTION_LIMITS, OWNER_BYTES
 from .endings import FAILED, Ending
 from .output import show_json, stdin
 from .places import Where
@@ -175,9 +175,15 @@ def compact(number: int, options: Where) -> None:
         raise Ending(f"table {number}: {nodes} did not compact it; do so again later", FAILED)
 
 
-def truncate(number: int, yes: bool, options: Where) -> None:
+def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
     """Empties a table, when that is really wanted."""
-    with opened_table(number, options) as table:
+    try:
+        token = bytes.fromhex(owner)
+    except ValueError:
+        token = b""
+    if len(token) != (OWNER_BYTES if owner else 0):
+        raise Ending(f"--owner: a token has {2 * OWNER_BYTES} hexadecimal digits")
+    with opened_table(number, options, token) as table:
         if not yes:
             found = table.count()
             keys = f"{found:,} {'key' if found == 1 else 'keys'}"

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
 from ..clients.table import Table
+from ..clients.table_steps import TableTuning
 from ..protocols.zre import services
 from .endings import FAILED, Ending
 from .places import Where, check_given_urls, load_topology
@@ -51,10 +52,11 @@ def check_whose(doors: Doors, number: int | None) -> None:
 
 
 @contextmanager
-def opened_table(number: int | None, where: Where) -> Iterator[Table]:
+def opened_table(number: int | None, where: Where, owner: bytes = b"") -> Iterator[Table]:
     """A Table for one command; what goes wrong with it ends the command with one line.
 
     number   None: the command is about no table, or about all
+    owner    the token of a reserved table
     """
     doors = find_tables(where)
     check_whose(doors, number)
@@ -66,6 +68,7 @@ def opened_table(number: int | None, where: Where) -> Iterator[Table]:
             timeout_ms=min(REACH_MS, timeout_ms),
             sync=where.get("sync", "partsync"),
             stale=where.get("stale", False),
+            tuning=TableTuning(owner=owner),
         ) as table,
         in_one_line(doors, number),
     ):

@@ -61,6 +61,7 @@ class MapTask(NamedTuple):
     order: MapOrder
     ranges: list[tuple[bytes, bytes]]  # Of the parts: first key, and the one behind the last.
     stage: int  # The fresh table.
+    owner: bytes  # By which it knows us.
     done: Accumulator[list[Done]]
 
 
@@ -94,7 +95,7 @@ def run_part(task: MapTask, part: int) -> Done:
     _, problem = engine_of(order.module, order.engine == "native")
     if problem:  # Here, where it is to run: the node has what it takes.
         return count.done._replace(reason=problem)
-    tuning = TableTuning(requests_max=WRITES_MAX)
+    tuning = TableTuning(requests_max=WRITES_MAX, owner=task.owner)
     with (
         Table(task.url, order.source, timeout_ms=TIMEOUT_MS) as source,
         Table(task.url, task.stage, timeout_ms=TIMEOUT_MS, tuning=tuning) as stage,

@@ -26,6 +26,7 @@ from ..protocols.zerodb.map_orders import (
     decode,
     encode,
 )
+from ..protocols.zerodb.values import OWNER_BYTES
 from .errors import PipelineError
 from .java import find_java
 
@@ -78,8 +79,8 @@ class Link:
 
 
 class Stages:
-    """Fresh tables. Each has a file of its name for as long as it may hold something, so that
-    whoever comes after a crash finds what is left."""
+    """Fresh tables. Each has a file of its name for as long as it may hold something, with its
+    token: the driver that comes after a crash finds what is left, and may empty it."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -88,11 +89,10 @@ class Stages:
 
     def make(self) -> int:
         """Opens one. Raises PipelineError, TableError."""
-        from .table_write import FRESH
+        from .table_write import fresh_number
 
-        first, last = FRESH
-        number = first + secrets.randbelow(last - first)
-        (self._folder / str(number)).touch()
+        number = fresh_number()
+        (self._folder / str(number)).write_text(secrets.token_hex(OWNER_BYTES))
         with self._table(number) as table:
             if table.info() is not None:
                 (self._folder / str(number)).unlink()
@@ -112,10 +112,15 @@ class Stages:
             if file.name.isdecimal():
                 yield int(file.name)
 
+    def owner(self, number: int) -> bytes:
+        """The token of one; that of a driver of before there were any is empty."""
+        return bytes.fromhex((self._folder / str(number)).read_text())
+
     def _table(self, number: int) -> Any:
         from ..clients.table import Table
+        from ..clients.table_steps import TableTuning
 
-        return Table(self._url, number)
+        return Table(self._url, number, tuning=TableTuning(owner=self.owner(number)))
 
 
 class Map:
@@ -167,7 +172,8 @@ class Map:
         self.stage = self._driver.stages.make()
         self.done = context.accumulator([], ListParam())
         self.parts = len(ranges)
-        task = MapTask(url, self.order, ranges, self.stage, self.done)
+        owner = self._driver.stages.owner(self.stage)
+        task = MapTask(url, self.order, ranges, self.stage, owner, self.done)
         context.setJobGroup(self.group, f"table {self.order.source}", interruptOnCancel=True)
         frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(mapped(task), ROW)
         found = sorted(Done(*row) for row in frame.collect())

@@ -19,7 +19,7 @@ def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":
     urls, timeout_ms = url or options.urls, options.timeout_ms
     if isinstance(options, ReadOptions):
         return Table(urls, options.table, timeout_ms=timeout_ms)
-    tuning = TableTuning(requests_max=options.in_flight)
+    tuning = TableTuning(requests_max=options.in_flight, owner=options.owner)
     return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
 
 

@@ -138,6 +138,7 @@ class WriteOptions(NamedTuple):
     bytes_per_second: int | None
     in_flight: int
     batch_bytes: int
+    owner: bytes = b""  # Of a fresh table.
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:

@@ -20,6 +20,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType, StructType
 
+from ..protocols.zerodb.ownership import FRESH_FIRST, OWNERS
+from ..protocols.zerodb.values import OWNER_BYTES
 from .errors import PipelineError, SchemaError
 from .formats import Column, encode
 from .table_connection import open_table, reached
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 PACES = 10  # A second: so often a limited task looks whether it is too fast.
 STALE_KEYS = 1024  # That are deleted at once.
-FRESH = (0xC000_0000, 0xFFFF_FFFF)  # Numbers among which one is taken for a table to be filled.
 FRESH_TRIES = 16
 TYPES = {"raw": BinaryType, "utf8": StringType, "be64": IntegralType}
 
@@ -52,7 +53,7 @@ class TableWriter(DataSourceArrowWriter):
             make_table(options)
         self.options = options
         self.overwrite = overwrite
-        self.filled = options.table  # The number of the table that tasks write.
+        self.filled = options  # Those of the table that tasks write.
         if overwrite:
             if options.delete_column is not None:
                 raise PipelineError("option deleteColumn goes with mode append, not overwrite")
@@ -60,14 +61,15 @@ class TableWriter(DataSourceArrowWriter):
                 self.filled = fresh_table(options)
             # Of a driver that is killed nobody else knows. Spark shows it in the driver's log.
             sys.stderr.write(
-                f"kelek: table {options.table} is overwritten by way of table {self.filled}; if "
-                f"this driver is killed, empty that: kelek table truncate {self.filled} --yes\n"
+                f"kelek: table {options.table} is overwritten by way of table {self.filled.table}; "
+                "if this driver is killed, empty that: kelek table truncate "
+                f"{self.filled.table} --owner {self.filled.owner.hex()} --yes\n"
             )
             sys.stderr.flush()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In an executor."""
-        return write_rows(self.options._replace(table=self.filled), iterator)
+        return write_rows(self.filled, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver, when all tasks went well."""
@@ -77,7 +79,7 @@ class TableWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver, when one did not."""
         if self.overwrite:
-            with open_table(self.options._replace(table=self.filled)) as table:
+            with open_table(self.filled) as table:
                 table.truncate()
 
 
@@ -223,27 +225,32 @@ class Pace:
 # ---- overwriting ----
 
 
-def fresh_table(options: WriteOptions) -> int:
-    """Makes a table; its number. Raises PipelineError, TableError."""
-    first, last = FRESH
+def fresh_table(options: WriteOptions) -> WriteOptions:
+    """Makes a table that only those who know its token can write; the options for it. Raises
+    PipelineError, TableError."""
     for _ in range(FRESH_TRIES):
-        number = first + secrets.randbelow(last - first)
-        with open_table(options._replace(table=number)) as table:
+        fresh = options._replace(table=fresh_number(), owner=secrets.token_bytes(OWNER_BYTES))
+        with open_table(fresh) as table:
             if table.info() is None:
                 table.open()
-                return number
-    raise PipelineError("no number from 3221225472 on is free for the table to be filled")
+                return fresh
+    raise PipelineError(f"no number from {FRESH_FIRST} on is free for the table to be filled")
 
 
-def switch(options: WriteOptions, filled: int) -> None:
+def fresh_number() -> int:
+    """A number among those that are for fresh tables."""
+    return FRESH_FIRST + secrets.randbelow(OWNERS - FRESH_FIRST)
+
+
+def switch(options: WriteOptions, filled: WriteOptions) -> None:
     """Makes a table's content that of another one, which is then emptied.
 
     Copied first, and what is not in it deleted afterwards: at any time a reader finds each key
     either as it was or as it will be. Raises PipelineError, TableError.
     """
-    source, target = options._replace(table=filled), options
+    target = options
     make_table(target)
-    with open_table(source) as fresh, open_table(target) as table, open_table(target) as old:
+    with open_table(filled) as fresh, open_table(target) as table, open_table(target) as old:
         done = fresh.wait_job(fresh.copy_into(target.table))
         if done.get("state") != "done":
             raise PipelineError(

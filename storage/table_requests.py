@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..native import Frames
 from ..protocols.zerodb import answers, codec, finished, ops, requests, values
+from ..protocols.zerodb.ownership import OWNERS
 from ..protocols.zerodb.requests import Request, RequestError
 from . import table_reads
 from .errors import Damaged, StorageError
@@ -141,6 +142,7 @@ class Databases(NamedTuple):
         if self.local is not None:
             found |= {table: Standing(self.local, self.name, True) for table in self.local.tables()}
         if number is None:
+            found.pop(OWNERS, None)  # Nobody's but the servers'.
             return found
         return {number: found[number]} if number in found else {}
 

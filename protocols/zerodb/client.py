@@ -63,6 +63,7 @@ class ClientSetup(NamedTuple):
     silence_ms: int = 1000  # Then a server is asked whether it is there; as long again: it is not.
     again_ms: int = 50  # Before a request is repeated that the server could not serve now.
     patience: int = 4  # So many of these in a row, and another server is tried.
+    owner: bytes = b""  # By which reserved tables know us.
 
 
 class ServerInfo(NamedTuple):
@@ -350,7 +351,9 @@ class Client:
             left_ms = min(max(left_ms - left_ms // 10, 1), DEADLINE_MS_MAX)
             extension = exchange.request.extension
             extension = extension._replace(
-                reqid=exchange.reqid, deadline_ms=extension.deadline_ms or left_ms
+                reqid=exchange.reqid,
+                deadline_ms=extension.deadline_ms or left_ms,
+                owner=self.setup.owner,
             )
         exchange.sent, exchange.url = exchange.request._replace(extension=extension), server.url
         frames = encode_request(exchange.sent)

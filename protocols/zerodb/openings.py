@@ -82,8 +82,16 @@ class Openings:
         """Whether nobody can judge this write yet."""
         if self._judging:
             return False
-        held = any(table in self._held for table in tables)
-        return held or bool(self.missing(operations, tables, now_ms))
+        return self.is_held(tables) or bool(self.missing(operations, tables, now_ms))
+
+    @property
+    def is_judging(self) -> bool:
+        """Whether a write has waited already: what is known now is all that there is to know."""
+        return self._judging
+
+    def is_held(self, tables: Iterable[int]) -> bool:
+        """Whether an earlier write of one of these tables waits."""
+        return any(table in self._held for table in tables)
 
     def unknown(self, tables: set[int], now_ms: int) -> set[int]:
         """Those of the tables that are not there, and that nothing on its way makes."""

@@ -34,7 +34,18 @@ from .handoff import (
 from .handoff import WRITE as JOB_WRITE
 from .intake import Batch
 from .openings import Openings, Waiting
+from .ownership import Ownership
 from .proposals import ALL_WORKERS, Failure, Lost, Proposals, Write
+from .refusals import (
+    SYNC_FLAGS,
+    AlwaysError,
+    GatedError,
+    always,
+    is_async,
+    not_open,
+    refusal,
+    together,
+)
 from .requests import Request, RequestError
 
 FEATURES = (
@@ -61,7 +72,6 @@ def features_of(open_on_the_fly: bool) -> int:
 
 LOCAL_TYPES = frozenset({values.CLOSE_TABLE, values.COMPACT_TABLE})  # Of a node, not of a table.
 WAITING_FLAGS = {values.PARTSYNC, values.FULLSYNC, values.PARTSYNC | values.FULLSYNC}
-SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 INFLIGHT_MAX = 1 << 17  # Requests that are not answered; beyond them the doors are not read.
 INFLIGHT_BYTES_MAX = 256 << 20
 PART_BYTES_MAX = 1 << 20  # Of a large write: heartbeats wait behind no larger message.
@@ -85,6 +95,8 @@ class SessionSetup(NamedTuple):
     entry_bytes_max: int = 10 << 20
     own_url: str = ""  # Of this node's raft_peer.
     first_ticket: int = 1  # Larger than any of the servers before: workers may still know those.
+    secret: bytes = b""  # By which processes of this node are known (ownership.py).
+    reserved: frozenset[int] = frozenset()  # Tables that they alone write, beside those that are.
 
 
 class Now(NamedTuple):
@@ -146,6 +158,7 @@ class Session:
         self._taken = False  # Something was, since that was looked at.
         self._gates = Gates()
         self._openings = Openings(client, self.handoffs)
+        self.ownership = Ownership(setup.secret, setup.reserved, setup.local)
         self.gathering = Gathering(setup.workers)
 
     # ---- what arrives ----
@@ -214,7 +227,7 @@ class Session:
             return False
         if shape == READ:
             return not self.setup.stale_allowed and not any(taken.extensions)
-        if shape != WRITE:
+        if shape != WRITE or self.ownership.any_reserved(taken.tables):
             return False
         if not (set(taken.flags) <= WAITING_FLAGS and len(set(taken.deadlines_ms)) == 1):
             return False
@@ -278,7 +291,7 @@ class Session:
         if problem:
             self._tell(Failure(None, ticket, problem, True))
         elif self._is_unknown(table):
-            self._tell(Failure(None, ticket, _not_open(table), False))
+            self._tell(Failure(None, ticket, not_open(table), False))
         elif problem := self._make({table}):
             self._tell(Failure(None, ticket, problem, False))
         else:
@@ -291,7 +304,7 @@ class Session:
         request_type, table = peek(frames)
         if table is not None and self._goes_straight(request_type, table):
             kind = ANSWER
-            if request_type in values.WRITE_TYPES and _is_async(request_type, frames[0]):
+            if request_type in values.WRITE_TYPES and is_async(request_type, frames[0]):
                 self._answer(prefix, finished.acknowledgement(frames[0]))
                 kind = SILENT
             self._hand(self._direct, table, kind, prefix, frames)
@@ -318,9 +331,11 @@ class Session:
         return self.setup.stale_allowed or bool(extension_flags & values.STALE)
 
     def _must_look(self, row: Row) -> bool:
-        """Whether a write is of a table that it may not make."""
+        """Whether a write is of a table that it may not make, or that is reserved."""
         if row.table in self.setup.local:
             return False
+        if self.ownership.is_reserved(row.table):
+            return True
         if row.type != values.PUT or self._openings.is_open(row.table, self._now.ms):
             return self._is_unknown(row.table)
         return not self.setup.open_on_the_fly or bool(self._make({row.table}))
@@ -398,6 +413,18 @@ class Session:
         local = tables & self.setup.local
         if len(tables) > 1:
             self._check_together(request, tables, local)
+        spreads = is_session
+        reserved = self.ownership.reserved(tables)
+        if reserved:
+            if self._must_ask_owner(request, reserved):
+                go_on = partial(self._judge, prefix, frames)
+                self._openings.wait(Waiting(tables, sum(map(len, frames)), go_on))
+                return
+            problem = self.ownership.problem(request.extension.owner, operations, reserved)
+            if problem:
+                raise always(request, problem)
+            noted = self.ownership.noted(request.extension.owner, operations)
+            spreads, operations = len(noted) > len(operations), noted
         if tables and not (local or self.setup.open_on_the_fly):
             if self._openings.must_wait(operations, tables, self._now.ms):
                 go_on = partial(self._judge, prefix, frames)
@@ -405,50 +432,57 @@ class Session:
                 return
             missing = self._openings.missing(operations, tables, self._now.ms)
             if missing:
-                raise _refusal(request, _not_open(missing[0]))
-        is_async = not prefix or _is_async(frames[0][2], frames[0])
+                raise refusal(request, not_open(missing[0]))
+        unheard = not prefix or is_async(frames[0][2], frames[0])
         if prefix and not self._gates.passes(prefix[0], request.extension.reqid):
             text = "an earlier write of this connection was given up: repeat that first"
-            raise _GatedError(requests.type_of(request), values.ERROR, text, request.extension)
+            raise GatedError(requests.type_of(request), values.ERROR, text, request.extension)
         problem = "" if local else self._make(ops.tables_made(operations))
         if problem:
-            raise _refusal(request, problem)
-        if is_async and prefix:
+            raise refusal(request, problem)
+        if unheard and prefix:
             self._answer(prefix, answers.encode_ok(request))
         table = min(tables, default=0)
         if local:
-            kind = SILENT if is_async else ANSWER
+            kind = SILENT if unheard else ANSWER
             self._hand(self._direct, table, kind, prefix or [b""], frames)
         elif operations:
-            answer = None if is_async else [*prefix, *finished.success(request)]
+            answer = None if unheard else [*prefix, *finished.success(request)]
             has_result = isinstance(operations[0], ops.Transaction) or is_session
-            worker = ALL_WORKERS if is_session else self._number(table)
+            worker = ALL_WORKERS if spreads else self._number(table)
             data = ops.pack(operations)
             deadline_ms = self._deadline(request.extension.deadline_ms, len(data))
             write = Write([request.extension.reqid], [], deadline_ms, answer, worker, has_result)
             self._propose(data, table, write)
-        elif not is_async:  # Nothing is to be done: that is done.
+        elif not unheard:  # Nothing is to be done: that is done.
             self._answer(prefix, answers.encode_ok(request))
+
+    def _must_ask_owner(self, request: Request, reserved: list[int]) -> bool:
+        """Whether nobody here can say yet who owns these tables."""
+        if self._openings.is_judging:
+            return False
+        known = self.ownership.is_known(request.extension.owner, reserved)
+        return not known or self._openings.is_held(reserved)
 
     def _check_together(self, request: Request, tables: set[int], local: set[int]) -> None:
         """One atomic batch is of one worker, and replicated or not."""
         names = ", ".join(map(str, sorted(tables)))
         if local and local != tables:
             these = ", ".join(map(str, sorted(local)))
-            raise _together(request, f"the tables {names}: {these} are local, the others not")
+            raise together(request, f"the tables {names}: {these} are local, the others not")
         if len({table % self.setup.workers for table in tables}) > 1:
-            raise _together(request, f"the tables {names} are of several workers")
+            raise together(request, f"the tables {names} are of several workers")
 
     def _judge(self, prefix: Message, frames: Message, problem: str) -> None:
         """A write that has waited to hear whether its tables are open; problem: why nobody can
         tell."""
         if not problem:
             self._write(prefix, frames)
-        elif not prefix or _is_async(frames[0][2], frames[0]):
-            self._refuse(prefix, frames, _refusal(decode_request(frames), problem))
+        elif not prefix or is_async(frames[0][2], frames[0]):
+            self._refuse(prefix, frames, refusal(decode_request(frames), problem))
         else:
             self._answer(
-                prefix, answers.encode_refusal(_refusal(decode_request(frames), problem), True)
+                prefix, answers.encode_refusal(refusal(decode_request(frames), problem), True)
             )
 
     def _propose(self, data: bytes, table: int, write: Write) -> None:
@@ -482,9 +516,9 @@ class Session:
             text = error.text
         if not prefix:
             self._drop(text)
-        elif isinstance(error, _GatedError):
+        elif isinstance(error, GatedError):
             self._answer(prefix, answers.encode_refusal(error, retry=True))
-        elif not isinstance(error, _TogetherError) and _is_async(error.request_type, header):
+        elif not isinstance(error, AlwaysError) and is_async(error.request_type, header):
             self._answer(prefix, [answers.encode_head(error.request_type, 0, error.extension)])
             self._drop(text)
         else:
@@ -534,8 +568,8 @@ class Session:
             request_type, extension = message[3][2], finished.echoed(message[3])
         else:
             request_type, extension = finished.asked(message[2:])
-        refusal = RequestError(request_type, error_code(request_type), text, extension)
-        self._answer(prefix, answers.encode_refusal(refusal, retry))
+        told = RequestError(request_type, error_code(request_type), text, extension)
+        self._answer(prefix, answers.encode_refusal(told, retry))
         self.counters["failed"] += 1
 
     def refuse_job(self, message: Message) -> None:
@@ -745,39 +779,3 @@ class Session:
         waiting = sum(frames.size for round_ in self._rounds for frames in round_.frames.values())
         waiting += self._openings.size
         return waiting + self.proposals.size + sum(it.size for it in self.handoffs)
-
-
-class _GatedError(RequestError):
-    """It is refused for now, for the order's sake."""
-
-
-class _TogetherError(RequestError):
-    """It is refused even where a request is always acknowledged."""
-
-
-def _refusal(request: Request, text: str) -> RequestError:
-    request_type = requests.type_of(request)
-    return RequestError(request_type, error_code(request_type), text, request.extension)
-
-
-def _not_open(table: int) -> str:
-    return f"table {table} is not open; open it first (0x01)"
-
-
-def _together(request: Request, text: str) -> RequestError:
-    return _TogetherError(
-        requests.type_of(request),
-        values.ERROR,
-        f"{text}; one batch can't hold them",
-        request.extension,
-    )
-
-
-def _is_async(request_type: int, header: bytes) -> bool:
-    """Whether it is acknowledged before it is done: the text's writes without a flag. 0x24 ignores
-    PARTSYNC."""
-    if request_type == values.WRITE_TABLES:
-        return not header[3:4] or not header[3] & values.FULLSYNC
-    if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:
-        return False
-    return not header[3:4] or not header[3] & SYNC_FLAGS

@@ -169,13 +169,17 @@ class Extension(NamedTuple):
     bytes_max: int = 0  # Of keys and values in the answer; 0: the server's choice.
     ttl_ms: int = 0  # Put: the keys vanish after it; 0: never.
     lease: int = 0  # Put: the session that the keys vanish with. Range job: a lease of a snapshot.
+    owner: bytes = b""  # 16 bytes by which a reserved table knows its owner; empty: nobody's.
 
 
 NO_EXTENSION = Extension()
 EXTENSION_MAGIC = b"\x6b\x4c\x4b\x01"
-_FIELDS = struct.Struct("<BI12sIQQ")
+OWNER_BYTES = 16
+_NO_OWNER = bytes(OWNER_BYTES)
+_FIELDS = struct.Struct(f"<BI12sIQQ{OWNER_BYTES}s")
 # Where a field behind the reqid ends: an extension may end there, too.
-_EXTENSION_ENDS = (21, 25, 33, 41)
+_EXTENSION_ENDS = (21, 25, 33, 41, 57)
+_LAST_END = _EXTENSION_ENDS[-2]  # Before there were owners: bytes behind it are no error.
 EXTENSION_BYTES = 4 + _FIELDS.size
 EXTENSION_BYTES_MIN = _EXTENSION_ENDS[0]
 
@@ -210,8 +214,9 @@ def decode_extension(header: bytes, offset: int) -> Extension:
      u32      largest size of keys and values in the answer, bytes; 0: the server's choice
      u64      time to live, ms; 0: for ever
      u64      session, or lease of a snapshot; 0: none
+    16 bytes  owner of a reserved table; zeros: none
 
-    The last three may be missing, from the end; bytes behind them are ignored.
+    The last four may be missing, from the end; bytes behind them are ignored.
     Raises ValueError when it ends within a field, has another version or a time to live beyond
     ten years.
     """
@@ -220,11 +225,15 @@ def decode_extension(header: bytes, offset: int) -> Extension:
     size = len(header) - offset
     if header[offset + 3 : offset + 4] != EXTENSION_MAGIC[3:]:
         raise ValueError(f"frame 0: an extension of version {header[offset + 3 :][:1].hex()}")
+    if _LAST_END < size < EXTENSION_BYTES:
+        size = _LAST_END
     if size < EXTENSION_BYTES and size not in _EXTENSION_ENDS:
         ends = ", ".join(map(str, _EXTENSION_ENDS))
         raise ValueError(f"frame 0: expected an extension of {ends} bytes or more, found {size}")
-    data = header[offset + 4 : offset + EXTENSION_BYTES]
+    data = header[offset + 4 : offset + min(size, EXTENSION_BYTES)]
     extension = Extension(*_FIELDS.unpack(data.ljust(_FIELDS.size, b"\0")))
+    if extension.owner == _NO_OWNER:
+        extension = extension._replace(owner=b"")
     if extension.ttl_ms > TTL_MS_MAX:
         raise ValueError(
             f"frame 0: expected a time to live of {TTL_MS_MAX} at most, found {extension.ttl_ms}"

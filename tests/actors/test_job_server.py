@@ -42,6 +42,7 @@ from kelek.storage.tables import Entry
 OPTIONS = {
     "mapper": "wasm",
     "local": [9],
+    "reserved": [],
     "allow_native": False,
     "spark": {},
     "open_on_the_fly": True,

@@ -21,6 +21,7 @@ EPOCH = 7
 OPTIONS = {
     "workers": 1,
     "local": [9],
+    "reserved": [],
     "cache_bytes": 8 << 20,
     "write_buffer_bytes": 8 << 20,
     "request_timeout_ms": 5000,

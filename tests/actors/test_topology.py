@@ -459,6 +459,14 @@ KEPT = "broker: {services: {work: {durable: true}}}\n"
     [
         ("", KEPT, "broker.services.work.durable", "no node has a door to tables"),
         (
+            ', zerodb: {url: "tcp://127.0.0.1:7100"}}, n2: {url: "tcp://127.0.0.1:7202", '
+            'peer_url: "tcp://127.0.0.1:7222", broker: {clients_url: "tcp://127.0.0.1:7302", '
+            'workers_url: "tcp://127.0.0.1:7303"}',
+            KEPT,
+            "broker.services.work.durable",
+            "n2 has a broker, which keeps durable requests by its own node's tables",
+        ),
+        (
             ', zerodb: {url: "tcp://127.0.0.1:7100"}',
             "zerodb: {local: [4294967290-4294967295]}\n" + KEPT,
             "broker.store.table",
@@ -476,6 +484,7 @@ def test_what_durable_services_need(
 ) -> None:
     path = tmp_path / "t.yaml"
     node = 'n1: {url: "tcp://127.0.0.1:7201", peer_url: "tcp://127.0.0.1:7221"'
+    nodes = nodes.replace("}, n2", "}\n  n2")
     path.write_text(f"cluster: c\n{broker}nodes:\n  {node}{nodes}}}\n", encoding="utf-8")
     with pytest.raises(OperatorError) as found:
         topology.load(str(path))
@@ -483,7 +492,7 @@ def test_what_durable_services_need(
     assert problem in str(found.value)
 
 
-def test_a_broker_asks_its_own_nodes_tables_first(tmp_path: Path) -> None:
+def test_a_broker_asks_its_own_nodes_tables(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     lines = [
         f'  n{n}: {{url: "tcp://127.0.0.1:720{n}", peer_url: "tcp://127.0.0.1:722{n}",'
@@ -494,5 +503,5 @@ def test_a_broker_asks_its_own_nodes_tables_first(tmp_path: Path) -> None:
     ]
     path.write_text(f"cluster: c\n{KEPT}nodes:\n" + "\n".join(lines) + "\n", encoding="utf-8")
     options = topology.load(str(path)).options("n2")["broker"]
-    assert options["store"]["urls"] == [f"tcp://127.0.0.1:710{n}" for n in (2, 1, 3)]
+    assert options["store"]["urls"] == ["tcp://127.0.0.1:7102"]
     assert options["services"] == {"work": {"durable": True, "reply_ttl_s": 60}}

@@ -36,6 +36,7 @@ DOOR = "inproc://door"
 SETTINGS = {
     "workers": 1,
     "local": [9],
+    "reserved": [],
     "stale": "refused",
     "request_timeout_ms": 5000,
     "response_bytes_max": 1 << 20,
@@ -70,7 +71,7 @@ class ServerRig(Rig):
         self.done = self.connected("zerodb_server.done")
         self.reports = self.connected("zerodb_server.reports")
         self.report(PROGRESS)
-        self.report(TABLES, EMPTY, EMPTY)
+        self.report(TABLES, EMPTY, EMPTY, EMPTY)
         self.turn(lambda: self.actor.session.handoffs[0].heard >= {PROGRESS, TABLES})
 
     def client(self) -> Socket:

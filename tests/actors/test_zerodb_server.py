@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import kelek
+from kelek.clients.table_steps import TableTuning
 from kelek.protocols.zerodb.ops import Put, pack
 
 DEADLINE_MS = 60_000
@@ -205,3 +207,38 @@ def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
     assert [line.split(maxsplit=2)[2] for line in shown.splitlines()] == [
         "(tables) put 4 x 1", *["no operations"] * 3
     ]  # fmt: skip
+
+
+def test_reserved_tables_take_writes_from_their_owners_alone(node: Node) -> None:
+    """At every endpoint; who opens a fresh table names the token by which it knows its owner."""
+    store, fresh, url = 4_294_967_294, 3_221_225_500, node.urls["url"]
+    token = TableTuning(owner=b"0123456789abcdef")
+    with node.connect(zmq.PUSH, "pull_url") as push:
+        for table in store, fresh:
+            push.send_multipart([PUT, table.to_bytes(4, "little"), b"k", b"v"])
+        push.send_multipart([PUT, TABLE, b"k", b"behind them"])
+        node.wait_value(b"behind them")
+    for table in store, fresh:
+        with kelek.Table(url, table, timeout_ms=DEADLINE_MS) as other:
+            for write in other.truncate, lambda table=other: table.put(b"k", b"v"):
+                with pytest.raises(kelek.TableRefused, match=f"table {table} is reserved"):
+                    write()
+            assert other.count() == 0
+            job = "is reserved: no job writes to it"
+            with pytest.raises(kelek.TableRefused, match=job), kelek.Table(url, 4) as source:
+                source.copy_into(table)
+    with (
+        kelek.Table(url, fresh, timeout_ms=DEADLINE_MS, tuning=token) as mine,
+        kelek.Table(url, fresh, timeout_ms=DEADLINE_MS) as others,
+    ):
+        mine.open()
+        mine.put_many([(b"%d" % number, b"v") for number in range(100)])
+        with pytest.raises(kelek.TableRefused, match="reserved"):
+            others.delete_many([b"1"])
+        assert others.count() == 100
+        mine.truncate()
+    shown = node.shell.run(f"kelek table truncate {fresh} --yes --url {url}")
+    assert (shown.returncode, "is reserved" in shown.stderr) == (1, True)
+    (file,) = Path(node.shell.environment["XDG_RUNTIME_DIR"]).glob("**/n1/secret")
+    secret = file.read_text()
+    node.shell.ok(f"kelek table truncate {store} --yes --owner {secret} --url {url}")

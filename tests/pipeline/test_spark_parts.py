@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kelek.clients.table_steps import TableTuning
 from kelek.pipeline.spark_driver import Link, Stages, short
 from kelek.protocols.zerodb import map_orders
 from kelek.protocols.zerodb.job import JobLimits, JobTable, Lease, Scan
@@ -117,8 +118,9 @@ class Tables:
     def __init__(self) -> None:
         self.there: dict[int, str] = {}
 
-    def __call__(self, url: str, number: int) -> Any:
+    def __call__(self, url: str, number: int, tuning: TableTuning) -> Any:
         tables = self.there
+        assert len(tuning.owner) == 16
 
         class Table:
             def __enter__(self) -> "Table":

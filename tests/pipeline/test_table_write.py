@@ -215,12 +215,12 @@ def test_the_table_that_is_filled_is_named(cluster: Cluster, capfd: Any) -> None
     """In the driver's log, for whoever finds it behind a driver that was killed."""
     cluster.world.tables[3] = {b"old": b"1"}
     writer = table_write.TableWriter(options_of(cluster), binary_schema(), overwrite=True)
-    words = f"kelek: table 3 is overwritten by way of table {writer.filled}; "
+    words = f"kelek: table 3 is overwritten by way of table {writer.filled.table}; "
     assert words in capfd.readouterr().err
     done = writer.write(iter([pa.RecordBatch.from_pylist([{"key": b"new", "value": b"2"}])]))
-    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled: {b"new": b"2"}}
+    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled.table: {b"new": b"2"}}
     writer.abort([done])
-    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled: {}}
+    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled.table: {}}
 
 
 @pytest.mark.parametrize("kind", ["writer", "stream_writer"])

@@ -15,11 +15,19 @@ KEYS = st.lists(KEY, max_size=4)
 PAIRS = st.lists(st.tuples(KEY, VALUE), max_size=4)
 WRITE_FLAGS = st.integers(0, 3)
 REQID = st.binary(min_size=12, max_size=12)
+OWNER = st.just(b"") | st.just(b"a token, and a 0\0"[-16:])
 EXTENSION = st.one_of(
     st.just(NO_EXTENSION),
-    st.builds(Extension, st.integers(0, 31), U32, REQID, st.just(0), st.just(0), st.just(0)),
+    st.builds(Extension, st.integers(0, 31), U32, REQID, st.just(0), st.just(0), st.just(0), OWNER),
     st.builds(
-        Extension, st.integers(0, 31), U32, REQID, U32, st.integers(0, values.TTL_MS_MAX), U64
+        Extension,
+        st.integers(0, 31),
+        U32,
+        REQID,
+        U32,
+        st.integers(0, values.TTL_MS_MAX),
+        U64,
+        OWNER,
     ),
 ).filter(lambda extension: extension == NO_EXTENSION or extension != Extension(reqid=bytes(12)))
 

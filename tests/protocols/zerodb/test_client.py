@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ NEVER = 1 << 40
 class Net:
     """Servers, and a client whose messages arrive when deliver() is called."""
 
-    def __init__(self, features: int = FEATURES, **setup: int) -> None:
+    def __init__(self, features: int = FEATURES, **setup: Any) -> None:
         self.world = World()
         self.servers = {url: Server(self.world, url, features) for url in URLS}
         self.client = Client(ClientSetup(URLS, **setup))
