@@ -28,7 +28,7 @@ from ..protocols.zre.limiter import Room
 from ..protocols.zre.node import Connect, Node, NodeSetup
 from ..protocols.zre.peers import Event
 from .links import monotonic_ms
-from .resources import Context
+from .zmq_context import Context
 
 PARK_MS = 10  # So long after a guest has left the thread expects it back.
 AGAIN_MS = 200  # So soon a node's beacon is no news to those who have heard it.

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-import zmq
-
 from .. import native
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop  # 40 ms of a start.
+
+    import zmq  # Not every client has ZeroMQ's sockets.
+
+    from .zmq_context import Context
 
 
 class Closable(Protocol):
@@ -25,24 +27,6 @@ class Closable(Protocol):
     def fileno(self) -> int: ...
 
     def close(self) -> None: ...
-
-
-class Socket(zmq.Socket[bytes]):
-    """A socket without pyzmq's finalizer, which at the interpreter's exit would close it under a
-    thread that still waits for it."""
-
-    def __del__(self) -> None:
-        pass
-
-
-class Context(zmq.Context[zmq.Socket[bytes]]):
-    """A context without pyzmq's finalizer, which can wait for ever: the collector clears the weak
-    references to the sockets before it, so it ends a context whose sockets are open."""
-
-    _socket_class = Socket
-
-    def __del__(self) -> None:
-        pass
 
 
 class Resources:
@@ -71,9 +55,11 @@ class Resources:
         apart in any order."""
         return not (self.closed or self.inherited or _exiting)
 
-    def socket(self, kind: int) -> zmq.Socket[bytes]:
+    def socket(self, kind: int) -> "zmq.Socket[bytes]":
         """A new socket of the client's context."""
         if self._context is None:
+            from .zmq_context import Context
+
             self._context = Context()
         made = self._context.socket(kind)
         self.add(made)
@@ -109,9 +95,10 @@ class Resources:
     def _abandon(self) -> None:
         if self.closed:
             return
-        for socket in self._sockets:
-            if isinstance(socket, zmq.Socket):
-                socket.linger = 0
+        if self._context is not None:
+            for socket in self._sockets:
+                if isinstance(socket, self._context._socket_class):
+                    socket.linger = 0
         self._close_sockets()
         if self._context is not None:
             # In a thread of its own: libzmq's thread may be looking up a host's name, and the end

@@ -185,17 +185,19 @@ class Program:
 
     def wait_for_ever(self, beside: Holder) -> None:
         """As a daemon thread that the end of the program finds in a call."""
+        # By its name: loading another class here could hold the import lock when the program ends.
         client = beside.client
-        if isinstance(client, kelek.Node):
-            client.receive()
-        elif isinstance(client, kelek.Table):
-            list(client.watch())
-        elif isinstance(client, kelek.Log):
-            list(client.subscribe())
-        elif isinstance(client, kelek.Farm):
-            list(client.entries())
-        else:
-            client.call("nobody", timeout_ms=DEADLINE_S * 1000)
+        match self.kind:
+            case "Node":
+                client.receive()
+            case "Table":
+                list(client.watch())
+            case "Log":
+                list(client.subscribe())
+            case "Farm":
+                list(client.entries())
+            case _:
+                client.call("nobody", timeout_ms=DEADLINE_S * 1000)
 
     # ---- asyncio ----
 
