@@ -5,6 +5,7 @@ raw and utf8 are taken as they lie in Arrow, without a copy; json and msgpack ar
 
 import array
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ STRUCTURED = ("json", "msgpack")  # They need a schema.
 DDL = {"raw": "BINARY", "utf8": "STRING", "be64": "BIGINT"}
 ARROW = {"raw": pa.binary(), "utf8": pa.string(), "be64": pa.int64()}
 NUMBER_BYTES = 8
+FLOAT_MAX = 3.4028235677973366e38  # The least that FLOAT rounds to infinity.
 TIME_MS_MAX = 253_402_300_799_999  # The end of the year 9999, Spark's and Python's last one.
 UNREADABLE = (
     AttributeError,  # No dict where there should be one.
@@ -177,24 +179,23 @@ def reader_of(column: Column) -> Callable[[bytes], Any]:
 
 
 def _shape(wanted: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes of each dict the pairs that Arrow wants for a map, however deep it lies; None:
-    there is no map in the type."""
+    """Refuses the items that Arrow would convert without a word (1.5 to 1 for INT, true to 1.0 for
+    DOUBLE, text to a list of letters), and makes of a dict the pairs that it wants for a map; None:
+    Arrow itself refuses what is not of the type."""
     if pa.types.is_map(wanted):
         inner = _shape(wanted.item_type) or _same
         return _unless_null(lambda item: [(name, inner(one)) for name, one in item.items()])
     if pa.types.is_list(wanted):
-        element = _shape(wanted.value_type)
-        return element and _unless_null(lambda item: list(map(element, item)))
+        element = _shape(wanted.value_type) or _same
+        return _unless_null(lambda item: list(map(element, _of(list, item))))
     if pa.types.is_struct(wanted):
-        found = {field.name: _shape(field.type) for field in wanted}
-        fields = {name: shape for name, shape in found.items() if shape is not None}
-        if fields:
-            return _unless_null(
-                lambda item: {
-                    **item,
-                    **{name: shape(item.get(name)) for name, shape in fields.items()},
-                }
-            )
+        fields = [(field.name, _shape(field.type) or _same) for field in wanted]
+        return _unless_null(lambda item: {name: shape(item.get(name)) for name, shape in fields})
+    if pa.types.is_integer(wanted):
+        return _unless_null(lambda item: _of(int, item))
+    if pa.types.is_floating(wanted):
+        largest = FLOAT_MAX if pa.types.is_float32(wanted) else math.inf
+        return _unless_null(lambda item: _within(largest, item))
     return None
 
 
@@ -204,6 +205,22 @@ def _same(item: Any) -> Any:
 
 def _unless_null(shape: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda item: None if item is None else shape(item)
+
+
+def _of(kind: type, item: Any) -> Any:
+    if type(item) is not kind:
+        raise TypeError(f"no {kind.__name__}")
+    return item
+
+
+def _within(largest: float, item: Any) -> float:
+    """A number, unless it would be infinite for want of a larger type."""
+    if type(item) not in (int, float):
+        raise TypeError("no number")
+    number = float(item)
+    if largest <= abs(number) < math.inf:
+        raise OverflowError("too large")
+    return number
 
 
 def json_bytes(item: Any) -> bytes:

@@ -20,8 +20,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..clients.arguments import Range, behind_key
+from .column_types import check_type
 from .errors import PipelineError, SchemaError
-from .formats import Column, Decoded, decode
+from .formats import STRUCTURED, Column, Decoded, decode
 from .table_connection import open_table, reached
 from .table_errors import TableUnreachable
 from .table_options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, ReadOptions
@@ -284,6 +285,9 @@ def checked_schema(options: ReadOptions, schema: StructType) -> StructType:
             f"the columns of this table are {', '.join(names)}, not "
             f"{', '.join(schema.fieldNames())}; leave .schema() out, or name these"
         )
+    for name, form in (("key", options.key_format), ("value", options.value_format)):
+        if name in names:
+            check_type(name, form, schema[name].dataType)
     return schema
 
 
@@ -317,10 +321,11 @@ class Rows:
         """Which row could not be read."""
         which = 0 if decoded[0].bad is not None and decoded[0].bad[place].as_py() else 1
         key, item = (batch.column(column)[place].as_py() for column in (0, which))
-        name = ("key", "value")[which]
+        name, column = ("key", "value")[which], self._columns[which]
+        form = f"{column.format} of {column.type}" if column.format in STRUCTURED else column.format
         return (
             f"table {self._options.table}: the {name} of key {_shown(key)} is no "
-            f"{self._columns[which].format}: {_shown(item)}; options {name}Format, mode"
+            f"{form}: {_shown(item)}; options {name}Format, {name}Schema, mode"
         )
 
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType,
 
 from ..protocols.zerodb.ownership import FRESH_FIRST, OWNERS
 from ..protocols.zerodb.values import OWNER_BYTES
+from .column_types import check_type
 from .errors import PipelineError, SchemaError
 from .formats import Column, encode
 from .table_connection import open_table, reached
@@ -136,6 +137,7 @@ def check_schema(options: WriteOptions, schema: StructType) -> None:
                 f"column {name} is {found[name].simpleString()}, which {name}Format {form} is "
                 f"not: cast it, or give another option {name}Format"
             )
+        check_type(name, form, found[name])
     if options.delete_column is not None and not isinstance(
         found[options.delete_column], BooleanType
     ):

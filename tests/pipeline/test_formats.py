@@ -2,6 +2,7 @@
 
 import json
 import struct
+from contextlib import nullcontext
 from typing import Any
 
 import msgpack
@@ -103,6 +104,60 @@ def test_one_that_can_not_be_read_spoils_no_other(bad: bytes) -> None:
 def test_msgpack_that_can_not_be_read() -> None:
     items = [b"", b"\xc1", msgpack.packb({"n": 2**64 - 1}), msgpack.packb({"n": 3}) + b"x"]
     assert read(column("msgpack", STRUCT), items) == ([None] * 4, [True] * 4)
+
+
+LOSSES = [
+    (pa.int32(), [1, -5], [1.5, 2.999, 2.0, True, "1", 2**31, float("inf")]),
+    (pa.int64(), [2**53 + 1], [1e15, 2**63]),
+    (pa.float32(), [1.5, 3, -3.4e38], [True, "1", 1e39, -1e39]),
+    (pa.float64(), [1.5, 2**53, 1e300], [False, "1.5"]),
+    (pa.bool_(), [True], [1, 0.0, "true"]),
+    (pa.string(), ["x"], [1, True, ["x"]]),
+    (pa.list_(pa.string()), [["a", "b"]], ["ab", {"a": 1}, [1]]),
+    (pa.list_(pa.int8()), [[1, 2]], ["ab", [1.5], [300]]),
+    (pa.struct([("n", pa.int32())]), [{"n": 1}], [{"n": 1.5}, [["n", 1]], "n"]),
+    (pa.map_(pa.string(), pa.int32()), [{"n": 1}], [{"n": 1.5}, [["n", 1]]]),
+]
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+@pytest.mark.parametrize(("kind", "good", "bad"), LOSSES)
+def test_nothing_is_cut_or_changed_to_fit_its_type(
+    form: str, kind: Any, good: list[Any], bad: list[Any]
+) -> None:
+    """By pyarrow alone 1.5 would be the INT 1, true the DOUBLE 1.0, and "ab" a list of letters."""
+    write = formats.json_bytes if form == "json" else msgpack.packb
+    bad = [item for item in bad if form == "msgpack" or item != float("inf")]
+    found, marks = read(column(form, kind), [write(item) for item in [*good, *bad, None]])
+    expected = pa.array([list(it.items()) for it in good] if pa.types.is_map(kind) else good, kind)
+    assert found == [*expected.to_pylist(maps_as_pydicts="strict"), *[None] * (len(bad) + 1)]
+    assert marks == [False] * len(good) + [True] * len(bad) + [False]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda t: t.DecimalType(10, 2),
+            r"column value is decimal\(10,2\): json has no decimal.*STR",
+        ),
+        (lambda t: t.ArrayType(t.DateType()), "json has no date"),
+        (lambda t: t.StructType().add("a", t.TimestampType()), "json has no timestamp"),
+        (lambda t: t.MapType(t.IntegerType(), t.StringType()), "maps with text as keys, not int"),
+        (lambda t: t.BinaryType(), "json has no bytes; use text"),
+        (lambda t: t.MapType(t.StringType(), t.ArrayType(t.DoubleType())), ""),
+        (lambda t: t.StructType().add("a", t.BooleanType()).add("b", t.ByteType()), ""),
+    ],
+)
+def test_types_without_a_form_are_refused_before_any_task(make: Any, words: str) -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    from kelek.pipeline.column_types import check_type
+
+    wanted = make(types)
+    with pytest.raises(SchemaError, match=words) if words else nullcontext():
+        check_type("value", "json", wanted)
+    check_type("value", "raw", wanted)
+    check_type("value", "msgpack", types.BinaryType())
 
 
 @pytest.mark.parametrize(

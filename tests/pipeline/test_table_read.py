@@ -6,9 +6,12 @@ from itertools import count
 from threading import Event
 from typing import Any
 
+import msgpack
 import pytest
 
 import kelek
+
+formats = pytest.importorskip("kelek.pipeline.formats", reason="kelek[arrow] is not installed")
 
 ROWS = [(b"%06d" % n, b"value %d" % n) for n in range(20_000)]
 
@@ -144,8 +147,28 @@ def test_formats_and_filters_on_them(spark: Any, node: str, number: int) -> None
     assert row.key == b"\0" * 7 + b"\5x"
     dropping = loaded(spark, node, number, **options, mode="DROPMALFORMED")
     assert dropping.count() == 10
-    with pytest.raises(Exception, match="the value of key 0x000000000000000a is no json: 0x7b6f"):
+    with pytest.raises(
+        Exception, match=r"the value of key 0x000000000000000a is no json of struct<.*: 0x7b6f"
+    ):
         loaded(spark, node, number, **options, mode="failfast", start="10").count()
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_a_number_that_its_type_can_not_hold_is_not_cut(
+    spark: Any, node: str, number: int, form: str
+) -> None:
+    write = msgpack.packb if form == "msgpack" else formats.json_bytes
+    with kelek.Table(node, number) as table:
+        table.put_many((b"%d" % n, write({"n": it})) for n, it in enumerate((1, 1.5, 2.999)))
+    options = {"valueFormat": form, "valueSchema": "n INT"}
+    found = loaded(spark, node, number, **options).orderBy("key").select("value.n").collect()
+    assert [row.n for row in found] == [1, None, None]
+    with pytest.raises(
+        Exception, match=f"the value of key 0x31 is no {form} of struct<n: int32>: 0x"
+    ):
+        loaded(spark, node, number, **options, mode="FAILFAST").collect()
+    with pytest.raises(Exception, match=f"column value is map<int,string>: {form} has maps with"):
+        loaded(spark, node, number, **options | {"valueSchema": "MAP<INT, STRING>"}).collect()
 
 
 def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, filled: int) -> None:
