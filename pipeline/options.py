@@ -14,7 +14,6 @@ from .errors import OptionError, PipelineError
 
 # Those of Spark itself that reach a source, or a sink, as well.
 SPARKS_OWN = frozenset({"checkpointlocation"})
-OF_CATALOG = "option."  # Spark gives each option of CREATE TABLE once more with this in front.
 ALIKE = 0.6  # As difflib counts, from 0 to 1.
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -40,9 +39,7 @@ def parse_options(known: Iterable[Option], given: Mapping[str, str]) -> dict[str
     """
     by_name = {option.name.lower(): option for option in known}
     for name in given:
-        if name.lower().startswith(OF_CATALOG) or name.lower() in SPARKS_OWN:
-            continue
-        if name.lower() not in by_name and name.lower() != "kind":
+        if name.lower() not in by_name and name.lower() not in SPARKS_OWN | {"kind"}:
             names = [option.name for option in by_name.values()]
             raise OptionError(unknown("option", name, names))
     texts = {name.lower(): text for name, text in given.items()}

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from . import catalog
 from .kind import kind_of
 
 
@@ -26,16 +27,23 @@ class KelekSource(DataSource):
         return "kelek"
 
     def schema(self) -> StructType | str:
-        return kind_of(self.options).schema(self.options)
+        given = catalog.options_of_new_table(self.options)
+        if not given:
+            return kind_of(self.options).schema(self.options)
+        return catalog.columns_with_options(kind_of(given).schema(given), given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return kind_of(self.options).reader(self.options, schema, self._load)
+        given = catalog.read_options(self.options, schema)
+        return kind_of(given).reader(given, schema, self._load)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return kind_of(self.options).stream_reader(self.options, schema)
+        given = catalog.read_options(self.options, schema)
+        return kind_of(given).stream_reader(given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return kind_of(self.options).writer(self.options, schema, overwrite)
+        given = catalog.write_options(self.options)
+        return kind_of(given).writer(given, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return kind_of(self.options).stream_writer(self.options, schema, overwrite)
+        given = catalog.write_options(self.options)
+        return kind_of(given).stream_writer(given, schema, overwrite)
