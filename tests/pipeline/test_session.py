@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,6 +32,38 @@ def test_it_is_the_session_that_there_is(spark: Any) -> None:
     from kelek.pipeline import session
 
     assert session(master="local[2]").sparkContext is spark.sparkContext
+
+
+class Connected:
+    """Stands for a session of Spark Connect, which has no JVM here."""
+
+    def __init__(self) -> None:
+        self.registered: list[Any] = []
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+
+    @property
+    def sparkContext(self) -> Any:
+        raise AttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED] sparkContext")
+
+
+def test_a_session_of_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java is looked for, and its server's sources are asked for by the format's name."""
+    sql = pytest.importorskip("pyspark.sql")
+    from kelek.pipeline import session, spark_session
+    from kelek.pipeline.source import KelekSource
+
+    made, builder = Connected(), Mock()
+    builder.appName.return_value = builder.config.return_value = builder
+    builder.getOrCreate.return_value = made
+    monkeypatch.setattr(sql.SparkSession, "builder", builder)
+    monkeypatch.setattr(spark_session, "find_java", Mock(side_effect=AssertionError))
+    assert session(config={"spark.remote": "sc://127.0.0.1"}) is made
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1")
+    assert session() is made
+    assert made.registered == [KelekSource, KelekSource]
+    assert [call.args for call in builder.config.mock_calls] == [
+        ("spark.remote", "sc://127.0.0.1")
+    ], "its server refuses settings of a driver"
 
 
 @pytest.mark.spark
