@@ -1,6 +1,7 @@
 """What `kelek doctor` says: which optional parts work here, and with what."""
 
 import importlib.metadata
+import pkgutil
 import sys
 from typing import NamedTuple
 
@@ -59,9 +60,16 @@ def findings() -> list[Finding]:
         return [*found, Finding("spark", spark, problem=str(error)), Finding("java", None)]
     return [
         *found,
-        Finding("spark", spark),
+        Finding("spark", spark, _format_of_spark()),
         Finding("java", str(java.version), f"{java.path} ({java.origin})"),
     ]
+
+
+def _format_of_spark() -> str:
+    """How Spark comes to know the format kelek: it looks for modules by their names."""
+    if any(module.name == "pyspark_kelek" for module in pkgutil.iter_modules()):
+        return "(finds the format kelek by itself)"
+    return "(knows the format kelek in sessions of kelek.pipeline.session())"
 
 
 def version_of(package: str) -> str | None:

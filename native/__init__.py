@@ -11,7 +11,14 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._native import ffi, lib
+try:
+    from .._native import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__.rpartition('.')[0]}._native":  # One of what it needs.
+        raise
+    from .missing import why
+
+    raise ImportError(why(Path(__file__).parents[1])) from None
 
 if TYPE_CHECKING:
     import zmq

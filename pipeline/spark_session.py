@@ -49,6 +49,10 @@ def session(
     Raises PipelineError when Spark is not installed, NoJava when there is no Java.
     """
     try:
+        from .. import native  # noqa: F401  # Tasks need it, too.
+    except ImportError as error:
+        raise PipelineError(str(error)) from None
+    try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:

@@ -140,8 +140,14 @@ def agreed(asked: Asked) -> Snapshot:
 
 
 def noted(note: bytes) -> Snapshot | None:
-    """The snapshot that a note names; None: it is being taken."""
-    return Snapshot(*msgpack.unpackb(note[1:])) if note.startswith(TAKEN) else None
+    """The snapshot that a note names; None: it is being taken, or that is no note of a task's."""
+    if not note.startswith(TAKEN):
+        return None
+    try:
+        found = Snapshot(*msgpack.unpackb(note[1:]))
+    except (TypeError, ValueError, msgpack.UnpackException):
+        return None
+    return found if [type(it) for it in found] == [str, int, str, bytes] else None
 
 
 def _note(notes: "Table", key: bytes, before: bytes | None, note: bytes, ttl_s: float) -> bool:

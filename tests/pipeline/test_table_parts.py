@@ -215,7 +215,8 @@ def test_a_driver_renews_the_snapshots_of_its_running_queries(
         with kelek.Table(plain.urls, table_snapshot.NOTES) as notes:
             taken = table_snapshot.TAKEN + msgpack.packb((url, 50 + number, "", b""))
             key = driver + table_snapshot.execution_key(number)
-            notes.put_many([(key + b"x", taken), (key + b"y", table_snapshot.TAKING)])
+            others = (table_snapshot.TAKING, b"=junk", taken[:-1], b"")
+            notes.put_many([(key + b"x", taken), *((key + note[:3], note) for note in others)])
 
     note(1)
     note(2)
