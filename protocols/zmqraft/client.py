@@ -435,6 +435,8 @@ class Client:
         """Everything to be done now, in order."""
         if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
             self.counters["silent"] += 1
+            if self.leader_form is not None and self.window.heard_ms is not None:
+                self.window.pace.on_silence()
             self._search(now_ms)
         self._send_elsewhere(now_ms)
         for subscription, url in self._listening.items():
@@ -484,8 +486,10 @@ class Client:
     def _silent_ms(self, leader: str) -> int:
         """When the leader has been silent for too long about what it should answer."""
         since = [_NEVER]
-        if self.window.sent and self.window.items:
-            since.append(self.window.items[0].heard_ms)
+        ttl_ms = self.setup.response_ttl_ms
+        if self.window.heard_ms is not None:
+            doublings = 0 if self.leader_form is None else self.window.pace.silences
+            since.append(self.window.heard_ms + (ttl_ms << doublings) - ttl_ms)
         if self.reads.heard_ms is not None:
             since.append(self.reads.heard_ms)
         since += [
@@ -498,7 +502,7 @@ class Client:
             for ask in self._asks.values()
             if ask.sent_ms is not None and ask.url is None
         ]
-        return min(since) + self.setup.response_ttl_ms + self.window.size // BYTES_A_MS
+        return min(since) + ttl_ms + self.window.size // BYTES_A_MS
 
     def _poll_due_ms(self, peer: _Peer) -> int:
         if peer.poll_ms is None:

@@ -22,6 +22,10 @@ from .extensions import (
 )
 
 BEHIND = "an update before it was refused"
+SINGLES_FIRST = 256  # Single updates on their way at first, ...
+SINGLES_MIN = 16  # ... and at least.
+FAST_MS, SLOW_MS = 100, 250  # The time for as many commits that lets more go, or fewer.
+DOUBLINGS_MAX = 4  # Of the time that a silent leader is given.
 
 
 class WindowLimits(NamedTuple):
@@ -30,6 +34,51 @@ class WindowLimits(NamedTuple):
     packs: int = 16
     updates: int = 1 << 15
     bytes: int = 8 << 20  # Of data.
+
+
+class Pace:
+    """How many single updates may be on their way to a leader without packs, and its patience.
+
+    A leader of another kind takes in one message at a time. With thousands of them to take in, it
+    answers nobody for longer than followers and clients wait: so it is sent only as many as it
+    commits in a fraction of that.
+    """
+
+    __slots__ = ("_begun_ms", "_commits", "_limited", "_singles_max", "silences", "singles")
+
+    def __init__(self, singles_max: int) -> None:
+        self.singles = min(SINGLES_FIRST, singles_max)
+        self.silences = 0  # Since its last answer; each doubles the time that it is given.
+        self._singles_max = singles_max
+        self._limited = False  # Something waits because of the limit, ...
+        self._begun_ms = 0  # ... since then, ...
+        self._commits = 0  # ... and so many were committed meanwhile.
+
+    def on_limited(self, now_ms: int) -> None:
+        """As many as may be are on their way."""
+        if not self._limited:
+            self._limited, self._begun_ms, self._commits = True, now_ms, 0
+
+    def on_commit(self, now_ms: int) -> None:
+        """Once as many are committed as were on their way, the time shows what the leader bears."""
+        self._commits += 1
+        if not self._limited or self._commits < self.singles:
+            return
+        self._limited = False
+        took_ms = now_ms - self._begun_ms
+        if took_ms <= FAST_MS:
+            self.singles = min(2 * self.singles, self._singles_max)
+        elif took_ms > SLOW_MS:
+            self._shrink()
+
+    def on_silence(self) -> None:
+        """The leader has not answered in time: everything is sent again, less at once."""
+        self.silences = min(self.silences + 1, DOUBLINGS_MAX)
+        self._limited = False
+        self._shrink()
+
+    def _shrink(self) -> None:
+        self.singles = max(self.singles // 2, min(SINGLES_MIN, self._singles_max))
 
 
 class Pending:
@@ -44,6 +93,7 @@ class Pending:
         "refusal",
         "reqids",
         "runs",
+        "sent",
         "size",
         "updates",
     )
@@ -59,6 +109,7 @@ class Pending:
         self.message: bytes | None = None  # The records, framed once.
         self.answers: list[int] = []  # Of single updates: their indexes, 0 while unknown.
         self.missing = len(updates)
+        self.sent = 0  # Of single updates: so many, from the first, went to the leader of now.
 
     def records(self) -> bytes:
         if self.message is None:
@@ -77,6 +128,8 @@ class Window:
         self.quota = limits.packs  # So many of them may be sent.
         self.count = 0
         self.size = 0
+        self.pace = Pace(limits.updates)
+        self._under_way = 0  # Single updates that the leader of now has not answered.
         self._packs: dict[bytes, Pending] = {}
         self._singles: dict[bytes, tuple[Pending, int]] = {}
 
@@ -110,7 +163,9 @@ class Window:
 
     def rewind(self) -> None:
         """Another leader, or a gap: everything is sent again before anything new."""
-        self.sent = 0
+        self.sent = self._under_way = 0
+        for pending in self.items:
+            pending.sent = 0
 
     def slow_down(self) -> None:
         """The leader could not take so much at once; each commit lets one more go."""
@@ -120,29 +175,46 @@ class Window:
         """Whether an answer to this id is still waited for."""
         return reqid in self._packs or reqid in self._singles
 
+    @property
+    def heard_ms(self) -> int | None:
+        """Since when the leader of now owes an answer; None: it has been sent nothing."""
+        if self.items and (self.sent or self.items[0].sent):
+            return self.items[0].heard_ms
+        return None
+
     def unsent(self, form: Form | None, now_ms: int) -> Iterable[list[bytes]]:
-        """The messages not yet sent to the leader of now; form None: packs."""
+        """The messages to be sent now to the leader of now; form None: packs."""
+        if form is not None:
+            yield from self._unsent_singles(form, now_ms)
+            return
         end = min(len(self.items), self.quota)
         for position in range(self.sent, end):
             pending = self.items[position]
             pending.heard_ms = now_ms
-            if form is None:
-                # Empty: everything before is known to be committed, for it has left the window.
-                previous = self.items[position - 1].reqids[-1] if position else b""
-                pack = Pack(pending.reqids[0], previous, pending.records())
-                yield encode_pack(self.cluster, pack)
-            else:
-                yield from self._singly(pending, form)
+            # Empty: everything before is known to be committed, for it has left the window.
+            previous = self.items[position - 1].reqids[-1] if position else b""
+            pack = Pack(pending.reqids[0], previous, pending.records())
+            yield encode_pack(self.cluster, pack)
         self.sent = max(self.sent, end)
 
-    def _singly(self, pending: Pending, form: Form) -> Iterable[list[bytes]]:
-        if not pending.answers:
-            pending.answers = [0] * len(pending.updates)
-        for position, reqid in enumerate(pending.reqids):
-            if not pending.answers[position]:
-                self._singles[reqid] = pending, position
-                update = RequestUpdate(reqid, pending.updates[position])
-                yield encode_client_request(update, self.cluster, form)
+    def _unsent_singles(self, form: Form, now_ms: int) -> Iterable[list[bytes]]:
+        while self.sent < len(self.items):
+            pending = self.items[self.sent]
+            if not pending.sent:
+                pending.heard_ms = now_ms
+                pending.answers = pending.answers or [0] * len(pending.updates)
+            while pending.sent < len(pending.reqids):
+                if self._under_way >= self.pace.singles:
+                    self.pace.on_limited(now_ms)
+                    return
+                position, reqid = pending.sent, pending.reqids[pending.sent]
+                pending.sent += 1
+                if not pending.answers[position]:
+                    self._under_way += 1
+                    self._singles[reqid] = pending, position
+                    update = RequestUpdate(reqid, pending.updates[position])
+                    yield encode_client_request(update, self.cluster, form)
+            self.sent += 1
 
     def on_pack_answer(self, reqid: bytes, answer: PackAnswer, now_ms: int) -> None:
         """Takes in TAKEN and REFUSED; answers to what is no longer in the window say nothing."""
@@ -167,7 +239,8 @@ class Window:
         pending, position = self._singles.get(reqid, (None, 0))
         if pending is None:
             return
-        pending.heard_ms = now_ms
+        self.items[0].heard_ms = now_ms  # Any answer shows that the leader is at work.
+        self.pace.silences = 0
         if answer.status is UpdateStatus.REJECTED:
             self._refuse(pending, position, "rejected")
         elif answer.status is UpdateStatus.COMMITTED:
@@ -176,6 +249,8 @@ class Window:
             del self._singles[reqid]
             pending.answers[position] = answer.log_index
             pending.missing -= 1
+            self._under_way -= position < pending.sent
+            self.pace.on_commit(now_ms)
             if not pending.missing:
                 pending.runs = runs_of(pending.answers)
                 self._collect(now_ms)
@@ -197,6 +272,7 @@ class Window:
             last.refusal, last.position = BEHIND, 0
             if last is pending:
                 last.refusal, last.position = reason, position
+            self._under_way -= last.answers[: last.sent].count(0)
             self._forget(last)
         self.sent = min(self.sent, len(self.items))
 

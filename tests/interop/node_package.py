@@ -160,11 +160,12 @@ class NodePeer:
         self._folder = folder
         self._id = peer_id
         self._config = place / f"{peer_id}.json"
+        self._data = place / f"{peer_id}-data"
         settings: dict[str, Any] = {
             "id": peer_id,
             "secret": "interop",
             "peers": [{"id": name, "url": url} for name, url in urls.items()],
-            "data": {"path": str(place / f"{peer_id}-data")},
+            "data": {"path": str(self._data)},
             "broadcast": {"url": f"ipc://{place}/{peer_id}.pub"},
             "electionTimeoutMin": election_timeout_ms[0],
             "electionTimeoutMax": election_timeout_ms[1],
@@ -183,6 +184,10 @@ class NodePeer:
         process, self.process = self.process, None
         if process is not None:
             process.stop()
+
+    def lose_disk(self) -> None:
+        """Its data are gone; it has been stopped."""
+        shutil.rmtree(self._data)
 
     @property
     def broke(self) -> str | None:

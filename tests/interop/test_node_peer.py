@@ -280,6 +280,45 @@ def test_it_catches_up_with_a_log_that_it_has_not_seen(start: Start) -> None:
     mixed.reaches("n3", index)
 
 
+def test_it_is_fed_again_by_the_same_leader_when_it_has_lost_its_disk(start: Start) -> None:
+    mixed = start(OURS_LEAD)
+    leader = mixed.lead("n1", "n2")
+    index = max(mixed.client.update(b"kept") for _ in range(20))
+    mixed.reaches("n3", index)
+    info = mixed.info(leader)
+    assert info is not None
+    mixed.nodes["n3"].stop()
+    mixed.nodes["n3"].lose_disk()
+    mixed.nodes["n3"].start()
+    mixed.reaches("n3", index)
+    [other] = {"n1", "n2"} - {leader}
+    with mixed.asleep(other):
+        mixed.reaches("n3", mixed.client.update(b"by its acknowledgement"))
+    found = mixed.info(leader)
+    assert found is not None
+    assert (found.leads, found.term) == (True, info.term)
+
+
+def test_thousands_of_updates_at_once_hold_no_election(node_home: Path) -> None:
+    """kelek.Log at peers of the package alone: sent all of them at once, the leader would answer
+    nobody for longer than its clients and followers wait."""
+    folder = new_folder()
+    urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in ("n1", "n2", "n3")}
+    nodes = [NodePeer(node_home, name, urls, folder, (600, 1000)) for name in urls]
+    try:
+        with kelek.Log(urls.values(), "interop", timeout_ms=int(DEADLINE_S * 1000)) as log:
+            log.update(b"there is a leader")
+            term, searches = log.info().term, log.counters["searches"]
+            assert log.update_many(b"%08d" % number for number in range(8000)) == 8000
+            assert (log.info().term, log.counters["searches"]) == (term, searches)
+            entries = [entry.data for entry in log.entries() if entry.type == 0]
+        assert entries[1:] == [b"%08d" % number for number in range(8000)]
+    finally:
+        for node in nodes:
+            node.stop()
+        shutil.rmtree(folder)
+
+
 def test_it_joins_by_config_update_and_leaves_again(start: Start, node_home: Path) -> None:
     """Its client asks; before that it has copied the log by itself, and answers only then."""
     mixed = start(OURS_ONLY)
