@@ -40,7 +40,7 @@ class DriverRenewal:
     def __init__(self, spark: "SparkSession") -> None:
         self.folder = tempfile.mkdtemp(prefix="kelek-")
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-        self._prefix = driver_prefix(spark.conf.get(name) for name in DRIVER)
+        self._prefix = driver_prefix(spark.conf.get(name, None) for name in DRIVER)
         self._queries = spark._jsparkSession.sharedState().statusStore()
         self._context = spark.sparkContext
         self._low = 0  # All queries with lower numbers have ended.

@@ -191,7 +191,7 @@ class Driver:
     def __init__(self) -> None:
         self.running = {0: True, 1: True, 2: False}  # By number.
         self.sparkContext = Mock(_jsc=object())
-        self.conf = Mock(get=str)
+        self.conf = Mock(get=lambda name, default: name)
         store = Mock(execution=self.execution)
         self._jsparkSession = Mock(**{"sharedState.return_value": Mock(statusStore=lambda: store)})
 
