@@ -206,7 +206,8 @@ def test_a_driver_renews_the_snapshots_of_its_running_queries(
     plain: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed: Queue[int] = Queue()
-    monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
+    for name in ("RENEW_S", "IDLE_S"):
+        monkeypatch.setattr(driver_renewal, name, 0.01)
     monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
     spark, url = Driver(), plain.urls[0]
     driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)
