@@ -10,8 +10,10 @@ enum klk_budget_limits {
 
 struct klk_budget;
 
-/* A new budget, or NULL when there is no memory; seed keeps others from finding ids of one slot. */
-struct klk_budget *klk_budget_open(uint64_t seed);
+/* A new budget, or NULL when there is no memory; seed keeps others from finding ids of one slot.
+ * in_order: what stands behind a message that was not sent, for the same client and in the same
+ * call, is not sent either, as if there were no room. */
+struct klk_budget *klk_budget_open(uint64_t seed, int in_order);
 
 /* Its owner needs it no more. It lives on until the last message that it counts has left. */
 void klk_budget_close(struct klk_budget *budget);

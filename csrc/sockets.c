@@ -193,6 +193,9 @@ int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mo
 struct klk_budget {
     atomic_uint_fast64_t holders; /* its owner, and every message that is counted */
     uint64_t seed;
+    int in_order;
+    uint64_t calls;
+    uint64_t lost[KLK_BUDGET_SLOTS]; /* the last call in which a message was not sent; in_order */
     atomic_uint_fast64_t queued[KLK_BUDGET_SLOTS];
 };
 
@@ -205,11 +208,12 @@ struct tail {
     uint8_t data[];
 };
 
-struct klk_budget *klk_budget_open(uint64_t seed) {
-    struct klk_budget *budget = malloc(sizeof *budget);
+struct klk_budget *klk_budget_open(uint64_t seed, int in_order) {
+    struct klk_budget *budget = calloc(1, sizeof *budget);
     if (!budget) return NULL;
     atomic_init(&budget->holders, 1);
     budget->seed = seed;
+    budget->in_order = in_order;
     for (size_t i = 0; i < KLK_BUDGET_SLOTS; i++) atomic_init(&budget->queued[i], 0);
     return budget;
 }
@@ -280,29 +284,36 @@ int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_me
                     uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *unsent,
                     uint32_t *unsents) {
     *unsents = 0;
+    budget->calls++;
     for (; *position < out->messages; ++*position) {
         uint32_t first = out->firsts[*position] + skip, last = out->firsts[*position + 1] - 1;
         uint64_t bytes = first <= last ? out->offsets[last + 1] - out->offsets[first] : 0;
-        uint32_t reason = KLK_UNSENT_FULL;
-        int error;
-        if (bytes < KLK_BUDGET_BYTES_MIN || first == last) {
-            error = send_message(socket, out, *position, skip);
+        uint32_t reason = KLK_UNSENT_FULL, slot = 0;
+        int counts = bytes >= KLK_BUDGET_BYTES_MIN && first != last, error;
+        if (first <= last && (counts || (budget->in_order && *unsents)))
+            slot = budget_slot(budget, out->bytes + out->offsets[first],
+                               out->offsets[first + 1] - out->offsets[first]);
+        uint64_t queued = counts ? atomic_load(&budget->queued[slot]) : 0;
+        if (*unsents && budget->in_order && budget->lost[slot] == budget->calls) {
+            error = EAGAIN;
+        } else if (queued && queued + bytes > bytes_max) {
+            error = EAGAIN;
+            reason = KLK_UNSENT_OVER;
+        } else if (counts) {
+            error = budget_send(budget, socket, out, first, last, bytes, slot);
         } else {
-            uint32_t id_size = out->offsets[first + 1] - out->offsets[first];
-            uint32_t slot = budget_slot(budget, out->bytes + out->offsets[first], id_size);
-            uint64_t queued = atomic_load(&budget->queued[slot]);
-            if (queued && queued + bytes > bytes_max) {
-                error = EAGAIN;
-                reason = KLK_UNSENT_OVER;
-            } else {
-                error = budget_send(budget, socket, out, first, last, bytes, slot);
-            }
+            error = send_message(socket, out, *position, skip);
         }
         if (error && error != EAGAIN && error != EHOSTUNREACH && error != ENOMEM) {
             errno = error;
             return KLK_EOS;
         }
         if (!error) continue;
+        if (budget->in_order && first <= last && error != EHOSTUNREACH) {
+            slot = budget_slot(budget, out->bytes + out->offsets[first],
+                               out->offsets[first + 1] - out->offsets[first]);
+            budget->lost[slot] = budget->calls;
+        }
         unsent[2 * *unsents] = *position;
         unsent[2 * (*unsents)++ + 1] = error == EHOSTUNREACH ? KLK_UNSENT_GONE : reason;
     }

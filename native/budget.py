@@ -38,11 +38,13 @@ class Unsent(NamedTuple):
 class Budget:
     """The budgets of all clients of one socket."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, in_order: bool = False) -> None:
         """bytes_max   that one client may leave unread; what comes to it when it has read all is
-        sent however large it is. Messages below COUNTED_BYTES_MIN are not counted."""
-        self.bytes_max = bytes_max
-        self._budget: Any = lib.klk_budget_open(int.from_bytes(os.urandom(8), "little"))
+        sent however large it is. Messages below COUNTED_BYTES_MIN are not counted.
+        in_order    what stands behind a message to the same client that was not sent is not sent
+        either, in one send(): whoever learns of that can still say so first."""
+        self.bytes_max, self.in_order = bytes_max, in_order
+        self._budget: Any = lib.klk_budget_open(int.from_bytes(os.urandom(8), "little"), in_order)
         if not self._budget:
             raise MemoryError("a budget")
         weakref.finalize(self, lib.klk_budget_close, self._budget)
@@ -90,19 +92,28 @@ class Budget:
 
         socket.copy_threshold = 0  # What is copied is not tracked.
         found = Unsent([], [], [])
+        lost: set[bytes] = set()  # Clients that did not get a message.
         for position in range(messages.count):
             frames = messages.message(position)[skip:]
             size = sum(map(len, frames))
             queued = self._tracked(frames[0]) if size >= COUNTED_BYTES_MIN else 0
+            if self.in_order and frames[0] in lost:
+                found.full.append(position)
+                continue
             if queued and queued + size > self.bytes_max:
                 found.over.append(position)
+                lost.add(frames[0])
                 continue
             try:
                 tracker = socket.send_multipart(frames, DONTWAIT, copy=False, track=True)
             except ZMQError as error:
                 if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
                     raise OSError(error.errno, str(error)) from error
-                (found.full if error.errno == errno.EAGAIN else found.gone).append(position)
+                if error.errno == errno.EAGAIN:
+                    found.full.append(position)
+                    lost.add(frames[0])
+                else:
+                    found.gone.append(position)
             else:
                 if size >= COUNTED_BYTES_MIN:
                     self._trackers.setdefault(frames[0], []).append((tracker, size))

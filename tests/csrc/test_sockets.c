@@ -314,7 +314,7 @@ static void test_send(int mode, int error, uint32_t position_after, int result_a
 static void test_budget(void) {
     enum { SIZE = 20000, MESSAGES = 4 };
     struct klk_messages out = messages_new(MESSAGES * SIZE, 2 * MESSAGES);
-    struct klk_budget *budget = klk_budget_open(7);
+    struct klk_budget *budget = klk_budget_open(7, 0);
     uint32_t position = 0, unsents = 0, unsent[2 * MESSAGES];
     memset(out.bytes, 'a', MESSAGES * SIZE);
     for (uint32_t m = 0; m < MESSAGES; m++) {
@@ -342,7 +342,7 @@ static void test_budget(void) {
     CHECK(unsent[6] == 3 && unsent[7] == KLK_UNSENT_OVER);
     klk_budget_close(budget); /* It must live until the last of them is done with. */
     while (held_count) zmq_msg_close(&held[--held_count]);
-    budget = klk_budget_open(7);
+    budget = klk_budget_open(7, 0);
     position = 3;
     CHECK(klk_budget_send(budget, steps, &out, 0, 1, &position, unsent, &unsents) == KLK_OK);
     CHECK(unsents == 0 && held_count == 1);

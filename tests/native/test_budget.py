@@ -43,11 +43,14 @@ def message(dice: random.Random, client: int) -> list[bytes]:
     return [b"mark", b"%d" % client, *map(bytes, sizes)]
 
 
+@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_history_of_clients_that_read_and_do_not(made: list[Socket], seed: int) -> None:
+def test_a_history_of_clients_that_read_and_do_not(
+    made: list[Socket], seed: int, in_order: bool
+) -> None:
     dice = random.Random(seed)
     router, *clients = made
-    budget = Budget(BYTES_MAX)
+    budget = Budget(BYTES_MAX, in_order)
     unread: list[list[list[bytes]]] = [[], [], []]  # What each client can still receive.
     for _ in range(200):
         if dice.random() < 0.4:
@@ -58,19 +61,23 @@ def test_a_history_of_clients_that_read_and_do_not(made: list[Socket], seed: int
             wait_queued(budget, client, counted_bytes(unread[client]))
             continue
         sent = [message(dice, dice.randrange(4)) for _ in range(dice.randint(1, 5))]
-        over, gone = [], []
+        over, full, gone = [], [], []
+        lost = set()
         for position, (_, name, *frames) in enumerate(sent):
             if name == b"3":  # Nobody.
                 gone.append(position)
                 continue
             queue = unread[int(name)]
             counted, size = counted_bytes(queue), bytes_of(frames)
-            if size >= COUNTED_BYTES_MIN and counted and counted + size > BYTES_MAX:
+            if name in lost and in_order:
+                full.append(position)
+            elif size >= COUNTED_BYTES_MIN and counted and counted + size > BYTES_MAX:
                 over.append(position)
+                lost.add(name)
             else:
                 queue.append(frames)
         unsent = budget.send(router, native.Arena.from_messages(sent), skip=1)
-        assert unsent == (over, [], gone)
+        assert unsent == (over, full, gone)
         for client in range(3):
             wait_queued(budget, client, counted_bytes(unread[client]))
 
