@@ -48,6 +48,7 @@ class Broker(Actor):
                     settings["client_header"].encode(),
                     settings["worker_header"].encode(),
                     settings["deadline_header"].encode(),
+                    settings["named_header"].encode(),
                 ),
                 settings["interval_ms"],
                 settings["liveness"],
@@ -55,13 +56,14 @@ class Broker(Actor):
                 settings["inflight_max"],
                 settings["service_bytes_max"],
                 settings["bytes_max"],
+                first_number=int.from_bytes(os.urandom(6), "big"),  # Nobody takes it for another's.
                 durable=self._durable(settings),
             ),
             self.now_ms,
         )
         self._store: BrokerStore | None = None
         self._message_bytes_max = settings["message_bytes_max"]
-        self._budget = Budget(ANSWERS_BYTES_MAX)
+        self._budget = Budget(ANSWERS_BYTES_MAX, in_order=True)
         # Requests for a worker are bounded by its window, and all of them by bytes_max.
         self._unbounded = Budget((1 << 64) - 1)
         self._clients = self._door("clients_url", ANSWERS_HWM)
@@ -117,7 +119,6 @@ class Broker(Actor):
             message_bytes_max=self._message_bytes_max,
             message_frames_max=FRAMES_MAX,
             router_mandatory=True,
-            router_handover=True,
         )
         return self.socket(zmq.ROUTER, options)
 
@@ -134,9 +135,11 @@ class Broker(Actor):
         elif served is Served.ANSWERS:
             self._machine.on_answers(self._answers.arena, now_ms, position)
         elif served is Served.CLIENTS and unsent:
-            self._machine.on_clients_gone(self._sent(self._machine.clients, unsent))
+            self._on_clients_unsent(unsent, now_ms)
         elif served is Served.WORKERS and unsent:
-            self._machine.on_workers_gone(self._sent(self._machine.workers, unsent), now_ms)
+            gone = self._gone(self._machine.workers, unsent)
+            self._machine.workers.clear()
+            self._machine.on_workers_gone(gone, now_ms)
         return ready
 
     def _on_requests(self, arena: Arena) -> None:
@@ -152,34 +155,42 @@ class Broker(Actor):
         if self._store is not None:
             self._store.collect(now_ms)
         self._machine.ready(now_ms)
-        self._send_clients()
+        self._send_clients(now_ms)
         while len(self._machine.workers):
-            gone = self._send(self._workers, self._machine.workers, self._unbounded)
-            if gone:
-                self._machine.on_workers_gone(gone, now_ms)
-                self._machine.ready(now_ms)
-        self._send_clients()
+            self._send_workers(now_ms)
+        self._send_clients(now_ms)
         if self._store is not None:
             self._store.act(now_ms)
 
-    def _send_clients(self) -> None:
-        """A client that does not read loses answers, visibly; one that is gone its requests."""
+    def _send_clients(self, now_ms: int) -> None:
         if len(self._machine.clients):
-            gone = self._send(self._clients, self._machine.clients, self._budget)
-            self._machine.on_clients_gone(gone)
+            unsent = self._budget.send(self._clients, self._machine.clients)
+            self.check(self._clients)
+            self._on_clients_unsent(unsent, now_ms)
 
-    def _send(self, socket: Socket, messages: Frames, budget: Budget) -> list[bytes]:
-        """Sends all of it; returns the routing ids of those that are not there."""
-        unsent = budget.send(socket, messages)
-        self.check(socket)
-        return self._sent(messages, unsent)
-
-    def _sent(self, messages: Frames, unsent: Unsent) -> list[bytes]:
-        """As _send(), of what was sent already."""
-        self.counters["answers_dropped"] += len(unsent.full) + len(unsent.over)
-        gone = [messages.message(position)[0] for position in unsent.gone]
+    def _on_clients_unsent(self, unsent: Unsent, now_ms: int) -> None:
+        """A client that does not read loses answers, and is told; one that is gone its requests."""
+        messages = self._machine.clients
+        gone = self._gone(messages, unsent)
+        dropped = [messages.head(position, 6) for position in (*unsent.over, *unsent.full)]
         messages.clear()
-        return gone
+        self.counters["answers_dropped"] += len(dropped)
+        self._machine.on_dropped(dropped)
+        self._machine.on_clients_gone(gone, now_ms)
+
+    def _send_workers(self, now_ms: int) -> None:
+        unsent = self._unbounded.send(self._workers, self._machine.workers)
+        self.check(self._workers)
+        gone = self._gone(self._machine.workers, unsent)
+        self._machine.workers.clear()
+        if gone:
+            self._machine.on_workers_gone(gone, now_ms)
+            self._machine.ready(now_ms)
+
+    @staticmethod
+    def _gone(messages: Frames, unsent: Unsent) -> list[bytes]:
+        """The routing ids of those that are not there."""
+        return [messages.head(position, 1)[0] for position in unsent.gone]
 
     def deadline_ms(self) -> int | None:
         times = [self._machine.deadline_ms]

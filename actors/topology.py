@@ -271,6 +271,7 @@ BROKER_KEYS = {
     "client_header": name_key("KLKC01"),
     "worker_header": name_key("KLKW01"),
     "deadline_header": name_key("KLKD01"),
+    "named_header": name_key("KLKN01"),
     "services": Key(_read_services, {}),
     "store": section_key(STORE_KEYS),
 }
@@ -404,7 +405,7 @@ def _check_together(topology: Topology) -> None:
                 "make it a third of that",
             )
     headers = [topology.broker[key] for key in BROKER_KEYS if key.endswith("_header")]
-    for key in ("worker_header", "deadline_header"):
+    for key in ("worker_header", "deadline_header", "named_header"):
         if headers.count(topology.broker[key]) > 1 or topology.broker[key].startswith("MDP"):
             problem = f"{topology.broker[key]} is a header of others, too"
             raise OperatorError(topology.place(f"broker.{key}"), problem, "choose another one")

@@ -15,24 +15,24 @@ from .body import Body, Content
 from .broker_steps import (
     AWAY_MS,
     BROKER_LIMITS,
+    MANNER,
     TIMEOUT_MS,
     BrokerSteps,
     BrokerTuning,
     Wish,
     make_client,
-    make_manner,
 )
 from .errors import BrokerError, BrokerTimeout
-from .links import Manner, monotonic_ms
+from .links import monotonic_ms
 
 
 class _CallLinks(AsyncLinks):
     """Tells each call's future of its end: nobody looks through all that wait."""
 
-    def __init__(self, client: Client, steps: BrokerSteps, manner: Manner) -> None:
+    def __init__(self, client: Client, steps: BrokerSteps) -> None:
         self._calls, self._steps = client, steps
         self._woken_ms = monotonic_ms()
-        super().__init__(client, BROKER_LIMITS, manner)
+        super().__init__(client, BROKER_LIMITS, MANNER)
 
     def _on_wake(self) -> None:
         if monotonic_ms() - self._woken_ms > AWAY_MS:
@@ -71,9 +71,8 @@ class AsyncBroker(AsyncTurning):
         tuning: BrokerTuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning)
+        self._client = make_client(urls, tuning, identity)
         self._steps = BrokerSteps(self._client)
-        self._manner = make_manner(identity)
 
     async def call(
         self,
@@ -106,7 +105,7 @@ class AsyncBroker(AsyncTurning):
         call = self._begin(service, body, Wish(timeout_ms or self.timeout_ms, False, request_id))
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         call.owner = future
-        future.add_done_callback(lambda _: None if call.done else self._client.drop(call))
+        future.add_done_callback(lambda _: self._drop(call))
         return future
 
     def stream(
@@ -128,8 +127,14 @@ class AsyncBroker(AsyncTurning):
         self._connected().wake()
         return call
 
+    def _drop(self, call: Call) -> None:
+        was_done = call.done
+        self._client.drop(call)
+        if not was_done and self._links is not None:
+            self._links.wake()  # The broker is told.
+
     def _make_links(self) -> AsyncLinks:
-        return _CallLinks(self._client, self._steps, self._manner)
+        return _CallLinks(self._client, self._steps)
 
     # ---- the end ----
 
@@ -190,4 +195,4 @@ class AsyncStream(AsyncIterator[Body]):
     async def aclose(self) -> None:
         """Forgets the rest."""
         await self._parts.aclose()
-        self._broker._client.drop(self._call)
+        self._broker._drop(self._call)

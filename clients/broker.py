@@ -11,12 +11,12 @@ from .body import Body, Content
 from .broker_steps import (
     AWAY_MS,
     BROKER_LIMITS,
+    MANNER,
     TIMEOUT_MS,
     BrokerSteps,
     BrokerTuning,
     Wish,
     make_client,
-    make_manner,
 )
 from .errors import BrokerError, BrokerTimeout
 from .links import Links, monotonic_ms
@@ -36,7 +36,8 @@ class Broker(Turning):
                  lost or silent the next one is sent what is unanswered
     timeout_ms   of a call that gives none of its own
     identity     1 to 255 octets, the first one not 0: the brokers' name for this client, also after
-                 a restart of its program; one program at a time may use it. Default: nobody's
+                 a restart of its program; one program at a time may use it. Whoever knows it can
+                 have its answers: choose a secret. Default: a random one
 
     request_id   of a call, 1 to 255 octets: sent once more under the same identity, also by the
                  next run of a program, it is the same request while the broker has that in work;
@@ -58,10 +59,10 @@ class Broker(Turning):
         tuning: BrokerTuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning)
+        self._client = make_client(urls, tuning, identity)
         self._steps = BrokerSteps(self._client)
         self._turned_ms = monotonic_ms()
-        self._own(Links(self._client, BROKER_LIMITS, make_manner(identity)))
+        self._own(Links(self._client, BROKER_LIMITS, MANNER))
 
     def call(
         self,
@@ -100,7 +101,8 @@ class Broker(Turning):
     ) -> "Stream":
         """Asks a service for an answer in parts: an iterator of them, see Stream.
 
-        They may be read slowly: up to 64 MiB of parts wait, of all streams together.
+        They may be read slowly: the service is asked for more as they are read. A part that was
+        lost with a connection ends the stream with an error.
         """
         return Stream(
             self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, True, request_id))
@@ -123,11 +125,16 @@ class Broker(Turning):
         self._turned_ms = monotonic_ms()
         self._client.news()  # Whoever waits looks at the call itself.
 
+    def _drop(self, call: Call) -> None:
+        self._client.drop(call)
+        if self._links is not None:
+            self._turn(0, _sent)  # The broker is told at once.
+
     # ---- the end ----
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: brokers, lost, silent, busy, timeouts, strays, junk, overrun."""
+        """What happened: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
         return dict(self._client.counters)
 
     def close(self) -> None:
@@ -168,7 +175,7 @@ class Future:
 
     def cancel(self) -> None:
         """Forgets it: the service may still be asked, nobody hears its answer."""
-        self._broker._client.drop(self._call)
+        self._broker._drop(self._call)
 
 
 class Stream(Iterator[Body]):
@@ -208,4 +215,4 @@ class Stream(Iterator[Body]):
     def close(self) -> None:
         """Forgets the rest."""
         self._parts.close()
-        self._broker._client.drop(self._call)
+        self._broker._drop(self._call)

@@ -8,17 +8,19 @@ import os
 from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
-from ..protocols.majordomo.client import PROBE_ID, Call, Client, ClientSetup
+from ..protocols.majordomo.client import FEATURES_ID, PROBE_ID, Call, Client, ClientSetup
 from ..protocols.majordomo.codec import Request
 from ..protocols.majordomo.values import (
-    ADDRESS_BYTES_MAX,
     EXPIRED,
     HEADERS,
+    NAME_BYTES_MAX,
     REQUEST_ID_BYTES_MAX,
     SERVICE_BYTES_MAX,
     Headers,
     check_headers,
+    is_name,
     is_service,
+    part_cost,
 )
 from ..protocols.zre import services
 from .body import Body, Content, frames_of
@@ -26,11 +28,14 @@ from .errors import BrokerError, BrokerTimeout, NoBroker, ServiceFailed
 from .finding import resolved
 from .links import Manner, MessageLimits, monotonic_ms
 from .reqids import new_reqid
-from .turning import Step, Wait
+from .turning import Rest, Step, Wait
 from .urls import check_url
 
 TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 86_400_000
+NAME_BYTES = 16
+LIST_BYTES = 1 << 20  # Of parts that are handed over together.
+MANNER = Manner(secret_ids=True)
 AWAY_MS = 100  # Whoever did something else so long first looks what lies there.
 BROKER_LIMITS = MessageLimits(128 << 20, 1 << 14)
 
@@ -69,19 +74,26 @@ def checked_service(name: str | bytes) -> bytes:
     return service
 
 
-def make_client(urls: str | Iterable[str], tuning: BrokerTuning | None) -> Client:
-    """The machine for a Broker with these arguments. Raises ValueError, TypeError."""
+def make_client(
+    urls: str | Iterable[str], tuning: BrokerTuning | None, identity: str | bytes | None = None
+) -> Client:
+    """The machine for a Broker with these arguments. Without an identity its name is a secret of
+    its own. Raises ValueError, TypeError."""
     tuning = tuning or BrokerTuning()
     check_headers(tuning.headers)
-    return Client(ClientSetup(checked_urls(urls))._replace(**tuning._asdict()))
+    name = b"k" + os.urandom(NAME_BYTES - 1)  # A first octet of 0 is none of a name.
+    if identity is not None:
+        name = checked_identity(identity)
+    setup = ClientSetup(checked_urls(urls))._replace(**tuning._asdict())
+    return Client(setup._replace(name=name if tuning.deadlines else b""))
 
 
 def checked_identity(identity: str | bytes) -> bytes:
     """Raises ValueError, TypeError."""
     octets = _octets("an identity", identity)
-    if not 0 < len(octets) <= ADDRESS_BYTES_MAX or not octets[0]:
+    if not is_name(octets):
         raise ValueError(
-            f"an identity has 1 to {ADDRESS_BYTES_MAX} octets, the first one not 0: {octets!r}"
+            f"an identity has 1 to {NAME_BYTES_MAX} octets, the first one not 0: {octets!r}"
         )
     return octets
 
@@ -91,8 +103,8 @@ def checked_request_id(request_id: str | bytes) -> bytes:
     octets = _octets("a request id", request_id)
     if not 0 < len(octets) <= REQUEST_ID_BYTES_MAX:
         raise ValueError(f"a request id has 1 to {REQUEST_ID_BYTES_MAX} octets, not {len(octets)}")
-    if octets == PROBE_ID:
-        raise ValueError(f"{PROBE_ID!r} is the id of our own questions: choose another one")
+    if octets in (PROBE_ID, FEATURES_ID):
+        raise ValueError(f"{octets!r} is the id of our own questions: choose another one")
     return octets
 
 
@@ -100,13 +112,6 @@ def _octets(what: str, given: str | bytes) -> bytes:
     if not isinstance(given, str | bytes):
         raise TypeError(f"{what} is bytes or str, not {type(given).__name__}")
     return given.encode() if isinstance(given, str) else given
-
-
-def make_manner(identity: str | bytes | None) -> Manner:
-    """Each client has one routing id for all its sockets: a broker knows it again on a new one.
-    A first octet of 0 would be one of libzmq's own. Raises ValueError, TypeError."""
-    own = b"k" + os.urandom(15) if identity is None else checked_identity(identity)
-    return Manner(routing_id=own)
 
 
 class Wish(NamedTuple):
@@ -152,11 +157,15 @@ class BrokerSteps:
         """Lists of PARTIALs, until the FINAL is there."""
         while True:
             yield Wait(lambda: bool(call.parts) or call.done, limited=False)
-            parts = []
-            while (part := self.client.take_part(call)) is not None:
-                parts.append(Body.of(part))
-            if parts:
-                yield parts
+            bodies: list[list[bytes]] = []
+            size = 0
+            while size < LIST_BYTES and (body := self.client.take_part(call)) is not None:
+                bodies.append(body)
+                size += part_cost(body)
+            if bodies:
+                yield [Body.of(body) for body in bodies]
+                if self.client.on_read(call, bodies):
+                    yield Rest(0)
             elif call.done:
                 return
 

@@ -2,6 +2,7 @@
 a SUB for each subscription.
 """
 
+import os
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -48,7 +49,7 @@ LIMITS = MessageLimits()
 class Manner(NamedTuple):
     """How connections are treated."""
 
-    routing_id: bytes = b""  # Of each socket, so that a peer knows it again; empty: libzmq's own.
+    secret_ids: bool = False  # Each socket has a random routing id, in place of libzmq's counter.
     patient: bool = False  # AsyncLinks: what a peer has no room for waits; else it counts as lost.
     send_messages_max: int = SEND_MESSAGES_MAX  # Queued for a peer.
     linger_ms: int = 0  # close() waits so long for what is queued to leave.
@@ -67,8 +68,8 @@ class _Link:
         self._resources = resources
         marks = manner.send_messages_max, RECEIVE_MESSAGES_MAX
         self.socket = _socket(resources, zmq.DEALER, marks)
-        if manner.routing_id:
-            self.socket.setsockopt(zmq.ROUTING_ID, manner.routing_id)
+        if manner.secret_ids:
+            self.socket.setsockopt(zmq.ROUTING_ID, b"k" + os.urandom(15))  # A first octet not 0.
         self.socket.setsockopt(zmq.MAXMSGSIZE, limits.size)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
         resources.add(self.monitor)

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from ..protocols.majordomo.codec import Failure
 from ..protocols.majordomo.values import (
+    CANCELLED,
     EXPIRED,
     FAILED,
     HEADERS,
@@ -27,6 +28,7 @@ from ..protocols.majordomo.values import (
     WINDOW_MAX,
     Headers,
     check_headers,
+    part_cost,
 )
 from ..protocols.majordomo.worker import Job, Workers, WorkerSetup
 from ..protocols.zre import services
@@ -38,7 +40,7 @@ from .links import Manner, monotonic_ms
 from .resources import Guard
 
 CONCURRENCY_MAX = 1024
-PARTS_AHEAD = 256  # That functions have given and the broker has no room for yet.
+PARTS_AHEAD = 256  # That plain functions have given and no broker has room for yet.
 SEND_MESSAGES_MAX = 256  # On their way to one broker: what is beyond slows the functions down.
 LINGER_MS = 1000  # For the last words to leave.
 DRAIN_MS = 30_000
@@ -56,7 +58,9 @@ class WorkerTuning(NamedTuple):
     liveness: int = LIVENESS
     drain_ms: int = DRAIN_MS
     headers: Headers = HEADERS
-    deadlines: bool = True  # Whether to ask the broker how much time each request has; ours only.
+    # Whether to ask the broker how much time each request has, how many parts it takes, and when
+    # nobody waits any more; ours only.
+    deadlines: bool = True
 
 
 TUNING = WorkerTuning()
@@ -101,8 +105,9 @@ def service(
 
     It is given the request's body, and returns the answer: bytes, a str (as UTF-8), a list of
     bytes, its frames, or None. A generator, plain or asynchronous, yields parts: each goes out as a
-    PARTIAL at once; what a plain one returns is the FINAL. What it raises the caller gets as
-    ServiceFailed. A generator whose caller has lost its patience is closed.
+    PARTIAL, and it is asked for as many as its caller reads; what a plain one returns is the FINAL.
+    What it raises the caller gets as ServiceFailed. A generator whose caller is gone, or does not
+    wait any longer, is closed: a plain one when it yields, an asynchronous one at once.
 
     name          1 to 255 printable characters of ASCII, not those of the broker (mmi., titanic.)
     concurrency   so many requests are served at once: in threads, or as tasks of the loop
@@ -337,6 +342,8 @@ class Worker:
 
     def _over(self, job: Job) -> Failure | None:
         """Why nobody waits for an answer any more."""
+        if job.cancelled:
+            return Failure(CANCELLED, f"nobody waits for {self.offered.name} any more")
         if job.deadline_ms is not None and monotonic_ms() >= job.deadline_ms:
             return Failure(EXPIRED, f"{self.offered.name} was not done in time")
         return None
@@ -371,16 +378,24 @@ class Worker:
         return _Result(job, failure=self._failed(caught.error))
 
     def _do_parts(self, job: Job, parts: Any) -> _Result | None:
-        """The parts that a generator yields, then what it returns."""
+        """The parts that a generator yields, then what it returns. It is asked for one when there
+        is credit for that, so that none waits here."""
+        changed = threading.Event()
+        job.on_change = changed.set
         try:
             while job.wanted and not self._stopped.is_set():
                 if failure := self._over(job):
                     return _Result(job, failure=failure)
+                changed.clear()
+                if not job.has_credit:
+                    changed.wait(STOP_S)
+                    continue
                 try:
                     part = next(parts)
                 except StopIteration as end:
                     return _Result(job, frames_of(end.value))
                 frames = frames_of(part)
+                job.spent += part_cost(frames)
                 while not self._ahead.acquire(timeout=STOP_S):
                     if self._stopped.is_set():
                         return None
@@ -425,17 +440,46 @@ class Worker:
 
     async def _do_async_parts(self, job: Job, parts: Any) -> Failure | None:
         """The parts that an asynchronous generator yields; why it did not come to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        changed = asyncio.Event()
+
+        def on_change() -> None:
+            changed.set()
+            if job.cancelled:
+                task.cancel()  # It may be waiting for something of its own.
+
+        job.on_change = on_change
+        try:
+            return await self._pass_on(job, parts, changed)
+        except asyncio.CancelledError:
+            if not job.cancelled or self._stopped.is_set():
+                raise
+            task.uncancel()
+            return self._over(job)
+        finally:
+            job.on_change = None
+            await parts.aclose()
+
+    async def _pass_on(self, job: Job, parts: Any, changed: asyncio.Event) -> Failure | None:
+        """As _do_async_parts(), until the end."""
         assert self._flowing is not None
         assert self._links is not None
-        try:
-            async for part in parts:
-                await self._flowing.wait()
-                if failure := self._over(job):
-                    return failure
-                if not job.wanted:
-                    break
-                self._give(_Result(job, frames_of(part), last=False))
-                self._links.wake()
-            return None
-        finally:
-            await parts.aclose()
+        while job.wanted:
+            if failure := self._over(job):
+                return failure
+            changed.clear()
+            if not job.has_credit:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), STOP_S)
+                continue
+            await self._flowing.wait()
+            try:
+                frames = frames_of(await anext(parts))
+            except StopAsyncIteration:
+                return None
+            job.spent += part_cost(frames)
+            self._give(_Result(job, frames, last=False))
+            self._links.wake()
+            await asyncio.sleep(0)  # Until it was sent, or has to wait.
+        return None

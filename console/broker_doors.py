@@ -36,7 +36,7 @@ def find_brokers(where: Where, key: str) -> BrokerDoors:
     if not known:
         way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"
         raise Ending(f"{path}: no node has a broker; {way_out}")
-    names = ("client_header", "worker_header", "deadline_header")
+    names = ("client_header", "worker_header", "deadline_header", "named_header")
     headers = Headers(*(found.broker[name].encode() for name in names))
     return BrokerDoors(path, known, True, headers, found.broker["interval_ms"])
 

@@ -19,10 +19,11 @@ from .endings import FAILED, Ending
 from .output import show_json, show_table
 from .places import Where
 
+NUMBER_BYTES = 8  # Of a worker's number, behind which the next rows are asked for.
 Rows = list[dict[str, Any]]
 SERVICE_KEYS = ("name", "workers", "working", "waiting", "waiting_bytes", "oldest_ms", "done")
 DURABLE_KEYS = ("durable", "durable_answers")  # Of services that are.
-WORKER_KEYS = ("routing_id", "service", "framing", "window", "working", "done", "silent_ms")
+WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "silent_ms")
 
 
 def services(options: Where) -> None:
@@ -31,9 +32,7 @@ def services(options: Where) -> None:
 
 
 def workers(options: Where) -> None:
-    rows = ask_all(options, OWN_WORKERS, "routing_id")
-    shown = [{**row, "routing_id": row["routing_id"].hex()} for row in rows]
-    show(shown, WORKER_KEYS, options)
+    show(ask_all(options, OWN_WORKERS, "number"), WORKER_KEYS, options)
 
 
 def queue(options: Where) -> None:
@@ -92,7 +91,7 @@ def ask(broker: Broker, service: bytes, key: str) -> Rows:
             raise Ending("this broker is of another kind: it lists nothing", FAILED)
         some = [msgpack.unpackb(frame) for frame in frames if frame]
         rows += some
-        if len(some) < OWN_ROWS_MAX:
+        if len(some) < OWN_ROWS_MAX or key not in some[-1]:  # An older broker tells no numbers.
             return rows
         last = some[-1][key]
-        behind = last if isinstance(last, bytes) else last.encode()
+        behind = last.to_bytes(NUMBER_BYTES, "big") if isinstance(last, int) else last.encode()

@@ -74,7 +74,7 @@ static void name_set(struct name *name, const uint8_t *bytes, uint32_t size) {
 }
 
 static int name_is(const struct name *name, const uint8_t *bytes, uint32_t size) {
-    return name->size == size && memcmp(name->bytes, bytes, size) == 0;
+    return name->size == size && (!size || memcmp(name->bytes, bytes, size) == 0);
 }
 
 /* ---- services ---- */
@@ -138,31 +138,87 @@ static void service_wake(struct klk_exchange *exchange, struct service *service)
 
 /* ---- clients ---- */
 
-struct client *klk_client_find(const struct klk_exchange *exchange, const uint8_t *id,
-                               uint32_t size) {
-    uint64_t hash = klk_exchange_hash(exchange, 2, id, size);
-    for (struct node *node = table_first(&exchange->clients, hash); node; node = node->next) {
+struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
+                               const struct client *behind) {
+    uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
+    struct node *node = behind ? behind->node.next : table_first(&exchange->clients, hash);
+    for (; node; node = node->next) {
         struct client *client = KLK_OF(node, struct client, node);
-        if (node->hash == hash && name_is(&client->id, id, size)) return client;
+        if (node->hash == hash && name_is(&client->id, id.data, id.size)) return client;
     }
     return NULL;
 }
 
-struct client *klk_client_get(struct klk_exchange *exchange, const uint8_t *id, uint32_t size) {
-    struct client *client = klk_client_find(exchange, id, size);
+static struct client *client_named(const struct klk_exchange *exchange, struct klk_octets name) {
+    uint64_t hash = klk_exchange_hash(exchange, 5, name.data, name.size);
+    struct node *node = table_first(&exchange->clients_by_name, hash);
+    for (; node; node = node->next) {
+        struct client *client = KLK_OF(node, struct client, by_name);
+        if (node->hash == hash && name_is(&client->name, name.data, name.size)) return client;
+    }
+    return NULL;
+}
+
+/* A new connection of a client takes over. What is left in an old one may be read behind the first
+ * words by the new one: it does not take the client back. */
+static void client_move(struct klk_exchange *exchange, struct client *client,
+                        struct klk_octets id) {
+    uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
+    if (hash == client->left) return;
+    table_remove(&exchange->clients, &client->node);
+    client->left = client->node.hash;
+    client->node.hash = hash;
+    name_set(&client->id, id.data, id.size);
+    table_add(&exchange->clients, &client->node);
+}
+
+struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
+                               struct klk_octets name) {
+    struct client *client = NULL;
+    while ((client = klk_client_next(exchange, id, client)) != NULL)
+        if (name_is(&client->name, name.data, name.size)) return client;
+    if (!name.size || !(client = client_named(exchange, name))) return NULL;
+    client_move(exchange, client, id);
+    return client;
+}
+
+struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets id,
+                              struct klk_octets name) {
+    struct client *client = klk_client_find(exchange, id, name);
     if (client) return client;
     client = calloc(1, sizeof *client);
     if (!client) return NULL;
-    name_set(&client->id, id, size);
+    name_set(&client->id, id.data, id.size);
     klk_link_alone(&client->lines);
-    client->node.hash = klk_exchange_hash(exchange, 2, id, size);
+    client->node.hash = klk_exchange_hash(exchange, 2, id.data, id.size);
     table_add(&exchange->clients, &client->node);
+    client->by_number.hash = exchange->next_client++;
+    for (int i = 0; i < 8; i++)
+        client->number[i] = (uint8_t)(client->by_number.hash >> (56 - 8 * i));
+    table_add(&exchange->clients_by_number, &client->by_number);
+    if (name.size) {
+        name_set(&client->name, name.data, name.size);
+        client->by_name.hash = klk_exchange_hash(exchange, 5, name.data, name.size);
+        table_add(&exchange->clients_by_name, &client->by_name);
+    }
     return client;
+}
+
+struct client *klk_client_numbered(const struct klk_exchange *exchange, struct klk_octets number) {
+    uint64_t wanted = 0;
+    if (number.size != sizeof wanted) return NULL;
+    for (uint32_t i = 0; i < number.size; i++) wanted = wanted << 8 | number.data[i];
+    struct node *node = table_first(&exchange->clients_by_number, wanted);
+    for (; node; node = node->next)
+        if (node->hash == wanted) return KLK_OF(node, struct client, by_number);
+    return NULL;
 }
 
 void klk_client_settle(struct klk_exchange *exchange, struct client *client) {
     if (client->inflight) return;
     table_remove(&exchange->clients, &client->node);
+    table_remove(&exchange->clients_by_number, &client->by_number);
+    if (client->name.size) table_remove(&exchange->clients_by_name, &client->by_name);
     free(client);
 }
 
@@ -193,7 +249,7 @@ static void line_settle(struct line *line) {
 
 static uint64_t request_hash(const struct klk_exchange *exchange, const struct client *client,
                              const uint8_t *id, uint32_t size) {
-    return klk_exchange_hash(exchange, client->node.hash, id, size);
+    return klk_exchange_hash(exchange, client->by_number.hash, id, size);
 }
 
 struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
@@ -287,6 +343,8 @@ struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_
                                 .body_size = body_size,
                                 .frames = asked->frames,
                                 .framing = asked->framing,
+                                .parts_are = asked->parts_are,
+                                .credit = asked->credit,
                                 .id_size = (uint8_t)asked->id_size};
     for (uint32_t i = 0; i < asked->frames; i++)
         request->sizes[i] = asked->offsets[i + 1] - asked->offsets[i];
@@ -428,7 +486,7 @@ void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int6
 
 int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
                             const uint8_t *service_name, uint32_t service_size, uint32_t framing,
-                            uint32_t window, int wants_deadline, int64_t now_ms) {
+                            uint32_t window, int wants, int64_t now_ms) {
     if (!id_size || id_size > KLK_EXCHANGE_NAME_MAX || !service_size) return KLK_EINVAL;
     if (service_size > KLK_EXCHANGE_NAME_MAX || framing > KLK_FRAMING_MDP2) return KLK_EINVAL;
     if (!window || window > KLK_EXCHANGE_WINDOW_MAX) return KLK_EINVAL;
@@ -444,7 +502,8 @@ int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, ui
     worker->service = service;
     worker->framing = (uint8_t)framing;
     worker->window = framing == KLK_FRAMING_TEXT ? window : 1;
-    worker->wants_deadline = wants_deadline != 0;
+    worker->wants = (uint8_t)wants;
+    worker->number = exchange->next_worker++;
     worker->heard_ms = worker->sent_ms = now_ms;
     worker->node.hash = klk_exchange_hash(exchange, 3, id, id_size);
     table_add(&exchange->workers, &worker->node);
@@ -464,7 +523,7 @@ int64_t klk_exchange_worker_end(struct klk_exchange *exchange, const uint8_t *id
     int64_t count = 0;
     while (!klk_link_is_alone(&worker->requests)) {
         struct request *request = KLK_OF(worker->requests.next, struct request, place);
-        if (request->client->is_gone) {
+        if (request->client->is_gone || request->is_over) {
             klk_request_end(exchange, request);
             exchange->counters[KLK_EXCHANGE_CANCELLED]++;
             continue;
@@ -500,12 +559,8 @@ int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
     return request ? klk_request_due_ms(request) : -1;
 }
 
-uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
-                                 uint32_t id_size) {
-    struct client *client = klk_client_find(exchange, id, id_size);
+static uint32_t client_end(struct klk_exchange *exchange, struct client *client) {
     uint32_t count = 0;
-    if (!client) return 0;
-    client->is_gone = 1;
     client->inflight++; /* Kept until all is done. */
     while (!klk_link_is_alone(&client->lines)) {
         struct line *line = KLK_OF(client->lines.next, struct line, of_client);
@@ -518,21 +573,40 @@ uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *i
     return count;
 }
 
+uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
+                                 uint32_t id_size, int64_t now_ms) {
+    struct klk_octets routing_id = {id, id_size};
+    struct client *client = klk_client_next(exchange, routing_id, NULL);
+    uint32_t count = 0;
+    while (client) {
+        struct client *next = klk_client_next(exchange, routing_id, client);
+        if (!client->is_gone) client->gone_ms = now_ms;
+        client->is_gone = 1;
+        count += client_end(exchange, client);
+        client = next;
+    }
+    return count;
+}
+
 /* ---- the whole ---- */
 
 struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
     if (!setup->inflight_max || !setup->services_max || !setup->request_ttl_ms) return NULL;
     if (!setup->client_header_size || setup->client_header_size > KLK_EXCHANGE_NAME_MAX ||
         !setup->worker_header_size || setup->worker_header_size > KLK_EXCHANGE_NAME_MAX ||
-        !setup->deadline_header_size || setup->deadline_header_size > KLK_EXCHANGE_NAME_MAX)
+        !setup->deadline_header_size || setup->deadline_header_size > KLK_EXCHANGE_NAME_MAX ||
+        !setup->named_header_size || setup->named_header_size > KLK_EXCHANGE_NAME_MAX)
         return NULL;
     struct klk_exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange) return NULL;
     exchange->setup = *setup;
+    exchange->next_client = exchange->next_worker = setup->first_number;
+    exchange->run = (uint32_t)setup->first_number;
     klk_link_alone(&exchange->dirty);
     klk_link_alone(&exchange->heard);
     if (!table_open(&exchange->services) || !table_open(&exchange->clients) ||
         !table_open(&exchange->requests) || !table_open(&exchange->workers) ||
+        !table_open(&exchange->clients_by_number) || !table_open(&exchange->clients_by_name) ||
         !table_open(&exchange->kept)) {
         klk_exchange_close(exchange);
         return NULL;
@@ -565,6 +639,8 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     nodes_free(&exchange->requests);
     nodes_free(&exchange->workers);
     nodes_free(&exchange->clients);
+    free(exchange->clients_by_number.buckets);
+    free(exchange->clients_by_name.buckets);
     nodes_free(&exchange->services);
     nodes_free(&exchange->kept);
     free(exchange->due);
@@ -640,6 +716,7 @@ uint32_t klk_exchange_workers(const struct klk_exchange *exchange, struct klk_wo
         const struct worker *worker = KLK_OF(at, struct worker, heard);
         struct klk_worker_info *info = &infos[count++];
         *info = (struct klk_worker_info){.done = worker->done,
+                                         .number = worker->number,
                                          .heard_ms = worker->heard_ms,
                                          .window = worker->window,
                                          .load = worker->load,

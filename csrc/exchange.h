@@ -5,8 +5,13 @@
 
 enum klk_exchange_limit {
     KLK_EXCHANGE_NAME_MAX = 255,  /* of a service, a request id, a routing id, a header */
-    KLK_EXCHANGE_WINDOW_MAX = 65535
+    KLK_EXCHANGE_WINDOW_MAX = 65535,
+    KLK_EXCHANGE_PART_COST = 8192, /* credit that a part takes besides its octets */
+    KLK_EXCHANGE_LOOK_MS = 1000    /* between two looks whether a client is there */
 };
+
+/* What a worker wants to hear with a request. */
+enum klk_wants { KLK_WANTS_NOTHING = 0, KLK_WANTS_DEADLINE = 1, KLK_WANTS_CREDIT = 2 };
 
 /* Which protocol a peer speaks: the text's with request ids, RFC 7, RFC 18. */
 enum klk_framing { KLK_FRAMING_TEXT = 0, KLK_FRAMING_MDP1 = 1, KLK_FRAMING_MDP2 = 2 };
@@ -21,7 +26,7 @@ enum klk_exchange_counter {
     KLK_EXCHANGE_PARTIALS,
     KLK_EXCHANGE_FINALS,
     KLK_EXCHANGE_DISCARDED,  /* answers for clients that are gone, or beyond what is collected */
-    KLK_EXCHANGE_CANCELLED,  /* queued by clients that are gone */
+    KLK_EXCHANGE_CANCELLED,  /* of clients that are gone, or want it no more */
     KLK_EXCHANGE_COUNTERS
 };
 
@@ -37,6 +42,7 @@ enum klk_exchange_stop {
 
 struct klk_exchange_setup {
     uint64_t seed;               /* secret, so that nobody can choose names that collide */
+    uint64_t first_number;       /* of clients and workers, as others are told of them, and runs */
     uint64_t bytes_max;          /* of all requests that are held, each with what it costs */
     uint64_t service_bytes_max;  /* of requests that wait for one service */
     uint64_t collected_bytes_max; /* of PARTIALs kept for one client of RFC 7 */
@@ -46,9 +52,11 @@ struct klk_exchange_setup {
     uint32_t client_header_size;
     uint32_t worker_header_size;
     uint32_t deadline_header_size;
+    uint32_t named_header_size;
     uint8_t client_header[255];
     uint8_t worker_header[255];
     uint8_t deadline_header[255]; /* of clients whose requests have 8 bytes of deadline */
+    uint8_t named_header[255];    /* of clients that say deadline, credit and their name */
 };
 
 /* What a client is told instead of an answer: two frames of a FINAL. */
@@ -56,6 +64,7 @@ enum klk_refusal { KLK_REFUSAL_CLIENT, KLK_REFUSAL_QUEUE, KLK_REFUSAL_EXPIRED, K
 
 struct klk_worker_info {
     uint64_t done; /* FINALs */
+    uint64_t number;
     int64_t heard_ms;
     uint32_t window;
     uint32_t load;
@@ -100,15 +109,17 @@ uint32_t klk_exchange_kept(const struct klk_exchange *exchange, const struct klk
 /* KLK_EXCHANGE_COUNTERS numbers that only grow. */
 const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange);
 
-/* Takes requests in, from message *position on; each waits until klk_exchange_dispatch().
+/* Takes in what clients send, from message *position on; a request waits until
+ * klk_exchange_dispatch().
  *
- *   clients    out: what their clients are told at once
+ *   clients    out: what they are told at once
+ *   workers    out: how many more parts they may send, and which requests they may leave
  *   stop       out, on KLK_MORE: why the message at *position is the caller's (klk_exchange_stop)
  *
  * Returns KLK_OK at the end, KLK_MORE, or KLK_EFULL when clients must grow: go on at *position. */
 int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_messages *in,
                                uint32_t *position, int64_t now_ms, struct klk_messages *clients,
-                               int32_t *stop);
+                               struct klk_messages *workers, int32_t *stop);
 
 /* Takes in what workers send. PARTIALs and FINALs go to their clients, a PING is answered.
  * Returns as klk_exchange_take_requests(). */
@@ -131,7 +142,7 @@ int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
  * KLK_ESPACE: no memory, or too many services. */
 int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
                             const uint8_t *service, uint32_t service_size, uint32_t framing,
-                            uint32_t window, int wants_deadline, int64_t now_ms);
+                            uint32_t window, int wants, int64_t now_ms);
 
 /* A worker is gone: others get its requests. Returns how many it had, or KLK_EINVAL: no worker. */
 int64_t klk_exchange_worker_end(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
@@ -155,7 +166,20 @@ int klk_exchange_beat(struct klk_exchange *exchange, int64_t before_ms, int64_t 
 /* A client can't be reached: what it has in the queues goes, and nobody answers it. Returns how
  * many requests were queued. */
 uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
-                                 uint32_t id_size);
+                                 uint32_t id_size, int64_t now_ms);
+
+/* Each KLK_EXCHANGE_LOOK_MS: clients that have said their name and wait are sent a word, so that a
+ * lost connection shows, and requests of clients that are gone are cancelled at their workers.
+ * Returns KLK_OK or KLK_EFULL. */
+int klk_exchange_look(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
+                      struct klk_messages *workers);
+
+/* A part for a client was dropped: the request of this id is cancelled. MDP's parts name none: all
+ * of the client that workers have are. Returns how many were cancelled, or KLK_EFULL. */
+int klk_exchange_lose(struct klk_exchange *exchange, const uint8_t *client, uint32_t client_size,
+                      const uint8_t *id, uint32_t id_size, struct klk_messages *workers);
+int klk_exchange_lose_mdp(struct klk_exchange *exchange, const uint8_t *client,
+                          uint32_t client_size, struct klk_messages *workers);
 
 /* Requests that are held, and bytes of them. */
 uint64_t klk_exchange_held(const struct klk_exchange *exchange, uint64_t *bytes);

@@ -50,11 +50,19 @@ struct kept {
 };
 
 struct client {
-    struct node node;
+    struct node node; /* by its routing id; several clients may have the same */
+    struct node by_number;
+    struct node by_name; /* of one that has said its name */
     struct link lines;
+    uint64_t left; /* the hash of the routing id that it had before */
+    int64_t heard_ms;
+    int64_t sent_ms;
+    int64_t gone_ms; /* since when it is gone */
     uint32_t inflight;
-    uint32_t is_gone;
-    struct name id;
+    uint8_t is_gone;   /* it can't be reached */
+    uint8_t number[8]; /* as workers are told it, big-endian */
+    struct name id;    /* the routing id of its newest connection */
+    struct name name;  /* its own, a secret of it; empty: it has said none */
 };
 
 struct line {
@@ -71,13 +79,14 @@ struct worker {
     struct link heard; /* of all, by when they were heard */
     struct link requests;
     struct service *service;
+    uint64_t number;
     uint64_t done;
     int64_t heard_ms;
     int64_t sent_ms;
     uint32_t window;
     uint32_t load;
     uint8_t framing;
-    uint8_t wants_deadline;
+    uint8_t wants; /* enum klk_wants */
     struct name id;
 };
 
@@ -92,6 +101,13 @@ struct collected {
     int is_over;
 };
 
+/* What a request's client does with parts of the answer. */
+enum klk_parts {
+    KLK_PARTS_PLAIN,    /* takes them as they come */
+    KLK_PARTS_NUMBERED, /* takes as many as it gives credit for; each with its number */
+    KLK_PARTS_UNWANTED
+};
+
 struct request {
     struct node node;
     struct link place; /* in a line, in `again`, or of its worker */
@@ -102,12 +118,17 @@ struct request {
     struct collected *collected;
     uint64_t number;  /* their order */
     uint64_t bytes;   /* that it costs */
+    int64_t credit;   /* that its client gave and parts have not used up yet */
+    uint32_t run;     /* of all that workers were given, which one this is */
+    uint32_t parts;   /* that came of this run */
     int64_t expires_ms;  /* request_ttl_ms after it began to wait */
     int64_t deadline_ms; /* of its client; INT64_MAX: none */
     uint32_t due_place;  /* in the heap of all that wait; 0: in work */
     uint32_t body_size;
     uint32_t frames;
     uint8_t framing; /* of its client */
+    uint8_t parts_are; /* enum klk_parts */
+    uint8_t is_over; /* in work for nobody: what comes of it is dropped */
     uint8_t id_size;
     /* u32 sizes of the frames, their bytes, the id */
     uint32_t sizes[];
@@ -117,6 +138,8 @@ struct klk_exchange {
     struct klk_exchange_setup setup;
     struct table services;
     struct table clients;
+    struct table clients_by_number;
+    struct table clients_by_name;
     struct table requests;
     struct table workers;
     struct table kept;
@@ -125,7 +148,10 @@ struct klk_exchange {
     struct request **due; /* a heap from 1 on: requests that wait, by when they are ended */
     uint32_t due_count;
     uint32_t due_max;
-    uint64_t number;
+    uint64_t number; /* of the last request */
+    uint64_t next_client; /* its number, as workers are told it */
+    uint64_t next_worker; /* its number, as those are told it who list workers */
+    uint32_t run;
     uint64_t bytes;
     uint64_t counters[KLK_EXCHANGE_COUNTERS];
     uint32_t patient; /* answers since serve.c sent some, while others wait for their service */
@@ -178,9 +204,23 @@ struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *na
 /* A service without workers and requests is nothing that need be kept. */
 void klk_service_settle(struct klk_exchange *exchange, struct service *service);
 
-struct client *klk_client_find(const struct klk_exchange *exchange, const uint8_t *id,
-                               uint32_t size);
-struct client *klk_client_get(struct klk_exchange *exchange, const uint8_t *id, uint32_t size);
+/* Octets of a message. */
+struct klk_octets {
+    const uint8_t *data;
+    uint32_t size;
+};
+
+/* By routing id and name; by its name alone when it comes by a new connection, which is then where
+ * it is answered. NULL: there is none. */
+struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
+                               struct klk_octets name);
+/* Finds or makes it; NULL: no memory. */
+struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets id,
+                              struct klk_octets name);
+struct client *klk_client_numbered(const struct klk_exchange *exchange, struct klk_octets number);
+/* The next client with this routing id behind another one, or the first behind NULL. */
+struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
+                               const struct client *behind);
 /* A client without requests is nothing that need be kept. */
 void klk_client_settle(struct klk_exchange *exchange, struct client *client);
 
@@ -202,6 +242,8 @@ struct klk_asked {
     const uint32_t *offsets; /* of its frames, and where the last one ends */
     uint32_t frames;
     uint8_t framing;
+    uint8_t parts_are;
+    int64_t credit;
     int64_t deadline_ms;
     int64_t expires_ms;
 };

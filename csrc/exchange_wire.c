@@ -2,8 +2,8 @@
  *
  * Frames, behind the routing id (docs/protocols/majordomo.md):
  *
- *   the text    client: header, command, service, id, body ..
- *               worker: header, command, address, empty, id, [deadline], body ..
+ *   the text    client: header, command, service, id, [time, credit and name], body ..
+ *               worker: header, command, address, empty, id, [time, credit], body ..
  *   RFC 7       client: empty, header, service, body ..
  *               worker: empty, header, command, address, empty, body ..
  *   RFC 18      client: header, command, service, body ..
@@ -14,8 +14,17 @@
 
 #include "messages.h"
 
-enum { PING_BYTES = 4, DEADLINE_BYTES = 8 };
-enum client_command { CLIENT_REQUEST = 1, CLIENT_PARTIAL = 2, CLIENT_FINAL = 3 };
+enum { PING_BYTES = 4, DEADLINE_BYTES = 8, CREDIT_BYTES = 8, OPTIONS_BYTES = 16, PLACE_BYTES = 8 };
+enum client_command {
+    CLIENT_REQUEST = 1,
+    CLIENT_PARTIAL = 2,
+    CLIENT_FINAL = 3,
+    CLIENT_CREDIT = 4, /* ours, to the broker: more parts may come */
+    CLIENT_CANCEL = 5, /* ours, to the broker: nothing more is wanted */
+    CLIENT_PART = 4,   /* ours, to the client: a PARTIAL with its place */
+    CLIENT_END = 5,    /* ours, to the client: a FINAL with the number of parts before it */
+    CLIENT_ALIVE = 6   /* ours, to the client: the broker is there */
+};
 
 /* What a worker's message is, whatever it is called in its framing. */
 enum action {
@@ -29,22 +38,21 @@ enum action {
 };
 
 static const uint8_t REQUEST_COMMAND = 2; /* To a worker, in all framings. */
+static const uint8_t CREDIT_COMMAND = 7;  /* Ours, to a worker: so many more parts may come. */
+static const uint8_t CANCEL_COMMAND = 8;  /* Ours, to a worker: nobody waits for it any more. */
+static const int64_t CREDIT_MAX = (int64_t)1 << 62;
 static const uint8_t HEARTBEATS[] = {0, 4, 5};
-static const uint8_t ACTIONS[][7] = {
-    {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_NONE, ACT_DISCONNECT},
-    {ACT_NONE, ACT_READY, ACT_NONE, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT, ACT_NONE},
-    {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT},
+static const uint8_t ACTIONS[][8] = {
+    {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_NONE, ACT_DISCONNECT, ACT_READY},
+    {ACT_NONE, ACT_READY, ACT_NONE, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT, ACT_NONE, ACT_NONE},
+    {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT,
+     ACT_NONE},
 };
 static const char *const MDP_CLIENTS[] = {NULL, "MDPC01", "MDPC02"};
 static const char *const MDP_WORKERS[] = {NULL, "MDPW01", "MDPW02"};
 static const uint8_t ERROR_FRAME[] = {'K', 'L', 'K', '-', 'E', 'R', 'R', 'O', 'R'};
 
 /* ---- reading ---- */
-
-struct frame {
-    const uint8_t *data;
-    uint32_t size;
-};
 
 /* A message, and how far it was read. */
 struct reader {
@@ -55,27 +63,27 @@ struct reader {
 
 static uint32_t frames_left(const struct reader *reader) { return reader->end - reader->first; }
 
-static struct frame frame_next(struct reader *reader) {
+static struct klk_octets frame_next(struct reader *reader) {
     const struct klk_messages *in = reader->in;
     uint32_t f = reader->first++;
-    return (struct frame){in->bytes + in->offsets[f], in->offsets[f + 1] - in->offsets[f]};
+    return (struct klk_octets){in->bytes + in->offsets[f], in->offsets[f + 1] - in->offsets[f]};
 }
 
-static int frame_is(struct frame frame, const void *data, uint32_t size) {
+static int frame_is(struct klk_octets frame, const void *data, uint32_t size) {
     return frame.size == size && memcmp(frame.data, data, size) == 0;
 }
 
-static int is_name(struct frame frame) {
+static int is_name(struct klk_octets frame) {
     return frame.size && frame.size <= KLK_EXCHANGE_NAME_MAX;
 }
 
-static int is_printable(struct frame frame) {
+static int is_printable(struct klk_octets frame) {
     for (uint32_t i = 0; i < frame.size; i++)
         if (frame.data[i] < 0x20 || frame.data[i] > 0x7e) return 0;
     return is_name(frame);
 }
 
-static int begins(struct frame frame, const char *prefix) {
+static int begins(struct klk_octets frame, const char *prefix) {
     size_t size = strlen(prefix);
     return frame.size >= size && memcmp(frame.data, prefix, size) == 0;
 }
@@ -86,11 +94,15 @@ static uint64_t get_u64_big(const uint8_t *data) {
     return value;
 }
 
+static void put_u64_big(uint8_t *data, uint64_t value) {
+    for (int i = 0; i < 8; i++) data[i] = (uint8_t)(value >> (56 - 8 * i));
+}
+
 /* Reads the header. Returns the framing, or -1; own is the text's header. */
 static int framing_read(struct reader *reader, const uint8_t *own, uint32_t own_size,
                         const char *const *mdp) {
     if (!frames_left(reader)) return -1;
-    struct frame frame = frame_next(reader);
+    struct klk_octets frame = frame_next(reader);
     if (frame_is(frame, own, own_size)) return KLK_FRAMING_TEXT;
     if (frame_is(frame, mdp[KLK_FRAMING_MDP2], 6)) return KLK_FRAMING_MDP2;
     if (frame.size || !frames_left(reader)) return -1;
@@ -101,13 +113,13 @@ static int framing_read(struct reader *reader, const uint8_t *own, uint32_t own_
 
 /* What is sent so that a message's size is known before anything is written. */
 struct frames {
-    struct frame items[8];
+    struct klk_octets items[8];
     uint32_t count;
     uint64_t bytes;
 };
 
 static void frames_add(struct frames *frames, const void *data, uint32_t size) {
-    frames->items[frames->count++] = (struct frame){data, size};
+    frames->items[frames->count++] = (struct klk_octets){data, size};
     frames->bytes += size;
 }
 
@@ -140,6 +152,68 @@ static void frames_worker(const struct klk_exchange *exchange, const struct work
     frames_add(frames, command, size);
 }
 
+/* CREDIT or CANCEL to the worker that has a request, if it knows them. Returns KLK_OK or
+ * KLK_EFULL. */
+static int order_write(struct klk_exchange *exchange, struct request *request,
+                       uint8_t command, uint64_t credit, struct klk_messages *workers) {
+    const struct worker *worker = request->worker;
+    struct frames frames = {0};
+    uint8_t amount[CREDIT_BYTES];
+    if (!worker || worker->wants != KLK_WANTS_CREDIT) return KLK_OK;
+    frames_worker(exchange, worker, &command, 1, &frames);
+    frames_add(&frames, request->client->number, sizeof request->client->number);
+    frames_add(&frames, "", 0);
+    frames_add(&frames, klk_request_id(request), request->id_size);
+    put_u64_big(amount, credit);
+    if (command == CREDIT_COMMAND) frames_add(&frames, amount, sizeof amount);
+    if (!klk_messages_fit(workers, frames.bytes, frames.count)) return KLK_EFULL;
+    frames_write(workers, &frames);
+    klk_messages_end(workers);
+    return KLK_OK;
+}
+
+/* Its client takes parts for so much more. */
+static int credit_add(struct klk_exchange *exchange, struct request *request, int64_t credit,
+                      struct klk_messages *workers) {
+    int result = order_write(exchange, request, CREDIT_COMMAND, (uint64_t)credit, workers);
+    if (result != KLK_OK) return result;
+    request->credit += credit < CREDIT_MAX - request->credit ? credit : 0;
+    return KLK_OK;
+}
+
+/* Its client takes no parts: its worker need not wait for it. */
+static int parts_unwanted(struct klk_exchange *exchange, struct request *request,
+                          struct klk_messages *workers) {
+    if (request->parts_are != KLK_PARTS_NUMBERED) return KLK_OK;
+    int result = order_write(exchange, request, CREDIT_COMMAND, UINT64_MAX, workers);
+    if (result == KLK_OK) request->parts_are = KLK_PARTS_UNWANTED;
+    return result;
+}
+
+/* Its client has come back by a new connection and takes parts for so much: what was on its way by
+ * the old one is lost. */
+static int credit_set(struct klk_exchange *exchange, struct request *request, int64_t credit,
+                      struct klk_messages *workers) {
+    if (!credit) return parts_unwanted(exchange, request, workers);
+    request->parts_are = KLK_PARTS_NUMBERED;
+    if (credit <= request->credit) return KLK_OK;
+    return credit_add(exchange, request, credit - request->credit, workers);
+}
+
+/* Nobody waits for it any more: it leaves the queue, or its worker may leave it. */
+static int cancel(struct klk_exchange *exchange, struct request *request,
+                  struct klk_messages *workers) {
+    if (request->is_over) return KLK_OK;
+    int result = order_write(exchange, request, CANCEL_COMMAND, 0, workers);
+    if (result != KLK_OK) return result;
+    exchange->counters[KLK_EXCHANGE_CANCELLED]++;
+    if (request->worker)
+        request->is_over = 1;
+    else
+        klk_request_end(exchange, request);
+    return KLK_OK;
+}
+
 /* Tells a request's client that it won't be answered, and ends it. MDP knows no such message. */
 static int refuse(struct klk_exchange *exchange, struct request *request, int refusal,
                   struct klk_messages *clients) {
@@ -161,34 +235,69 @@ static int refuse(struct klk_exchange *exchange, struct request *request, int re
 /* ---- requests ---- */
 
 struct asking {
-    struct frame client;
-    struct frame service;
-    struct frame id;
+    struct klk_octets client;
+    struct klk_octets name; /* empty: it has said none */
+    struct klk_octets service;
+    struct klk_octets id;
     int64_t deadline_ms;
+    int64_t credit;
     int framing;
+    uint8_t command;
 };
+
+/* Which of our headers stands before the text's commands; 0: none of them. */
+enum own_header { OWN_NONE, OWN_DEADLINE, OWN_NAMED };
+
+static enum own_header own_header(const struct klk_exchange_setup *setup,
+                                  struct klk_octets header) {
+    if (frame_is(header, setup->named_header, setup->named_header_size)) return OWN_NAMED;
+    if (frame_is(header, setup->deadline_header, setup->deadline_header_size))
+        return OWN_DEADLINE;
+    return OWN_NONE;
+}
+
+/* Reads what stands behind a request's id in our framings. Returns 0: it does not. */
+static int options_read(struct reader *reader, enum own_header own, int64_t now_ms,
+                        struct asking *asking) {
+    if (own == OWN_NONE) return 1;
+    if (!frames_left(reader)) return 0;
+    struct klk_octets options = frame_next(reader);
+    if (own == OWN_DEADLINE ? options.size != DEADLINE_BYTES : options.size <= OPTIONS_BYTES)
+        return 0;
+    uint64_t left_ms = get_u64_big(options.data);
+    if (left_ms < (uint64_t)(INT64_MAX - now_ms)) asking->deadline_ms = now_ms + (int64_t)left_ms;
+    if (own == OWN_DEADLINE) return 1;
+    uint64_t credit = get_u64_big(options.data + DEADLINE_BYTES);
+    asking->credit = credit < (uint64_t)CREDIT_MAX ? (int64_t)credit : CREDIT_MAX;
+    asking->name =
+        (struct klk_octets){options.data + OPTIONS_BYTES, options.size - OPTIONS_BYTES};
+    return is_name(asking->name) && asking->name.data[0]; /* 0 begins what libzmq makes. */
+}
 
 /* Returns KLK_OK, or a stop. */
 static int request_read(const struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
                         struct asking *asking) {
     const struct klk_exchange_setup *setup = &exchange->setup;
     asking->deadline_ms = INT64_MAX;
+    asking->command = CLIENT_REQUEST;
     asking->client = frame_next(reader);
     if (!is_name(asking->client)) return KLK_STOP_INVALID;
     uint32_t first = reader->first;
     asking->framing =
         framing_read(reader, setup->client_header, setup->client_header_size, MDP_CLIENTS);
-    int has_deadline = 0;
+    enum own_header own = OWN_NONE;
     if (asking->framing < 0) {
         reader->first = first;
-        has_deadline = frames_left(reader) && frame_is(frame_next(reader), setup->deadline_header,
-                                                       setup->deadline_header_size);
-        if (!has_deadline) return KLK_STOP_INVALID;
+        own = frames_left(reader) ? own_header(setup, frame_next(reader)) : OWN_NONE;
+        if (own == OWN_NONE) return KLK_STOP_INVALID;
         asking->framing = KLK_FRAMING_TEXT;
     }
     if (asking->framing != KLK_FRAMING_MDP1) {
-        static const uint8_t command = CLIENT_REQUEST;
-        if (!frames_left(reader) || !frame_is(frame_next(reader), &command, 1))
+        if (!frames_left(reader)) return KLK_STOP_INVALID;
+        struct klk_octets command = frame_next(reader);
+        asking->command = command.size == 1 ? command.data[0] : 0;
+        int is_own = asking->command == CLIENT_CREDIT || asking->command == CLIENT_CANCEL;
+        if (asking->command != CLIENT_REQUEST && !(is_own && own == OWN_NAMED))
             return KLK_STOP_INVALID;
     }
     if (!frames_left(reader)) return KLK_STOP_INVALID;
@@ -199,15 +308,8 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
         asking->id = frame_next(reader);
         if (!is_name(asking->id)) return KLK_STOP_INVALID;
     }
-    if (has_deadline) {
-        if (!frames_left(reader)) return KLK_STOP_INVALID;
-        struct frame left = frame_next(reader);
-        if (left.size != DEADLINE_BYTES) return KLK_STOP_INVALID;
-        uint64_t left_ms = get_u64_big(left.data);
-        if (left_ms < (uint64_t)(INT64_MAX - now_ms))
-            asking->deadline_ms = now_ms + (int64_t)left_ms;
-    }
-    if (!frames_left(reader)) return KLK_STOP_INVALID;
+    if (!options_read(reader, own, now_ms, asking)) return KLK_STOP_INVALID;
+    if (!frames_left(reader) != (asking->command != CLIENT_REQUEST)) return KLK_STOP_INVALID;
     if (begins(asking->service, "mmi.") || begins(asking->service, "titanic.") ||
         begins(asking->service, "klk."))
         return KLK_STOP_INTERNAL;
@@ -247,22 +349,56 @@ static int refuse_asking(struct klk_exchange *exchange, const struct asking *ask
     return KLK_OK;
 }
 
+/* A REQUEST with the id of one that is in work. */
+static int request_repeat(struct klk_exchange *exchange, struct request *request,
+                          const struct asking *asking, struct klk_messages *clients,
+                          struct klk_messages *workers) {
+    /* Its client has cancelled it, and its worker not heard of that yet: the id is free soon. */
+    if (request->is_over) return refuse_asking(exchange, asking, KLK_REFUSAL_CLIENT, clients);
+    if (asking->name.size) {
+        int result = credit_set(exchange, request, asking->credit, workers);
+        if (result != KLK_OK) return result;
+    }
+    exchange->counters[KLK_EXCHANGE_REPEATED]++;
+    return KLK_OK;
+}
+
+/* CREDIT or CANCEL; of a request that has had its answer it means nothing. */
+static int command_take(struct klk_exchange *exchange, const struct asking *asking, int64_t now_ms,
+                        struct klk_messages *workers) {
+    struct client *client = klk_client_find(exchange, asking->client, asking->name);
+    if (!client) return KLK_OK;
+    client->is_gone = 0;
+    client->heard_ms = now_ms;
+    struct request *request =
+        klk_request_find(exchange, client, asking->id.data, asking->id.size);
+    if (!request || request->is_over) return KLK_OK;
+    if (asking->command == CLIENT_CANCEL) return cancel(exchange, request, workers);
+    if (!asking->credit) return parts_unwanted(exchange, request, workers);
+    if (request->parts_are != KLK_PARTS_NUMBERED) return KLK_OK;
+    return credit_add(exchange, request, asking->credit, workers);
+}
+
 static int request_take(struct klk_exchange *exchange, struct reader *reader,
-                        struct asking *asking, int64_t now_ms, struct klk_messages *clients) {
-    struct frame id = asking->id, name = asking->service;
+                        struct asking *asking, int64_t now_ms, struct klk_messages *clients,
+                        struct klk_messages *workers) {
+    struct klk_octets id = asking->id, name = asking->service;
     uint8_t made[8];
-    struct client *client = klk_client_get(exchange, asking->client.data, asking->client.size);
+    struct client *client = klk_client_get(exchange, asking->client, asking->name);
     if (!client) return refuse_asking(exchange, asking, KLK_REFUSAL_QUEUE, clients);
     client->is_gone = 0;
+    client->heard_ms = now_ms;
+    if (!client->inflight) client->sent_ms = now_ms;
+    struct request *known = NULL;
     if (asking->framing != KLK_FRAMING_TEXT) {
-        id = (struct frame){made, sizeof made};
+        id = (struct klk_octets){made, sizeof made};
         do { /* The next request's number, unless its client has taken that for an id itself. */
-            for (int i = 0; i < 8; i++) made[i] = (uint8_t)((exchange->number + 1) >> (56 - 8 * i));
+            put_u64_big(made, exchange->number + 1);
         } while (klk_request_find(exchange, client, made, sizeof made) && ++exchange->number);
-    } else if (klk_request_find(exchange, client, id.data, id.size)) {
-        exchange->counters[KLK_EXCHANGE_REPEATED]++;
-        return KLK_OK;
+    } else if ((known = klk_request_find(exchange, client, id.data, id.size)) != NULL) {
+        return request_repeat(exchange, known, asking, clients, workers);
     }
+    uint8_t parts_are = asking->credit ? KLK_PARTS_NUMBERED : KLK_PARTS_UNWANTED;
     struct klk_asked asked = {.client = client,
                               .service = klk_service_get(exchange, name.data, name.size),
                               .id = id.data,
@@ -271,6 +407,8 @@ static int request_take(struct klk_exchange *exchange, struct reader *reader,
                               .offsets = reader->in->offsets + reader->first,
                               .frames = frames_left(reader),
                               .framing = (uint8_t)asking->framing,
+                              .parts_are = asking->name.size ? parts_are : KLK_PARTS_PLAIN,
+                              .credit = asking->credit,
                               .deadline_ms = asking->deadline_ms,
                               .expires_ms = now_ms + exchange->setup.request_ttl_ms};
     int refusal = over(exchange, &asked);
@@ -287,13 +425,16 @@ static int request_take(struct klk_exchange *exchange, struct reader *reader,
 
 int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_messages *in,
                                uint32_t *position, int64_t now_ms, struct klk_messages *clients,
-                               int32_t *stop) {
+                               struct klk_messages *workers, int32_t *stop) {
     for (; *position < in->messages; ++*position) {
         struct reader reader = {in, in->firsts[*position], in->firsts[*position + 1]};
         struct asking asking = {0};
         *stop = request_read(exchange, &reader, now_ms, &asking);
         if (*stop != KLK_OK) return KLK_MORE;
-        int result = request_take(exchange, &reader, &asking, now_ms, clients);
+        int result =
+            asking.command == CLIENT_REQUEST
+                ? request_take(exchange, &reader, &asking, now_ms, clients, workers)
+                : command_take(exchange, &asking, now_ms, workers);
         if (result != KLK_OK) return result;
     }
     return KLK_OK;
@@ -314,8 +455,8 @@ uint32_t klk_exchange_kept(const struct klk_exchange *exchange, const struct klk
 
 /* The request that a worker's PARTIAL or FINAL is for; NULL: it was not asked that. */
 static struct request *answered(const struct klk_exchange *exchange, const struct worker *worker,
-                                struct frame address, struct frame id) {
-    const struct client *client = klk_client_find(exchange, address.data, address.size);
+                                struct klk_octets address, struct klk_octets id) {
+    const struct client *client = klk_client_numbered(exchange, address);
     if (!client) return NULL;
     struct request *request;
     if (worker->framing == KLK_FRAMING_TEXT) {
@@ -331,13 +472,19 @@ static struct request *answered(const struct klk_exchange *exchange, const struc
 /* Writes an answer to its client. Returns KLK_OK or KLK_EFULL. */
 static int answer_write(struct klk_exchange *exchange, struct request *request, int is_final,
                         const struct reader *reader, struct klk_messages *clients) {
-    static const uint8_t commands[] = {CLIENT_PARTIAL, CLIENT_FINAL};
+    static const uint8_t commands[] = {CLIENT_PARTIAL, CLIENT_FINAL, CLIENT_PART, CLIENT_END};
+    int is_numbered = request->parts_are == KLK_PARTS_NUMBERED;
+    uint8_t place[PLACE_BYTES];
     const struct collected *collected = request->collected;
     const struct klk_messages *in = reader->in;
     struct frames frames = {0};
-    frames_client(exchange, request, &commands[is_final], &frames);
+    frames_client(exchange, request, &commands[is_final + 2 * is_numbered], &frames);
     if (request->framing == KLK_FRAMING_TEXT)
         frames_add(&frames, klk_request_id(request), request->id_size);
+    if (is_numbered) {
+        put_u64_big(place, (uint64_t)request->run << 32 | request->parts);
+        frames_add(&frames, place, sizeof place);
+    }
     uint64_t bytes = frames.bytes + in->offsets[reader->end] - in->offsets[reader->first];
     int is_bare = !frames_left(reader); /* A client's has one frame of body at least. */
     uint64_t count = (uint64_t)frames.count + frames_left(reader) + (uint64_t)is_bare;
@@ -356,19 +503,26 @@ static int answer_write(struct klk_exchange *exchange, struct request *request, 
 }
 
 static int answer_take(struct klk_exchange *exchange, struct request *request, int is_final,
-                       const struct reader *reader, struct klk_messages *clients) {
+                       const struct reader *reader, int64_t now_ms, struct klk_messages *clients) {
     const struct klk_messages *in = reader->in;
     int is_kept = !is_final && request->framing == KLK_FRAMING_MDP1;
     int is_lost = request->collected && request->collected->is_over;
-    if (request->client->is_gone || (is_final && is_lost)) {
-        exchange->counters[KLK_EXCHANGE_DISCARDED]++;
+    int is_unwanted = !is_final && request->parts_are == KLK_PARTS_UNWANTED;
+    if (request->client->is_gone || request->is_over || is_unwanted || (is_final && is_lost)) {
+        exchange->counters[KLK_EXCHANGE_DISCARDED] += !is_unwanted;
     } else if (is_kept) {
         klk_request_collect(exchange, request, in->bytes + in->offsets[reader->first],
                             in->offsets + reader->first, frames_left(reader));
     } else if (answer_write(exchange, request, is_final, reader, clients) != KLK_OK) {
         return KLK_EFULL;
-    } else if (request->service->waiting > clients->messages) {
-        exchange->patient++;
+    } else {
+        request->client->sent_ms = now_ms;
+        if (request->service->waiting > clients->messages) exchange->patient++;
+    }
+    if (!is_final) {
+        request->parts++;
+        request->credit -= KLK_EXCHANGE_PART_COST + (int64_t)in->offsets[reader->end] -
+                           (int64_t)in->offsets[reader->first];
     }
     exchange->counters[is_final ? KLK_EXCHANGE_FINALS : KLK_EXCHANGE_PARTIALS]++;
     if (is_final) {
@@ -379,7 +533,7 @@ static int answer_take(struct klk_exchange *exchange, struct request *request, i
     return KLK_OK;
 }
 
-static int action_of(int framing, struct frame command) {
+static int action_of(int framing, struct klk_octets command) {
     if (framing == KLK_FRAMING_TEXT && frame_is(command, "PING", PING_BYTES)) return ACT_PING;
     if (command.size != 1 || command.data[0] >= sizeof ACTIONS[0]) return ACT_NONE;
     return ACTIONS[framing][command.data[0]];
@@ -397,8 +551,8 @@ static int pong(struct klk_exchange *exchange, struct worker *worker, int64_t no
 }
 
 /* Address, empty frame and id stand before the body. Returns 0: they do not. */
-static int answer_read(struct reader *reader, int framing, struct frame *address,
-                       struct frame *id) {
+static int answer_read(struct reader *reader, int framing, struct klk_octets *address,
+                       struct klk_octets *id) {
     uint32_t before = framing == KLK_FRAMING_TEXT ? 3 : 2;
     if (frames_left(reader) < before) return 0;
     *address = frame_next(reader);
@@ -412,7 +566,7 @@ static int answer_read(struct reader *reader, int framing, struct frame *address
 static int worker_take(struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
                        struct klk_messages *clients, struct klk_messages *workers, int32_t *stop) {
     const struct klk_exchange_setup *setup = &exchange->setup;
-    struct frame sender = frame_next(reader), address = {NULL, 0}, id = {NULL, 0};
+    struct klk_octets sender = frame_next(reader), address = {NULL, 0}, id = {NULL, 0};
     int framing =
         framing_read(reader, setup->worker_header, setup->worker_header_size, MDP_WORKERS);
     int action =
@@ -436,7 +590,7 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
             *stop = KLK_STOP_UNEXPECTED;
             return KLK_MORE;
         }
-        int result = answer_take(exchange, request, action == ACT_FINAL, reader, clients);
+        int result = answer_take(exchange, request, action == ACT_FINAL, reader, now_ms, clients);
         if (result != KLK_OK) return result;
     } else if (action == ACT_PING && pong(exchange, worker, now_ms, workers) != KLK_OK) {
         return KLK_EFULL;
@@ -461,20 +615,22 @@ int klk_exchange_take_answers(struct klk_exchange *exchange, const struct klk_me
 /* Writes a request to its worker. Returns KLK_OK or KLK_EFULL. */
 static int request_write(struct klk_exchange *exchange, struct request *request,
                          struct worker *worker, int64_t now_ms, struct klk_messages *workers) {
-    const struct name *client = &request->client->id;
     struct frames frames = {0};
-    uint8_t left[DEADLINE_BYTES];
+    uint8_t options[OPTIONS_BYTES];
     frames_worker(exchange, worker, &REQUEST_COMMAND, 1, &frames);
-    frames_add(&frames, client->bytes, client->size);
+    frames_add(&frames, request->client->number, sizeof request->client->number);
     frames_add(&frames, "", 0);
     if (worker->framing == KLK_FRAMING_TEXT) {
         frames_add(&frames, klk_request_id(request), request->id_size);
-        if (worker->wants_deadline) {
-            uint64_t left_ms = request->deadline_ms == INT64_MAX
-                                   ? UINT64_MAX
-                                   : (uint64_t)(request->deadline_ms - now_ms);
-            for (int i = 0; i < DEADLINE_BYTES; i++) left[i] = (uint8_t)(left_ms >> (56 - 8 * i));
-            frames_add(&frames, left, sizeof left);
+        if (worker->wants != KLK_WANTS_NOTHING) {
+            uint64_t credit = request->credit < 0 ? 0 : (uint64_t)request->credit;
+            put_u64_big(options, request->deadline_ms == INT64_MAX
+                                     ? UINT64_MAX
+                                     : (uint64_t)(request->deadline_ms - now_ms));
+            put_u64_big(options + DEADLINE_BYTES,
+                        request->parts_are == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
+            frames_add(&frames, options,
+                       worker->wants == KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
         }
     }
     if (!klk_messages_fit(workers, frames.bytes + request->body_size,
@@ -514,6 +670,8 @@ static int service_dispatch(struct klk_exchange *exchange, struct service *servi
             int result = request_write(exchange, request, worker, now_ms, workers);
             if (result != KLK_OK) return result;
             klk_request_assign(exchange, request, worker);
+            request->run = ++exchange->run;
+            request->parts = 0;
             worker->sent_ms = now_ms;
             exchange->counters[KLK_EXCHANGE_DISPATCHED]++;
         }
@@ -556,4 +714,80 @@ int klk_exchange_beat(struct klk_exchange *exchange, int64_t before_ms, int64_t 
         worker->sent_ms = now_ms;
     }
     return KLK_OK;
+}
+
+/* ---- clients that are gone, or have lost a part ---- */
+
+/* Anything but silence to a client that waits: what can't be sent says that it is gone. The longer
+ * it has said nothing itself, the more seldom: it may not be reading. */
+static int alive_write(struct klk_exchange *exchange, struct client *client, int64_t now_ms,
+                       struct klk_messages *clients) {
+    static const uint8_t command = CLIENT_ALIVE;
+    int64_t pause_ms = KLK_EXCHANGE_LOOK_MS / 2 + (now_ms - client->heard_ms) / 8;
+    if (!client->name.size || now_ms - client->sent_ms < pause_ms) return KLK_OK;
+    struct frames frames = {0};
+    frames_add(&frames, client->id.bytes, client->id.size);
+    frames_add(&frames, exchange->setup.client_header, exchange->setup.client_header_size);
+    frames_add(&frames, &command, 1);
+    if (!klk_messages_fit(clients, frames.bytes, frames.count)) return KLK_EFULL;
+    frames_write(clients, &frames);
+    klk_messages_end(clients);
+    client->sent_ms = now_ms;
+    return KLK_OK;
+}
+
+static int request_look(struct klk_exchange *exchange, struct request *request, int64_t now_ms,
+                        struct klk_messages *clients, struct klk_messages *workers) {
+    struct client *client = request->client;
+    if (!client->is_gone) return alive_write(exchange, client, now_ms, clients);
+    if (now_ms - client->gone_ms < KLK_EXCHANGE_LOOK_MS) return KLK_OK;
+    /* Without a deadline it goes on for its client, who may come back for the answer. */
+    if (request->framing == KLK_FRAMING_TEXT && request->deadline_ms == INT64_MAX)
+        return parts_unwanted(exchange, request, workers);
+    return cancel(exchange, request, workers);
+}
+
+int klk_exchange_look(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
+                      struct klk_messages *workers) {
+    for (struct link *at = exchange->heard.next; at != &exchange->heard; at = at->next) {
+        struct worker *worker = KLK_OF(at, struct worker, heard);
+        for (struct link *of = worker->requests.next; of != &worker->requests; of = of->next) {
+            struct request *request = KLK_OF(of, struct request, place);
+            int result = request_look(exchange, request, now_ms, clients, workers);
+            if (result != KLK_OK) return result;
+        }
+    }
+    return KLK_OK;
+}
+
+int klk_exchange_lose(struct klk_exchange *exchange, const uint8_t *client, uint32_t client_size,
+                      const uint8_t *id, uint32_t id_size, struct klk_messages *workers) {
+    struct klk_octets routing_id = {client, client_size};
+    struct client *found = NULL;
+    while ((found = klk_client_next(exchange, routing_id, found)) != NULL) {
+        struct request *request = klk_request_find(exchange, found, id, id_size);
+        if (!request || request->is_over) continue;
+        int result = cancel(exchange, request, workers);
+        return result == KLK_OK ? 1 : result;
+    }
+    return 0;
+}
+
+int klk_exchange_lose_mdp(struct klk_exchange *exchange, const uint8_t *client,
+                          uint32_t client_size, struct klk_messages *workers) {
+    int count = 0;
+    for (struct link *at = exchange->heard.next; at != &exchange->heard; at = at->next) {
+        struct worker *worker = KLK_OF(at, struct worker, heard);
+        for (struct link *of = worker->requests.next; of != &worker->requests; of = of->next) {
+            struct request *request = KLK_OF(of, struct request, place);
+            const struct name *id = &request->client->id;
+            if (request->framing == KLK_FRAMING_TEXT || id->size != client_size ||
+                memcmp(id->bytes, client, client_size) != 0 || request->is_over)
+                continue;
+            int result = cancel(exchange, request, workers);
+            if (result != KLK_OK) return result;
+            count++;
+        }
+    }
+    return count;
 }

@@ -44,7 +44,7 @@ static int take_answers(struct klk_serve *serve, uint32_t *position, int64_t now
 static int take_requests(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
     int32_t stop;
     return klk_exchange_take_requests(serve->exchange, serve->clients.drain->arena, position,
-                                      now_ms, serve->clients.out, &stop);
+                                      now_ms, serve->clients.out, serve->workers.out, &stop);
 }
 
 /* Takes in what waits at a door. An item that stays ready tells the caller to read on there.

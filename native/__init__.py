@@ -337,6 +337,11 @@ class Arena:
         first, end = self._firsts[i], self._firsts[i + 1]
         return self._cut(first, end)
 
+    def head(self, i: int, count: int) -> list[bytes]:
+        """The first frames of message i, at most so many, copied."""
+        first = self._firsts[i]
+        return self._cut(first, min(first + count, self._firsts[i + 1]))
+
     def frame_count(self, i: int) -> int:
         """How many frames message i has."""
         return int(self._firsts[i + 1] - self._firsts[i])

@@ -13,6 +13,8 @@ from .._native import ffi, lib
 from . import Arena, Frames, NativeError
 
 NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
+PART_COST: int = lib.KLK_EXCHANGE_PART_COST
+LOOK_MS: int = lib.KLK_EXCHANGE_LOOK_MS
 WINDOW_MAX: int = lib.KLK_EXCHANGE_WINDOW_MAX
 COUNTERS = (
     "requests",
@@ -42,12 +44,21 @@ class Stop(IntEnum):
 _STOPS = {int(stop): stop for stop in Stop}  # An enumeration's call costs as much as the rest.
 
 
+class Wants(IntEnum):
+    """What a worker wants to hear with each request."""
+
+    NOTHING = lib.KLK_WANTS_NOTHING
+    DEADLINE = lib.KLK_WANTS_DEADLINE  # How much time it has left.
+    CREDIT = lib.KLK_WANTS_CREDIT  # That, how many parts may be sent, and when it is cancelled.
+
+
 class ExchangeSetup(NamedTuple):
     """Headers and limits of an exchange."""
 
     client_header: bytes
     worker_header: bytes
     deadline_header: bytes  # Of clients that send a deadline with each request.
+    named_header: bytes  # Of clients that send a deadline, credit for parts, and their name.
     refusals: tuple[
         bytes, bytes, bytes
     ]  # To a client over its limit, a full queue, an old request.
@@ -57,12 +68,14 @@ class ExchangeSetup(NamedTuple):
     bytes_max: int = 1 << 30  # Of all requests that are held.
     service_bytes_max: int = 1 << 28  # Of those that wait for one service.
     collected_bytes_max: int = 1 << 24  # Of PARTIALs for one request of an RFC 7 client.
+    first_number: int = 1  # Of clients and workers, as others are told of them.
     kept: tuple[bytes, ...] = ()  # Services whose requests are left to the caller: Stop.KEPT.
 
 
 class WorkerInfo(NamedTuple):
     """One worker, as it is now."""
 
+    number: int
     routing_id: bytes
     service: bytes
     framing: int
@@ -91,7 +104,7 @@ class NewWorker(NamedTuple):
     service: bytes
     framing: int = 0  # protocols/majordomo/values.Framing
     window: int = 1
-    wants_deadline: bool = False
+    wants: Wants = Wants.NOTHING
 
 
 class Exchange:
@@ -111,7 +124,7 @@ class Exchange:
         }
         made = ffi.new("struct klk_exchange_setup *", numbers)
         made.seed = int.from_bytes(os.urandom(8), "little")
-        for name in ("client_header", "worker_header", "deadline_header"):
+        for name in ("client_header", "worker_header", "deadline_header", "named_header"):
             header = getattr(setup, name)
             if not 0 < len(header) <= lib.KLK_EXCHANGE_NAME_MAX:
                 raise ValueError(f"{name} has {len(header)} bytes")
@@ -149,6 +162,7 @@ class Exchange:
                 self._position,
                 now_ms,
                 self.clients._struct,
+                self.workers._struct,
                 self._stop,
             ),
             position,
@@ -223,7 +237,7 @@ class Exchange:
             len(worker.service),
             worker.framing,
             worker.window,
-            worker.wants_deadline,
+            worker.wants,
             now_ms,
         )
         return bool(result == lib.KLK_OK)
@@ -233,9 +247,41 @@ class Exchange:
         count = lib.klk_exchange_worker_end(self._exchange, routing_id, len(routing_id), now_ms)
         return None if count < 0 else int(count)
 
-    def end_client(self, routing_id: bytes) -> int:
+    def end_client(self, routing_id: bytes, now_ms: int) -> int:
         """It is gone: how many requests of it were queued, which nobody will do."""
-        return int(lib.klk_exchange_client_end(self._exchange, routing_id, len(routing_id)))
+        size = len(routing_id)
+        return int(lib.klk_exchange_client_end(self._exchange, routing_id, size, now_ms))
+
+    def look(self, now_ms: int) -> None:
+        """Each LOOK_MS: looks whether clients are there that wait, and cancels what those have at
+        workers that are not."""
+        self._fill(
+            lambda: lib.klk_exchange_look(
+                self._exchange, now_ms, self.clients._struct, self.workers._struct
+            )
+        )
+
+    def lose(self, client: bytes, request_id: bytes) -> bool:
+        """Cancels a request, a part of whose answer was dropped. False: it has ended, or was."""
+        count = self._fill(
+            lambda: lib.klk_exchange_lose(
+                self._exchange,
+                client,
+                len(client),
+                request_id,
+                len(request_id),
+                self.workers._struct,
+            )
+        )
+        return count > 0
+
+    def lose_mdp(self, client: bytes) -> None:
+        """The same of a client of MDP: of all that workers do for it."""
+        self._fill(
+            lambda: lib.klk_exchange_lose_mdp(
+                self._exchange, client, len(client), self.workers._struct
+            )
+        )
 
     def silent(self, before_ms: int) -> bytes | None:
         """The worker that was not heard for the longest, when that is not since before_ms."""
@@ -280,6 +326,7 @@ class Exchange:
         infos = self._all("struct klk_worker_info[]", lib.klk_exchange_workers)
         return [
             WorkerInfo(
+                info.number,
                 bytes(ffi.buffer(info.id, info.id_size)),
                 bytes(ffi.buffer(info.service, info.service_size)),
                 info.framing,

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..clients.table import Table
 
 TIMEOUT_MS = 5000
-IDLE_S = 2.0  # Between two looks while no query runs; until then its tasks renew.
 ADVANCE_MAX = 1000  # Queries that are asked for at once.
 
 
@@ -41,7 +40,7 @@ class DriverRenewal:
     def __init__(self, spark: "SparkSession") -> None:
         self.folder = tempfile.mkdtemp(prefix="kelek-")
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-        self._prefix = driver_prefix(spark.conf.get(name, None) for name in DRIVER)
+        self._prefix = driver_prefix(spark.conf.get(name) for name in DRIVER)
         self._queries = spark._jsparkSession.sharedState().statusStore()
         self._context = spark.sparkContext
         self._low = 0  # All queries with lower numbers have ended.
@@ -60,15 +59,12 @@ class DriverRenewal:
         stopped = threading.Event()
         tables: dict[str, Table] = {}
         with ExitStack() as stack, suppress(Py4JError, OSError):  # The JVM has ended.
-            pause_s = IDLE_S
-            while self._context._jsc is not None and not stopped.wait(pause_s):
-                pause_s = IDLE_S
+            while self._context._jsc is not None and not stopped.wait(RENEW_S):
                 self._advance()
                 for urls in self._urls():
                     if urls not in tables:
                         tables[urls] = stack.enter_context(_open(urls))
-                    if self._renew(urls, tables[urls]):
-                        pause_s = RENEW_S
+                    self._renew(urls, tables[urls])
 
     def _urls(self) -> list[str]:
         """Of the tables that were planned so far."""
@@ -78,11 +74,9 @@ class DriverRenewal:
                 found.append(file.read())
         return [urls for urls in found if urls]
 
-    def _renew(self, urls: str, notes: "Table") -> bool:
-        """Renews what queries that run read there; whether there is any."""
+    def _renew(self, urls: str, notes: "Table") -> None:
         from ..clients.errors import TableError
 
-        found = False
         place = len(self._prefix)
         start = self._prefix + execution_key(self._low)
         with suppress(TableError):  # A cluster that is away now may be there next time.
@@ -91,10 +85,8 @@ class DriverRenewal:
                 number = int.from_bytes(key[place : place + 8], "big")
                 self._highest = max(self._highest, number)
                 if snapshot is not None and self._is_running(number):
-                    found = True
                     with suppress(TableError):  # That it is gone is said to its tasks.
                         _renew_one(urls, notes, snapshot)
-        return found
 
     def _advance(self) -> None:
         """Passes over the queries that have ended: Spark numbers them one by one."""

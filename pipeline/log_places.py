@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 import pyarrow
@@ -85,8 +85,7 @@ class Places(ABC):
 
     def _index_before_time(self, time: datetime) -> int:
         """By halving: the times are those of reqids, which their senders' clocks have made."""
-        stored = self.info().first_index
-        first, behind = stored, self.last_index() + 1
+        first, behind = self.info().first_index, self.last_index() + 1
         while first < behind:
             middle = (first + behind) // 2
             index, found = self._time_from(middle, behind)
@@ -94,6 +93,4 @@ class Places(ABC):
                 first = index + 1
             else:
                 behind = middle
-        if first == stored and time <= datetime.now(UTC):
-            return 0  # What is compacted may be of that time, too.
         return first - 1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..clients.table import Table
     from ..protocols.zerodb.client import ServerInfo
 
-KEYS_MAX = 256  # Of a list, in one partition.
+KEYS_MAX = 512  # Of a list, in one partition.
 SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
 LARGE_BYTES = 128 << 20  # Of one partition, where the options name no number.
 PARTS_MAX = 65_536

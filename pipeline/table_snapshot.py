@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..clients.table import Table
 
 NOTES = 0xBFFF_FFFF  # The table: the number below those of the tables that an overwrite fills.
-NOTE_S = 7 * 86_400  # A note lives so long after it was last refreshed, ...
+NOTE_S = 2 * 86_400  # A note lives so long after it was last refreshed, ...
 REFRESH_S = 3600  # ... which a task that reads does so often.
 POLL_S = 0.05  # Until the task that takes the snapshot has noted it.
 RENEW_S = 0.3  # The shortest job_idle_s is 1 s.

@@ -1,7 +1,7 @@
 """The options of the kind `zre`: those of the log, and the table in which a log service keeps."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ..protocols.zerodb.values import TABLE_MAX
@@ -84,6 +84,5 @@ def _first_key(place: Place) -> bytes:
             f"option startingIndex is earliest or a time, not {place!r}: a table has no indexes; "
             "leave the option table out to read the log"
         )
-    since = place - datetime(1970, 1, 1, tzinfo=UTC)
-    time_ms = -(-since // timedelta(milliseconds=1))  # The first millisecond that is not before it.
-    return max(time_ms, 0).to_bytes(TIME_BYTES)
+    time_ms = (place - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
+    return max(int(time_ms), 0).to_bytes(TIME_BYTES)

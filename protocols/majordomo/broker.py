@@ -12,11 +12,13 @@ import msgpack
 
 from ...native import Arena, Frames
 from ...native.exchange import (
+    LOOK_MS,
     Exchange,
     ExchangeSetup,
     NewWorker,
     ServiceInfo,
     Stop,
+    Wants,
     WorkerInfo,
 )
 from ..errors import RemoteProtocolError
@@ -28,7 +30,7 @@ from .codec import (
     Final,
     Ready,
     Request,
-    decode_client_request,
+    decode_client_command,
     decode_worker_command,
     encode_failure,
     encode_order,
@@ -40,6 +42,8 @@ from .values import Framing, Headers
 
 _U32_MAX = (1 << 32) - 1
 _U64_MAX = (1 << 64) - 1
+_DURABLE_NUMBERS = 1 << 63  # Added to the numbers of durable services' clients and workers.
+_DROPPED = Failure(values.LOST, "a part of the answer was dropped: too much of it lies unread")
 SILENCED_MAX = 65_536  # Routing ids that are not heard any more; the oldest are forgotten.
 
 
@@ -67,6 +71,7 @@ class BrokerSetup(NamedTuple):
     bytes_max: int = 1 << 30  # Of all requests.
     workers_max: int = 65_536
     services_max: int = 65_536
+    first_number: int = 1  # Below 2^63: what workers are told of the first client.
     durable: DurableOptions | None = None  # None: no service is.
 
 
@@ -74,8 +79,8 @@ class Broker:
     """Takes messages in by the batch, then acts once in ready().
 
     What is to be sent is in `clients` and `workers`: messages with the routing id first, which the
-    caller sends, clears, and tells the fate of (on_clients_gone, on_workers_gone). Times are
-    monotonic milliseconds.
+    caller sends, clears, and tells the fate of (on_clients_gone, on_dropped, on_workers_gone).
+    Times are monotonic milliseconds.
     """
 
     def __init__(self, setup: BrokerSetup, now_ms: int) -> None:
@@ -87,10 +92,11 @@ class Broker:
         if setup.durable is not None:
             self.durable = Durable(_durable_setup(setup, setup.durable), now_ms)
             self._join()
-        self._workers: set[bytes] = set()
+        self._workers: dict[bytes, Ready] = {}
         self._mdp_workers: set[bytes] = set()  # To them we send HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
         self._beat_ms = now_ms + setup.interval_ms
+        self._look_ms = now_ms + LOOK_MS  # When to look whether those who wait are there.
 
     def _join(self) -> None:
         """What is for workers goes one way, whoever says it."""
@@ -175,10 +181,28 @@ class Broker:
                 self._on_own_request(arena.message(position), stop, now_ms)
                 position += 1
 
-    def on_clients_gone(self, routing_ids: list[bytes]) -> None:
+    def on_clients_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Answers could not be sent: nobody is there. What they have queued nobody will do."""
         for routing_id in routing_ids:
-            self._exchange.end_client(routing_id)
+            self._exchange.end_client(routing_id, now_ms)
+
+    def on_dropped(self, heads: list[list[bytes]]) -> None:
+        """Messages to clients, at least the first six frames of each, were dropped, as these leave
+        too much unread; so was all behind them for the same client. An answer does not go on
+        without a part: it ends with an error. MDP has no word for that, there it has no end."""
+        for routing_id, header, *rest in heads:
+            if header == values.MDPC02 and rest[0] == values.CLIENT_PARTIAL:
+                self._exchange.lose_mdp(routing_id)
+            if header != self.setup.headers.client or len(rest) < 4:
+                continue
+            command, service, request_id, body, *_ = rest
+            goes_on = self._exchange.lose(routing_id, request_id)
+            if self.durable is not None:
+                goes_on |= self.durable.ledger.leave(routing_id, request_id)
+            is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
+            if body != values.ERROR_MARK and (is_last or goes_on):
+                error = Final(service, request_id, encode_failure(_DROPPED))
+                self.clients.add([routing_id, *encode_reply(error, headers=self.setup.headers)])
 
     def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Requests could not be sent: others get them, after the next ready()."""
@@ -193,10 +217,12 @@ class Broker:
         try:
             if stop is not Stop.INTERNAL:
                 raise RemoteProtocolError("no request of any framing")
-            framing, request = decode_client_request(frames, self.setup.headers)
+            framing, request = decode_client_command(frames, self.setup.headers)
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
             return
+        if not isinstance(request, Request):
+            return  # It is answered at once: there is nothing to wait for, nor to cancel.
         if self.durable is not None and request.service.startswith(values.TITANIC):
             body = self._titanic(routing_id, framing, request, now_ms)
             if not body:
@@ -232,6 +258,8 @@ class Broker:
             found = (exchange.service(body[0]) for exchange in self._exchanges)
             is_there = any(info and info.workers for info in found)
             return [values.MMI_FOUND if is_there else values.MMI_NOT_FOUND]
+        if service == values.OWN_FEATURES:
+            return [values.FEATURE_NAMED]
         if service == values.OWN_SERVICES:
             rows = list(self._service_rows(now_ms))
         elif service == values.OWN_WORKERS:
@@ -279,9 +307,19 @@ class Broker:
             self._silence(routing_id)
         elif isinstance(command, Ready) and self._add(routing_id, command, framing, now_ms):
             self.counters["workers_ready"] += 1
+        elif isinstance(command, Ready) and self._is_for_others(routing_id, command):
+            pass
         else:
             # The text: DISCONNECT for any valid but unexpected command, then silence.
             self._disconnect(routing_id, framing, now_ms)
+
+    def _is_for_others(self, routing_id: bytes, ready: Ready) -> bool:
+        """A worker that says READY with credit says it once more without, for older brokers."""
+        known = self._workers.get(routing_id)
+        if known is None or not known.credit:
+            return False
+        self._workers[routing_id] = ready  # That once.
+        return known == ready._replace(deadlines=True, credit=True)
 
     def _add(self, routing_id: bytes, ready: Ready, framing: Framing, now_ms: int) -> bool:
         """False: it may not be a worker."""
@@ -290,11 +328,14 @@ class Broker:
         if len(self._workers) >= self.setup.workers_max:
             self.counters["workers_over"] += 1
             return False
-        worker = NewWorker(routing_id, ready.service, framing, ready.window, ready.deadlines)
+        wants = Wants.DEADLINE if ready.deadlines else Wants.NOTHING
+        if ready.credit:
+            wants = Wants.CREDIT
+        worker = NewWorker(routing_id, ready.service, framing, ready.window, wants)
         exchange = self._exchanges[ready.service in self._kept]
         if routing_id in self._workers or not exchange.add_worker(worker, now_ms):
             return False  # It is one already, or finds no room.
-        self._workers.add(routing_id)
+        self._workers[routing_id] = ready
         if framing is not Framing.TEXT:
             self._mdp_workers.add(routing_id)
         return True
@@ -303,7 +344,7 @@ class Broker:
         """Takes a worker out; its requests go to others, oldest first. False: it is none."""
         if all(exchange.end_worker(routing_id, now_ms) is None for exchange in self._exchanges):
             return False
-        self._workers.discard(routing_id)
+        self._workers.pop(routing_id, None)
         self._mdp_workers.discard(routing_id)
         return True
 
@@ -353,11 +394,16 @@ class Broker:
             for exchange in self._exchanges:
                 exchange.beat(now_ms - self.setup.interval_ms, now_ms)
             self._beat_ms = now_ms + self.setup.interval_ms
+        if now_ms >= self._look_ms:
+            self._exchange.look(now_ms)
+            self._look_ms = now_ms + LOOK_MS
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest; None: when something arrives."""
         due_ms = self._beat_ms if self._mdp_workers else None
+        if self._workers and (due_ms is None or self._look_ms < due_ms):
+            due_ms = self._look_ms
         for exchange in self._exchanges:
             heard_ms, expires_ms = exchange.heard_ms, exchange.expires_ms
             if heard_ms is not None and (due_ms is None or heard_ms + self._expiry_ms < due_ms):
@@ -400,6 +446,7 @@ def _exchange_setup(setup: BrokerSetup, kept: tuple[bytes, ...]) -> ExchangeSetu
         headers.client,
         headers.worker,
         headers.deadline,
+        headers.named,
         (
             _refusal(Failure(values.BUSY, "this client has too many requests in work")),
             _refusal(Failure(values.BUSY, "too many requests wait for this service")),
@@ -410,6 +457,7 @@ def _exchange_setup(setup: BrokerSetup, kept: tuple[bytes, ...]) -> ExchangeSetu
         setup.request_ttl_ms,
         setup.bytes_max,
         setup.service_bytes_max,
+        first_number=setup.first_number,
         kept=kept,
     )
 
@@ -421,6 +469,7 @@ def _durable_setup(setup: BrokerSetup, options: DurableOptions) -> DurableSetup:
         request_ttl_ms=options.request_ttl_ms,
         bytes_max=_U64_MAX,
         service_bytes_max=_U64_MAX,
+        first_number=setup.first_number + _DURABLE_NUMBERS,
     )
     ledger = LedgerSetup(
         options.token,
@@ -451,9 +500,9 @@ def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, objec
 
 
 def _worker_row(info: WorkerInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:
-    """By its routing id."""
-    return info.routing_id, {
-        "routing_id": info.routing_id,
+    """By its number: its routing id is nobody else's to know."""
+    return info.number.to_bytes(8, "big"), {
+        "number": info.number,
         "service": info.service.decode(),
         "framing": Framing(info.framing).name,
         "window": info.window,

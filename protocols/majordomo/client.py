@@ -5,8 +5,12 @@ what ready() returns, and finds in news() whose answer has grown or come to its 
 
 It connects to all brokers that it knows and uses one. When that one is lost, or silent for too
 long, it goes to the next one and sends there all that is unanswered, in the order in which it was
-begun and under the same ids (docs/protocols/majordomo.md, "Clients"). The owner gives each
-connection the same routing id, so that a broker knows a request that comes again.
+begun and under the same ids (docs/protocols/majordomo.md, "Clients"). Each connection has a routing
+id of its own; the name that a client says with its requests is what a broker knows it by when one
+comes again. A broker is asked first whether it knows names: one that does not gets the text's
+requests.
+
+Parts of an answer come for credit: each call has some, which its owner renews by reading.
 """
 
 import heapq
@@ -17,26 +21,39 @@ from typing import NamedTuple
 from ..connections import Connect, Disconnect, Send
 from ..errors import RemoteProtocolError
 from .codec import (
+    Alive,
+    Cancel,
+    Credit,
     Failure,
     Final,
+    Partial,
+    Place,
     Request,
     decode_failure,
     decode_reply,
+    encode_client_command,
     encode_client_request,
 )
 from .values import (
     BUSY,
+    CREDIT_BYTES,
+    FEATURE_NAMED,
     HEADERS,
     LIVENESS,
     MMI_NOT_FOUND,
     MMI_SERVICE,
+    OWN_FEATURES,
+    PART_COST,
     REMAINING_BYTES,
     REMAINING_MS_UNKNOWN,
     Framing,
     Headers,
+    part_cost,
 )
 
 PROBE_ID = b"KLK-PROBE"
+FEATURES_ID = b"KLK-FEATURES"
+WINDOW_BYTES = 4 << 20  # Of parts of one answer that are on their way, or not read.
 BYTES_A_MS = 4096  # What is on its way needs so much time; a broker that takes it in isn't silent.
 AGAIN_MS = 50  # Before a request is sent again that nobody had room for.
 AGAIN_MS_MAX = 1000
@@ -48,6 +65,7 @@ class ClientSetup(NamedTuple):
 
     urls: tuple[str, ...]
     headers: Headers = HEADERS
+    name: bytes = b""  # By which brokers know this client on a new connection; empty: by none.
     deadlines: bool = True  # Whether to tell the broker how much time a request has.
     requests_max: int = 1000  # Sent and not answered; fewer for a broker that has said 429.
     outstanding_max: int = 1 << 16  # These, and those that wait to be sent.
@@ -70,6 +88,7 @@ class Call:
 
     __slots__ = (
         "again_ms",
+        "credit",
         "deadline_ms",
         "due_ms",
         "failure",
@@ -81,11 +100,13 @@ class Call:
         "owner",
         "partials",
         "parts",
+        "place",
         "refusal",
         "request",
         "resent",
         "size",
         "timed_out",
+        "unread",
     )
 
     def __init__(self, request: Request, deadline_ms: int, partials: bool = False) -> None:
@@ -101,6 +122,9 @@ class Call:
         self.resent = 0
         self.timed_out = False
         self.refusal = ""  # Why we gave it up ourselves.
+        self.credit = 0  # For which its broker may still send parts.
+        self.unread = 0  # What parts cost that are here and were not read.
+        self.place: Place | None = None  # Of the part that comes next.
         # Whether it may outlive its owner, who comes back for the answer: then the broker is told
         # of no deadline.
         self.lasts = False
@@ -121,11 +145,14 @@ class Call:
 class _Peer:
     """A connection to one broker."""
 
-    __slots__ = ("up", "url")
+    __slots__ = ("left", "up", "url")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.up = False
+        # What goes away for each request, by its id, that it had in work when it was left: should
+        # that be answered elsewhere, nobody else would tell it.
+        self.left: dict[bytes, Cancel | Credit] = {}
 
 
 class Client:
@@ -146,6 +173,9 @@ class Client:
         self._room = setup.requests_max  # How many may be in flight.
         self._deadlines: list[tuple[int, int, Call]] = []  # A heap; calls that are done stay.
         self._news: list[Call] = []
+        self._streams = 0  # Calls that have not come to their end and want parts.
+        # Whether the broker knows names and credit; None: it was asked, and has not answered.
+        self._knows_names: bool | None = False
         self._quiet_ms = 0  # Since when the broker has said nothing, nor been asked.
         self._probes = 0  # How often it was asked in vain whether it is there.
         self._probed = b""  # For which service.
@@ -155,18 +185,14 @@ class Client:
     def add(self, call: Call) -> Call:
         """Puts a request behind those that are on their way. LocalProtocolError: a name or an id
         that the wire does not know."""
-        request = call.request._replace(remaining_ms=0 if self._tells(call) else None)
-        call.frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
+        call.frames = encode_client_request(call.request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
+        self._streams += call.partials
         self._added += 1
         call.number = self._added
         self._waiting[call.request.request_id] = call
         heapq.heappush(self._deadlines, (call.deadline_ms, call.number, call))
         return call
-
-    def _tells(self, call: Call) -> bool:
-        """Whether the broker is told how much time a call has."""
-        return self.setup.deadlines and not call.lasts
 
     def has(self, request_id: bytes) -> bool:
         """Whether a call with that id has not come to its end."""
@@ -177,8 +203,7 @@ class Client:
         while call.parts:
             self.take_part(call)
         if not call.done:  # Else its id may be another's by now.
-            self._waiting.pop(call.request.request_id, None)
-            self._forget(call)
+            self._give_up(call)
             call.refusal = "it was given up: cancelled, or its client closed"
 
     def drop_all(self) -> list[Call]:
@@ -195,6 +220,26 @@ class Client:
         body = call.parts.popleft()
         self._partial_bytes -= sum(map(len, body))
         return body
+
+    def on_read(self, call: Call, bodies: Iterable[list[bytes]]) -> bool:
+        """Parts that were taken are no longer held: others may come. True: ready() has to be asked
+        soon, as the broker waits for that."""
+        call.unread -= sum(map(part_cost, bodies))
+        request = call.request
+        if not self._knows_names or self._sent.get(request.request_id) is not call:
+            return False
+        room = self._window - call.credit - call.unread
+        if room < self._window // 2:
+            return False
+        call.credit += room
+        self._command(Credit(request.service, request.request_id, self.setup.name, room))
+        return True
+
+    @property
+    def _window(self) -> int:
+        """The credit of a call that wants parts."""
+        share = self.setup.partial_bytes_max // max(self._streams, 1)
+        return min(WINDOW_BYTES, max(share, PART_COST))
 
     def news(self) -> list[Call]:
         """The calls to which something happened since this was asked last."""
@@ -228,10 +273,11 @@ class Client:
         peer = self._peers.get(url)
         if peer is None or not peer.up:
             return
-        peer.up = False
         if url == self.broker:
             self.counters["lost"] += 1
             self._leave(now_ms)
+        else:
+            self._reconnect(peer)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message arrived; junk is dropped and counted."""
@@ -242,9 +288,16 @@ class Client:
             if framing is not Framing.TEXT:
                 raise RemoteProtocolError(f"a reply in {framing.name} to a request in the text's")
             self._quiet_ms, self._probes = now_ms, 0
+            if isinstance(reply, Alive):
+                return
             call = self._sent.get(reply.request_id)
             if call is None:
                 self._on_stray(reply.request_id, reply.body)
+            elif not self._is_next(call, reply):
+                self.counters["gaps"] += 1
+                self._give_up(call)
+                call.refusal = "a part of its answer was lost, with a connection to its broker"
+                self._tell(call)
             elif isinstance(reply, Final):
                 self._on_final(call, reply.body, now_ms)
             else:
@@ -253,21 +306,40 @@ class Client:
             self.counters["junk"] += 1
 
     def _on_stray(self, request_id: bytes, body: list[bytes]) -> None:
-        if request_id == PROBE_ID:
+        if request_id == FEATURES_ID:
+            self._knows_names = FEATURE_NAMED in body
+            self._return(self._peers[self.broker])
+        elif request_id == PROBE_ID:
             self.unserved = self._probed if body == [MMI_NOT_FOUND] else b""
+            if self._knows_names is None:
+                self._knows_names = False  # It was asked before, and does not know the question.
         else:
             self.counters["strays"] += 1  # Given up meanwhile, or answered twice.
+
+    def _is_next(self, call: Call, reply: Partial | Final) -> bool:
+        """Whether no part is missing before this one, or before the end."""
+        place, expected = reply.place, call.place
+        if place is None or not call.partials:
+            return True
+        if expected is None or place.run != expected.run:
+            expected = Place(place.run, 0)  # Another worker begins anew.
+        call.place = Place(expected.run, expected.number + 1)
+        return place == expected
 
     # The text, "Protocol Client": be prepared for zero or more PARTIALs.
     def _on_partial(self, call: Call, body: list[bytes]) -> None:
         if not call.partials:
             return
+        had_credit = call.credit > 0
+        cost = part_cost(body)
+        call.credit -= cost
+        call.unread += cost
         self._partial_bytes += sum(map(len, body))
         call.parts.append(body)
         self._tell(call)
-        if self._partial_bytes > self.setup.partial_bytes_max:
+        if self._partial_bytes > self.setup.partial_bytes_max and not had_credit:
             self.counters["overrun"] += 1
-            self._forget(call)
+            self._give_up(call)
             call.refusal = "its partial answers come faster than they are read"
 
     # The text, "Protocol Client": keep track of REQUESTs and receive a FINAL for each.
@@ -286,6 +358,7 @@ class Client:
                 return
         elif self._room < self.setup.requests_max:
             self._room += 1
+        self._streams -= call.partials
         call.final = body
         self._tell(call)
 
@@ -298,27 +371,66 @@ class Client:
         if self._sent.pop(call.request.request_id, None) is not None:
             self._sent_bytes -= call.size
 
+    def _give_up(self, call: Call) -> None:
+        """It is not waited for any more; a broker that has it in work is told. A request that lasts
+        goes on there, without its parts."""
+        request_id = call.request.request_id
+        self._waiting.pop(request_id, None)
+        self._streams -= call.partials
+        if request_id in self._sent and self._knows_names:
+            self._command(self._farewell(call))
+        self._forget(call)
+
+    def _farewell(self, call: Call) -> Cancel | Credit:
+        request, name = call.request, self.setup.name
+        if call.lasts:
+            return Credit(request.service, request.request_id, name, 0)
+        return Cancel(request.service, request.request_id, name)
+
+    def _command(self, command: Credit | Cancel) -> None:
+        frames = encode_client_command(command, Framing.TEXT, self.setup.headers)
+        self._actions.append(Send(self.broker, frames))
+
     # ---- the broker ----
 
     def _use(self, url: str, now_ms: int) -> None:
         self.broker = url
         self.counters["brokers"] += 1
         self._quiet_ms, self._probes = now_ms, 0
+        self._knows_names = False
+        if self.setup.name:
+            self._knows_names = None
+            self._ask_features()
+            self._probe()  # Whoever answers this alone does not know the other.
+
+    def _return(self, peer: _Peer) -> None:
+        """It is told what has come to its end since it was left."""
+        left, peer.left = peer.left, {}
+        if self._knows_names:
+            for request_id, farewell in left.items():
+                if not self.has(request_id):
+                    self._command(farewell)
+
+    def _reconnect(self, peer: _Peer) -> None:
+        """RFC 18, "MDP/Client", recommends a new socket; its routing id is another one."""
+        peer.up = False
+        self._actions += (Disconnect(peer.url), Connect(peer.url))
 
     def _leave(self, now_ms: int) -> None:
         """Gives the broker up: what it owes is sent to the next one.
 
-        RFC 18, "MDP/Client", recommends the new socket: what waits in the old one must not be sent
-        later. RFC 10 has several brokers, each as good as the others.
+        What waits in the old socket must not be sent later. RFC 10 has several brokers, each as
+        good as the others.
         """
         left = self.broker
-        self._peers[left].up = False
-        self._actions += (Disconnect(left), Connect(left))
+        self._reconnect(self._peers[left])
         self.broker, self.unserved = "", b""
         self._room = self.setup.requests_max
         for call in self._sent.values():
             call.due_ms = 0
             call.resent += 1
+            if self._knows_names:
+                self._peers[left].left[call.request.request_id] = self._farewell(call)
         again = list(self._sent.values())
         self._sent.clear()
         self._sent_bytes = 0
@@ -345,7 +457,7 @@ class Client:
         if len(deadlines) > 2 * self.outstanding + DONE_MAX:
             self._deadlines = [one for one in deadlines if not one[2].done]
             heapq.heapify(self._deadlines)
-        if self.broker and self._sent and self._silent_ms <= now_ms:
+        if self._listens and self._silent_ms <= now_ms:
             self._on_silence(now_ms)
         if self.broker:
             self._send_waiting(now_ms)
@@ -357,8 +469,7 @@ class Client:
             return
         self.counters["timeouts"] += 1
         call.timed_out = True
-        self._waiting.pop(call.request.request_id, None)
-        self._forget(call)
+        self._give_up(call)
         self._tell(call)
 
     def _on_silence(self, now_ms: int) -> None:
@@ -368,9 +479,18 @@ class Client:
             self._leave(now_ms)
             return
         self._quiet_ms, self._probes = now_ms, self._probes + 1
-        self._probed = next(iter(self._sent.values())).request.service
-        probe = Request(MMI_SERVICE, PROBE_ID, [self._probed])
-        frames = encode_client_request(probe, Framing.TEXT, self.setup.headers)
+        self._probe()
+
+    def _probe(self) -> None:
+        calls = self._sent or self._waiting
+        self._probed = next(iter(calls.values())).request.service if calls else b""
+        self._ask(Request(MMI_SERVICE, PROBE_ID, [self._probed]))
+
+    def _ask_features(self) -> None:
+        self._ask(Request(OWN_FEATURES, FEATURES_ID, [b""]))
+
+    def _ask(self, request: Request) -> None:
+        frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
         self._actions.append(Send(self.broker, frames))
 
     def _send_waiting(self, now_ms: int) -> None:
@@ -383,15 +503,34 @@ class Client:
                 self._quiet_ms, self._probes = now_ms, 0
             self._sent[call.request.request_id] = call
             self._sent_bytes += call.size
-            frames = call.frames
-            if self._tells(call):
-                left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
-                frames = [*frames[:4], left_ms.to_bytes(REMAINING_BYTES, "big"), *frames[5:]]
-            self._actions.append(Send(self.broker, frames))
+            self._actions.append(Send(self.broker, self._encoded(call, now_ms)))
+
+    def _encoded(self, call: Call, now_ms: int) -> list[bytes]:
+        """A request as the broker knows it, and with what has changed since it was made."""
+        frames, headers = call.frames, self.setup.headers
+        left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
+        if call.lasts:
+            left_ms = REMAINING_MS_UNKNOWN
+        left = left_ms.to_bytes(REMAINING_BYTES, "big")
+        if self._knows_names:
+            # What was on its way by an old connection is lost.
+            call.credit = max(self._window - call.unread, PART_COST) if call.partials else 0
+            options = left + call.credit.to_bytes(CREDIT_BYTES, "big") + self.setup.name
+            return [headers.named, *frames[1:4], options, *frames[4:]]
+        if call.lasts or not self.setup.deadlines:
+            return frames
+        return [headers.deadline, *frames[1:4], left, *frames[4:]]
 
     @property
     def _fits(self) -> bool:
+        if self._knows_names is None:
+            return False  # Not before the broker has said how it wants them.
         return len(self._sent) < self._room and self._sent_bytes < self.setup.bytes_max
+
+    @property
+    def _listens(self) -> bool:
+        """Whether the broker has to say something."""
+        return bool(self.broker) and (bool(self._sent) or self._knows_names is None)
 
     @property
     def _silent_ms(self) -> int:
@@ -404,7 +543,7 @@ class Client:
         """When ready() must be called at the latest, whatever happens."""
         times = [self._deadlines[0][0]] if self._deadlines else []
         if self.broker:
-            if self._sent:
+            if self._listens:
                 times.append(self._silent_ms)
             first = next(iter(self._waiting.values()), None)
             if first is not None and self._fits:

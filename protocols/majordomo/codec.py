@@ -2,10 +2,11 @@
 
 Pure functions over frames as they are on a DEALER: without a routing id. There are three dialogs:
 
-    client_request   a client's REQUEST                                    to the broker
-    reply            PARTIAL, FINAL (MDP/0.1: REPLY)                       to a client
+    client_command   a client's REQUEST; ours: CREDIT, CANCEL              to the broker
+    reply            PARTIAL, FINAL (MDP/0.1: REPLY); ours: ALIVE          to a client
     worker_command   READY, PARTIAL, FINAL, PING, HEARTBEAT, DISCONNECT    of a worker
-    order            REQUEST, PONG, HEARTBEAT, DISCONNECT                  to a worker
+    order            REQUEST, PONG, HEARTBEAT, DISCONNECT;
+                     ours: CREDIT, CANCEL                                  to a worker
 
 Each has encode_* and decode_*. A framing that lacks a command can't encode it: LocalProtocolError.
 Sources: the text ("Protocol Client", "Protocol/Worker"), RFC 7 (MDP/0.1), RFC 18 (MDP/0.2); ours
@@ -31,6 +32,32 @@ class Request(NamedTuple):
     request_id: bytes  # Empty in MDP's framings.
     body: list[bytes]
     remaining_ms: int | None = None  # Ours: how much time it has; None: as the broker pleases.
+    name: bytes = b""  # Ours: the client's own, a secret; empty: it says none, nor ...
+    credit: int = 0  # ... for how many octets parts may come; 0: it wants none.
+
+
+class Credit(NamedTuple):
+    """Ours: a client takes parts for so many octets more; 0: no more parts at all."""
+
+    service: bytes
+    request_id: bytes
+    name: bytes
+    octets: int
+
+
+class Cancel(NamedTuple):
+    """Ours: nobody waits for the answer to a request any more."""
+
+    service: bytes
+    request_id: bytes
+    name: bytes
+
+
+class Place(NamedTuple):
+    """Ours: where a part belongs."""
+
+    run: int  # Each worker that is given the request begins another one.
+    number: int  # From 0 on; of a FINAL: how many parts its run had.
 
 
 class Partial(NamedTuple):
@@ -39,6 +66,7 @@ class Partial(NamedTuple):
     service: bytes
     request_id: bytes
     body: list[bytes]
+    place: Place | None = None
 
 
 class Final(NamedTuple):
@@ -47,6 +75,11 @@ class Final(NamedTuple):
     service: bytes
     request_id: bytes
     body: list[bytes]
+    place: Place | None = None
+
+
+class Alive(NamedTuple):
+    """Ours: the broker is there."""
 
 
 class Ready(NamedTuple):
@@ -55,6 +88,7 @@ class Ready(NamedTuple):
     service: bytes
     window: int = 1  # Requests that it takes at once.
     deadlines: bool = False  # Whether it wants to hear how much time each has left.
+    credit: bool = False  # Ours: it wants that, sends parts for credit, and knows CANCEL.
 
 
 class WorkRequest(NamedTuple):
@@ -64,6 +98,22 @@ class WorkRequest(NamedTuple):
     request_id: bytes  # Empty in MDP's framings.
     body: list[bytes]
     remaining_ms: int | None = None  # For a worker that asked for it: REMAINING_MS_UNKNOWN or less.
+    credit: int | None = None  # For a worker that asked for it: CREDIT_UNLIMITED or less.
+
+
+class WorkCredit(NamedTuple):
+    """Ours: parts of an answer may come for so many octets more."""
+
+    client: bytes
+    request_id: bytes
+    octets: int
+
+
+class WorkCancel(NamedTuple):
+    """Ours: nobody waits for a request any more. Its FINAL is still owed."""
+
+    client: bytes
+    request_id: bytes
 
 
 class WorkPartial(NamedTuple):
@@ -107,9 +157,10 @@ class Failure(NamedTuple):
 
 LATE = Failure(values.EXPIRED, "no worker took the request in time")  # A broker's own 504.
 
-Reply = Partial | Final
+ClientCommand = Request | Credit | Cancel
+Reply = Partial | Final | Alive
 WorkerCommand = Ready | WorkPartial | WorkFinal | Ping | Heartbeat | Disconnect
-Order = WorkRequest | Pong | Heartbeat | Disconnect
+Order = WorkRequest | WorkCredit | WorkCancel | Pong | Heartbeat | Disconnect
 
 
 # ---- what all commands share ----
@@ -118,14 +169,14 @@ Order = WorkRequest | Pong | Heartbeat | Disconnect
 def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
     """Tells by the header alone who speaks and how; None: nobody that we know.
 
-    frames   0 header    the text's, our KLKD01, MDPC02 or MDPW02
+    frames   0 header    the text's, our KLKD01 or KLKN01, MDPC02 or MDPW02
           or 0 empty
              1 header    MDPC01 or MDPW01
     """
     first = frames[0] if frames else None
     if first == headers.worker:
         return Side.WORKER, Framing.TEXT
-    if first in (headers.client, headers.deadline):
+    if first in (headers.client, headers.deadline, headers.named):
         return Side.CLIENT, Framing.TEXT
     if first == values.MDPW02:
         return Side.WORKER, Framing.MDP02
@@ -186,10 +237,14 @@ def _request_id(request_id: bytes) -> bytes:
     return request_id
 
 
-def _checked(message: Request | Reply | WorkRequest | WorkPartial | WorkFinal, text: bool) -> None:
+_Of = Request | Credit | Cancel | Partial | Final
+_Work = WorkRequest | WorkCredit | WorkCancel | WorkPartial | WorkFinal
+
+
+def _checked(message: _Of | _Work, text: bool) -> None:
     """Our own names and ids; in MDP's framings an id has no place, and is left out."""
     try:
-        if isinstance(message, Request | Partial | Final):
+        if isinstance(message, _Of):
             _service(message.service)
         else:
             _address(message.client)
@@ -203,6 +258,24 @@ def _encode_remaining(remaining_ms: int, framing: Framing) -> bytes:
     if framing is not Framing.TEXT or not 0 <= remaining_ms <= values.REMAINING_MS_UNKNOWN:
         raise LocalProtocolError(f"{framing.name} can't say {remaining_ms} ms")
     return remaining_ms.to_bytes(values.REMAINING_BYTES, "big")
+
+
+def _encode_options(remaining_ms: int | None, credit: int, name: bytes = b"") -> bytes:
+    """Time left, credit, and to the broker the client's name."""
+    left_ms = values.REMAINING_MS_UNKNOWN if remaining_ms is None else remaining_ms
+    if not 0 <= credit <= values.CREDIT_UNLIMITED:
+        raise LocalProtocolError(f"no credit: {credit}")
+    octets = credit.to_bytes(values.CREDIT_BYTES, "big")
+    return _encode_remaining(left_ms, Framing.TEXT) + octets + name
+
+
+def _decode_options(frame: bytes) -> tuple[int, int, bytes]:
+    """Time left, credit, and what is behind them."""
+    if len(frame) < values.REMAINING_BYTES + values.CREDIT_BYTES:
+        raise RemoteProtocolError(f"time left and credit have 16 octets, got {len(frame)}")
+    left, rest = frame[: values.REMAINING_BYTES], frame[values.REMAINING_BYTES :]
+    credit = int.from_bytes(rest[: values.CREDIT_BYTES], "big")
+    return _decode_remaining(left), credit, rest[values.CREDIT_BYTES :]
 
 
 def _decode_remaining(frame: bytes) -> int:
@@ -222,9 +295,11 @@ def _body(body: list[bytes]) -> list[bytes]:
 def encode_client_request(
     request: Request, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes a client's REQUEST; the frames are under decode_client_request."""
+    """Encodes a client's REQUEST; the frames are under decode_client_command."""
     text = framing is Framing.TEXT
     _checked(request, text)
+    if request.name:
+        return _encode_named(request, framing, headers) + _body(request.body)
     frames = _client_head(framing, headers)
     if framing is not Framing.MDP01:
         frames.append(values.CLIENT_REQUEST)
@@ -237,8 +312,39 @@ def encode_client_request(
     return frames + _body(request.body)
 
 
+def encode_client_command(
+    command: Credit | Cancel, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+) -> list[bytes]:
+    """Encodes what else a client says; the frames are under decode_client_command."""
+    _checked(command, framing is Framing.TEXT)
+    return _encode_named(command, framing, headers)
+
+
+def _encode_named(command: ClientCommand, framing: Framing, headers: Headers) -> list[bytes]:
+    if framing is not Framing.TEXT or not values.is_name(command.name):
+        raise LocalProtocolError(f"{framing.name} can't say the name {command.name!r}")
+    octets, remaining_ms, credit = values.CLIENT_CANCEL, None, 0
+    if isinstance(command, Request):
+        octets, remaining_ms = values.CLIENT_REQUEST, command.remaining_ms
+        credit = command.credit
+    elif isinstance(command, Credit):
+        octets, credit = values.CLIENT_CREDIT, command.octets
+    options = _encode_options(remaining_ms, credit, command.name)
+    return [headers.named, octets, command.service, command.request_id, options]
+
+
 def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Request]:
-    """Decodes a client's REQUEST.
+    """decode_client_command() of who sends nothing but REQUESTs. Raises RemoteProtocolError."""
+    framing, command = decode_client_command(frames, headers)
+    if not isinstance(command, Request):
+        raise RemoteProtocolError(f"a REQUEST was expected, not {command}")
+    return framing, command
+
+
+def decode_client_command(
+    frames: Frames, headers: Headers = HEADERS
+) -> tuple[Framing, ClientCommand]:
+    """Decodes what a client says.
 
     text      0 header      KLKC01, or what the topology says
               1 command     01
@@ -248,15 +354,24 @@ def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[F
     ours      0 header      KLKD01, or what the topology says; then as in the text's, but
               4 remaining   8 octets, big-endian, ms
               5.. body      one frame or more
+    ours      0 header      KLKN01, or what the topology says
+              1 command     01 REQUEST, 04 CREDIT, 05 CANCEL
+              2 service
+              3 request id
+              4 options     8 octets, big-endian, ms that are left, all ones: no deadline;
+                            8 octets, big-endian, credit for parts; the client's name
+              5.. body      of REQUEST: one frame or more; none of the others
     MDP/0.2   0 MDPC02, 1 command 01, 2 service, 3.. body
     MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body
 
-    Returns (framing, request). Raises RemoteProtocolError.
+    Returns (framing, command). Raises RemoteProtocolError.
     """
     framing = _framing(frames, Side.CLIENT, headers)
     if framing is Framing.MDP01:
         _count(frames, 4, "REQUEST")
         return framing, Request(_service(frames[2]), b"", list(frames[3:]))
+    if frames[0] == headers.named:
+        return framing, _decode_named(frames)
     text = framing is Framing.TEXT
     _count(frames, 5 if text else 4, "REQUEST")
     if frames[1] != values.CLIENT_REQUEST:
@@ -271,15 +386,39 @@ def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[F
     return framing, Request(service, request_id, list(frames[5:]), remaining_ms)
 
 
+def _decode_named(frames: Frames) -> ClientCommand:
+    _count(frames, 5, "a command with a name")
+    service, request_id = _service(frames[2]), _request_id(frames[3])
+    remaining_ms, credit, name = _decode_options(frames[4])
+    if not values.is_name(name):
+        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
+    if frames[1] == values.CLIENT_REQUEST:
+        _count(frames, 6, "REQUEST with a name")
+        known = None if remaining_ms == values.REMAINING_MS_UNKNOWN else remaining_ms
+        return Request(service, request_id, list(frames[5:]), known, name, credit)
+    _exactly(frames, 5, "CREDIT or CANCEL")
+    if frames[1] == values.CLIENT_CREDIT:
+        return Credit(service, request_id, name, credit)
+    if frames[1] == values.CLIENT_CANCEL:
+        return Cancel(service, request_id, name)
+    raise RemoteProtocolError(f"a client's command is 01, 04 or 05, got {frames[1][:8].hex()}")
+
+
 def encode_reply(
     reply: Reply, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes PARTIAL or FINAL for a client; the frames are under decode_reply."""
+    """Encodes what the broker says to a client; the frames are under decode_reply."""
     text = framing is Framing.TEXT
-    _checked(reply, text)
     frames = _client_head(framing, headers)
+    if isinstance(reply, Alive):
+        return [*frames, values.CLIENT_ALIVE]
+    _checked(reply, text)
+    final = isinstance(reply, Final)
+    if reply.place is not None:
+        place = b"".join(number.to_bytes(values.PLACE_BYTES // 2, "big") for number in reply.place)
+        command = values.CLIENT_END if final else values.CLIENT_PART
+        return [*frames, command, reply.service, reply.request_id, place, *_body(reply.body)]
     if framing is not Framing.MDP01:
-        final = isinstance(reply, Final)
         frames.append(values.CLIENT_FINAL if final else values.CLIENT_PARTIAL)
     elif isinstance(reply, Partial):
         raise LocalProtocolError("MDP/0.1 has no PARTIAL")
@@ -297,6 +436,13 @@ def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, R
               2 service
               3 request id  the request's, octet for octet
               4.. body      one frame or more
+    ours      0 header, 1 command: 04 PARTIAL, 05 FINAL, each with its place, to who gave credit
+              2 service
+              3 request id
+              4 place       4 octets of the run, 4 octets of the part's number; of a FINAL: of
+                            how many parts are in front of it
+              5.. body
+              0 header, 1 command: 06 ALIVE, and nothing more
     MDP/0.2   0 MDPC02, 1 command, 2 service, 3.. body
     MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body: REPLY, here a Final
 
@@ -307,9 +453,13 @@ def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, R
         _count(frames, 4, "REPLY")
         return framing, Final(_service(frames[2]), b"", list(frames[3:]))
     text = framing is Framing.TEXT
-    if text and frames[0] == headers.deadline:
+    if text and frames[0] != headers.client:
         raise RemoteProtocolError("a reply has the header of requests with deadlines")
+    if text and len(frames) == 2 and frames[1] == values.CLIENT_ALIVE:
+        return framing, Alive()
     _count(frames, 5 if text else 4, "PARTIAL or FINAL")
+    if text and frames[1] in _PLACED:
+        return framing, _decode_placed(frames)
     kind = _REPLIES.get(frames[1])
     if kind is None:
         raise RemoteProtocolError(f"a reply's command is 02 or 03, got {frames[1][:8].hex()}")
@@ -323,6 +473,19 @@ _REPLIES: dict[bytes, type[Partial] | type[Final]] = {
     values.CLIENT_PARTIAL: Partial,
     values.CLIENT_FINAL: Final,
 }
+_PLACED: dict[bytes, type[Partial] | type[Final]] = {
+    values.CLIENT_PART: Partial,
+    values.CLIENT_END: Final,
+}
+
+
+def _decode_placed(frames: Frames) -> Partial | Final:
+    _count(frames, 6, "PARTIAL or FINAL with a place")
+    service, request_id, place = _service(frames[2]), _request_id(frames[3]), frames[4]
+    if len(place) != values.PLACE_BYTES:
+        raise RemoteProtocolError(f"a place has 8 octets, got {len(place)}")
+    run, number = (int.from_bytes(each, "big") for each in (place[:4], place[4:]))
+    return _PLACED[frames[1]](service, request_id, list(frames[5:]), Place(run, number))
 
 
 # ---- a worker and the broker ----
@@ -330,7 +493,8 @@ _REPLIES: dict[bytes, type[Partial] | type[Final]] = {
 # Octets of the commands by framing; what is missing does not exist there.
 _FROM_WORKER: dict[Framing, dict[bytes, type[WorkerCommand]]] = {
     Framing.TEXT: {
-        values.READY: Ready,
+        values.READY_CREDIT: Ready,
+        values.READY: Ready,  # Behind the other: it is the one to encode with.
         values.PARTIAL: WorkPartial,
         values.FINAL: WorkFinal,
         values.PING: Ping,
@@ -353,6 +517,8 @@ _FROM_WORKER: dict[Framing, dict[bytes, type[WorkerCommand]]] = {
 _TO_WORKER: dict[Framing, dict[bytes, type[Order]]] = {
     Framing.TEXT: {
         values.REQUEST: WorkRequest,
+        values.CREDIT: WorkCredit,
+        values.CANCEL: WorkCancel,
         values.PONG: Pong,
         values.DISCONNECT: Disconnect,
     },
@@ -386,6 +552,8 @@ def encode_worker_command(
         raise LocalProtocolError(f"{framing.name} has no {type(command).__name__} of a worker")
     frames = [*_worker_head(framing, headers), octets]
     if isinstance(command, Ready):
+        if command.credit and framing is Framing.TEXT:
+            frames[1] = values.READY_CREDIT
         return frames + _encode_ready(command, framing)
     if isinstance(command, WorkPartial | WorkFinal):
         return frames + _encode_work(command, framing)
@@ -398,10 +566,11 @@ def decode_worker_command(
     """Decodes any command of a worker.
 
     text      0 header      KLKW01, or what the topology says
-              1 command     01 READY, 03 PARTIAL, 04 FINAL, 06 DISCONNECT, PING
+              1 command     01 READY, 03 PARTIAL, 04 FINAL, 06 DISCONNECT, PING;
+                            ours: 07 READY, wants deadlines and sends parts for credit
       READY   2 service     1 to 255 printable octets
-              3 window      ours, optional: 2 octets, big-endian, 1 to 65535
-              4 "D"         ours, optional: the worker wants deadlines
+              3 window      ours, optional but with 07: 2 octets, big-endian, 1 to 65535
+              4 "D"         ours, optional, not with 07: the worker wants deadlines
       03, 04  2 client      its address, 1 to 255 octets
               3 empty
               4 request id  1 to 255 octets
@@ -419,7 +588,8 @@ def decode_worker_command(
     framing = _framing(frames, Side.WORKER, headers)
     kind, rest = _command(frames, framing, _FROM_WORKER[framing])
     if kind is Ready:
-        return framing, _decode_ready(rest, framing)
+        credit = framing is Framing.TEXT and frames[1] == values.READY_CREDIT
+        return framing, _decode_ready(rest, framing, credit)
     if kind is WorkPartial or kind is WorkFinal:
         client, request_id, body = _decode_work(rest, framing)
         if kind is WorkPartial:
@@ -439,6 +609,11 @@ def encode_order(
     frames = [*_worker_head(framing, headers), octets]
     if isinstance(order, WorkRequest):
         return frames + _encode_work(order, framing)
+    if isinstance(order, WorkCredit | WorkCancel):
+        _checked(order, True)
+        frames += [order.client, b"", order.request_id]
+    if isinstance(order, WorkCredit):
+        frames.append(order.octets.to_bytes(values.CREDIT_BYTES, "big"))
     return frames
 
 
@@ -448,13 +623,15 @@ def decode_order(
     """Decodes what the broker says to a worker.
 
     text      0 header      KLKW01, or what the topology says
-              1 command     02 REQUEST, 06 DISCONNECT, PONG
+              1 command     02 REQUEST, 06 DISCONNECT, PONG; ours: 07 CREDIT, 08 CANCEL
       02      2 client      its address, 1 to 255 octets
               3 empty
               4 request id  1 to 255 octets
               5 remaining   ours, if this worker's READY had a D: 8 octets, big-endian, ms;
-                            all ones: unknown
+                            all ones: unknown; if its READY was 07 and the broker knows that,
+                            8 octets of credit behind them, big-endian; all ones: unlimited
               then body     none is taken, too
+      07, 08  2 client, 3 empty, 4 request id; of 07: 5 credit, 8 octets, big-endian
     MDP/0.2   0 MDPW02, 1 command: 02 REQUEST, 05 HEARTBEAT, 06 DISCONNECT
       02      2 client, 3 empty, 4.. body
     MDP/0.1   0 empty, 1 MDPW01, 2 command: 02 REQUEST, 04 HEARTBEAT, 05 DISCONNECT
@@ -469,11 +646,24 @@ def decode_order(
     kind, rest = _command(frames, framing, _TO_WORKER[framing])
     if kind is WorkRequest:
         client, request_id, body = _decode_work(rest, framing)
-        remaining_ms = None
+        remaining_ms = credit = None
         if deadlines and framing is Framing.TEXT:
             _count(body, 1, "the rest of a REQUEST")
-            remaining_ms = _decode_remaining(body.pop(0))
-        return framing, WorkRequest(client, request_id, body, remaining_ms)
+            options = body.pop(0)
+            if len(options) == values.REMAINING_BYTES + values.CREDIT_BYTES:
+                remaining_ms, credit, _ = _decode_options(options)
+            else:
+                remaining_ms = _decode_remaining(options)
+        return framing, WorkRequest(client, request_id, body, remaining_ms, credit)
+    if kind is WorkCredit or kind is WorkCancel:
+        client, request_id, body = _decode_work(rest, framing)
+        if kind is WorkCancel:
+            _exactly(body, 0, "CANCEL behind its id")
+            return framing, WorkCancel(client, request_id)
+        _exactly(body, 1, "CREDIT behind its id")
+        if len(body[0]) != values.CREDIT_BYTES:
+            raise RemoteProtocolError(f"credit has 8 octets, got {len(body[0])}")
+        return framing, WorkCredit(client, request_id, int.from_bytes(body[0], "big"))
     _exactly(rest, 0, f"{kind.__name__} behind its command")
     return framing, _BARE_ORDERS[kind]
 
@@ -504,18 +694,21 @@ def _command(frames: Frames, framing: Framing, kinds: dict[bytes, type]) -> tupl
 def _encode_ready(ready: Ready, framing: Framing) -> list[bytes]:
     if not values.is_service(ready.service) or not 1 <= ready.window <= values.WINDOW_MAX:
         raise LocalProtocolError(f"no such READY: {ready}")
-    if ready.window == 1 and not ready.deadlines:
+    if ready.window == 1 and not ready.deadlines and not ready.credit:
         return [ready.service]
     if framing is not Framing.TEXT:
         raise LocalProtocolError(f"{framing.name} knows neither windows nor deadlines")
     window = ready.window.to_bytes(values.WINDOW_BYTES, "big")
-    return [ready.service, window, *([values.DEADLINES] if ready.deadlines else [])]
+    says_deadlines = ready.deadlines and not ready.credit
+    return [ready.service, window, *([values.DEADLINES] if says_deadlines else [])]
 
 
-def _decode_ready(frames: Frames, framing: Framing) -> Ready:
+def _decode_ready(frames: Frames, framing: Framing, credit: bool) -> Ready:
     if framing is not Framing.TEXT:
         _exactly(frames, 1, "READY behind its command")
         return Ready(_service(frames[0]))
+    if credit:
+        _exactly(frames, 2, "READY with credit behind its command")
     if not 1 <= len(frames) <= 3:
         raise RemoteProtocolError(f"READY has 3 to 5 frames, got {len(frames) + 2}")
     window = 1
@@ -527,7 +720,7 @@ def _decode_ready(frames: Frames, framing: Framing) -> Ready:
             raise RemoteProtocolError("a window is 1 to 65535, got 0")
     if len(frames) > 2 and frames[2] != values.DEADLINES:
         raise RemoteProtocolError(f"READY's last frame is D, got {frames[2][:8]!r}")
-    return Ready(_service(frames[0]), window, len(frames) > 2)
+    return Ready(_service(frames[0]), window, credit or len(frames) > 2, credit)
 
 
 def _address(client: bytes) -> bytes:
@@ -544,7 +737,9 @@ def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) 
     frames = [work.client, b""]
     if text:
         frames.append(work.request_id)
-    if isinstance(work, WorkRequest) and work.remaining_ms is not None:
+    if isinstance(work, WorkRequest) and work.credit is not None:
+        frames.append(_encode_options(work.remaining_ms, work.credit))
+    elif isinstance(work, WorkRequest) and work.remaining_ms is not None:
         frames.append(_encode_remaining(work.remaining_ms, framing))
     return frames + _body(work.body)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...native import Arena
 from ...native.exchange import Exchange, ExchangeSetup
 from . import values
-from .codec import LATE, Request, decode_client_request, encode_failure
+from .codec import LATE, Credit, Request, decode_client_command, encode_failure
 from .ledger import (
     CLOSE,
     ENDS,
@@ -150,15 +150,19 @@ class Durable:
             self.ledger.ask(routing_id, framing, request, self._unix(now_ms))
 
     def ask_many(self, messages: Iterable[Message], now_ms: int) -> None:
-        """Requests for durable services as the exchange has seen them: each is one."""
+        """What clients say of durable services, as the exchange has seen it: each is valid."""
         header = self.setup.ledger.headers.client
         for message in messages:
             if message[1] == header:  # By far the most are so.
                 routing_id, _, _, service, request_id, *body = message
                 self.ask(routing_id, Framing.TEXT, Request(service, request_id, body), now_ms)
             else:
-                framing, request = decode_client_request(message[1:], self.setup.ledger.headers)
-                self.ask(message[0], framing, request, now_ms)
+                framing, command = decode_client_command(message[1:], self.setup.ledger.headers)
+                if isinstance(command, Request):
+                    self.ask(message[0], framing, command, now_ms)
+                elif isinstance(command, Credit):
+                    self.ledger.add_credit((command.name, command.request_id), command.octets)
+                # A CANCEL means nothing: what is accepted comes to its end.
 
     def titanic_reply(self, uuid: bytes) -> Message:
         """What titanic.reply is answered with."""

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 import msgpack
 
 from . import values
-from .codec import LATE, Failure, Final, Partial, Request, encode_failure, encode_reply
+from .codec import (
+    LATE,
+    Failure,
+    Final,
+    Partial,
+    Place,
+    Request,
+    encode_failure,
+    encode_reply,
+)
 from .values import Framing, Headers
 
 VERSION = 1
@@ -40,6 +49,8 @@ OVER = Failure(values.BUSY, "this client has too many requests in work")
 LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
 
 JUNK_KEYS_MAX = 4096  # Of segments with bad records, so many are told apart.
+
+NO_PARTS = -(1 << 62)  # The credit of a client that wants none.
 
 UNDONE = True, encode_failure(LATE)  # How a request ends that no worker has had.
 
@@ -66,8 +77,8 @@ class Record:
     """One request, from when it is taken in until its end is forgotten."""
 
     __slots__ = (
-        "answers", "asker", "body", "due_ms", "end", "framing", "here", "home", "is_over", "name",
-        "service", "size", "state",
+        "answers", "asker", "body", "credit", "due_ms", "end", "framing", "home", "is_over", "name",
+        "run", "service", "size", "state", "told", "where",
     )  # fmt: skip
 
     def __init__(self, name: Name, service: bytes, framing: int) -> None:
@@ -80,7 +91,10 @@ class Record:
         self.size = 0
         self.state = WRITING
         self.is_over = False  # Its answers are more than is kept.
-        self.here = False  # Its client asks this broker.
+        self.where = b""  # The routing id of its client; empty: it does not ask this broker.
+        self.credit: int | None = None  # Of its client for parts; None: it takes them as they come.
+        self.run = 0  # Of parts that are told with their place.
+        self.told = 0  # Answers that it was told.
         self.asker: Name | None = None  # Who sent titanic.request.
         self.home: Segment | None = None  # While that is in the store.
         self.end: Segment | None = None
@@ -133,31 +147,37 @@ class Ledger:
         self._refused: set[bytes] = set()  # Ends that were written to no avail, as far as we know.
         self._junk_keys: set[bytes] = set()  # Those that were counted.
         self._numbers = 0
+        self._runs = int.from_bytes(setup.token[:4], "big")  # Other than another broker's.
 
     # ---- what clients want ----
 
-    def identity(self, routing_id: bytes) -> bytes:
-        """By which a client is known again. A routing id that the ROUTER has made, or that looks
-        so, means nothing to another broker, nor to this one's next process."""
+    def identity(self, routing_id: bytes, name: bytes = b"") -> bytes:
+        """By which a client is known again: the name that it says, or the routing id that it has
+        set. One that the ROUTER has made, or that looks so, means nothing to another broker, nor to
+        this one's next process."""
+        if name:
+            return name
         if routing_id.startswith(NOBODY):
             return NOBODY + self.setup.token + routing_id
         return routing_id
 
     def ask(self, routing_id: bytes, framing: Framing, request: Request, unix_ms: int) -> None:
         """A client's request for a durable service."""
-        identity, request_id = self.identity(routing_id), request.request_id
+        identity, request_id = self.identity(routing_id, request.name), request.request_id
         if framing is not Framing.TEXT:
             request_id = self.setup.token + self._next_number()
         name = identity, request_id
         known = self._known.get(name)
         if known is not None:
-            self._repeat(known)
+            self.counters["repeated"] += 1
+            self._listen(known, routing_id, request)
+            self._tell(known)
             return
         if len(identity) > NAME_BYTES_MAX:  # None that a ROUTER makes, nor one that it takes.
             self.counters["nameless"] += 1
             return
         record = Record(name, request.service, framing)
-        record.here = True
+        self._listen(record, routing_id, request)
         record.body = request.body
         if request.remaining_ms is not None and request.remaining_ms < 1 << 48:
             record.due_ms = unix_ms + request.remaining_ms
@@ -166,7 +186,7 @@ class Ledger:
     def ask_titanic(self, routing_id: bytes, framing: Framing, request: Request) -> None:
         """titanic.request (RFC 9): the body is a service and its request's body. It is answered
         with 200 and the uuid when it is written. Every broker makes the same uuid of a repeat."""
-        asker = self.identity(routing_id), request.request_id
+        asker = self.identity(routing_id, request.name), request.request_id
         if framing is not Framing.TEXT:
             asker = asker[0], self.setup.token + self._next_number()
         made_of = len(asker[0]).to_bytes(2, "big") + b"".join(asker)
@@ -174,10 +194,12 @@ class Ledger:
         known = self._known.get((TITANIC_CLIENT, uuid))
         if known is not None:
             self.counters["repeated"] += 1
+            known.where = routing_id
             if known.state != WRITING:
                 self._tell_uuid(known)
             return
         record = Record((TITANIC_CLIENT, uuid), request.body[0], framing)
+        record.where = routing_id
         record.body = request.body[1:]
         record.asker = asker
         self._add_asked(record, asker[0])
@@ -213,8 +235,7 @@ class Ledger:
         if record.asker is not None:
             self._tell_titanic(record, [values.TITANIC_FAILED])
         elif record.framing == Framing.TEXT:
-            reply = Final(record.service, record.name[1], encode_failure(failure))
-            self._reply(record, record.name, reply)
+            self._reply(record, Final(record.service, record.name[1], encode_failure(failure)))
 
     def _know(self, record: Record) -> None:
         self._known[record.name] = record
@@ -246,33 +267,62 @@ class Ledger:
         if self._inflight[client] <= 0:
             del self._inflight[client]
 
-    def _repeat(self, record: Record) -> None:
-        """The first request stands for it; what was said so far is said again."""
-        self.counters["repeated"] += 1
-        record.here = True
-        last = record.state == DONE
-        self._tell(record, [each for each in record.answers if last or not each[0]])
+    def add_credit(self, name: Name, octets: int) -> None:
+        """A client takes more parts; 0: none any more."""
+        record = self._known.get(name)
+        if record is not None and record.credit is not None:
+            record.credit = record.credit + octets if octets else NO_PARTS
+            self._tell(record)
+
+    def leave(self, routing_id: bytes, request_id: bytes) -> bool:
+        """A client that says no name has lost a part: it is told nothing more. False: nor was it
+        before."""
+        record = self._known.get((self.identity(routing_id), request_id))
+        if record is None or not record.where:
+            return False
+        record.where = b""
+        return record.state != DONE
 
     # ---- what clients are told ----
 
-    def _tell(self, record: Record, answers: Iterable[tuple[bool, Message]]) -> None:
-        service, (identity, request_id) = record.service, record.name
-        if record.framing == Framing.TEXT and not identity.startswith(NOBODY):
-            for last, body in answers:  # As encode_reply() does it: by far the most are so.
-                command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
-                head = [identity, self.setup.headers.client, command, service, request_id]
-                self.replies.append(head + (body or [b""]))
+    def _listen(self, record: Record, routing_id: bytes, request: Request) -> None:
+        """Its client asks here, perhaps once more: then it is told all from the beginning."""
+        record.where = routing_id
+        record.credit = (request.credit or NO_PARTS) if request.name else None
+        self._begin_anew(record)
+
+    def _tell(self, record: Record) -> None:
+        """What its client has not been told: parts as far as it takes them, the end when it is
+        written."""
+        if not record.where or record.asker is not None:
             return
-        if record.framing == Framing.MDP01:  # It takes one answer.
-            if any(last for last, _ in answers):
-                whole = [frame for _, body in record.answers for frame in body]
-                self._reply(record, record.name, Final(service, b"", whole))
-            return
-        if record.framing != Framing.TEXT:
-            request_id = b""
-        for last, body in answers:
-            kind = Final if last else Partial
-            self._reply(record, record.name, kind(service, request_id, body))
+        while record.told < len(record.answers):
+            last, body = record.answers[record.told]
+            if last and record.state != DONE:
+                return
+            if not last and record.credit is not None and record.credit != NO_PARTS:
+                if record.credit <= 0:
+                    return
+                record.credit -= values.part_cost(body)
+            record.told += 1
+            if last or record.credit != NO_PARTS:
+                self._tell_one(record, last, body)
+
+    def _tell_one(self, record: Record, last: bool, body: Message) -> None:
+        service, request_id = record.service, record.name[1]
+        if record.framing == Framing.TEXT and record.credit in (None, NO_PARTS):
+            # As encode_reply() does it: by far the most are so.
+            command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
+            head = [record.where, self.setup.headers.client, command, service, request_id]
+            self.replies.append(head + (body or [b""]))
+        elif record.framing == Framing.TEXT:
+            kind, place = Final if last else Partial, Place(record.run, record.told - 1)
+            self._reply(record, kind(service, request_id, body, place))
+        elif record.framing != Framing.MDP01:
+            self._reply(record, (Final if last else Partial)(service, b"", body))
+        elif last:  # It takes one answer.
+            whole = [frame for _, each in record.answers for frame in each]
+            self._reply(record, Final(service, b"", whole))
 
     def _tell_uuid(self, record: Record) -> None:
         self._tell_titanic(record, [values.TITANIC_OK, record.name[1]])
@@ -282,17 +332,12 @@ class Ledger:
         assert record.asker is not None
         text = record.framing == Framing.TEXT
         request_id = record.asker[1] if text else b""
-        self._reply(record, record.asker, Final(values.TITANIC_REQUEST, request_id, body))
+        self._reply(record, Final(values.TITANIC_REQUEST, request_id, body))
 
-    def _reply(self, record: Record, name: Name, reply: Final | Partial) -> None:
-        identity = name[0]
-        if identity.startswith(NOBODY):
-            begin = NOBODY + self.setup.token
-            if not identity.startswith(begin):
-                return  # Of another process, which alone knew where it was.
-            identity = identity[len(begin) :]
-        framing = Framing(record.framing)
-        self.replies.append([identity, *encode_reply(reply, framing, self.setup.headers)])
+    def _reply(self, record: Record, reply: Final | Partial) -> None:
+        if record.where:
+            framing = Framing(record.framing)
+            self.replies.append([record.where, *encode_reply(reply, framing, self.setup.headers)])
 
     # ---- what workers say ----
 
@@ -310,6 +355,7 @@ class Ledger:
             if not last:
                 return  # It will not be whole: its end says so.
             self._empty(record)
+            self._begin_anew(record)
             body = encode_failure(LARGE)
             size = _body_bytes(body)
         record.answers.append((last, body))
@@ -318,8 +364,8 @@ class Ledger:
         if last:
             record.state = ENDING
             self._ended.append(record)
-        elif record.here:
-            self._tell(record, [(False, body)])
+        else:
+            self._tell(record)
 
     def _empty(self, record: Record) -> None:
         """Without answers."""
@@ -327,6 +373,11 @@ class Ledger:
         record.size -= size
         self.size -= size
         record.answers = []
+
+    def _begin_anew(self, record: Record) -> None:
+        """Another run gives the answers: its client is told them from the beginning."""
+        record.told = 0
+        self._runs = record.run = (self._runs + 1) % (1 << 32)
 
     # ---- to the store ----
 
@@ -380,7 +431,7 @@ class Ledger:
                 continue
             segment.is_written = True
             if key.startswith(ENDS):
-                self._on_ended(segment, [record.here for record in segment.records])
+                self._on_ended(segment)
                 continue
             for record in segment.records:
                 if record.state == WRITING:
@@ -391,9 +442,9 @@ class Ledger:
             if not segment.open:
                 self._dead[key] = segment
 
-    def _on_ended(self, segment: Segment, here: list[bool]) -> None:
+    def _on_ended(self, segment: Segment) -> None:
         """The ends in it stand."""
-        for record, is_here in zip(segment.records, here, strict=True):
+        for record in segment.records:
             if record.state != DONE:
                 record.state = DONE
                 self._settle(record)
@@ -405,8 +456,7 @@ class Ledger:
                 record.size -= size
                 self.size -= size
                 record.body = []
-            if is_here and record.asker is None:
-                self._tell(record, [each for each in record.answers if each[0]])
+            self._tell(record)
         if not segment.has_junk:
             heapq.heappush(self._due, (segment.stamp_ms + self._ttl_ms(segment), segment.key))
 
@@ -437,6 +487,7 @@ class Ledger:
 
     def _requeue(self, record: Record) -> None:
         self._empty(record)
+        self._begin_anew(record)
         record.is_over = False
         record.state = QUEUED
         self._queued.append(record)
@@ -571,26 +622,21 @@ class Ledger:
             self._tell_uuid(record)
 
     def _load_ends(self, segment: Segment, records: list[Record]) -> None:
-        here = []
         for loaded in records:
             record = self._known.get(loaded.name)
             if record is None:
                 loaded.state = DONE
                 self._know(loaded)
                 segment.records.append(loaded)
-                here.append(False)
             elif record.state != DONE:
-                told = record.here and record.asker is None
                 self._empty(record)
+                self._begin_anew(record)  # Who gave it to a worker was another broker.
                 record.answers = loaded.answers
                 size = loaded.size - OVERHEAD_BYTES
                 self.size += size
                 record.size += size
-                if told:  # All of it: who gave it to a worker was another broker.
-                    self._tell(record, [each for each in record.answers if not each[0]])
                 segment.records.append(record)
-                here.append(told)
-        self._on_ended(segment, here)
+        self._on_ended(segment)
 
     def drop(self, key: bytes) -> None:
         """A segment is no longer in the store."""

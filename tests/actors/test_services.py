@@ -1,5 +1,6 @@
 """kelek.Broker and Worker with real brokers: workers and brokers are killed, nothing is lost."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import zmq
 
 import kelek
 from kelek.clients.broker import Future
+from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker_process import BrokerProcess, Socket
 from kelek.tests.clients.test_broker import echo, serving, wait_until
 
@@ -159,7 +161,8 @@ def test_a_client_that_comes_back_asks_for_the_same() -> None:
         worker.send_multipart([b"KLKW01", b"\1", b"slow"])
         first = client_of(a)
         work = work_of(worker, first.submit("slow", b"x", request_id="7"))
-        assert work[2:5] == [b"desk", b"", b"7"]
+        assert work[3:5] == [b"", b"7"]
+        assert len(work[2]) == 8, "a number of the broker's"
         first.close()
 
         # It has come back before the answer: it gets it, and nothing is done twice.
@@ -208,6 +211,109 @@ def test_a_request_leaves_the_queue_with_its_callers_time() -> None:
             assert broker.counters.get("busy", 0) == busy
     finally:
         a.stop()
+
+
+MB = 1_000_000
+RUN_AHEAD = 4  # Parts of 1 MB in a window of 4 MiB ...
+HELD = 3  # ... and those that the three processes hold at the moment.
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_part_of_a_large_answer_is_missing_and_none_is_made_far_ahead(is_async: bool) -> None:
+    given = 0
+
+    def part() -> bytes:
+        nonlocal given
+        given += 1
+        return b"%08d" % (given - 1) + bytes(MB - 8)
+
+    @kelek.service("big")
+    def big(body: kelek.Body) -> Iterator[bytes]:
+        for _ in range(int(body)):
+            yield part()
+
+    @kelek.service("big")
+    async def async_big(body: kelek.Body) -> AsyncIterator[bytes]:
+        for _ in range(int(body)):
+            yield part()
+
+    ahead = []
+    with (
+        broker_process() as a,
+        serving(async_big if is_async else big, urls=a.workers_url),
+        kelek.Broker(a.clients_url, timeout_ms=60_000) as broker,
+    ):
+        for number, each in enumerate(broker.stream("big", b"200")):
+            assert each[:8] == b"%08d" % number
+            ahead.append(given - number)
+    assert len(ahead) == 200
+    assert max(ahead) <= RUN_AHEAD + HELD + 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("how", ["closed", "timeout", "client gone"])
+def test_a_generator_is_closed_soon_after_its_caller_went(how: str, is_async: bool) -> None:
+    closed = threading.Event()
+
+    @kelek.service("endless")
+    def endless(body: kelek.Body) -> Iterator[bytes]:
+        try:
+            while True:
+                yield b"x"
+        finally:
+            closed.set()
+
+    @kelek.service("endless")
+    async def async_endless(body: kelek.Body) -> AsyncIterator[bytes]:
+        try:
+            yield b"x"
+            await asyncio.Event().wait()  # For something of its own.
+        finally:
+            closed.set()
+
+    with (
+        broker_process() as a,
+        serving(async_endless if is_async else endless, urls=a.workers_url),
+        ExitStack() as stack,
+    ):
+        broker = stack.enter_context(kelek.Broker(a.clients_url))
+        limit_ms = 1000 if how == "timeout" else 60_000
+        stream = broker.stream("endless", timeout_ms=limit_ms)
+        assert next(stream) == b"x"
+        if how == "closed":
+            stream.close()
+        elif how == "timeout":
+            with pytest.raises(kelek.BrokerTimeout):
+                for _ in stream:
+                    pass
+        else:
+            broker.close()
+        assert closed.wait(20)
+
+
+def test_a_part_that_a_client_leaves_no_room_for_ends_its_answer_with_an_error() -> None:
+    """Of a client of the text, which gives no credit, and a worker that asks for none."""
+    with broker_process() as a:
+        worker, client = a.worker(), a.socket(zmq.DEALER)
+        client.setsockopt(zmq.RCVHWM, 1)  # What it does not read lies at the broker.
+        client.connect(a.clients_url)
+        worker.send_multipart([b"KLKW01", b"\1", b"big"])
+        client.send_multipart([b"KLKC01", b"\1", b"big", b"id", b"x"])
+        work = worker.recv_multipart()[2:5]
+        for number in range(170):
+            worker.send_multipart([b"KLKW01", b"\3", *work, b"%d" % number, bytes(MB)])
+        worker.send_multipart([b"KLKW01", b"\4", *work, b"end"])
+        worker.send_multipart([b"KLKW01", b"PING"])
+        assert worker.recv_multipart() == [b"KLKW01", b"PONG"]
+        seen = 0
+        while (said := client.recv_multipart())[1] == b"\2":
+            assert said[4] == b"%d" % seen
+            seen += 1
+        failure = decode_failure(said[4:])
+        assert failure is not None
+        assert failure.code == 507
+        assert seen < 170
+        assert not client.poll(0)
 
 
 def client_of(broker: BrokerProcess) -> kelek.Broker:

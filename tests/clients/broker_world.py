@@ -2,6 +2,8 @@
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import zmq
 from kelek.clients.links import monotonic_ms
 from kelek.protocols.majordomo import codec
 from kelek.protocols.majordomo.codec import Failure, Final, Request
-from kelek.protocols.majordomo.values import HEADERS
+from kelek.protocols.majordomo.values import HEADERS, RESERVED
 from kelek.tests.protocols.majordomo.model import Broker
 
 POLL_MS = 20
@@ -37,13 +39,18 @@ class Host(threading.Thread):
         self.refuse: list[Failure] = []  # What the next requests are answered with.
         self.left_ms: list[int | None] = []  # Of each request, what it has said.
         self.asked: list[bytes] = []  # Services, each time.
-        self.clients: set[bytes] = set()  # Their routing ids.
+        self.names: set[bytes] = set()  # Of clients.
+        self.routing_ids: set[bytes] = set()  # Theirs.
+        self._runs = count(1)
         self._ending = False
         self._wires: dict[tuple[Any, bytes], Wire] = {}
         self.model: Any = Broker(self, "")  # type: ignore[arg-type]
         self.ready = threading.Event()
         self.start()
         assert self.ready.wait(60)
+
+    def runs(self) -> Iterator[int]:
+        return self._runs
 
     @property
     def now_ms(self) -> int:
@@ -58,7 +65,6 @@ class Host(threading.Thread):
             sockets = [context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)]
             for socket, endpoint in zip(sockets, (self.front, self.back), strict=True):
                 socket.setsockopt(zmq.LINGER, 0)
-                socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
                 socket.bind(endpoint)
             poller = zmq.Poller()
             for socket in sockets:
@@ -76,14 +82,16 @@ class Host(threading.Thread):
         self, socket: "zmq.Socket[bytes]", routing_id: bytes, frames: list[bytes]
     ) -> None:
         wire = self._wires.setdefault((socket, routing_id), Wire(socket, routing_id))
-        if frames[0] in (HEADERS.client, HEADERS.deadline):
-            self.clients.add(routing_id)
-            request = codec.decode_client_request(frames)[1]
-            self.asked.append(request.service)
-            self.left_ms.append(request.remaining_ms)
-            if self.refuse and not request.service.startswith(b"mmi."):
-                self._refuse(wire, request)
-                return
+        if frames[0] in (HEADERS.client, HEADERS.deadline, HEADERS.named):
+            request = codec.decode_client_command(frames)[1]
+            if isinstance(request, Request) and not request.service.startswith(RESERVED):
+                self.names.add(request.name)
+                self.routing_ids.add(routing_id)
+                self.asked.append(request.service)
+                self.left_ms.append(request.remaining_ms)
+                if self.refuse:
+                    self._refuse(wire, request)
+                    return
         self.model.on_frames(wire, frames)
 
     def _refuse(self, wire: Wire, request: Request) -> None:

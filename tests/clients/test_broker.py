@@ -248,7 +248,9 @@ def test_a_client_is_known_again_on_a_new_socket(host: Host) -> None:
         wait_until(lambda: future.done() or broker.counters.get("silent"))
         host.mute = False
         assert future.result() == b"2"
-    assert len(host.clients) == 1
+    assert len(host.names) == 1
+    assert len(host.routing_ids) == 2
+    assert not host.names & host.routing_ids
 
 
 @kelek.service("who")
@@ -300,7 +302,8 @@ def test_identity_and_ids_are_the_caller_s(host: Host) -> None:
             future.cancel()  # It has had its answer: the id is the stream's now.
             assert [*stream] == [b"0"]
         asyncio.run(ask())
-    assert host.clients == {b"desk", b"\xffdesk"}
+    assert host.names == {b"desk", b"\xffdesk"}
+    assert not host.names & host.routing_ids
 
 
 @pytest.mark.parametrize(

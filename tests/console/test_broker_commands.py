@@ -82,7 +82,7 @@ def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
         assert call("add", "40", "2", *front) == "42\n"
         assert json.loads(call("add", "1", "-o", "json", *front)) == {"final": True, "body": "1"}
         assert call("add", "1", "--identity", "desk", "--id", "0xff", *front) == "1\n"
-        assert b"desk" in host.clients
+        assert b"desk" in host.names
         code, line = refused("call", "add", "x", *front)
         assert code == endings.FAILED
         assert line.startswith(f"kelek: {host.front}: service add: ValueError: invalid literal")

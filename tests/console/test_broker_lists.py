@@ -50,6 +50,8 @@ def test_services_workers_and_what_waits(broker: BrokerProcess) -> None:
     (worker,) = listed(broker, "workers", "-o", "json").splitlines()
     found = json.loads(worker)
     assert (found["service"], found["framing"], found["working"]) == ("echo", "TEXT", 2)
+    assert found["number"] > 0
+    assert "routing_id" not in found
     queued = [json.loads(line) for line in listed(broker, "queue", "-o", "json").splitlines()]
     assert len(queued) == OWN_ROWS_MAX + 6
     assert {one["waiting"] for one in queued} == {1}

@@ -94,7 +94,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"tcp://{shell.addresses['127.0.0.1:7100']}"
 
 
-NUMBERS = count(1001)  # The page's programs have tables of their own, and fixtures, too.
+NUMBERS = count(1)
 
 
 @pytest.fixture

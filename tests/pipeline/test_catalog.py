@@ -50,10 +50,10 @@ def test_a_write_without_options_takes_those_of_no_other_table(
     with kelek.Table(node, number) as table:
         assert list(table.scan()) == [(b"a", b"1")]
     rows = spark.table("made")
-    written = {"kind": "table", "urls": node, "table": number + 500, "keyFormat": "utf8"}
+    loaded_options = {"kind": "table", "urls": node, "table": number + 500, "keyFormat": "utf8"}
     rows.selectExpr("key", "CAST(value AS STRING) AS value").write.format("kelek").mode(
         "append"
-    ).options(**written, valueFormat="utf8").save()
+    ).options(**loaded_options, valueFormat="utf8").save()
     assert [tuple(row) for row in loaded(spark, node, number + 500).collect()] == [(b"a", b"1")]
 
 

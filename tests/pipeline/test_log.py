@@ -200,9 +200,8 @@ def test_what_is_compacted_is_refused_or_begun_with_the_state(
     words = rf"EntriesCompacted.* to {index} are no longer stored.*failOnCompaction.* {index + 1}"
     with pytest.raises(Exception, match=words):
         run_now(place.read_stream(spark), checkpoint, {"format": "noop"})
-    for start in ("earliest", "2020-01-01T00:00:00Z"):  # Some may be of that time.
-        with pytest.raises(Exception, match=words):
-            place.read(spark, startingIndex=start).count()
+    with pytest.raises(Exception, match=words):
+        place.read(spark).count()
     out = tmp_path / "out"
     rows = place.read_stream(spark, failOnCompaction="false")
     run_now(rows, checkpoint, {"format": "parquet", "path": str(out)})

@@ -66,21 +66,6 @@ def test_what_is_wrong_is_named(given: dict[str, str], words: str) -> None:
     assert str(caught.value).startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"pushDown": "true"}, "option pushDown was removed: .* prefix, start, end and keys read"),
-        ({"stale": "false"}, "option stale was removed: .* a query reads one snapshot"),
-        ({"snapshot": "task"}, "option snapshot is query or frame, not 'task'"),
-    ],
-)
-def test_options_that_mixed_moments_say_what_to_do(given: dict[str, str], words: str) -> None:
-    from kelek.pipeline import table_options
-
-    with pytest.raises(OptionError, match=words):
-        table_options.read_options({**URLS, "table": "7", **given})
-
-
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(OptionError, match="option urls is missing"):
         parse_options(KNOWN, {})

@@ -191,7 +191,7 @@ class Driver:
     def __init__(self) -> None:
         self.running = {0: True, 1: True, 2: False}  # By number.
         self.sparkContext = Mock(_jsc=object())
-        self.conf = Mock(get=lambda name, default: name)
+        self.conf = Mock(get=str)
         store = Mock(execution=self.execution)
         self._jsparkSession = Mock(**{"sharedState.return_value": Mock(statusStore=lambda: store)})
 
@@ -206,8 +206,7 @@ def test_a_driver_renews_the_snapshots_of_its_running_queries(
     plain: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed: Queue[int] = Queue()
-    for name in ("RENEW_S", "IDLE_S"):
-        monkeypatch.setattr(driver_renewal, name, 0.01)
+    monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
     monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
     spark, url = Driver(), plain.urls[0]
     driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)

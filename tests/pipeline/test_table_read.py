@@ -1,4 +1,4 @@
-"""Tables read by Spark: each query reads one snapshot, all of it, and nothing twice."""
+"""Tables read by Spark: as they were when the query was planned, all of them, and nothing twice."""
 
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -6,9 +6,12 @@ from itertools import count
 from threading import Event
 from typing import Any
 
+import msgpack
 import pytest
 
 import kelek
+
+formats = pytest.importorskip("kelek.pipeline.formats", reason="kelek[arrow] is not installed")
 
 ROWS = [(b"%06d" % n, b"value %d" % n) for n in range(20_000)]
 
@@ -150,15 +153,21 @@ def test_formats_and_filters_on_them(spark: Any, node: str, number: int) -> None
         loaded(spark, node, number, **options, mode="failfast", start="10").count()
 
 
-def test_a_number_that_its_type_can_not_hold_is_not_cut(spark: Any, node: str, number: int) -> None:
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_a_number_that_its_type_can_not_hold_is_not_cut(
+    spark: Any, node: str, number: int, form: str
+) -> None:
+    write = msgpack.packb if form == "msgpack" else formats.json_bytes
     with kelek.Table(node, number) as table:
-        table.put_many((b"%d" % n, b'{"n":%g}' % it) for n, it in enumerate((1, 1.5, 2.999)))
-    options = {"valueFormat": "json", "valueSchema": "n INT"}
+        table.put_many((b"%d" % n, write({"n": it})) for n, it in enumerate((1, 1.5, 2.999)))
+    options = {"valueFormat": form, "valueSchema": "n INT"}
     found = loaded(spark, node, number, **options).orderBy("key").select("value.n").collect()
     assert [row.n for row in found] == [1, None, None]
-    with pytest.raises(Exception, match="the value of key 0x31 is no json of struct<n: int32>: 0x"):
+    with pytest.raises(
+        Exception, match=f"the value of key 0x31 is no {form} of struct<n: int32>: 0x"
+    ):
         loaded(spark, node, number, **options, mode="FAILFAST").collect()
-    with pytest.raises(Exception, match="column value is map<int,string>: json has maps with"):
+    with pytest.raises(Exception, match=f"column value is map<int,string>: {form} has maps with"):
         loaded(spark, node, number, **options | {"valueSchema": "MAP<INT, STRING>"}).collect()
 
 
@@ -166,6 +175,8 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, fille
     for options, words in (
         ({"table": 499}, "there is no table 499 at tcp"),
         ({"pushdown": "true"}, "option pushdown was removed: .* where.. stays right .* start, end"),
+        ({"stale": "true"}, "option stale was removed: .* a query reads one snapshot"),
+        ({"snapshot": "task"}, "option snapshot is query or frame, not 'task'"),
         ({"rowlimt": 1}, "unknown option 'rowlimt'; did you mean rowLimit"),
         ({"valueFormat": "json"}, "option valueSchema is missing"),
         ({"valueSchema": "n INT"}, "option valueSchema goes with valueFormat json or msgpack"),

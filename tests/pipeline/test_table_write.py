@@ -131,35 +131,21 @@ def test_a_table_is_made_also_when_no_row_is_written(
     assert spark.read.format("kelek").options(**given(node, number)).load().count() == 0
 
 
-TEXT = {"keyFormat": "utf8"}
-
-
 def test_what_no_table_takes_is_said_in_the_driver(spark: Any, node: str, number: int) -> None:
     frame = spark.createDataFrame([("k", b"v", 1)], "key STRING, value BINARY, n INT")
     frame = frame.selectExpr("*", "map(1, 'a') AS m", "CAST(1.5 AS DECIMAL(5,1)) AS d")
     for columns, options, words in (
-        (
-            ["key", "m AS value"],
-            {**TEXT, "valueFormat": "json"},
-            "has maps with text as keys, not int",
-        ),
-        (
-            ["key", "m AS value"],
-            {**TEXT, "valueFormat": "msgpack"},
-            "has maps with text as keys, not int",
-        ),
-        (
-            ["key", "d AS value"],
-            {**TEXT, "valueFormat": "json"},
-            "json has no decimal.*; use STRING",
-        ),
-        (["key", "value"], {**TEXT, "valueFormat": "json"}, "json has no bytes"),
+        (["key", "m AS value"], {"valueFormat": "json"}, "has maps with text as keys, not int"),
+        (["key", "m AS value"], {"valueFormat": "msgpack"}, "has maps with text as keys, not int"),
+        (["key", "d AS value"], {"valueFormat": "json"}, "json has no decimal.*; use STRING"),
+        (["key", "value"], {"valueFormat": "json"}, "json has no bytes"),
         (["key", "value"], {}, "column key is string, which keyFormat raw is not: cast it"),
         (["key", "n"], {}, "the columns of a table are key, value, not key, n"),
         (["key", "value"], {"sync": "maybe"}, "option sync is async, partsync or fullsync"),
         (["key", "value"], {"rowLimit": 1}, "unknown option 'rowlimit'"),
         (["key", "value", "n"], {"keyFormat": "utf8", "deleteColumn": "n"}, "n is no boolean"),
     ):
+        options = {"keyFormat": "utf8", **options} if "valueFormat" in options else options
         writer = frame.selectExpr(*columns).write.format("kelek").mode("append")
         with pytest.raises(Exception, match=words):
             writer.options(**given(node, number, **options)).save()

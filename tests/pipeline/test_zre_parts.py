@@ -206,10 +206,6 @@ def test_options() -> None:
     table = zre_options.batch_options({"urls": URL, "Table": "7", **time})
     assert not isinstance(table, zre_options.ReadOptions)
     assert table.range == (TIME_MS.to_bytes(8), b"")
-    later = {"startingIndex": "2023-11-14T22:13:20.123001Z"}
-    table = zre_options.batch_options({"urls": URL, "table": "7", **later})
-    assert not isinstance(table, zre_options.ReadOptions)
-    assert table.range == ((TIME_MS + 1).to_bytes(8), b""), "nothing before the time"
     table = zre_options.batch_options({"urls": URL, "table": "7"})
     assert not isinstance(table, zre_options.ReadOptions)
     assert table.range == (b"", b"")

@@ -5,7 +5,7 @@ and started again. It watches that both sides keep the rules.
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from random import Random
 from typing import Protocol
@@ -14,23 +14,39 @@ from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.majordomo import codec
 from kelek.protocols.majordomo.client import Call, Client, ClientSetup
 from kelek.protocols.majordomo.codec import (
+    Cancel,
+    Credit,
     Final,
     Partial,
     Ping,
+    Place,
     Pong,
     Ready,
     Request,
+    WorkCancel,
+    WorkCredit,
     WorkFinal,
     WorkPartial,
     WorkRequest,
 )
-from kelek.protocols.majordomo.values import MMI_FOUND, MMI_NOT_FOUND, MMI_SERVICE, Side
+from kelek.protocols.majordomo.values import (
+    BUSY,
+    CREDIT_UNLIMITED,
+    FEATURE_NAMED,
+    MMI_FOUND,
+    MMI_NOT_FOUND,
+    MMI_SERVICE,
+    OWN_FEATURES,
+    Side,
+    part_cost,
+)
 from kelek.protocols.majordomo.worker import Job, Workers, WorkerSetup
 
 INTERVAL_MS = 100
 LIVENESS = 4
 LATENCY_MS = 5  # At most, one way.
 RETRY_MS = 50  # libzmq's, after a broker that is not there.
+ABSENT_MAX = 3  # Looks in vain for a client; then what it had in work is cancelled.
 Key = tuple[bytes, bytes]
 
 
@@ -105,12 +121,21 @@ class Registered:
 
     def __init__(self, ready: Ready) -> None:
         self.service, self.window = ready.service, ready.window
-        self.deadlines = ready.deadlines
+        self.deadlines, self.credit = ready.deadlines, ready.credit
+        self.readies = 1
         self.open: OrderedDict[Key, Request] = OrderedDict()
 
 
+class Flow:
+    """The parts of a request whose client has said its name."""
+
+    def __init__(self, credit: int) -> None:
+        self.credit = credit
+        self.run = self.parts = 0
+
+
 class Broker:
-    """A broker of the text's framing, as simple as can be."""
+    """A broker of the text's framing and ours, as simple as can be."""
 
     def __init__(self, world: "World", url: str) -> None:
         self.world = world
@@ -119,7 +144,10 @@ class Broker:
         self.stopped = False  # As by SIGSTOP: nothing is read, nobody is told.
         self.held: list[tuple[Connection, list[bytes]]] = []
         self.connections: list[Connection] = []
-        self.clients: dict[bytes, Connection] = {}
+        self.clients: dict[bytes, Connection] = {}  # By name, or routing id.
+        self.flows: dict[Key, Flow] = {}
+        self.absent: Counter[Key] = Counter()  # Looks at which a client in want was not there.
+        self.runs = world.runs()
         self.workers: dict[Connection, Registered] = {}
         self.muted: set[Connection] = set()  # They were sent DISCONNECT.
         self.queue: OrderedDict[Key, Request] = OrderedDict()
@@ -133,22 +161,56 @@ class Broker:
         side = codec.side_of(frames)
         assert side is not None
         if side[0] is Side.CLIENT:
-            self.clients[connection.routing_id] = connection
-            self._on_client(connection, codec.decode_client_request(frames)[1])
+            command = codec.decode_client_command(frames)[1]
+            identity = command.name or connection.routing_id
+            self.clients[identity] = connection
+            if isinstance(command, Request):
+                self._on_client((identity, command.request_id), command)
+            else:
+                self._on_change((identity, command.request_id), command)
         elif connection not in self.muted:
             self._on_worker(connection, codec.decode_worker_command(frames)[1])
         self.dispatch()
 
-    def _on_client(self, connection: Connection, request: Request) -> None:
-        key = connection.routing_id, request.request_id
-        if request.service == MMI_SERVICE:
+    def _on_client(self, key: Key, request: Request) -> None:
+        if request.service in (MMI_SERVICE, OWN_FEATURES):
             known = any(it.service == request.body[0] for it in self.workers.values())
             body = [MMI_FOUND if known else MMI_NOT_FOUND]
+            if request.service == OWN_FEATURES:
+                body = [FEATURE_NAMED]
             self._tell(key, Final(request.service, request.request_id, body))
-        elif key not in self.queue and not any(key in it.open for it in self.workers.values()):
+        elif self._is_over(key):
+            busy = codec.encode_failure(codec.Failure(BUSY, "it was cancelled"))
+            self._tell(key, Final(request.service, request.request_id, busy))
+        elif key not in self.queue and self._worker_of(key) is None:
             self.queue[key] = request
+            if request.credit:
+                self.flows[key] = Flow(request.credit)
         else:
             self.world.counters["resends"] += 1
+            flow = self.flows.get(key)
+            if flow is not None and request.credit > flow.credit:
+                self._grant(key, flow, request.credit - flow.credit)
+
+    def _worker_of(self, key: Key) -> Connection | None:
+        return next((it for it, worker in self.workers.items() if key in worker.open), None)
+
+    def _on_change(self, key: Key, command: Credit | Cancel) -> None:
+        worker, flow = self._worker_of(key), self.flows.get(key)
+        if isinstance(command, Credit):
+            if flow is not None:
+                self._grant(key, flow, command.octets)
+        elif worker is not None:
+            self.absent[key] = ABSENT_MAX
+            self._order(worker, WorkCancel(*key))
+        else:
+            self.queue.pop(key, None)
+
+    def _grant(self, key: Key, flow: Flow, octets: int) -> None:
+        flow.credit += octets
+        worker = self._worker_of(key)
+        if worker is not None and self.workers[worker].credit:
+            self._order(worker, WorkCredit(*key, octets))
 
     def _on_worker(self, connection: Connection, command: codec.WorkerCommand) -> None:
         gap_ms = self.world.now_ms - self.heard.get(connection, self.world.now_ms)
@@ -157,8 +219,12 @@ class Broker:
         self.heard[connection] = self.world.now_ms
         worker = self.workers.get(connection)
         match command:
+            case Ready() if worker is not None:
+                assert worker.credit, "a second READY"
+                assert not command.credit, "the one for older brokers is without"
+                worker.readies += 1
+                assert worker.readies == 2
             case Ready():
-                assert worker is None, "a second READY"
                 self.workers[connection] = Registered(command)
             case Ping():
                 assert worker is not None, "a PING before READY"
@@ -168,12 +234,14 @@ class Broker:
             case WorkPartial(client, request_id, body):
                 assert worker is not None
                 request = worker.open[client, request_id]
-                self._tell((client, request_id), Partial(request.service, request_id, body))
+                self._pass_on((client, request_id), Partial(request.service, request_id, body))
             case WorkFinal(client, request_id, body):
                 assert worker is not None
                 request = worker.open.pop((client, request_id))
                 self.workers[connection] = self.workers.pop(connection)  # Least recently used.
-                self._tell((client, request_id), Final(request.service, request_id, body))
+                self._pass_on((client, request_id), Final(request.service, request_id, body))
+                self.flows.pop((client, request_id), None)
+                self.absent.pop((client, request_id), None)
                 self.answered[client, request_id] += 1
 
     def dispatch(self) -> None:
@@ -183,8 +251,41 @@ class Broker:
                     del self.queue[key]
                     worker.open[key] = request
                     left_ms = 60_000 if worker.deadlines else None
-                    self._order(connection, WorkRequest(*key, request.body, left_ms))
+                    credit, flow = None, self.flows.get(key)
+                    if flow is not None:
+                        flow.run, flow.parts = next(self.runs), 0
+                    if worker.credit:
+                        credit = CREDIT_UNLIMITED if flow is None else max(flow.credit, 0)
+                    self._order(connection, WorkRequest(*key, request.body, left_ms, credit))
                     break
+
+    def look(self) -> None:
+        """Cancels what clients had in work that are gone."""
+        for connection, worker in self.workers.items():
+            for key in worker.open:
+                client = self.clients[key[0]]
+                is_here = client.open and client in self.connections
+                if self._is_over(key):
+                    continue
+                self.absent[key] = 0 if is_here else self.absent[key] + 1
+                if self._is_over(key) and worker.credit:
+                    self._order(connection, WorkCancel(*key))
+
+    def _is_over(self, key: Key) -> bool:
+        """Whether a worker has it for nobody; when that has ended it may be asked anew."""
+        return self.absent[key] >= ABSENT_MAX
+
+    def _pass_on(self, key: Key, reply: Partial | Final) -> None:
+        if self._is_over(key):
+            return
+        flow = self.flows.get(key)
+        if flow is not None:
+            reply = reply._replace(place=Place(flow.run, flow.parts))
+            if isinstance(reply, Partial):
+                assert flow.credit > 0, "a part for which there was no credit"
+                flow.parts += 1
+                flow.credit -= part_cost(reply.body)
+        self._tell(key, reply)
 
     def lose(self, connection: Connection, mute: bool = False) -> None:
         """A worker is gone: what it had goes to others, before what is new."""
@@ -194,12 +295,16 @@ class Broker:
             self.muted.add(connection)
             self._order(connection, codec.Disconnect())
         if worker is not None:
+            over = [key for key in worker.open if self._is_over(key)]
+            for key in over:
+                del worker.open[key], self.absent[key]
             self.queue = OrderedDict([*worker.open.items(), *self.queue.items()])
             self.dispatch()
 
     def expire(self) -> None:
         if self.stopped or not self.alive:
             return
+        self.look()
         for connection, heard_ms in list(self.heard.items()):
             if self.world.now_ms - heard_ms > INTERVAL_MS * LIVENESS:
                 self.lose(connection, mute=True)
@@ -229,6 +334,7 @@ class World:
         self.dice = Random(seed)
         self.now_ms = 1000
         self.numbers = count(1)
+        self._runs = count(0, 1 << 16)
         self.counters: Counter[str] = Counter()
         self._events: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
@@ -236,6 +342,10 @@ class World:
         self.brokers = {url: Broker(self, url) for url in urls}
         self.workers: list[WorkerPeer] = []
         self.clients: list[ClientPeer] = []
+
+    def runs(self) -> Iterator[int]:
+        """A broker's numbers of runs: others than those of any other."""
+        return count(next(self._runs))
 
     # ---- time ----
 
@@ -347,34 +457,59 @@ class WorkerPeer(Peer):
     def _step(self, job: Job, part: int) -> None:
         if not self.alive:
             return
-        if part < self.parts:
-            if not job.worker.partial(job, [b"part", str(part).encode()]):
+        if job.cancelled:
+            job.worker.final(job, [b"cancelled"])
+        elif part < self.parts and not job.has_credit:
+            job.on_change = lambda: self._changed(job, part)
+            return
+        elif part < self.parts:
+            body = [b"part", str(part).encode()]
+            job.spent += part_cost(body)
+            if not job.worker.partial(job, body):
                 return
             self._go_on(job, part + 1)
         else:
             job.worker.final(job, [b"done", *job.body, str(self.parts).encode()])
         self.turn()
 
+    def _changed(self, job: Job, part: int) -> None:
+        job.on_change = None
+        self._go_on(job, part)
+
 
 class ClientPeer(Peer):
-    """A client with many calls."""
+    """A client with many calls; it reads parts as they come."""
 
-    def __init__(self, world: World, name: str, requests_max: int = 1000) -> None:
+    def __init__(
+        self, world: World, name: str, requests_max: int = 1000, partial_bytes_max: int = 1 << 20
+    ) -> None:
         setup = ClientSetup(
             tuple(world.brokers),
             requests_max=requests_max,
+            partial_bytes_max=partial_bytes_max,
+            name=name.encode(),
             silence_ms=INTERVAL_MS,
             liveness=LIVENESS,
         )
         self.client = Client(setup)
         self.calls: list[Call] = []
-        super().__init__(world, self.client, name.encode())
+        self.read: dict[Call, list[list[bytes]]] = {}
+        super().__init__(world, self.client)
         world.clients.append(self)
+
+    def turn(self) -> None:
+        super().turn()
+        for call in self.client.news():
+            while (part := self.client.take_part(call)) is not None:
+                self.read[call].append(part)
+                if self.client.on_read(call, [part]):
+                    super().turn()
 
     def call(self, service: bytes, body: bytes, timeout_ms: int = 1 << 40) -> Call:
         request = Request(service, str(len(self.calls)).encode(), [body])
         call = Call(request, self.world.now_ms + timeout_ms, partials=True)
         self.calls.append(self.client.add(call))
+        self.read[call] = []
         self.turn()
         return call
 
@@ -383,13 +518,18 @@ class ClientPeer(Peer):
         return all(call.done for call in self.calls)
 
 
-def check_answer(client: Client, call: Call, parts: int) -> None:
-    """The FINAL is that of its request; its parts came in order, and wholly in the last run. When
-    the client's own connection broke some may be missing: the broker sends nothing twice."""
+def check_answer(peer: ClientPeer, call: Call, parts: int) -> None:
+    """The FINAL is that of its request; its parts came in order, and wholly in the last run. Or it
+    says that some are missing: when the client's own connection broke, as the broker sends nothing
+    twice."""
+    if call.refusal:
+        assert "a part of its answer was lost" in call.refusal
+        assert call.resent
+        return
     assert call.final == [b"done", *call.request.body, str(parts).encode()]
     expected = 0
-    while (part := client.take_part(call)) is not None:
+    for part in peer.read[call]:
         number = int(part[1])
-        assert number in (expected, 0) or call.resent, f"part {number} behind part {expected - 1}"
+        assert number in (expected, 0), f"part {number} behind part {expected - 1}"
         expected = number + 1
-    assert expected == parts or call.resent
+    assert expected == parts

@@ -1,19 +1,31 @@
 """The client's machine alone: what it sends when, and what it makes of each answer."""
 
+from typing import Any
+
 import pytest
 
 from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.majordomo import codec, values
-from kelek.protocols.majordomo.client import PROBE_ID, Call, Client, ClientSetup
-from kelek.protocols.majordomo.codec import Failure, Final, Partial, Request
+from kelek.protocols.majordomo.client import FEATURES_ID, PROBE_ID, Call, Client, ClientSetup
+from kelek.protocols.majordomo.codec import (
+    Alive,
+    Cancel,
+    Credit,
+    Failure,
+    Final,
+    Partial,
+    Place,
+    Request,
+)
+from kelek.protocols.majordomo.values import PART_COST
 
 URLS = ("a", "b")
 LATER = 1_000_000
 
 
-def client_of(urls: tuple[str, ...] = URLS, **setup: int) -> Client:
-    client = Client(ClientSetup(urls)._replace(**setup))  # type: ignore[arg-type]
+def client_of(urls: tuple[str, ...] = URLS, **setup: Any) -> Client:
+    client = Client(ClientSetup(urls)._replace(**setup))
     assert client.ready(0) == [Connect(url) for url in urls]
     for url in urls:
         client.on_connected(url, 0)
@@ -219,6 +231,193 @@ def test_parts_that_nobody_reads_end_the_call() -> None:
     answer(client, Partial(b"echo", b"2", [b"x" * 60]))
     assert "faster than they are read" in other.refusal
     assert not call.done
+
+
+# ---- brokers that know names and credit ----
+
+NAME = b"secret"
+WINDOW = 4 * PART_COST
+
+
+def named_client(knows: bool = True, **setup: Any) -> Client:
+    """Its broker a has said what it knows."""
+    client = client_of(name=NAME, **setup)
+    call = call_of(client, 0)
+    asked = [(request.service, request.body) for _, request in sent(client, 0)]
+    assert asked == [(values.OWN_FEATURES, [b""]), (values.MMI_SERVICE, [b""])], "and no more"
+    if knows:
+        answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
+    answer(client, Final(values.MMI_SERVICE, PROBE_ID, [b"404"]))
+    client.drop(call)
+    return client
+
+
+def said(client: Client, now_ms: int = 0) -> list[codec.ClientCommand]:
+    return [
+        codec.decode_client_command(it.frames)[1]
+        for it in client.ready(now_ms)
+        if isinstance(it, Send)
+    ]
+
+
+def part(
+    client: Client, number: int, run: int = 1, size: int = 0, request_id: bytes = b"1"
+) -> None:
+    answer(client, Partial(b"echo", request_id, [bytes(size)], Place(run, number)))
+
+
+def test_a_broker_that_knows_names_is_told_ours_with_each_request() -> None:
+    client = named_client(partial_bytes_max=WINDOW)
+    call = call_of(client, 1, deadline_ms=5000)
+    (request,) = said(client, 1000)
+    assert request == Request(b"echo", b"1", [b"body"], 4000, NAME, WINDOW)
+    plain = Call(Request(b"echo", b"2", [b"body"]), LATER)
+    plain.lasts = True
+    client.add(plain)
+    assert said(client, 1000) == [Request(b"echo", b"2", [b"body"], None, NAME, 0)]
+    client.on_disconnected("a", 2000)
+    first = said(client, 2000)
+    assert [request.service for request in first] == [values.OWN_FEATURES, values.MMI_SERVICE]
+    assert call.resent == 1
+
+
+@pytest.mark.parametrize("answered", [[b"501"], None])
+def test_a_broker_that_knows_no_names_gets_the_texts_requests(answered: list[bytes] | None) -> None:
+    """Older ones of ours say that they do not know; others perhaps nothing."""
+    client = named_client(knows=False)
+    if answered is not None:
+        client = client_of(name=NAME)
+        sent(client, 0)
+        answer(client, Final(values.OWN_FEATURES, FEATURES_ID, answered))
+    call_of(client, 1, deadline_ms=5000)
+    (action,) = client.ready(1000)
+    assert isinstance(action, Send)
+    assert action.frames[0] == b"KLKD01"
+
+
+def test_a_broker_that_says_nothing_at_all_is_left() -> None:
+    client = client_of(name=NAME, silence_ms=100, liveness=2)
+    call_of(client, 1)
+    assert len(sent(client, 0)) == 2
+    assert len(sent(client, 100)) == 1
+    assert client.ready(200)[:2] == [Disconnect("a"), Connect("a")]
+    assert client.broker == "b"
+
+
+def test_credit_is_given_as_parts_are_read() -> None:
+    client = named_client(partial_bytes_max=WINDOW)
+    call = call_of(client, 1)
+    said(client)
+    for number in range(4):
+        part(client, number)
+    assert call.credit == 0
+    assert said(client) == []
+    bodies = [client.take_part(call) for _ in range(2)]
+    assert client.on_read(call, [body for body in bodies if body])
+    assert said(client) == [Credit(b"echo", b"1", NAME, WINDOW // 2)]
+    body = client.take_part(call)
+    assert body is not None
+    assert not client.on_read(call, [body]), "a part alone is not worth a message"
+
+
+def test_many_streams_share_what_may_lie_unread() -> None:
+    client = named_client(partial_bytes_max=10 * PART_COST)
+    for number in range(1, 6):
+        call_of(client, number)
+    credits = [request.credit for request in said(client) if isinstance(request, Request)]
+    assert credits == [2 * PART_COST] * 5
+
+
+def test_one_part_may_be_larger_than_the_credit_but_no_more_come() -> None:
+    client = named_client(partial_bytes_max=WINDOW)
+    call = call_of(client, 1)
+    said(client)
+    part(client, 0, size=10 * WINDOW)
+    assert not call.done
+    part(client, 1, size=1)  # Its worker knows no credit.
+    assert "faster than they are read" in call.refusal
+    assert said(client) == [Cancel(b"echo", b"1", NAME)]
+
+
+@pytest.mark.parametrize("missing", ["first", "middle", "last", "of the next run"])
+def test_a_part_that_is_missing_is_an_error(missing: str) -> None:
+    client = named_client()
+    call = call_of(client, 1)
+    said(client)
+    if missing != "first":
+        part(client, 0)
+    if missing == "last":
+        final = Final(b"echo", b"1", [b"end"], Place(1, 2))
+        client.on_frames("a", codec.encode_reply(final), 0)
+    elif missing == "of the next run":
+        part(client, 1, run=2)
+    else:
+        part(client, 1 if missing == "first" else 2)
+    assert "a part of its answer was lost" in call.refusal
+    assert call.final is None
+    assert client.counters["gaps"] == 1
+    assert said(client) == ([Cancel(b"echo", b"1", NAME)])
+
+
+def test_another_worker_may_begin_anew_and_a_call_wants_no_parts() -> None:
+    client = named_client()
+    call = call_of(client, 1)
+    other = client.add(Call(Request(b"echo", b"2", [b"body"]), LATER))
+    said(client)
+    for run, count in ((1, 2), (2, 3)):
+        for number in range(count):
+            part(client, number, run)
+    for request_id in (b"1", b"2"):
+        client.on_frames(
+            "a", codec.encode_reply(Final(b"echo", request_id, [b"end"], Place(2, 3))), 0
+        )
+    assert (call.final, other.final) == ([b"end"], [b"end"])
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_the_broker_is_told_when_nobody_waits_any_more(lasts: bool) -> None:
+    """What lasts goes on, without its parts."""
+    client = named_client()
+    calls = [call_of(client, number, deadline_ms=100) for number in (1, 2)]
+    for call in calls:
+        call.lasts = lasts
+    said(client)
+    told: list[codec.ClientCommand] = [
+        Credit(b"echo", request_id, NAME, 0) if lasts else Cancel(b"echo", request_id, NAME)
+        for request_id in (b"1", b"2")
+    ]
+    for _ in range(2):
+        client.drop(calls[0])
+    assert said(client, 0) == told[:1]
+    assert said(client, 100) == told[1:], "its time is over"
+
+
+def test_a_broker_that_was_left_is_told_at_our_return_what_ended_meanwhile() -> None:
+    client = named_client()
+    for number in (1, 2):
+        call_of(client, number)
+    said(client)
+    client.on_disconnected("a", 0)  # b goes on with it.
+    client.ready(0)
+    client.on_connected("a", 0)
+    answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
+    said(client)
+    answer(client, Final(b"echo", b"1", [b"end"], Place(1, 0)))
+    client.on_disconnected("b", 0)
+    client.ready(0)
+    answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
+    cancelled, again = said(client)
+    assert cancelled == Cancel(b"echo", b"1", NAME)
+    assert again.request_id == b"2"
+
+
+def test_a_word_that_the_broker_is_there_is_a_sign_of_life() -> None:
+    client = named_client(silence_ms=100)
+    call_of(client, 1)
+    said(client)
+    answer(client, Alive(), 90)
+    assert client.deadline_ms == 190
+    assert client.counters["junk"] == 0
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,21 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.majordomo import codec, values
 from kelek.protocols.majordomo.codec import (
+    Alive,
+    Cancel,
+    Credit,
     Disconnect,
     Failure,
     Final,
     Heartbeat,
     Partial,
     Ping,
+    Place,
     Pong,
     Ready,
     Request,
+    WorkCancel,
+    WorkCredit,
     WorkFinal,
     WorkPartial,
     WorkRequest,
@@ -35,6 +41,7 @@ TEXT, MDP01, MDP02 = Framing.TEXT, Framing.MDP01, Framing.MDP02
 ID = b"\0\xff"
 CLIENT = b"\0\x01\x02\x03\x04"
 BODY = [b"one", b""]
+SEVEN = bytes(7) + b"\7"
 
 CLIENT_REQUESTS = [
     (TEXT, Request(b"echo", ID, BODY), [b"KLKC01", b"\x01", b"echo", ID, *BODY]),
@@ -43,10 +50,43 @@ CLIENT_REQUESTS = [
         Request(b"echo", ID, BODY, 258),
         [b"KLKD01", b"\x01", b"echo", ID, bytes(6) + b"\x01\x02", *BODY],
     ),
+    (
+        TEXT,
+        Request(b"echo", ID, BODY, 258, b"me", 7),
+        [b"KLKN01", b"\x01", b"echo", ID, bytes(6) + b"\x01\x02" + SEVEN + b"me", *BODY],
+    ),
+    (
+        TEXT,
+        Request(b"echo", ID, BODY, None, b"me"),
+        [b"KLKN01", b"\x01", b"echo", ID, b"\xff" * 8 + bytes(8) + b"me", *BODY],
+    ),
     (MDP02, Request(b"echo", b"", BODY), [b"MDPC02", b"\x01", b"echo", *BODY]),
     (MDP01, Request(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
 ]
+CLIENT_COMMANDS = [
+    (
+        TEXT,
+        Credit(b"echo", ID, b"me", 7),
+        [b"KLKN01", b"\x04", b"echo", ID, b"\xff" * 8 + SEVEN + b"me"],
+    ),
+    (
+        TEXT,
+        Cancel(b"echo", ID, b"me"),
+        [b"KLKN01", b"\x05", b"echo", ID, b"\xff" * 8 + bytes(8) + b"me"],
+    ),
+]
 REPLIES = [
+    (
+        TEXT,
+        Partial(b"echo", ID, BODY, Place(258, 7)),
+        [b"KLKC01", b"\x04", b"echo", ID, b"\0\0\1\2\0\0\0\7", *BODY],
+    ),
+    (
+        TEXT,
+        Final(b"echo", ID, BODY, Place(258, 7)),
+        [b"KLKC01", b"\x05", b"echo", ID, b"\0\0\1\2\0\0\0\7", *BODY],
+    ),
+    (TEXT, Alive(), [b"KLKC01", b"\x06"]),
     (TEXT, Partial(b"echo", ID, BODY), [b"KLKC01", b"\x02", b"echo", ID, *BODY]),
     (TEXT, Final(b"echo", ID, BODY), [b"KLKC01", b"\x03", b"echo", ID, *BODY]),
     (MDP02, Partial(b"echo", b"", BODY), [b"MDPC02", b"\x02", b"echo", *BODY]),
@@ -56,6 +96,7 @@ REPLIES = [
 WORKER_COMMANDS = [
     (TEXT, Ready(b"echo"), [b"KLKW01", b"\x01", b"echo"]),
     (TEXT, Ready(b"echo", 258), [b"KLKW01", b"\x01", b"echo", b"\x01\x02"]),
+    (TEXT, Ready(b"echo", 1, True, True), [b"KLKW01", b"\x07", b"echo", b"\0\1"]),
     (TEXT, Ready(b"echo", 1, True), [b"KLKW01", b"\x01", b"echo", b"\0\x01", b"D"]),
     (TEXT, WorkPartial(CLIENT, ID, BODY), [b"KLKW01", b"\x03", CLIENT, b"", ID, *BODY]),
     (TEXT, WorkFinal(CLIENT, ID, BODY), [b"KLKW01", b"\x04", CLIENT, b"", ID, *BODY]),
@@ -73,6 +114,8 @@ WORKER_COMMANDS = [
 ]
 ORDERS = [
     (TEXT, WorkRequest(CLIENT, ID, BODY), [b"KLKW01", b"\x02", CLIENT, b"", ID, *BODY]),
+    (TEXT, WorkCredit(CLIENT, ID, 7), [b"KLKW01", b"\x07", CLIENT, b"", ID, SEVEN]),
+    (TEXT, WorkCancel(CLIENT, ID), [b"KLKW01", b"\x08", CLIENT, b"", ID]),
     (TEXT, Pong(), [b"KLKW01", b"PONG"]),
     (TEXT, Disconnect(), [b"KLKW01", b"\x06"]),
     (MDP02, WorkRequest(CLIENT, b"", BODY), [b"MDPW02", b"\x02", CLIENT, b"", *BODY]),
@@ -84,6 +127,7 @@ ORDERS = [
 ]
 DIALOGS: list[tuple[list[Any], Callable[..., Any], Callable[..., Any]]] = [
     (CLIENT_REQUESTS, codec.encode_client_request, codec.decode_client_request),
+    (CLIENT_COMMANDS, codec.encode_client_command, codec.decode_client_command),
     (REPLIES, codec.encode_reply, codec.decode_reply),
     (WORKER_COMMANDS, codec.encode_worker_command, codec.decode_worker_command),
     (ORDERS, codec.encode_order, codec.decode_order),
@@ -172,6 +216,12 @@ def test_remaining_time_goes_to_those_who_asked_for_it() -> None:
     # MDP's framings have no place for it.
     with pytest.raises(LocalProtocolError):
         codec.encode_order(order, MDP02)
+    # Who takes credit finds that behind it.
+    for left, remaining_ms in ((bytes(6) + b"\x01\x02", 258), (b"\xff" * 8, 2**64 - 1)):
+        order = WorkRequest(CLIENT, ID, BODY, remaining_ms, 7)
+        frames = codec.encode_order(order)
+        assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, left + SEVEN, *BODY]
+        assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
     frames = [b"MDPW02", b"\x02", CLIENT, b"", b"x"]
     assert codec.decode_order(frames, deadlines=True)[1] == WorkRequest(CLIENT, b"", [b"x"])
 
@@ -190,6 +240,19 @@ def test_remaining_time_goes_to_those_who_asked_for_it() -> None:
         (codec.decode_client_request, [b"KLKD01", b"\x01", b"echo", ID, bytes(8)], "6 frames"),
         (codec.decode_client_request, [b"KLKD01", b"\x01", b"e", ID, bytes(7), b""], "8 octets"),
         (codec.decode_reply, [b"KLKD01", b"\x03", b"echo", ID, b""], "deadlines"),
+        (codec.decode_reply, [b"KLKN01", b"\x03", b"echo", ID, b""], "deadlines"),
+        (codec.decode_reply, [b"KLKC01", b"\x04", b"echo", ID, bytes(8)], "6 frames"),
+        (codec.decode_reply, [b"KLKC01", b"\x05", b"echo", ID, bytes(7), b""], "8 octets"),
+        (codec.decode_client_request, [b"KLKN01", b"\x01", b"e", ID, bytes(17), b""], "a name"),
+        (codec.decode_client_request, [b"KLKN01", b"\x01", b"e", ID, b"n" * 15, b""], "16 octets"),
+        (codec.decode_client_request, [b"KLKN01", b"\x01", b"e", ID, b"n" * 17], "6 frames"),
+        (codec.decode_client_request, [b"KLKN01", b"\x05", b"e", ID, b"n" * 17], "REQUEST"),
+        (codec.decode_client_command, [b"KLKN01", b"\x05", b"e", ID, b"n" * 17, b""], "5 frames"),
+        (codec.decode_client_command, [b"KLKN01", b"\x02", b"e", ID, b"n" * 17], "04 or 05"),
+        (codec.decode_worker_command, [b"KLKW01", b"\x07", b"e"], "2 frames"),
+        (codec.decode_order, [b"KLKW01", b"\x07", CLIENT, b"", ID], "1 frames"),
+        (codec.decode_order, [b"KLKW01", b"\x07", CLIENT, b"", ID, b"x"], "8 octets"),
+        (codec.decode_order, [b"KLKW01", b"\x08", CLIENT, b"", ID, b"x"], "0 frames"),
         (codec.decode_client_request, [b"MDPC02", b"\x01", b"echo"], "4 frames"),
         (codec.decode_client_request, [b"", b"MDPC01", b"echo"], "4 frames"),
         (codec.decode_client_request, [b"KLKW01", b"\x01", b"echo", ID, b""], "header"),
@@ -231,6 +294,11 @@ def test_what_is_refused(
         (codec.encode_client_request, Request(b"echo", b"", BODY), TEXT),
         (codec.encode_client_request, Request(b"echo", b"", BODY, 1), MDP02),
         (codec.encode_client_request, Request(b"echo", ID, BODY, -1), TEXT),
+        (codec.encode_client_request, Request(b"echo", b"", BODY, None, b"me"), MDP02),
+        (codec.encode_client_request, Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
+        (codec.encode_client_request, Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
+        (codec.encode_client_command, Cancel(b"echo", ID, b""), TEXT),
+        (codec.encode_order, WorkCancel(CLIENT, ID), MDP02),
         (codec.encode_reply, Partial(b"echo", b"", BODY), MDP01),
         (codec.encode_worker_command, Ready(b"echo", 2), MDP02),
         (codec.encode_worker_command, Ready(b"echo", 65_536), TEXT),

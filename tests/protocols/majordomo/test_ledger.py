@@ -6,6 +6,7 @@ import msgpack
 import pytest
 
 from kelek.protocols.majordomo import ledger as ledgers
+from kelek.protocols.majordomo import values
 from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
 from kelek.protocols.majordomo.ledger import ENDS, REQUESTS, Ledger, LedgerSetup, Pair
 from kelek.protocols.majordomo.values import Framing
@@ -78,6 +79,76 @@ def test_a_repeat_is_told_all_of_it() -> None:
     ask(ledger, b"1")
     assert taken(ledger) == [final(b"1", b"part", kind=b"\2"), final(b"1", b"end")]
     assert ledger.counters["requests"] == 1
+
+
+NAMED = b"a secret"
+COST = values.PART_COST + 4
+
+
+def named_ask(
+    ledger: Ledger, credit: int, where: bytes = b"here", request_id: bytes = b"1"
+) -> None:
+    request = Request(b"work", request_id, [b"x"], None, NAMED, credit)
+    ledger.ask(where, Framing.TEXT, request, NOW)
+
+
+def places(replies: list[list[bytes]]) -> list[tuple[bytes, bytes, int, bytes]]:
+    return [
+        (where, kind, int.from_bytes(place[4:], "big"), body)
+        for where, _, kind, _, _, place, body in replies
+    ]
+
+
+def test_a_client_is_known_by_the_name_it_says_wherever_it_is() -> None:
+    """And parts are told in their places, as far as it takes them."""
+    ledger = a_ledger()
+    named_ask(ledger, 2 * COST)
+    written(ledger)
+    (record,) = ledger.take_queued()
+    assert record.name == (NAMED, b"1")
+    for _ in range(3):
+        ledger.answer(record.name, False, [b"part"])
+    ledger.answer(record.name, True, [b"end"])
+    written(ledger)
+    first = [(b"here", b"\4", number, b"part") for number in range(2)]
+    assert places(taken(ledger)) == first
+    ledger.add_credit(record.name, 1)
+    rest = [(b"here", b"\4", 2, b"part"), (b"here", b"\5", 3, b"end")]
+    assert places(taken(ledger)) == rest
+    # By a new connection all of it is told there, in another run.
+    named_ask(ledger, 10 * COST, where=b"there")
+    again = taken(ledger)
+    assert places(again) == [(b"there", *each[1:]) for each in first + rest]
+    assert ledger.counters["requests"] == 1
+
+
+def test_a_client_that_wants_no_parts_is_told_the_end() -> None:
+    ledger = a_ledger()
+    named_ask(ledger, 0)
+    named_ask(ledger, COST, request_id=b"2")
+    written(ledger)
+    names = [record.name for record in ledger.take_queued()]
+    ledger.add_credit(names[1], 0)
+    for name in names:
+        ledger.answer(name, False, [b"part"])
+        ledger.answer(name, True, [b"end"])
+    written(ledger)
+    assert [reply[2:] for reply in taken(ledger)] == [
+        [b"\3", b"work", request_id, b"end"] for request_id in (b"1", b"2")
+    ]
+
+
+def test_who_has_lost_a_part_is_told_nothing_more_until_it_asks_again() -> None:
+    ledger = a_ledger()
+    name = begun(ledger, b"1")
+    ledger.answer(name, False, [b"part"])
+    ledger.leave(ME, b"1")
+    taken(ledger)
+    ledger.answer(name, True, [b"end"])
+    written(ledger)
+    assert taken(ledger) == []
+    ask(ledger, b"1")
+    assert taken(ledger) == [final(b"1", b"part", kind=b"\2"), final(b"1", b"end")]
 
 
 def test_another_process_knows_all_of_it() -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from kelek.clients import broker_steps
+from kelek.native import exchange
 from kelek.protocols.majordomo import client, values, worker
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/majordomo.md"
@@ -30,7 +31,18 @@ def test_commands() -> None:
     assert [command(cell) for cell in row("REQUEST, to the broker")[:2]] == [values.READY] * 2
     assert command(row("PARTIAL, to the client")[0]) == values.CLIENT_PARTIAL
     assert command(row("FINAL, to the client")[0]) == values.CLIENT_FINAL
-    assert [command(cell) for cell in row("READY")] == [values.READY] * 3
+    assert [command(cell) for cell in row("READY, to")] == [values.READY] * 3
+    for start, octets in (
+        ("CREDIT, to the broker", values.CLIENT_CREDIT),
+        ("CANCEL, to the broker", values.CLIENT_CANCEL),
+        ("PARTIAL with its place", values.CLIENT_PART),
+        ("FINAL with its place", values.CLIENT_END),
+        ("ALIVE", values.CLIENT_ALIVE),
+        ("READY with credit", values.READY_CREDIT),
+        ("CREDIT, to the worker", values.CREDIT),
+        ("CANCEL, to the worker", values.CANCEL),
+    ):
+        assert f"1 `{octets.hex()}`" in row(start)[0]
     assert [command(cell) for cell in row("REQUEST, to the worker")] == [values.REQUEST] * 3
     assert command(row("PARTIAL, to the broker")[0]) == values.PARTIAL
     assert command(row("FINAL, to the broker")[0]) == values.FINAL
@@ -58,5 +70,9 @@ def test_numbers() -> None:
     assert f"({values.INTERVAL_MS / 1000:g} s)" in TEXT
     assert f"{worker.AGAIN_MS} ms\n  later; twice as late each time, 5 s at most" in TEXT
     assert worker.AGAIN_MS_MAX == 5000
-    for code in (values.BUSY, values.FAILED, values.EXPIRED):
+    assert f"and {values.PART_COST:,} more" in TEXT
+    assert values.PART_COST == exchange.PART_COST
+    assert f"gives {client.WINDOW_BYTES >> 20} MiB to each answer" in TEXT
+    assert f"share {setup.partial_bytes_max >> 20} MiB" in TEXT
+    for code in (values.BUSY, values.FAILED, values.EXPIRED, values.CANCELLED, values.LOST):
         assert str(code) in TEXT

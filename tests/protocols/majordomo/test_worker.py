@@ -1,5 +1,7 @@
 """The worker's machine alone: registration, heartbeat, requests, the way home."""
 
+from functools import partial
+
 import pytest
 
 from kelek.protocols.connections import Connect, Disconnect, Send
@@ -10,23 +12,28 @@ from kelek.protocols.majordomo.codec import (
     Ping,
     Pong,
     Ready,
+    WorkCancel,
+    WorkCredit,
     WorkerCommand,
     WorkFinal,
     WorkPartial,
     WorkRequest,
 )
-from kelek.protocols.majordomo.values import REMAINING_MS_UNKNOWN
+from kelek.protocols.majordomo.values import CREDIT_UNLIMITED, REMAINING_MS_UNKNOWN
 from kelek.protocols.majordomo.worker import Job, Worker, Workers, WorkerSetup
 
 SETUP = WorkerSetup(b"echo", window=2, interval_ms=100, liveness=3)
 CLIENT = b"client"
+# The second one is for brokers that do not know the first.
+READY = [Ready(b"echo", 2, True, credit=True), Ready(b"echo", 2, True)]
 
 
 def worker_of(setup: WorkerSetup = SETUP) -> Worker:
     worker = Worker("a", setup)
     assert worker.ready(0) == [Connect("a")]
     worker.on_connected(0)
-    assert said(worker, 0) == [Ready(setup.service, setup.window, setup.deadlines)]
+    own = [Ready(setup.service, setup.window, True, credit=True)] if setup.deadlines else []
+    assert said(worker, 0) == [*own, Ready(setup.service, setup.window, setup.deadlines)]
     return worker
 
 
@@ -73,6 +80,42 @@ def test_a_request_that_fails() -> None:
     assert codec.decode_failure(final.body) == Failure(500, "why")
 
 
+def test_parts_are_sent_for_credit_and_more_may_come() -> None:
+    worker = worker_of()
+    hear(worker, WorkRequest(CLIENT, b"1", [b"body"], 1000, 10))
+    (job,) = worker.take_jobs()
+    told: list[bool] = [job.has_credit]
+    job.on_change = lambda: told.append(job.has_credit)
+    job.spent += 15  # The last part may be larger than what is left.
+    told.append(job.has_credit)
+    hear(worker, WorkCredit(CLIENT, b"1", 5))
+    hear(worker, WorkCredit(CLIENT, b"1", 1))
+    hear(worker, WorkCredit(CLIENT, b"2", 1))  # Its FINAL is on its way.
+    job.spent += 100
+    hear(worker, WorkCredit(CLIENT, b"1", CREDIT_UNLIMITED))
+    assert told == [True, False, False, True, True]
+    hear(worker, WorkRequest(CLIENT, b"3", [b"body"], 1000, CREDIT_UNLIMITED))
+    (other,) = worker.take_jobs()
+    other.spent = 1 << 40
+    assert other.has_credit
+    assert worker.counters["junk"] == 0
+
+
+def test_a_cancelled_request_still_has_its_final_and_a_lost_one_none() -> None:
+    worker = worker_of()
+    (job,), (other,) = ask(worker, 1), ask(worker, 2)
+    told: list[Job] = []
+    for each in (job, other):
+        each.on_change = partial(told.append, each)
+    hear(worker, WorkCancel(CLIENT, b"1"))
+    assert (job.cancelled, other.cancelled) == (True, False)
+    assert worker.fail(job, Failure(499, "nobody waits"))
+    assert worker.counters["failed"] == 0
+    worker.on_disconnected(0)
+    assert told == [job, other]
+    assert not other.wanted
+
+
 def test_without_deadlines_the_body_begins_behind_the_id() -> None:
     worker = worker_of(SETUP._replace(deadlines=False))
     hear(worker, WorkRequest(CLIENT, b"1", [b"12345678"]))
@@ -105,7 +148,7 @@ def test_a_silent_broker_is_left_for_a_new_conversation() -> None:
     assert not worker.final(job, [b"late"])
     assert worker.ready(300) == [Connect("a")]
     worker.on_connected(350)
-    assert said(worker, 350) == [Ready(b"echo", 2, True)]
+    assert said(worker, 350) == READY
     # Whoever slept himself asks first.
     assert said(worker, 99_000) == [Ping()]
     assert said(worker, 99_001) == []
@@ -119,7 +162,7 @@ def test_a_lost_connection_is_made_on_a_new_socket() -> None:
     worker.on_disconnected(6)
     assert worker.ready(6) == [], "it is known already"
     worker.on_connected(7)
-    assert said(worker, 7) == [Ready(b"echo", 2, True)]
+    assert said(worker, 7) == READY
     assert ask(worker, 1), "another registration: the same request may come again"
 
 
@@ -218,7 +261,7 @@ def test_one_registration_at_each_broker() -> None:
     assert workers.ready(0) == [Connect("a"), Connect("b")]
     workers.on_connected("a", 0)
     workers.on_connected("b", 30)
-    assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == ["a", "b"]
+    assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == ["a", "a", "b", "b"]
     assert workers.deadline_ms == 100
     request = codec.encode_order(WorkRequest(CLIENT, b"1", [b""], 5))
     for url in "ab":
