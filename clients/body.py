@@ -16,8 +16,9 @@ class Body(bytes):
     """The bytes of a request or an answer.
 
     frames        the frames that it came in; most have one. The bytes are all of them, joined
-    client        of a request: who has asked, as his broker names him
-    request_id    of a request: with client always the same when it is handed out again
+    client        of a request: a number that the broker has given the caller, as 8 octets. It is
+                  the same when this broker hands the request out again
+    request_id    of a request: the same whichever broker hands it out again
     """
 
     frames: list[bytes]

@@ -134,7 +134,7 @@ class Services:
 
     def _done(self, broker: Broker) -> int:
         """What workers have answered that still live."""
-        rows = ask(broker, OWN_WORKERS, "routing_id")
+        rows = ask(broker, OWN_WORKERS, "number")
         return sum(row["done"] for row in rows if row["service"] == SERVICE)
 
     # ---- the calls ----

@@ -4,7 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLE_MIN = 64, REQUEST_OVERHEAD = sizeof(struct request) + 64 };
+enum {
+    TABLE_MIN = 64,
+    REQUEST_OVERHEAD = sizeof(struct request) + 64,
+    CLIENT_OVERHEAD = sizeof(struct client) + sizeof(struct line),
+    NAMES_MAX = 8 /* clients of one connection: they are found one after the other */
+};
 
 /* ---- tables ---- */
 
@@ -159,12 +164,20 @@ static struct client *client_named(const struct klk_exchange *exchange, struct k
     return NULL;
 }
 
+/* Whether a connection has as many clients as it may have. */
+static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id) {
+    const struct client *client = NULL;
+    uint32_t count = 0;
+    while ((client = klk_client_next(exchange, id, client)) != NULL) count++;
+    return count >= NAMES_MAX;
+}
+
 /* A new connection of a client takes over. What is left in an old one may be read behind the first
  * words by the new one: it does not take the client back. */
 static void client_move(struct klk_exchange *exchange, struct client *client,
                         struct klk_octets id) {
     uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
-    if (hash == client->left) return;
+    if (hash == client->left || is_crowded(exchange, id)) return;
     table_remove(&exchange->clients, &client->node);
     client->left = client->node.hash;
     client->node.hash = hash;
@@ -186,6 +199,7 @@ struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets i
                               struct klk_octets name) {
     struct client *client = klk_client_find(exchange, id, name);
     if (client) return client;
+    if (name.size && is_crowded(exchange, id)) return NULL;
     client = calloc(1, sizeof *client);
     if (!client) return NULL;
     name_set(&client->id, id.data, id.size);
@@ -265,7 +279,8 @@ struct request *klk_request_find(const struct klk_exchange *exchange, const stru
 
 uint64_t klk_asked_bytes(const struct klk_asked *asked) {
     uint64_t body = asked->offsets[asked->frames] - asked->offsets[0];
-    return REQUEST_OVERHEAD + body + asked->id_size + 4ull * asked->frames;
+    uint64_t client = asked->client->inflight ? 0 : CLIENT_OVERHEAD;
+    return REQUEST_OVERHEAD + client + body + asked->id_size + 4ull * asked->frames;
 }
 
 static int is_due_before(const struct request *request, const struct request *other) {

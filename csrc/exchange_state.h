@@ -214,7 +214,7 @@ struct klk_octets {
  * it is answered. NULL: there is none. */
 struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
                                struct klk_octets name);
-/* Finds or makes it; NULL: no memory. */
+/* Finds or makes it; NULL: no memory, or too many names by one connection. */
 struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets id,
                               struct klk_octets name);
 struct client *klk_client_numbered(const struct klk_exchange *exchange, struct klk_octets number);

@@ -452,6 +452,15 @@ def test_a_client_that_wants_no_parts_gets_none_and_holds_up_nobody(table: Table
     assert [message[5:] for message in table.to_clients] == [[b"end"]] * 2
 
 
+def test_a_connection_has_so_many_names_and_no_more(table: Table) -> None:
+    """They are looked through one by one."""
+    for number in range(9):
+        table.client([b"c", N, b"\1", b"echo", b"1", named(name=b"%d" % number), b"x"])
+    (refused,) = table.to_clients
+    assert failure(refused)[0] == 429
+    assert refused[0] == b"c"
+
+
 def test_what_is_cancelled_leaves_the_queue_or_its_worker(table: Table) -> None:
     table.worker([b"w", W, b"\7", b"echo", b"\0\1"])
     table.client([b"c", *asked(20_000)], [b"c", *asked(request_id=b"2")])
