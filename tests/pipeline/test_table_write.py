@@ -145,10 +145,10 @@ def test_what_no_table_takes_is_said_in_the_driver(spark: Any, node: str, number
         (["key", "value"], {"rowLimit": 1}, "unknown option 'rowlimit'"),
         (["key", "value", "n"], {"keyFormat": "utf8", "deleteColumn": "n"}, "n is no boolean"),
     ):
-        options = {"keyFormat": "utf8", **options} if "valueFormat" in options else options
+        utf8 = {"keyFormat": "utf8"} if "valueFormat" in options else {}
         writer = frame.selectExpr(*columns).write.format("kelek").mode("append")
         with pytest.raises(Exception, match=words):
-            writer.options(**given(node, number, **options)).save()
+            writer.options(**given(node, number, **utf8, **options)).save()
 
 
 # ---- without ----
