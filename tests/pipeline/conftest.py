@@ -94,7 +94,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"tcp://{shell.addresses['127.0.0.1:7100']}"
 
 
-NUMBERS = count(1)
+NUMBERS = count(1000)  # The examples have smaller ones of their own.
 
 
 @pytest.fixture
