@@ -14,11 +14,17 @@ import zmq
 import kelek
 from kelek.tests.clients.broker_world import Host
 from kelek.tests.clients.table_world import Cluster as Tables
-from kelek.tests.clients.test_broker import parts, serving
+from kelek.tests.clients.test_broker import serving
 from kelek.tests.clients.test_log import Cluster as Peers
 from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90
+
+
+@kelek.service("parts", concurrency=16)  # A client that is dropped keeps one for 2 to 3 s.
+def parts(body: kelek.Body) -> Iterator[str]:
+    for number in range(int(body)):
+        yield str(number)
 
 
 @contextmanager
