@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, Self
 import msgpack
 import zmq
 
-from ..native import Arena as Arena
-from ..native import Drain, send_batch
-from ..native import Frames as Batch
 from ..native.files import raise_open_files, sockets_within
+from ..native.messages import Arena as Arena
+from ..native.messages import Frames as Batch
 from ..native.poller import Poller
+from ..native.sockets import Drain, send_batch
 from ..storage.errors import Damaged, StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken

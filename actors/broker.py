@@ -11,8 +11,8 @@ from typing import Any
 
 import zmq
 
-from ..native import Arena, Frames
 from ..native.budget import Budget, Unsent
+from ..native.messages import Arena, Frames
 from ..native.server import Door, Served, Server
 from ..protocols.majordomo.broker import Broker as Machine
 from ..protocols.majordomo.broker import BrokerSetup, DurableOptions

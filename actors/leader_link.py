@@ -9,8 +9,8 @@ from typing import NamedTuple
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from .. import native
-from ..native import Arena
+from ..native.messages import Arena, Frames
+from ..native.sockets import send_batch
 from ..protocols.connections import Connect, Disconnect, Machine, Send
 from .actor import Loop, Socket, SocketOptions
 
@@ -38,7 +38,7 @@ class _Link:
     def __init__(self, socket: Socket) -> None:
         self.socket = socket
         self.monitor = socket.get_monitor_socket(EVENTS)
-        self.frames = native.Frames()
+        self.frames = Frames()
 
 
 class LeaderLink:
@@ -85,7 +85,7 @@ class LeaderLink:
         for url, link in self._links.items():
             if not len(link.frames):
                 continue
-            native.send_batch(link.socket, link.frames, "keep")
+            send_batch(link.socket, link.frames, "keep")
             self._loop.check(link.socket)
             if len(link.frames):
                 # It has stopped reading: as good as lost, for nothing may be left out.

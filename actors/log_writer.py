@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import zmq
 
-from ..native import Arena
+from ..native.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.messages import Job
 from ..storage.disk import Disk

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from .. import native
 from ..native.entries import Room, add_entries, entries_fit
+from ..native.messages import Frames
 from ..protocols.raft.messages import (
     KIND_CHECKPOINT,
     KIND_CONFIG,
@@ -146,7 +146,7 @@ class Outlet(Protocol):
     def subscribed(self) -> bool:
         """Whether anybody listens."""
 
-    def publish(self, messages: native.Frames) -> None:
+    def publish(self, messages: Frames) -> None:
         """Sends them, and clears them; who can't take them just now never gets them."""
 
 
@@ -163,7 +163,7 @@ class BroadcastStateMachine:
         self._cluster = cluster
         self._heartbeat_ms = heartbeat_ms
         self._outlet = outlet
-        self._out = native.Frames()
+        self._out = Frames()
         self._term = self._applied = 0
         self._batches: list[Batch] = []  # Applied in this wake.
         self._due_ms = 0

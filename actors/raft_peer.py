@@ -10,7 +10,7 @@ from random import SystemRandom
 
 import zmq
 
-from ..native import Arena
+from ..native.messages import Arena
 from ..native.updates import Reqids
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role

@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from ..native import Arena
+from ..native.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zmqraft.barrier import Barrier, Phase, Standing
 from ..protocols.zmqraft.peer_values import FORGET_AFTER_TTL_S

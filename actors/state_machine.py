@@ -7,8 +7,7 @@ import struct
 
 import zmq
 
-from .. import native
-from ..native import Arena
+from ..native.messages import Arena, Frames
 from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError
@@ -114,7 +113,7 @@ class StateMachine(Actor):
     def subscribed(self) -> bool:
         return bool(self._topics)
 
-    def publish(self, messages: native.Frames) -> None:
+    def publish(self, messages: Frames) -> None:
         self.send_batch(self._broadcasts, messages)
 
     def _on_subscriptions(self, arena: Arena) -> None:

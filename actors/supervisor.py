@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgpack
 import zmq
 
-from ..native import Arena
 from ..native.files import raise_open_files, sockets_within
+from ..native.messages import Arena
 from ..protocols.zerodb.values import OWNER_BYTES
 from . import data_dir, pipes
 from .actor import (

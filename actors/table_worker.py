@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgpack
 import zmq
 
-from ..native import Arena, send_batch
+from ..native.messages import Arena
+from ..native.sockets import send_batch
 from ..protocols.raft.messages import Batch
 from ..protocols.zerodb import ops
 from ..protocols.zerodb.handoff import (

@@ -16,8 +16,9 @@ import msgpack
 import zmq
 
 from .. import __version__
-from ..native import Arena, Frames, NativeError
 from ..native.budget import Budget
+from ..native.errors import NativeError
+from ..native.messages import Arena, Frames
 from ..native.relay import heads, send_messages
 from ..protocols.zerodb.gathering import PREFIX
 from ..protocols.zerodb.handoff import (

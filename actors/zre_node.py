@@ -12,7 +12,8 @@ from random import SystemRandom
 
 import zmq
 
-from ..native import Arena, send_batch
+from ..native.messages import Arena
+from ..native.sockets import send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import services, values
 from ..protocols.zre.beacon import Beacon, own_uuid

@@ -15,13 +15,14 @@ from typing import Any
 
 import zmq
 
-from kelek import native
 from kelek.bench.kelek_cluster import IDENT, Kelek
 from kelek.bench.loadgen import Generator, Load, libzmq
 from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
+from kelek.native.messages import Frames
 from kelek.native.reads import WAIT_APPLIED, Reads, ReadView
+from kelek.native.sockets import Drain, send_batch
 from kelek.protocols.zmqraft.client_codec import (
     ConfigAnswer,
     RequestConfig,
@@ -42,8 +43,8 @@ def floor(url: str) -> None:
     router = context.socket(zmq.ROUTER)
     router.linger = 0
     router.bind(url)
-    drain = native.Drain(router, message_bytes_max=1 << 20)
-    out, reads = native.Frames(), Reads(IDENT.encode())
+    drain = Drain(router, message_bytes_max=1 << 20)
+    out, reads = Frames(), Reads(IDENT.encode())
     poller = zmq.Poller()
     poller.register(router, zmq.POLLIN)
     poller.register(sys.stdin, zmq.POLLIN)
@@ -58,7 +59,7 @@ def floor(url: str) -> None:
             assert isinstance(request, RequestConfig)
             config = ConfigAnswer(True, "floor", (("floor", url),))
             out.add([routing_id, *encode_config_answer(request.reqid, config)])
-        native.send_batch(router, out)
+        send_batch(router, out)
     router.close()
     context.term()
 

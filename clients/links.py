@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import zmq
 
-from .. import native
 from ..native.columns import Message
+from ..native.messages import Frames
+from ..native.sockets import Drain, send_batch
 from ..protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
 from .clock import monotonic_ms as monotonic_ms
 from .resources import Resources
@@ -73,7 +74,7 @@ class _Link:
         self.socket.setsockopt(zmq.MAXMSGSIZE, limits.size)
         self.monitor = self.socket.get_monitor_socket(EVENTS)
         resources.add(self.monitor)
-        self.frames = native.Frames()
+        self.frames = Frames()
         self.drain = _drain(self.socket, limits)
         try:
             self.socket.connect(url)
@@ -123,8 +124,8 @@ def _socket(resources: Resources, kind: int, marks: tuple[int, int]) -> zmq.Sock
     return socket
 
 
-def _drain(socket: zmq.Socket[bytes], limits: MessageLimits) -> native.Drain:
-    return native.Drain(
+def _drain(socket: zmq.Socket[bytes], limits: MessageLimits) -> Drain:
+    return Drain(
         socket,
         message_bytes_max=limits.size,
         message_frames_max=limits.frames,
@@ -208,7 +209,7 @@ class Links:
         """Sends all that is queued; False: a connection was given up, the machine wants a word."""
         lost = False
         for link in self._links.values():
-            native.send_batch(link.socket, link.frames, "keep")
+            send_batch(link.socket, link.frames, "keep")
             if len(link.frames) and not self._manner.patient:
                 # It has stopped reading: as good as lost, for nothing may be left out.
                 link.frames.clear()

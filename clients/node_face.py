@@ -7,7 +7,7 @@ from functools import partial
 from ipaddress import ip_network
 from typing import NamedTuple
 
-from .. import native
+from ..native.errors import forks
 from ..native.interfaces import chosen
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre.beacon import own_uuid
@@ -111,7 +111,7 @@ class NodeFace:
         assert self._place.node is not None
         self._node: Node = self._place.node
         self._guard = Guard(self, self._closing, partial(self._hub.drop, self._place))
-        self._forks = native.forks()
+        self._forks = forks()
 
     # ---- who is there ----
 
@@ -221,7 +221,7 @@ class NodeFace:
 
     def _held(self) -> AbstractContextManager[bool]:
         """The lock; behind a fork nobody would give it back."""
-        if self._forks != native.forks():
+        if self._forks != forks():
             raise NodeError("this node belongs to the process before the fork")
         return self._hub.lock
 
@@ -303,7 +303,7 @@ class NodeFace:
     def _end(self) -> bool:
         """False: it belongs to the process before a fork, which goes on with it."""
         self._guard.release()
-        if self._forks != native.forks():
+        if self._forks != forks():
             return False
         self._hub.remove(self._place)
         return True

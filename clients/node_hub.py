@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from .. import native
 from ..native.datagrams import Datagrams
+from ..native.errors import forks
 from ..native.files import raise_open_files, sockets_within
 from ..native.interfaces import Interface
+from ..native.messages import Frames
 from ..native.poller import Poller, Source
+from ..native.sockets import Drain, backend, opened, send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import codec, values
 from ..protocols.zre.beacon import Beacon
@@ -49,7 +51,7 @@ HANDSHAKE_MS = 2000
 BIND_TRIES = 64
 Socket = zmq.Socket[bytes]
 
-native.backend()  # Looked for now, not while a first node wants to be found.
+backend()  # Looked for now, not while a first node wants to be found.
 
 
 class Wish(NamedTuple):
@@ -81,13 +83,13 @@ class Place:
         self.monitors: dict[int, Socket] = {}  # Of DEALERs that are watched.
         self.opened: dict[int, Any] = {}  # DEALERs as C knows them.
         self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
-        self.stuck: dict[int, tuple[native.Frames, int]] = {}  # What has no room, since when.
+        self.stuck: dict[int, tuple[Frames, int]] = {}  # What has no room, since when.
         self.deadline_ms: int | None = 0
         self.serial = 0  # Greater than that of whoever came before.
         self.message_bytes_max = wish.message_bytes_max
         self.mailbox = _mailbox(hub.context, ":" in self.host, wish.message_bytes_max)
         self.port = _bind(self.mailbox, self.host)
-        self.drain = native.Drain(
+        self.drain = Drain(
             self.mailbox,
             message_bytes_max=wish.message_bytes_max + HEAD_BYTES_MAX,
             message_frames_max=values.CONTENT_FRAMES_MAX + 8,
@@ -576,7 +578,7 @@ class Hub:
             link = place.links.get(peer.number)
             if link is None or isinstance(link, Place):
                 return False
-            socket = place.opened[peer.number] = native.opened(link)
+            socket = place.opened[peer.number] = opened(link)
         return node.traffic.whisper(peer.slot, content, socket)
 
     def act(self, place: Place) -> None:
@@ -712,7 +714,7 @@ class Hub:
             self._unwatch(place, number, link)
             link.close()
 
-    def _send(self, place: Place, number: int, frames: native.Frames) -> None:
+    def _send(self, place: Place, number: int, frames: Frames) -> None:
         link = place.links.get(number)
         if link is None:
             frames.clear()
@@ -722,12 +724,10 @@ class Hub:
                 place.stuck.setdefault(number, (frames, monotonic_ms()))
                 self._due_ms = None
 
-    def _push(
-        self, place: Place, number: int, link: "Socket | Place", frames: native.Frames
-    ) -> None:
+    def _push(self, place: Place, number: int, link: "Socket | Place", frames: Frames) -> None:
         """Sends as much as there is room for."""
         if not isinstance(link, Place):
-            native.send_batch(link, frames, "keep")
+            send_batch(link, frames, "keep")
         elif not link.full:
             assert link.node is not None
             source = place.host.encode()
@@ -764,15 +764,15 @@ def shared_hub() -> Hub:
     """The hub of this process, claimed for a node that is to begin()."""
     global _hub, _hub_forks
     with _hub_lock:
-        if _hub is None or _hub_forks != native.forks() or not _hub.claim():
+        if _hub is None or _hub_forks != forks() or not _hub.claim():
             if _hub is None:
                 atexit.register(_end_all)
-            _hub, _hub_forks = Hub(), native.forks()
+            _hub, _hub_forks = Hub(), forks()
             _hub.claim()
         return _hub
 
 
 def _end_all() -> None:
     """Says goodbye for nodes that were not closed."""
-    if _hub is not None and not _hub.over and _hub_forks == native.forks():
+    if _hub is not None and not _hub.over and _hub_forks == forks():
         _hub.remove_all()

@@ -23,7 +23,8 @@ from ..clients.body import BODY_BYTES_MAX, BODY_FRAMES_MAX, frames_of
 from ..clients.broker import Broker
 from ..clients.broker_steps import BrokerTuning, checked_service
 from ..clients.errors import BrokerTimeout
-from ..native import Drain, Frames, send_batch
+from ..native.messages import Frames
+from ..native.sockets import Drain, send_batch
 from ..protocols.majordomo.codec import (
     Failure,
     Request,

@@ -13,7 +13,8 @@ import zmq
 
 from ..clients.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
 from ..clients.links import monotonic_ms
-from ..native import Drain, Frames, send_batch
+from ..native.messages import Frames
+from ..native.sockets import Drain, send_batch
 from ..protocols.majordomo.codec import (
     Disconnect,
     Ping,

@@ -10,7 +10,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .._native import ffi, lib
-from . import Arena, _os_error, _uncleared, backend, opened
+from .errors import os_error, uncleared
+from .messages import Arena
+from .sockets import backend, opened
 
 if TYPE_CHECKING:
     import zmq
@@ -64,7 +66,7 @@ class Budget:
         if backend() == "pyzmq":
             return self._send_pyzmq(socket, messages, skip)
         position, unsents = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        unsent = _uncleared("uint32_t[]", 2 * messages.count)
+        unsent = uncleared("uint32_t[]", 2 * messages.count)
         code = lib.klk_budget_send(
             self._budget,
             opened(socket),
@@ -76,7 +78,7 @@ class Budget:
             unsents,
         )
         if code < 0:
-            raise _os_error("zmq_msg_send")
+            raise os_error("zmq_msg_send")
         return Unsent.of(unsent, unsents[0])
 
     # ---- without libzmq's symbols ----

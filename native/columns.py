@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from .._native import ffi, lib
-from . import NativeError, Readable, cut_frames
+from .errors import NativeError, Readable
+from .messages import cut_frames
 
 COLUMNS_BYTES_MAX = (1 << 31) - 1  # Arrow's offsets are signed numbers of 4 bytes.
 _REQID_SIZE: int = lib.KLK_REQID_SIZE

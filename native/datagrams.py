@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from .._native import ffi, lib
-from . import _os_error
+from .errors import os_error
 from .interfaces import Interface
 
 MICROS = 1_000_000
@@ -114,7 +114,7 @@ class Datagrams:
             self._state, self._in.fileno(), now_ms, self._rows, TAKEN_MAX, self._more
         )
         if count < 0:
-            raise _os_error("receiving beacons")
+            raise os_error("receiving beacons")
         self.more = bool(self._more[0])
         rows = ffi.buffer(self._rows, count * _ROW.size) if count else b""
         return [

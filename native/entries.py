@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._native import ffi, lib
-from . import Frames, NativeError, Readable
+from .errors import NativeError, Readable
+from .messages import Frames
 
 
 class Room(NamedTuple):

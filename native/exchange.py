@@ -10,7 +10,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from .._native import ffi, lib
-from . import Arena, Frames, NativeError
+from .errors import NativeError
+from .messages import Arena, Frames
 
 NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
 PART_COST: int = lib.KLK_EXCHANGE_PART_COST

@@ -7,7 +7,7 @@ entries that are not taken here.
 from struct import Struct
 
 from .._native import ffi, lib
-from . import HEADER_SIZE, _taken, _uncleared
+from .errors import HEADER_SIZE, taken_bytes, uncleared
 
 PREFIX: int = lib.KLK_FARM_ENTRY_PREFIX
 BLOCK_COUNT_MAX: int = lib.KLK_FARM_BLOCK_COUNT_MAX
@@ -36,9 +36,9 @@ def blocks_of(data: bytes, first_index: int, term: int) -> list[tuple[int, int, 
         # The values of a block, and of each entry a few bytes more; or one that is larger.
         room = min(len(data) - begin, max(_ROOM, PREFIX + value_size))
         capacity = HEADER_SIZE + room + 8
-        out = _uncleared("uint8_t[]", capacity)
+        out = uncleared("uint8_t[]", capacity)
         size = lib.klk_farm_block(data, len(data), at, first_index, term, count, out, capacity)
-        found.append((first_index, count[0], term or own_term, _taken(out, size)))
+        found.append((first_index, count[0], term or own_term, taken_bytes(out, size)))
         first_index += count[0]
     return found
 
@@ -46,5 +46,5 @@ def blocks_of(data: bytes, first_index: int, term: int) -> list[tuple[int, int, 
 def entries_of_block(block: bytes, count: int) -> bytes:
     """A checked block of so many records as entries of the wire. Raises NativeError."""
     capacity = len(block) + PREFIX * count
-    out = _uncleared("uint8_t[]", capacity)
-    return _taken(out, lib.klk_farm_entries(block, len(block), out, capacity))
+    out = uncleared("uint8_t[]", capacity)
+    return taken_bytes(out, lib.klk_farm_entries(block, len(block), out, capacity))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._native import ffi, lib
-from . import NativeError, Readable, _uncleared
+from .errors import NativeError, Readable, uncleared
 
 _ENTRY_MAGIC = b"kLT\x01"  # protocols/zerodb/ops.py
 
@@ -35,7 +35,7 @@ def pack_records(frames: Sequence[bytes]) -> bytes:
     joined = b"".join(frames)
     count = len(sizes) // 2
     capacity = len(joined) + 8 * count
-    out = _uncleared("uint8_t[]", capacity)
+    out = uncleared("uint8_t[]", capacity)
     size = lib.klk_records_pack(
         ffi.from_buffer("uint32_t[]", sizes), count, joined, len(joined), out, capacity
     )
@@ -49,7 +49,7 @@ def output_ops(output: Readable, table: int) -> Output:
     value) as operations on a table, in their order. Raises MalformedOutput."""
     buffer = ffi.from_buffer(output)
     counts = ffi.new("uint64_t[3]")
-    out = _uncleared("uint8_t[]", 2 * len(buffer))
+    out = uncleared("uint8_t[]", 2 * len(buffer))
     size = lib.klk_output_ops(buffer, len(buffer), table, out, 2 * len(buffer), counts)
     if size == lib.KLK_ECORRUPT:
         raise MalformedOutput(int(counts[2]))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._native import ffi, lib
-from . import NativeError, Readable
+from .errors import NativeError, Readable
 
 KEY_BYTES_MAX: int = lib.KLK_KEY_BYTES_MAX
 VALUE_BYTES_MAX: int = lib.KLK_VALUE_BYTES_MAX

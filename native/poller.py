@@ -5,7 +5,8 @@ from typing import Any
 import zmq
 
 from .._native import ffi, lib
-from . import _os_error, backend
+from .errors import os_error
+from .sockets import backend
 
 Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
 
@@ -85,7 +86,7 @@ class Poller:
             place = self._poll.last
             return [(self._sources[place], self._items[place].ready)]
         if found < 0:
-            raise _os_error("waiting for sockets")
+            raise os_error("waiting for sockets")
         return self.ready() if found else []
 
     def ready(self) -> list[tuple[Source, int]]:

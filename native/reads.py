@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._native import ffi, lib
-from . import Arena, Frames, NativeError
+from .errors import NativeError
+from .messages import Arena, Frames
 
 WAIT_APPLIED: int = lib.KLK_READS_APPLIED
 WAIT_CONFIRMED: int = lib.KLK_READS_CONFIRMED

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, Literal
 
 from .._native import ffi, lib
-from . import Arena, Frames, NativeError, send_batch
+from .errors import NativeError
+from .messages import Arena, Frames
+from .sockets import send_batch
 
 if TYPE_CHECKING:
     import zmq

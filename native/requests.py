@@ -11,7 +11,8 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from .._native import ffi, lib
-from . import Arena, Frames, NativeError
+from .errors import NativeError
+from .messages import Arena, Frames
 
 OTHER: int = lib.KLK_REQUEST_OTHER
 READ: int = lib.KLK_REQUEST_READ

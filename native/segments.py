@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._native import ffi, lib
-from . import ETORN, HEADER_SIZE, NativeError, Readable, forks
+from .errors import ETORN, HEADER_SIZE, NativeError, Readable, forks
 
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 

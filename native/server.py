@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import zmq
 
 from .._native import ffi, lib
-from . import Drain, _os_error, _uncleared, backend, opened
 from .budget import Budget, Unsent
+from .errors import os_error, uncleared
 from .exchange import Exchange
 from .poller import Poller, Source
+from .sockets import Drain, backend, opened
 
 
 class Served(IntEnum):
@@ -50,7 +51,7 @@ class Server:
         self._poller, self._doors = poller, (clients, workers)
         self._serve = ffi.new("struct klk_serve *")
         self._serve.exchange = exchange._exchange
-        unsent = _uncleared("uint32_t[]", 2 * lib.KLK_SERVE_MESSAGES_MAX)
+        unsent = uncleared("uint32_t[]", 2 * lib.KLK_SERVE_MESSAGES_MAX)
         for door, made, out in (
             (clients, self._serve.clients, exchange.clients),
             (workers, self._serve.workers, exchange.workers),
@@ -75,7 +76,7 @@ class Server:
         serve = self._serve
         serve.poll = self._poller._poll
         if lib.klk_serve_wait(serve, timeout_ms) < 0:
-            raise _os_error("waiting for sockets")
+            raise os_error("waiting for sockets")
         served, unsent = Served(serve.served), None
         if served is Served.CLIENTS:
             unsent = Unsent.of(serve.clients.unsent, serve.clients.unsents)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._native import ffi, lib
-from . import NativeError, Readable
+from .errors import NativeError, Readable
 
 EUNKNOWN: int = lib.KLK_EUNKNOWN
 TRAILER_SIZE: int = lib.KLK_SST_TRAILER_SIZE

@@ -9,7 +9,8 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from .._native import ffi, lib
-from . import HEADER_SIZE, RECORD_BYTES_MAX, Arena, Frames, NativeError, Readable
+from .errors import HEADER_SIZE, RECORD_BYTES_MAX, NativeError, Readable
+from .messages import Arena, Frames
 
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 

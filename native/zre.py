@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._native import ffi, lib
-from . import Arena, Drain, Frames, _uncleared, backend
+from .errors import uncleared
+from .messages import Arena, Frames
+from .sockets import Drain, backend
 
 FRAMES_MAX: int = lib.KLK_ZRE_FRAMES_MAX
 _NUMBERS: int = lib.KLK_ZRE_EVENT_NUMBERS
@@ -33,8 +35,8 @@ class Wire:
         self._outs: list[Frames | None] = []
         self._free: list[int] = []
         self._position = ffi.new("uint32_t *")
-        self._events = _uncleared("uint32_t[]", _EVENTS)
-        self._received = _uncleared("uint32_t[]", _RECEIVED)
+        self._events = uncleared("uint32_t[]", _EVENTS)
+        self._received = uncleared("uint32_t[]", _RECEIVED)
         self._direct: bool | None = None
         self.moves = 0  # How often what peer() has given became stale.
         self._peers: Any = ffi.new("struct klk_zre_peer[]", 0)
@@ -93,7 +95,7 @@ class Wire:
         sender   of all messages, which then lack routing id and address
         """
         size = _NUMBERS * (messages.count - position)
-        events = self._events if size <= _EVENTS else _uncleared("uint32_t[]", size)
+        events = self._events if size <= _EVENTS else uncleared("uint32_t[]", size)
         self._position[0] = position
         found = lib.klk_zre_take(
             self._table,

@@ -49,7 +49,7 @@ def session(
     Raises PipelineError when Spark is not installed, NoJava when there is no Java.
     """
     try:
-        from .. import native  # noqa: F401  # Tasks need it, too.
+        from .. import native
     except ImportError as error:
         raise PipelineError(str(error)) from None
     try:

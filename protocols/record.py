@@ -9,14 +9,16 @@ from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
-from .. import native
+from ..native import blocks, errors
+from ..native.blocks import block_check, block_encode, block_size, block_slice, block_walk
+from ..native.errors import ECORRUPT, ETORN, KIND_MAX, RECORD_OVERHEAD_MAX, NativeError
 from .errors import LocalProtocolError, RemoteProtocolError
 from .raft.messages import KIND_CONFIG, KIND_STATE, Batch
 
-RECORD_BYTES_MAX = native.RECORD_BYTES_MAX  # Of data in a record that a client of the log appends.
-LONE_BYTES_MAX = native.LONE_BYTES_MAX  # Of data in a record that is alone in its block.
-BLOCK_BYTES_MAX = native.block_size(LONE_BYTES_MAX + native.RECORD_OVERHEAD_MAX)  # Of any block.
-BLOCK_COUNT_MAX = native.BLOCK_COUNT_MAX
+RECORD_BYTES_MAX = errors.RECORD_BYTES_MAX  # Of data in a record that a client of the log appends.
+LONE_BYTES_MAX = errors.LONE_BYTES_MAX  # Of data in a record that is alone in its block.
+BLOCK_BYTES_MAX = block_size(LONE_BYTES_MAX + RECORD_OVERHEAD_MAX)  # Of any block.
+BLOCK_COUNT_MAX = errors.BLOCK_COUNT_MAX
 BLOCK_HEADER = Struct("<IIQQII")  # magic, crc, first index, term, count, payload size
 MAGIC_BLOCK = 0x424B4C4B  # "KLKB"
 MAGIC_MARK = 0x4D4B4C4B  # "KLKM"
@@ -40,13 +42,13 @@ def encode_block(first_index: int, term: int, records: Sequence[Record]) -> Batc
     Raises LocalProtocolError when there is no record, or one is over its limits.
     """
     for record in records:
-        if not 0 <= record.kind <= native.KIND_MAX:
+        if not 0 <= record.kind <= KIND_MAX:
             raise LocalProtocolError(f"a record's kind is 0 to 127, got {record.kind}")
         if record.reqid is not None and len(record.reqid) != REQID_SIZE:
             raise LocalProtocolError(f"a reqid has 12 bytes, got {len(record.reqid)}")
     try:
-        block = native.block_encode(first_index, term, records)
-    except (native.NativeError, OverflowError) as error:
+        block = block_encode(first_index, term, records)
+    except (NativeError, OverflowError) as error:
         raise LocalProtocolError(
             f"no block can hold {len(records)} records of "
             f"{sum(len(record.data) for record in records)} bytes as index {first_index}, "
@@ -60,7 +62,7 @@ def check_block(block: bytes) -> Batch:
 
     Raises RemoteProtocolError.
     """
-    size = native.block_check(block)
+    size = block_check(block)
     if size != len(block):
         raise RemoteProtocolError(_why(block, size))
     magic, _, first_index, term, count, _ = BLOCK_HEADER.unpack_from(block)
@@ -70,9 +72,9 @@ def check_block(block: bytes) -> Batch:
 
 
 def _why(block: bytes, size: int) -> str:
-    if size == native.ETORN:
+    if size == ETORN:
         return f"a block ends early: {len(block)} bytes"
-    if size == native.ECORRUPT:
+    if size == ECORRUPT:
         return f"a block of {len(block)} bytes has a wrong header, checksum or record"
     return f"a block of {size} bytes is followed by {len(block) - size} more"
 
@@ -80,7 +82,7 @@ def _why(block: bytes, size: int) -> str:
 def decode_block(block: bytes) -> tuple[Batch, list[Record]]:
     """Checks a block and takes its records apart. Raises RemoteProtocolError."""
     batch = check_block(block)
-    numbers = native.block_walk(block, batch.count)
+    numbers = block_walk(block, batch.count)
     records = []
     for at in range(0, len(numbers), 3):
         tag, offset, size = numbers[at : at + 3]
@@ -99,7 +101,7 @@ def block_kind(block: bytes) -> int:
 
 def block_record(batch: Batch) -> Record:
     """The only record of a checked batch of one."""
-    tag, offset, size = native.block_walk(batch.block, 1)
+    tag, offset, size = block_walk(batch.block, 1)
     reqid = batch.block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
     return Record(tag & ~TAG_REQID, reqid, batch.block[offset : offset + size])
 
@@ -112,8 +114,8 @@ def slice_block(batch: Batch, first_index: int, last_index: int) -> Batch:
     if first_index == batch.first_index and last_index == batch.last_index:
         return batch
     try:
-        block = native.block_slice(batch.block, first_index, last_index)
-    except (native.NativeError, OverflowError) as error:
+        block = block_slice(batch.block, first_index, last_index)
+    except (NativeError, OverflowError) as error:
         raise LocalProtocolError(
             f"entries {first_index}..{last_index} are not within "
             f"{batch.first_index}..{batch.last_index}"
@@ -132,7 +134,7 @@ def block_states(block: bytes, kind: int = KIND_STATE) -> tuple[bytes, list[int]
     Returns the data of its records of this kind, each behind its size (u32 little endian), joined,
     and how many records of every kind there are: a list of 128 counts.
     """
-    return native.block_states(block, kind)
+    return blocks.block_states(block, kind)
 
 
 def block_entries(batch: Batch, first_index: int, last_index: int) -> list[bytes]:
@@ -146,8 +148,8 @@ def block_entries(batch: Batch, first_index: int, last_index: int) -> list[bytes
     Raises LocalProtocolError when they are not within the batch.
     """
     try:
-        joined, sizes = native.block_entries(batch.block, first_index, last_index)
-    except (native.NativeError, OverflowError) as error:
+        joined, sizes = blocks.block_entries(batch.block, first_index, last_index)
+    except (NativeError, OverflowError) as error:
         raise LocalProtocolError(
             f"entries {first_index}..{last_index} are not within "
             f"{batch.first_index}..{batch.last_index}"
@@ -175,8 +177,8 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]
                 end += 1
         run = frames[at:end]
         try:
-            block, used = native.block_from_entries(first_index, b"".join(run), [*map(len, run)])
-        except native.NativeError as error:
+            block, used = blocks.block_from_entries(first_index, b"".join(run), [*map(len, run)])
+        except NativeError as error:
             raise RemoteProtocolError(f"entry {first_index} or behind is malformed") from error
         term = BLOCK_HEADER.unpack_from(block)[3]
         if batches and term < batches[-1].term:

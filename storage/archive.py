@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from .. import native
+from ..native.blocks import crc32c
 from .errors import Damaged, StorageError
 from .files import Files
 from .segment import RESTORE
@@ -66,10 +66,10 @@ def _pack_file(source: Source) -> Pieces:
         path, size = source.path.encode(), file.size
         assert _is_path(source.path), source.path
         yield _HEAD.pack(len(path), size) + path
-        crc = native.crc32c(path)
+        crc = crc32c(path)
         for at in range(0, size, PIECE_BYTES):
             piece = file.read(at, min(PIECE_BYTES, size - at))
-            crc = native.crc32c(piece, crc)
+            crc = crc32c(piece, crc)
             yield piece
         yield _CRC.pack(crc)
     finally:
@@ -114,13 +114,13 @@ def members(read: ReadAt, place: str) -> Iterator[Member]:
 
 def pieces(read: ReadAt, member: Member, place: str) -> Pieces:
     """A file's bytes. Raises Damaged behind the last one when the checksum is wrong."""
-    crc = native.crc32c(member.path.encode())
+    crc = crc32c(member.path.encode())
     end = member.offset + member.size
     for at in range(member.offset, end, PIECE_BYTES):
         piece = read(at, min(PIECE_BYTES, end - at))
         if not piece:
             raise Damaged(place, f"offset {at}: the archive is cut short", RESTORE)
-        crc = native.crc32c(piece, crc)
+        crc = crc32c(piece, crc)
         yield piece
     expected = read(end, _CRC.size)
     if expected != _CRC.pack(crc):

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .. import native
 from ..native import segments
+from ..native.errors import Readable
 from .errors import StorageLocked, refused
 from .files import File
 
@@ -82,7 +82,7 @@ class DiskFile:
         except OSError as error:
             raise refused(self.place, "write", error) from error
 
-    def append(self, parts: Sequence[native.Readable]) -> None:
+    def append(self, parts: Sequence[Readable]) -> None:
         assert self._segment is None, "its size is fixed"
         end = self._size
         try:

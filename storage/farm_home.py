@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from struct import Struct
 
-from .. import native
+from ..native.blocks import crc32c
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.garlicfarm.entries import configuration_of
 from ..protocols.garlicfarm.messages import ClusterServer, FarmConfiguration
@@ -52,7 +52,7 @@ class _Writing:
 
     def _write(self, data: bytes) -> None:
         self._file.append([data])
-        self._crc = native.crc32c(data, self._crc)
+        self._crc = crc32c(data, self._crc)
 
     def finish(self, mark: SnapshotMark) -> None:
         """Puts it in the place of the one before."""
@@ -245,7 +245,7 @@ def _check(file: File) -> SnapshotMark:
         raise Damaged(file.place, f"a snapshot of {file.size} bytes", ANEW)
     crc = 0
     for offset in range(0, end, CHECK_BYTES):
-        crc = native.crc32c(file.read(offset, min(CHECK_BYTES, end - offset)), crc)
+        crc = crc32c(file.read(offset, min(CHECK_BYTES, end - offset)), crc)
     at = end - _TRAILER.size
     magic, index, term, size, config_size = _TRAILER.unpack(file.read(at, _TRAILER.size))
     if (

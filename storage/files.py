@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from .. import native
+from ..native.errors import Readable
 
 UNFINISHED = ".new"  # What every file that is being made ends with.
 
@@ -31,7 +31,7 @@ class File(Protocol):
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         """Writes parts one behind the other within the file's size; not durable yet."""
 
-    def append(self, parts: Sequence[native.Readable]) -> None:
+    def append(self, parts: Sequence[Readable]) -> None:
         """Writes parts behind the file's end: it grows, or after an error is as it was; not durable
         yet. Not for a file that write() was called for."""
 

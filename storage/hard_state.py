@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from struct import Struct
 from typing import NamedTuple
 
-from .. import native
 from ..native import segments
+from ..native.blocks import crc32c
 from ..protocols.raft.messages import HardState
 from .errors import Damaged, StorageError
 from .files import File, Files, Lock
@@ -176,14 +176,14 @@ def _encode(slot: _Slot) -> bytes:
     data = (fields + vote).ljust(REPAIRED_OFFSET, b"\0") + _REPAIRED.pack(slot.repaired)
     assert len(data) <= SECTOR_BYTES
     data = data.ljust(SEGMENT_START, b"\0")
-    return data[:4] + native.crc32c(data[8:]).to_bytes(4, "little") + data[8:]
+    return data[:4] + crc32c(data[8:]).to_bytes(4, "little") + data[8:]
 
 
 def _decode(data: bytes) -> _Slot | None:
     if len(data) < SEGMENT_START:
         return None
     magic, crc, sequence, term, voter, withheld, size = _SLOT.unpack_from(data)
-    if magic != MAGIC_SLOT or crc != native.crc32c(data[8:]) or size > NO_VOTE:
+    if magic != MAGIC_SLOT or crc != crc32c(data[8:]) or size > NO_VOTE:
         return None
     vote = data[_SLOT.size : _SLOT.size + size].decode("utf-8", "replace")
     state = HardState(term, None if size == NO_VOTE else vote)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from .. import native
+from ..native.blocks import crc32c
 from .errors import Damaged
 from .files import Files, replace
 
@@ -46,7 +46,7 @@ class ApidCounter:
             file.close()
         if len(data) == _COUNTER.size:
             magic, number, checksum = _COUNTER.unpack(data)
-            if magic == _MAGIC and checksum == native.crc32c(data[:-4]) and number:
+            if magic == _MAGIC and checksum == crc32c(data[:-4]) and number:
                 return int(number)
         raise Damaged(
             place,
@@ -59,7 +59,7 @@ class ApidCounter:
         if self._next == self._end:
             end = self._end + RESERVED
             data = struct.pack("<4sQ", _MAGIC, end)
-            replace(self._files, self._path, data + struct.pack("<I", native.crc32c(data)))
+            replace(self._files, self._path, data + struct.pack("<I", crc32c(data)))
             self._end = end
         self._next += 1
         return self._next - 1
@@ -91,7 +91,7 @@ class StatisticsFile:
         while offset + _RECORD.size <= len(data):
             size, checksum = _RECORD.unpack_from(data, offset)
             record = data[offset + _RECORD.size : offset + _RECORD.size + size]
-            if size > RECORD_BYTES_MAX or len(record) < size or native.crc32c(record) != checksum:
+            if size > RECORD_BYTES_MAX or len(record) < size or crc32c(record) != checksum:
                 break
             found.append(msgpack.unpackb(record))
             offset += _RECORD.size + size
@@ -121,4 +121,4 @@ class StatisticsFile:
 
 def _framed(record: Any) -> bytes:
     data: bytes = msgpack.packb(record)
-    return _RECORD.pack(len(data), native.crc32c(data)) + data
+    return _RECORD.pack(len(data), crc32c(data)) + data

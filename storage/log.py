@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Literal, NamedTuple, NoReturn
 
-from .. import native
 from ..native import segments
+from ..native.errors import HEADER_SIZE
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
 from ..protocols.raft.messages import Batch
 from ..protocols.record import check_block
@@ -193,7 +193,7 @@ class Log:
     def _begin(self, tail: Tail) -> None:
         """Makes a segment of the tail; it gets its name when everything in it is durable."""
         size = sum(map(len, tail.blocks))
-        file, path = self._prepare(SEGMENT_START + size + native.HEADER_SIZE)
+        file, path = self._prepare(SEGMENT_START + size + HEADER_SIZE)
         mark = segments.mark(SEGMENT_START + size, self._epoch)
         file.write(SEGMENT_START, [*tail.blocks, mark])
         header = self._header(file, tail.first_index, tail.previous_term)
@@ -256,7 +256,7 @@ class Log:
         if self.low:
             while self._grow(wait=True):  # Is there room again?
                 pass
-        size = native.HEADER_SIZE + sum(map(len, blocks))
+        size = HEADER_SIZE + sum(map(len, blocks))
         if prev_index < self.last_index or size > self._active.size - self._offset:
             self._roll(prev_index, prev_term, size)
         if batches:

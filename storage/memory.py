@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from random import Random
 
-from .. import native
+from ..native.errors import Readable
 from .errors import StorageLocked, refused
 from .files import File
 
@@ -225,7 +225,7 @@ class MemoryFile:
         assert offset + len(data) <= self.size, "a write beyond the file's size"
         self._inode.write(offset, data)
 
-    def append(self, parts: Sequence[native.Readable]) -> None:
+    def append(self, parts: Sequence[Readable]) -> None:
         disk = self._used()
         disk.check_writable(self.place)
         data = b"".join(parts)

@@ -8,8 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .. import native
+from ..native import blocks as native_blocks
 from ..native import segments
+from ..native.errors import HEADER_SIZE
 from ..protocols.raft.messages import Batch
 from ..protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
 from .errors import StorageError
@@ -62,10 +63,10 @@ class _Segment:
             found, walked = segments.segment_find(data, index)
             if found:
                 _, _, first, term, count, payload = BLOCK_HEADER.unpack_from(data, walked)
-                place = Place(offset + walked, native.block_size(payload), term)
+                place = Place(offset + walked, native_blocks.block_size(payload), term)
                 self._found = first, first + count - 1, place
                 return place
-            if not walked or walked + native.HEADER_SIZE <= len(data):
+            if not walked or walked + HEADER_SIZE <= len(data):
                 return None
             offset += walked
             size = min(4 * size, size_max)
@@ -77,7 +78,7 @@ class _Segment:
         data = self.file.read(offset, size)
         places, _ = segments.segment_blocks(data)
         if not places and len(data) == size:
-            data = self.file.read(offset, BLOCK_BYTES_MAX + native.HEADER_SIZE)
+            data = self.file.read(offset, BLOCK_BYTES_MAX + HEADER_SIZE)
             places, _ = segments.segment_blocks(data)
             places = places[:1]
         return [

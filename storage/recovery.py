@@ -7,8 +7,8 @@ A write that never finished is cut off; anything else that is wrong is corruptio
 from itertools import pairwise
 from typing import NamedTuple
 
-from .. import native
 from ..native import segments
+from ..native.blocks import crc32c
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import File, Files
@@ -227,7 +227,7 @@ def corrupt(place: str, data: memoryview, scan: segments.Scan) -> Damaged:
             problem = f"expected magic {MAGIC_BLOCK:08x}, found {magic:08x}"
         elif end > len(data):
             problem = f"expected {size} bytes of records, found the end of the file"
-        elif (expected := native.crc32c(data[at + 8 : end])) != crc:
+        elif (expected := crc32c(data[at + 8 : end])) != crc:
             problem = f"expected checksum {expected:08x}, found {crc:08x}"
         elif scan.misplaced:
             problem = (

@@ -6,8 +6,8 @@ from itertools import zip_longest
 from struct import Struct
 from typing import NamedTuple
 
-from .. import native
 from ..native import segments
+from ..native.blocks import crc32c
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import Files, replace
@@ -47,7 +47,7 @@ def read(files: Files) -> Repair | None:
         raise Damaged(files.place(PATH), f"it has {len(data)} bytes", "the log's writer renews it")
     magic, version, epoch, index, size = _HEAD.unpack_from(data)
     text = data[_HEAD.size : -_CRC.size]
-    sound = native.crc32c(data[: -_CRC.size]) == _CRC.unpack(data[-_CRC.size :])[0]
+    sound = crc32c(data[: -_CRC.size]) == _CRC.unpack(data[-_CRC.size :])[0]
     if not sound or magic != MAGIC or version != VERSION or size != len(text):
         raise Damaged(files.place(PATH), "wrong checksum or form", "the log's writer renews it")
     return Repair(epoch, index, text.decode("utf-8", "replace"))
@@ -69,7 +69,7 @@ def write(files: Files, repair: Repair) -> None:
     index = max(repair.last_index, before.last_index if before else 0)
     text = repair.problem.encode()[:TEXT_BYTES_MAX]
     data = _HEAD.pack(MAGIC, VERSION, repair.epoch, index, len(text)) + text
-    data += _CRC.pack(native.crc32c(data))
+    data += _CRC.pack(crc32c(data))
     replace(files, PATH, data)
 
 

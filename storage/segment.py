@@ -4,7 +4,7 @@ import re
 from struct import Struct
 from typing import NamedTuple
 
-from .. import native
+from ..native.blocks import crc32c
 from .errors import Damaged, StorageError
 
 FOLDER = "log"
@@ -68,7 +68,7 @@ def encode_identity(magic: int, identity: Identity, fields: bytes) -> bytes:
     head = Struct("<II").pack(magic, VERSION) + fields
     head += _encode_name(identity.cluster) + _encode_name(identity.peer_id)
     block = head.ljust(SEGMENT_START - _CRC.size, b"\0")
-    return block + _CRC.pack(native.crc32c(block))
+    return block + _CRC.pack(crc32c(block))
 
 
 def check_identity(
@@ -102,7 +102,7 @@ def read_identity(magic: int, fields_size: int, data: bytes, place: str) -> tupl
             "use the kelek that wrote it",
         )
     crc, found = (
-        native.crc32c(data[: SEGMENT_START - _CRC.size]),
+        crc32c(data[: SEGMENT_START - _CRC.size]),
         _CRC.unpack(data[SEGMENT_START - _CRC.size : SEGMENT_START])[0],
     )
     if crc != found:
@@ -138,7 +138,7 @@ def read_owner(data: bytes, place: str) -> Identity:
 
 def encode_clean(mark: CleanMark) -> bytes:
     block = _CLEAN.pack(MAGIC_CLEAN, VERSION, *mark, 0)[: -_CRC.size]
-    return block + _CRC.pack(native.crc32c(block))
+    return block + _CRC.pack(crc32c(block))
 
 
 def decode_clean(data: bytes) -> CleanMark | None:
@@ -146,6 +146,6 @@ def decode_clean(data: bytes) -> CleanMark | None:
     if len(data) != _CLEAN.size:
         return None
     magic, version, *fields, crc = _CLEAN.unpack(data)
-    if magic != MAGIC_CLEAN or version != VERSION or crc != native.crc32c(data[: -_CRC.size]):
+    if magic != MAGIC_CLEAN or version != VERSION or crc != crc32c(data[: -_CRC.size]):
         return None
     return CleanMark(*fields)

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from struct import Struct
 from typing import NamedTuple
 
-from .. import native
+from ..native.blocks import crc32c
+from ..native.errors import NativeError, Readable
 from ..native.updates import Reqids
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zmqraft.config_codec import decode_config_entry
@@ -98,7 +99,7 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
         raise Damaged(file.place, problem, RESTORE)
     configuration = file.read(SEGMENT_START, configuration_size)
     configuration_crc, reqids_crc, state_crc, made_s = rest
-    _check_crc(file, SEGMENT_START, configuration_crc, native.crc32c(configuration))
+    _check_crc(file, SEGMENT_START, configuration_crc, crc32c(configuration))
     _check_configuration(file, configuration)
     parts = configuration_crc, reqids_size, reqids_crc, state_size, state_crc
     return SnapshotInfo(index, term, configuration, *parts, made_s)
@@ -125,7 +126,7 @@ def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
     found, end = 0, offset + size
     for at in range(offset, end, PIECE_BYTES):
         piece = file.read(at, min(PIECE_BYTES, end - at))
-        found = native.crc32c(piece, found)
+        found = crc32c(piece, found)
         yield piece
     _check_crc(file, offset, crc, found)
 
@@ -166,7 +167,7 @@ class SnapshotFile:
         """Whether the table of request ids is one: its checksum is its maker's. StorageError."""
         try:
             Reqids().load(self.reqids())
-        except native.NativeError:
+        except NativeError:
             at = self.info.reqids_offset
             problem = f"offset {at}: the table of request ids is malformed"
             raise Damaged(self._file.place, problem, RESTORE) from None
@@ -274,13 +275,13 @@ def put_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
 class SnapshotWriter:
     """A snapshot that is being made; it gets its name when everything in it is durable."""
 
-    def __init__(self, owner: "Snapshots", info: SnapshotInfo, reqids: native.Readable) -> None:
+    def __init__(self, owner: "Snapshots", info: SnapshotInfo, reqids: Readable) -> None:
         """Use Snapshots.create()."""
         self._owner = owner
         self._info = info._replace(
-            configuration_crc=native.crc32c(info.configuration),
+            configuration_crc=crc32c(info.configuration),
             reqids_size=len(reqids),
-            reqids_crc=native.crc32c(reqids),
+            reqids_crc=crc32c(reqids),
         )
         self._path = info.path.replace(".snap", ".new")
         self._file = owner.files.create(self._path)
@@ -294,19 +295,19 @@ class SnapshotWriter:
             self.abort()
             raise
 
-    def _append(self, piece: native.Readable) -> None:
+    def _append(self, piece: Readable) -> None:
         self._file.append([piece])
         if self._file.size - self._synced >= SYNC_BYTES:
             self._file.sync()
             self._synced = self._file.size
 
-    def write(self, piece: native.Readable) -> None:
+    def write(self, piece: Readable) -> None:
         """Adds to the state. StorageError: abort() it. StorageFull: nothing was added."""
         self._append(piece)
         info = self._info
         self._info = info._replace(
             state_size=info.state_size + len(piece),
-            state_crc=native.crc32c(piece, info.state_crc),
+            state_crc=crc32c(piece, info.state_crc),
         )
 
     def copy(self, path: str) -> None:
@@ -356,7 +357,7 @@ class Incoming:
         file.close()
         return None
 
-    def write(self, offset: int, data: native.Readable) -> int:
+    def write(self, offset: int, data: Readable) -> int:
         """Takes a piece that stands at offset, if that is where it goes on, and no longer than
         expected; returns the offset to go on at. StorageFull: nothing was taken."""
         if offset == self.offset and offset + len(data) <= self.size:
@@ -462,7 +463,7 @@ class Snapshots:
         return opened
 
     def create(
-        self, index: int, term: int, configuration: bytes, reqids: native.Readable = b""
+        self, index: int, term: int, configuration: bytes, reqids: Readable = b""
     ) -> SnapshotWriter:
         """Begins a snapshot of everything up to index; reqids as Reqids.export() gives them.
 

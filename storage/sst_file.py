@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..native import NativeError
+from ..native.errors import NativeError
 from ..native.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
 from .errors import Damaged, StorageError, refused
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-from ..native import EOS, NativeError
+from ..native.errors import EOS, NativeError
 from ..native.ops import cut_column
 from ..native.sst import Bounds, Merge, MergeFailed, OpenFile, Pairs, Room, wanted_blocks
 from ..protocols.zerodb.pieces import Pieces, Scanned, Taken

@@ -6,7 +6,7 @@ What can't be passed on as it is (anything but Application) is made into a tuple
 from collections.abc import Iterable, Sequence
 from typing import overload
 
-from ...native import NativeError
+from ...native.errors import NativeError
 from ...native.farm import blocks_of, count_entries, entries_of_block
 from ..raft.messages import Batch
 from .messages import ENTRIES_MAX, Entry

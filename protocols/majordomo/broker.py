@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgpack
 
-from ...native import Arena, Frames
 from ...native.exchange import (
     LOOK_MS,
     Exchange,
@@ -21,6 +20,7 @@ from ...native.exchange import (
     Wants,
     WorkerInfo,
 )
+from ...native.messages import Arena, Frames
 from ..errors import RemoteProtocolError
 from . import values
 from .codec import (

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import overload
 
-from ...native import NativeError
+from ...native.errors import NativeError
 from ...native.ops import cut_column
 
 COLUMN_BYTES_MAX = 2**32 - 1

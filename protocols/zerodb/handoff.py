@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from ...native import Arena, Frames
+from ...native.messages import Arena, Frames
 from ...native.relay import stamp
 from . import values
 from .values import TableOptions

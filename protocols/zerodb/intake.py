@@ -6,7 +6,7 @@ It decides nothing: the session says of each row what it is (native/requests.py)
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...native import Frames
+from ...native.messages import Frames
 from ...native.requests import WRITE, Requests
 from .handoff import ANSWER
 from .proposals import Run

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from ... import native
 from ...native import ops as native_ops
+from ...native.errors import ETORN, NativeError
 from .values import KEY_BYTES_MAX, NO_REQID, REQID_BYTES, VALUE_BYTES_MAX, TableOptions
 
 ENTRY_MAGIC = b"kLT\x01"  # An entry of the log that begins otherwise is none of ours.
@@ -432,7 +432,7 @@ def _pack_keys(keys: Sequence[bytes]) -> list[bytes]:
 def _pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
     try:
         return native_ops.pack_sizes(columns, items)
-    except native.NativeError:
+    except NativeError:
         raise ValueError(
             f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
         ) from None
@@ -491,10 +491,8 @@ class _Reader:
             items, self.offset = native_ops.cut_sizes(
                 self.data, self.offset, self.end, count, columns
             )
-        except native.NativeError as error:
-            what = (
-                "end before their sizes do" if error.code == native.ETORN else "hold a wrong size"
-            )
+        except NativeError as error:
+            what = "end before their sizes do" if error.code == ETORN else "hold a wrong size"
             raise ValueError(f"packed operations {what}, at {self.offset}") from None
         return items
 

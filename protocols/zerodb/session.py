@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ...native import Arena, Frames
+from ...native.messages import Arena, Frames
 from ...native.reads import WAIT_CONFIRMED
 from ...native.requests import READ, WRITE, Requests, Row
 from ..zmqraft.client import Client, PendingRead

@@ -6,7 +6,7 @@ Peers turn whole blocks into entries and back in C (record.block_entries, block_
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ... import native
+from ...native.blocks import block_walk
 from ..errors import LocalProtocolError, RemoteProtocolError
 from ..raft.messages import Batch
 from ..record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record
@@ -80,7 +80,7 @@ def block_log_entries(batch: Batch) -> list[Entry]:
     """The entries of a checked block, each with its place."""
     block, index, term = batch.block, batch.first_index, batch.term
     entries = []
-    numbers = iter(native.block_walk(block, batch.count))
+    numbers = iter(block_walk(block, batch.count))
     for tag, offset, size in zip(numbers, numbers, numbers, strict=True):
         reqid = block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
         entries.append(Entry(index, term, tag & KIND_MAX, reqid, block[offset : offset + size]))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise, repeat
 from typing import NamedTuple
 
-from ... import native
+from ...native.blocks import block_encode
 from ..errors import RemoteProtocolError
 from ..raft.messages import KIND_STATE, AppendEntries, AppendResponse, RequestVote
 from ..record import BLOCK_HEADER, check_block
@@ -300,7 +300,7 @@ class Pack(NamedTuple):
 def pack_records(reqids: Sequence[bytes], updates: Sequence[bytes]) -> bytes:
     """Frames updates as the records of a pack, in C by the batch."""
     records = list(zip(repeat(KIND_STATE), reqids, updates))
-    block = native.block_encode(1, 1, records)
+    block = block_encode(1, 1, records)
     payload_size = BLOCK_HEADER.unpack_from(block)[5]
     return block[BLOCK_HEADER.size : BLOCK_HEADER.size + payload_size]
 

@@ -5,7 +5,7 @@ It holds no socket: whoever owns those looks at `places`, and sends what lies in
 
 from collections.abc import Callable, Mapping
 
-from ... import native
+from ...native.messages import Frames
 from ..raft.core import Raft
 from .extensions import FEATURE_PRE_VOTE, Hello
 from .link import Entries, PeerLink
@@ -28,7 +28,7 @@ class Links:
         self._roster = roster
         self._entries = entries
         self.by_peer: dict[str, PeerLink] = {}
-        self.out: dict[str, native.Frames] = {}
+        self.out: dict[str, Frames] = {}
         self.places: dict[str, str] = {}  # Where each one goes: another object when one changes.
         self.wanted: set[str] = set()  # Who has to hear a hello.
         self._hellos: dict[str, tuple[int, int]] = {}  # When the next is due, and its pause.
@@ -46,7 +46,7 @@ class Links:
         for peer in sorted(self.by_peer.keys() - wanted):
             self._drop(peer)
         for peer in sorted(wanted - self.by_peer.keys()):
-            out = self.out[peer] = native.Frames()
+            out = self.out[peer] = Frames()
             self.by_peer[peer] = PeerLink(self._cluster, peer, out.add, self._entries)
             self.wanted.add(peer)
         self._guests_ms = 0

@@ -10,7 +10,7 @@ from enum import IntEnum
 from random import Random
 from typing import NamedTuple
 
-from ...native import Frames
+from ...native.messages import Frames
 from ...native.updates import Reqids
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role

@@ -7,7 +7,7 @@ door, call wake() once, and do what it returns in that order.
 from collections.abc import Callable, Iterable
 from random import Random
 
-from ... import native
+from ...native.messages import Arena, Frames
 from ...native.updates import (
     MARKED_ALONE,
     MARKED_REFUSED,
@@ -143,8 +143,8 @@ class Peer:
         self.core.may_vote = self.franchise.may_vote
         self._voter_saved = recovered.voter and recovered.repair is None
 
-        self.clients_out = native.Frames()
-        self.peers_out = native.Frames()
+        self.clients_out = Frames()
+        self.peers_out = Frames()
         entries = Entries(expand, frame, check)
         self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
         self.members.holds_tables = setup.holds_tables
@@ -205,7 +205,7 @@ class Peer:
         return franchise
 
     @property
-    def links_out(self) -> dict[str, native.Frames]:
+    def links_out(self) -> dict[str, Frames]:
         """What is to be sent on each link."""
         return self.links.out
 
@@ -228,7 +228,7 @@ class Peer:
 
     # ---- what arrives ----
 
-    def on_clients(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
+    def on_clients(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `url`: clients of any form, and peers of other implementations."""
         self._now_ms, self._unix_s = now_ms, unix_s
         view = self._view()
@@ -278,7 +278,7 @@ class Peer:
             first_index = core.log.last_index + 1
             self.jobs.propose(Batch(first_index, count, core.term, block))
 
-    def on_peers(self, arena: native.Arena, now_ms: int, unix_s: int) -> None:
+    def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `peer_url`: the requests of members, and table servers' packs.
 
         As long as a member may be of a version that does not know the tables' own kind of entry,
@@ -294,7 +294,7 @@ class Peer:
         for number in taken.others:
             self._on_request(arena.message(number), self.peers_out)
 
-    def on_answers(self, peer: str, arena: native.Arena, now_ms: int) -> None:
+    def on_answers(self, peer: str, arena: Arena, now_ms: int) -> None:
         """Takes the answers of one peer to our requests."""
         self._now_ms = now_ms
         link = self.links.by_peer.get(peer)
@@ -372,7 +372,7 @@ class Peer:
 
     # ---- requests, one by one: everything that is not an update ----
 
-    def _on_request(self, frames: list[bytes], out: native.Frames) -> None:
+    def _on_request(self, frames: list[bytes], out: Frames) -> None:
         try:
             if len(frames) < 3:
                 raise RemoteProtocolError(f"a request has 2 frames or more, got {len(frames) - 1}")
@@ -399,7 +399,7 @@ class Peer:
         except RemoteProtocolError:
             self.malformed += 1
 
-    def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: native.Frames) -> None:
+    def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         decoded = self.requests.decode(routing_id, request, out.add, self._unheard(out))
         if decoded is None:
             return
@@ -411,7 +411,7 @@ class Peer:
         elif isinstance(message, InstallSnapshot):
             self.snapshots.on_chunk(message, origin)
 
-    def _unheard(self, out: native.Frames) -> frozenset[str]:
+    def _unheard(self, out: Frames) -> frozenset[str]:
         """Who is not believed to be a member at the door whose answers go to out: at the clients'
         door anybody may use the name of one who has a better way in."""
         return self.roster.insiders if out is self.clients_out else _NOBODY
@@ -444,7 +444,7 @@ class Peer:
         self.core.may_vote = self.writable
         self.links.wanted.update(self.links.by_peer)  # Others must count us from now on.
 
-    def _on_question(self, routing_id: bytes, request: list[bytes], out: native.Frames) -> None:
+    def _on_question(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         form, message = decode_client_request(request, self.cluster)
         asker = Asker(out, routing_id)
         if isinstance(message, RequestEntries):
@@ -476,9 +476,7 @@ class Peer:
             members=self.roster.first,
         )
 
-    def _on_hello_request(
-        self, routing_id: bytes, request: list[bytes], out: native.Frames
-    ) -> None:
+    def _on_hello_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         message_id, hello = decode_hello(request, self.cluster)
         if hello.peer in self._unheard(out):
             self.requests.strangers += 1

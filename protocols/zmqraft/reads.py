@@ -6,7 +6,7 @@ here is done once a read. The client's half is read_window.py, the frames are in
 
 from collections import deque
 
-from ... import native
+from ...native.messages import Arena, Frames
 from ...native.reads import WAIT_APPLIED, WAIT_CONFIRMED, Reads, ReadView
 from ..raft.core import Raft, Role
 from ..raft.messages import ReadIndex
@@ -17,7 +17,7 @@ UNAPPLIED_MAX = 64  # Confirmed rounds that wait to be applied; further ones sha
 class PeerReads:
     """The reads that clients have asked this peer for, from their arrival to their answer."""
 
-    def __init__(self, core: Raft, cluster: bytes, out: native.Frames) -> None:
+    def __init__(self, core: Raft, cluster: bytes, out: Frames) -> None:
         self._core = core
         self._out = out
         self._reads = Reads(cluster)
@@ -38,9 +38,7 @@ class PeerReads:
         """What somebody waits to be applied: 0 when nobody does."""
         return self._unapplied[-1].index if self._unapplied else 0
 
-    def take(
-        self, arena: native.Arena, numbers: list[int], refusal: bytes, now_ms: int
-    ) -> list[int]:
+    def take(self, arena: Arena, numbers: list[int], refusal: bytes, now_ms: int) -> list[int]:
         """Takes in the reads among the messages with these numbers; returns the others.
 
         refusal   msgpack of the leader's PEER ID or of nil, for whoever must go there

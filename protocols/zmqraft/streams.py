@@ -9,8 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ... import native
 from ...native.entries import Room, add_entries, entries_fit
+from ...native.messages import Frames
 from ..raft.messages import Batch
 from ..record import slice_block
 from .client_codec import EntriesAnswer, EntriesStatus, RequestEntries, encode_entries_answer
@@ -35,7 +35,7 @@ ReadBatches = Callable[[int, int, int], list[Batch]]
 class Asker(NamedTuple):
     """Where a request came from: its answers go back there."""
 
-    out: native.Frames
+    out: Frames
     routing_id: bytes
 
 

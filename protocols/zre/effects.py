@@ -3,7 +3,7 @@
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
-from ...native import Frames
+from ...native.messages import Frames
 from . import values
 from .limiter import RATE, Rate, Room
 from .peers import Event

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
-from ...native import Arena, Drain
+from ...native.messages import Arena
+from ...native.sockets import Drain
 from ...native.zre import Said
 from ..errors import LocalProtocolError
 from . import codec, gossip, values

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ...native import Frames
+from ...native.messages import Frames
 from ...native.zre import Places, Wire
 from .beacon import is_own_uuid
 from .codec import endpoint_of, routing_id

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from kelek import native
 from kelek.actors.machines import PIECE_BYTES, BroadcastStateMachine, LogDigest, broadcast_url
 from kelek.console.flights import log_hash
+from kelek.native.messages import Frames
 from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.client_codec import StateBroadcast, decode_state_broadcast
@@ -108,7 +108,7 @@ class Outlet:
         self.subscribed = True
         self.messages: list[list[bytes]] = []
 
-    def publish(self, messages: native.Frames) -> None:
+    def publish(self, messages: Frames) -> None:
         self.messages += messages.messages()
         messages.clear()
 

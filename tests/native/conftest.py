@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kelek import native
+from kelek.native import sockets
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 @pytest.fixture(params=["c", "pyzmq"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which sockets are used: in C, or by pyzmq alone."""
-    monkeypatch.setattr(native, "_backend", None)
+    monkeypatch.setattr(sockets, "_backend", None)
     if request.param == "pyzmq":
         monkeypatch.setenv("KELEK_SOCKETS", "pyzmq")
-    assert native.backend() == request.param
+    assert sockets.backend() == request.param
     return str(request.param)

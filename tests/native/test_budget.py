@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from kelek import native
 from kelek.native.budget import COUNTED_BYTES_MIN, Budget
+from kelek.native.messages import Arena
 
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 60
@@ -76,7 +76,7 @@ def test_a_history_of_clients_that_read_and_do_not(
                 lost.add(name)
             else:
                 queue.append(frames)
-        unsent = budget.send(router, native.Arena.from_messages(sent), skip=1)
+        unsent = budget.send(router, Arena.from_messages(sent), skip=1)
         assert unsent == (over, full, gone)
         for client in range(3):
             wait_queued(budget, client, counted_bytes(unread[client]))
@@ -85,7 +85,7 @@ def test_a_history_of_clients_that_read_and_do_not(
 def test_what_a_client_that_goes_has_not_read_is_free_again(made: list[Socket]) -> None:
     router, client, *_ = made
     budget = Budget(BYTES_MAX)
-    sent = native.Arena.from_messages([[b"0", bytes(COUNTED_BYTES_MIN)]] * 3)
+    sent = Arena.from_messages([[b"0", bytes(COUNTED_BYTES_MIN)]] * 3)
     assert budget.send(router, sent) == ([], [], [])
     assert budget.queued(b"0") == 3 * (COUNTED_BYTES_MIN + 1)
     client.close(0)
@@ -96,7 +96,7 @@ def test_what_a_client_that_goes_has_not_read_is_free_again(made: list[Socket]) 
 def test_a_budget_may_go_before_what_it_counts(made: list[Socket]) -> None:
     router, client, *_ = made
     budget = Budget(BYTES_MAX)
-    budget.send(router, native.Arena.from_messages([[b"0", b"x" * 100_000]]))
+    budget.send(router, Arena.from_messages([[b"0", b"x" * 100_000]]))
     del budget
     assert client.recv_multipart() == [b"x" * 100_000]
 

@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from kelek import native
 from kelek.clients.arrow import ENTRY_SCHEMA, entries_of
 from kelek.native.columns import Message, cut_columns
+from kelek.native.errors import NativeError
+from kelek.native.messages import Arena, Frames
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.columns import join
 from kelek.protocols.zmqraft.requests import Part
@@ -38,9 +39,9 @@ def test_columns_are_their_twins(seed: int) -> None:
 def test_blocks_that_are_not_so_many_entries_are_refused() -> None:
     block = encode_block(5, 1, [Record(0, None, b"x")] * 3).block
     for count in (0, 2, 4):
-        with pytest.raises(native.NativeError):
+        with pytest.raises(NativeError):
             cut_columns([block], count)
-    with pytest.raises(native.NativeError):
+    with pytest.raises(NativeError):
         cut_columns([block[:40]], 3)
 
 
@@ -49,7 +50,7 @@ def test_parted_frames_are_their_twins(count: int) -> None:
     """A message of pairs as columns is what plain Python makes of its frames, wherever it lies."""
     dice = Random(count)
     frames = [dice.randbytes(dice.randrange(9)) for _ in range(2 * count)]
-    arena = native.Arena.from_messages([[b"one"], [b"head", *frames], [b"another"]])
+    arena = Arena.from_messages([[b"one"], [b"head", *frames], [b"another"]])
     assert [arena.frame_count(at) for at in range(3)] == [1, 2 * count + 1, 1]
     message = Message(*arena.raw(1))
     assert list(message) == [b"head", *frames] == [message[at] for at in range(len(message))]
@@ -66,7 +67,7 @@ def test_parted_frames_are_their_twins(count: int) -> None:
         for items in (frames[::2], frames[1::2])
         for part in (offsets_of(items), b"".join(items))
     ]
-    with pytest.raises(native.NativeError):
+    with pytest.raises(NativeError):
         message.columns()  # A frame without its other one.
 
 
@@ -80,7 +81,7 @@ def test_joined_columns_are_their_twins(count: int) -> None:
     dice = Random(count)
     items = [[dice.randbytes(dice.randrange(30)) for _ in range(count)] for _ in range(2)]
     columns = [part for column in items for part in join(column)]
-    frames = native.Frames(64, 4)
+    frames = Frames(64, 4)
     frames.add([b"before"])
     frames.add_pairs([b"head", b""], columns)
     frames.add([b"behind"])
@@ -102,8 +103,8 @@ def test_joined_columns_are_their_twins(count: int) -> None:
     ],
 )
 def test_what_are_no_columns_is_refused(columns: list[bytes]) -> None:
-    frames = native.Frames()
-    with pytest.raises(native.NativeError):
+    frames = Frames()
+    with pytest.raises(NativeError):
         frames.add_pairs([b"head"], columns)
     frames.add([b"next"])
     assert frames.messages() == [[b"next"]]

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from kelek import native
 from kelek.native.entries import Room, add_entries, entries_fit
+from kelek.native.errors import NativeError
+from kelek.native.messages import Frames
 from kelek.protocols.record import Record, block_entries, encode_block
 from kelek.tests.native.blocks import some_blocks
 
@@ -22,7 +23,7 @@ def test_messages_of_entries_are_their_twins(seed: int) -> None:
     index = base + dice.randrange(batches[0].count)
     last = dice.randint(index, batches[-1].last_index)
     blocks = [batch.block for batch in batches]
-    out = native.Frames(1 << dice.randint(4, 16), 1 << dice.randint(2, 10))
+    out = Frames(1 << dice.randint(4, 16), 1 << dice.randint(2, 10))
     room = Room(dice.choice([1, 500, 20_000, 1 << 30]), dice.choice([1, 7, 100_000]))
     expected, messages = index, []
     while index <= last:
@@ -45,12 +46,12 @@ def test_messages_of_entries_are_their_twins(seed: int) -> None:
 
 def test_what_the_blocks_do_not_hold_is_refused_and_leaves_nothing() -> None:
     batch = encode_block(5, 1, [Record(0, None, b"x")] * 3)
-    out = native.Frames()
+    out = Frames()
     out.add([b"before"])
     for first, last in ((4, 5), (5, 8), (8, 9)):
-        with pytest.raises(native.NativeError):
+        with pytest.raises(NativeError):
             add_entries(out, [b"head"], [batch.block], first, last)
-    with pytest.raises(native.NativeError):
+    with pytest.raises(NativeError):
         entries_fit([batch.block], 8, 9, Room(1, 1))
     out.add([b"behind"])
     assert out.messages() == [[b"before"], [b"behind"]]

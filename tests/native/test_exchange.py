@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from kelek.native import Arena
 from kelek.native.exchange import LOOK_MS, Exchange, ExchangeSetup, NewWorker, Stop, Wants
+from kelek.native.messages import Arena
 from kelek.tests.native.exchange_twin import (
     MDP1,
     MDP2,

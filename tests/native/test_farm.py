@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.native import NativeError
+from kelek.native.errors import NativeError
 from kelek.native.farm import blocks_of, count_entries, entries_of_block
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.garlicfarm.codec import decode_entries, encode_entries

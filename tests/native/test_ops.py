@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.native import ECORRUPT, ETORN, Arena, Frames, NativeError
 from kelek.native import ops as native_ops
+from kelek.native.errors import ECORRUPT, ETORN, NativeError
+from kelek.native.messages import Arena, Frames
 
 KEY_MAX, VALUE_MAX = native_ops.KEY_BYTES_MAX, native_ops.VALUE_BYTES_MAX
 SIZE = st.one_of(st.integers(0, 9), st.sampled_from([KEY_MAX, KEY_MAX + 1, VALUE_MAX + 1, 2**31]))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import zmq
 
-from kelek.native import Drain, backend
 from kelek.native.poller import Poller
+from kelek.native.sockets import Drain, backend
 from kelek.tests.native import twins
 
 Pairs = list[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]]

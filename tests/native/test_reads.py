@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from kelek import native
+from kelek.native.errors import NativeError
+from kelek.native.messages import Arena, Frames
 from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED, Reads, ReadView
 
 Messages = list[list[bytes]]
@@ -85,13 +86,13 @@ def run(seed: int) -> Counter[str]:
     round_ = index = 0
     now_ms = 1000
     for _ in range(200):
-        out = native.Frames(bytes_max=1, frames_max=1)
+        out = Frames(bytes_max=1, frames_max=1)
         match dice.randrange(7):
             case 0 | 1 | 2:
                 messages = [some_message(dice) for _ in range(dice.randint(0, 30))]
                 leader = dice.random() < 0.9
                 view = ReadView(leader, dice.choice([b"\xc0", b"\xa2n1"]), round_ + 1, now_ms)
-                arena = native.Arena.from_messages(messages)
+                arena = Arena.from_messages(messages)
                 before = twin.counters["reads"]
                 expected, others = twin.take(messages, view)
                 taken = mine.take(arena, range(len(messages)), view, out)
@@ -127,8 +128,8 @@ def read(number: int, *wait: bytes) -> list[bytes]:
 
 
 def take(reads: Reads, messages: Messages, round_: int = 1, now_ms: int = 0) -> int:
-    arena = native.Arena.from_messages(messages)
-    out = native.Frames()
+    arena = Arena.from_messages(messages)
+    out = Frames()
     view = ReadView(True, b"\xc0", round_, now_ms)
     taken, others = reads.take(arena, range(arena.count), view, out)
     assert not others
@@ -143,7 +144,7 @@ def test_what_finds_no_room_stays_unanswered_and_room_comes_back() -> None:
     assert reads.counters()["reads_over"] == 100 - fits
     told = 0
     for round_ in range(2, 200):  # Around the ring's end many times, never empty.
-        out = native.Frames()
+        out = Frames()
         taken = take(reads, [read(number) for number in range(3)], round_)
         told += reads.answer(WAIT_APPLIED, round_ - 1, 7, out)
         fits += taken
@@ -152,7 +153,7 @@ def test_what_finds_no_room_stays_unanswered_and_room_comes_back() -> None:
 
 
 def test_the_two_waits_do_not_wait_for_each_other() -> None:
-    reads, out = Reads(IDENT), native.Frames()
+    reads, out = Reads(IDENT), Frames()
     take(reads, [read(1), read(2, b"\1"), read(3, b"\0")])
     assert reads.answer(WAIT_CONFIRMED, 1, 300, out) == 1
     assert out.messages() == [[b"\0peer", (2).to_bytes(4), READ_INDEX, b"\1", b"\x2c\1"]]
@@ -174,7 +175,5 @@ def test_a_ring_that_is_none(size: int) -> None:
 
 
 def test_a_message_that_is_not_there() -> None:
-    with pytest.raises(native.NativeError):
-        Reads(IDENT).take(
-            native.Arena.from_messages([]), [3], ReadView(True, b"\xc0", 1, 0), native.Frames()
-        )
+    with pytest.raises(NativeError):
+        Reads(IDENT).take(Arena.from_messages([]), [3], ReadView(True, b"\xc0", 1, 0), Frames())

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.native import Arena, Frames
 from kelek.native import requests as native_requests
+from kelek.native.messages import Arena, Frames
 from kelek.native.requests import OTHER, READ, WRITE, Requests
 from kelek.protocols.zerodb import answers, ops, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request

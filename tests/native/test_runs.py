@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.native import ECORRUPT, NativeError
+from kelek.native.errors import ECORRUPT, NativeError
 from kelek.native.ops import Run, cut_block
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.protocols.zerodb import ops

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import zmq
 
-from kelek.native import Arena, Drain, Frames
 from kelek.native.budget import Budget
 from kelek.native.exchange import Exchange, NewWorker, Stop
+from kelek.native.messages import Arena, Frames
 from kelek.native.poller import Poller
 from kelek.native.server import Door, Served, Server
+from kelek.native.sockets import Drain
 from kelek.tests.native.exchange_twin import Message, Twin
 from kelek.tests.native.test_exchange import SETUP, a_request, a_worker, an_answer, mutated
 

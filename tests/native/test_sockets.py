@@ -13,9 +13,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from kelek import native
 from kelek._native import ffi, lib
+from kelek.native import sockets
+from kelek.native.messages import Arena, Frames
 from kelek.native.relay import send_messages
+from kelek.native.sockets import Drain, _libzmq_paths, send_batch
 
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
@@ -44,7 +46,7 @@ def pair(ipc_dir: Path, context: zmq.Context[Socket]) -> Iterator[Pair]:
         socket.close()
 
 
-def take(drain: native.Drain, socket: Socket, count: int) -> list[list[bytes]]:
+def take(drain: Drain, socket: Socket, count: int) -> list[list[bytes]]:
     """The next count messages, waiting for them."""
     messages: list[list[bytes]] = []
     while len(messages) < count:
@@ -61,12 +63,12 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
         [dice.randbytes(dice.choice([0, 1, 5, 300, 5000])) for _ in range(dice.randint(1, 9))]
         for _ in range(2000)
     ]
-    drain = native.Drain(bound, message_bytes_max=1 << 20, arena_bytes=9000, frames=20)
-    frames = native.Frames()
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=9000, frames=20)
+    frames = Frames()
     for message in sent:
         frames.add(message)
     assert len(frames) == 2000
-    assert native.send_batch(connected, frames, "keep") == 2000
+    assert send_batch(connected, frames, "keep") == 2000
     assert len(frames) == 0
     assert take(drain, bound, 2000) == sent
     assert drain.dropped == 0
@@ -82,7 +84,7 @@ def test_a_router_tells_where_its_messages_come_from(context: zmq.Context[Socket
     over_tcp.routing_id, within.routing_id = b"tcp", b"inproc"
     over_tcp.connect(f"tcp://127.0.0.1:{port}")
     within.connect("inproc://addressed")
-    drain = native.Drain(router, message_bytes_max=1 << 20, addressed=True)
+    drain = Drain(router, message_bytes_max=1 << 20, addressed=True)
     over_tcp.send_multipart([b"a", b"b"])
     assert take(drain, router, 1) == [[b"tcp", b"127.0.0.1", b"a", b"b"]]
     within.send(b"c")
@@ -93,7 +95,7 @@ def test_a_router_tells_where_its_messages_come_from(context: zmq.Context[Socket
 
 def test_nothing_waits(pair: Pair) -> None:
     bound, _ = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=100)
+    drain = Drain(bound, message_bytes_max=100)
     assert drain.take().count == 0
     assert not drain.more
     with pytest.raises(IndexError):
@@ -102,20 +104,20 @@ def test_nothing_waits(pair: Pair) -> None:
 
 def test_router_answers(pair: Pair) -> None:
     router, dealer = pair(zmq.ROUTER, zmq.DEALER)
-    drain, answers = (native.Drain(s, message_bytes_max=100) for s in (router, dealer))
+    drain, answers = (Drain(s, message_bytes_max=100) for s in (router, dealer))
     dealer.send_multipart([b"id", b"", b"x"])
     [[routing_id, *rest]] = take(drain, router, 1)
     assert rest == [b"id", b"", b"x"]
-    frames = native.Frames()
+    frames = Frames()
     frames.add([routing_id, b"id", b"\x01"])
-    assert native.send_batch(router, frames) == 1
+    assert send_batch(router, frames) == 1
     assert take(answers, dealer, 1) == [[b"id", b"\x01"]]
 
 
 @pytest.mark.parametrize("size", [20 << 20, (4 << 20) + 1])
 def test_a_frame_larger_than_the_arena_is_delivered_whole(pair: Pair, size: int) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=32 << 20)
+    drain = Drain(bound, message_bytes_max=32 << 20)
     large = random.Random(size).randbytes(size)
     for message in ([b"a"], [b"b", large, b"c"], [b"d"]):
         connected.send_multipart(message)
@@ -124,7 +126,7 @@ def test_a_frame_larger_than_the_arena_is_delivered_whole(pair: Pair, size: int)
 
 def test_a_grown_arena_shrinks_again(pair: Pair, backend: str) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=1 << 20, arena_bytes=1000, frames=10)
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=1000, frames=10)
     connected.send_multipart([bytes(500_000)] + [b"."] * 50)
     take(drain, bound, 1)
     assert drain.arena_bytes >= 500_000
@@ -136,7 +138,7 @@ def test_a_grown_arena_shrinks_again(pair: Pair, backend: str) -> None:
 
 def test_messages_over_a_limit_are_dropped_whole(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=1000, message_frames_max=10, arena_bytes=300)
+    drain = Drain(bound, message_bytes_max=1000, message_frames_max=10, arena_bytes=300)
     sent = [
         [b"first"],
         [b"x" * 1001],
@@ -156,11 +158,11 @@ def test_messages_over_a_limit_are_dropped_whole(pair: Pair) -> None:
 
 def test_endless_more_frames_are_thrown_away(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=1 << 16, message_frames_max=64)
-    frames = native.Frames()
+    drain = Drain(bound, message_bytes_max=1 << 16, message_frames_max=64)
+    frames = Frames()
     frames.add([b"1234"] * 600_000)
     frames.add([b"after"])
-    assert native.send_batch(connected, frames, "keep") == 2
+    assert send_batch(connected, frames, "keep") == 2
     assert take(drain, bound, 1) == [[b"after"]]
     assert drain.dropped == 1
     assert drain.arena_bytes == 1 << 22
@@ -169,13 +171,13 @@ def test_endless_more_frames_are_thrown_away(pair: Pair) -> None:
 def test_an_unreachable_peer_loses_only_its_own(pair: Pair) -> None:
     router, dealer = pair(zmq.ROUTER, zmq.DEALER)
     router.router_mandatory = 1
-    drain, answers = (native.Drain(s, message_bytes_max=100) for s in (router, dealer))
+    drain, answers = (Drain(s, message_bytes_max=100) for s in (router, dealer))
     dealer.send(b"hello")
     [[routing_id, _]] = take(drain, router, 1)
-    frames = native.Frames()
+    frames = Frames()
     for to, text in [(b"gone", b"0"), (routing_id, b"1"), (b"gone", b"2"), (routing_id, b"3")]:
         frames.add([to, text, b"end"])
-    assert native.send_batch(router, frames) == 2
+    assert send_batch(router, frames) == 2
     assert (frames.dropped, len(frames), frames.count) == (2, 0, 0)
     assert take(answers, dealer, 2) == [[b"1", b"end"], [b"3", b"end"]]
 
@@ -183,13 +185,13 @@ def test_an_unreachable_peer_loses_only_its_own(pair: Pair) -> None:
 def test_a_full_router_drops_and_goes_on(pair: Pair) -> None:
     router, dealer = pair(zmq.ROUTER, zmq.DEALER, hwm=1)
     router.router_mandatory = 1
-    drain, arrived = (native.Drain(s, message_bytes_max=1 << 20) for s in (router, dealer))
+    drain, arrived = (Drain(s, message_bytes_max=1 << 20) for s in (router, dealer))
     dealer.send(b"hello")
     [[routing_id, _]] = take(drain, router, 1)
-    frames = native.Frames()
+    frames = Frames()
     for i in range(2000):
         frames.add([routing_id, bytes(1 << 14), b"%d" % i])
-    sent = native.send_batch(router, frames)
+    sent = send_batch(router, frames)
     assert 0 < sent < 2000
     assert sent + frames.dropped == 2000
     assert len(frames) == 0
@@ -200,18 +202,18 @@ def test_a_full_router_drops_and_goes_on(pair: Pair) -> None:
 
 def test_a_full_pipe_keeps_the_rest_in_order(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH, hwm=10)
-    drain = native.Drain(bound, message_bytes_max=1000, arena_bytes=200)
+    drain = Drain(bound, message_bytes_max=1000, arena_bytes=200)
     sent = [[b"%d" % i, b"x" * (i % 90)] for i in range(1000)]
-    frames = native.Frames()
+    frames = Frames()
     for message in sent:
         frames.add(message)
-    went = native.send_batch(connected, frames, "keep")
+    went = send_batch(connected, frames, "keep")
     assert len(frames) == 1000 - went > 0
     frames.add([b"added", b"later"])
     got: list[list[bytes]] = []
     while len(got) < 1001:
         if len(frames) and connected.poll(0, zmq.POLLOUT):
-            native.send_batch(connected, frames, "keep")
+            send_batch(connected, frames, "keep")
         assert drain.more or bound.poll(DEADLINE_MS)
         got += drain.take().messages()
     assert got == [*sent, [b"added", b"later"]]
@@ -219,9 +221,9 @@ def test_a_full_pipe_keeps_the_rest_in_order(pair: Pair) -> None:
 
 def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH, hwm=10)
-    drain = native.Drain(bound, message_bytes_max=1000)
+    drain = Drain(bound, message_bytes_max=1000)
     messages = [[b"%d" % i, b"x"] for i in range(1000)]
-    arena = native.Arena.from_messages(messages)
+    arena = Arena.from_messages(messages)
     position = 10
     got: list[list[bytes]] = []
     while len(got) < 990:
@@ -236,12 +238,12 @@ def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
 
 def test_a_closed_socket_is_refused(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=100)
-    frames = native.Frames()
+    drain = Drain(bound, message_bytes_max=100)
+    frames = Frames()
     frames.add([b"x"])
     bound.close()
     connected.close()
-    for use in (drain.take, lambda: native.send_batch(connected, frames)):
+    for use in (drain.take, lambda: send_batch(connected, frames)):
         with pytest.raises(OSError) as caught:
             use()
         assert caught.value.errno == errno.ENOTSOCK
@@ -250,10 +252,10 @@ def test_a_closed_socket_is_refused(pair: Pair) -> None:
 
 def test_a_forked_child_is_refused(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=100)
-    frames = native.Frames()
+    drain = Drain(bound, message_bytes_max=100)
+    frames = Frames()
     frames.add([b"1"])
-    native.send_batch(connected, frames)
+    send_batch(connected, frames)
     frames.add([b"2"])
 
     def refused(use: Callable[[], object]) -> bool:
@@ -265,10 +267,10 @@ def test_a_forked_child_is_refused(pair: Pair) -> None:
 
     child = os.fork()
     if child == 0:
-        took = refused(drain.take) and refused(lambda: native.send_batch(connected, frames))
+        took = refused(drain.take) and refused(lambda: send_batch(connected, frames))
         os._exit(0 if took else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert native.send_batch(connected, frames) == 1
+    assert send_batch(connected, frames) == 1
     assert take(drain, bound, 2) == [[b"1"], [b"2"]]
 
 
@@ -278,14 +280,14 @@ def test_an_asyncio_socket_is_refused() -> None:
         context.socket(zmq.PULL) as socket,
         pytest.raises(TypeError, match="asyncio"),
     ):
-        native.Drain(socket, message_bytes_max=100)  # type: ignore[arg-type]
+        Drain(socket, message_bytes_max=100)  # type: ignore[arg-type]
 
 
 def test_a_terminated_context_is_an_error(ipc_dir: Path) -> None:
     context: zmq.Context[Socket] = zmq.Context()
     socket = context.socket(zmq.PULL)
     socket.bind(f"ipc://{ipc_dir}/s")
-    drain = native.Drain(socket, message_bytes_max=100)
+    drain = Drain(socket, message_bytes_max=100)
     ended = threading.Thread(target=context.term)
     ended.start()
     try:
@@ -302,15 +304,15 @@ def test_a_terminated_context_is_an_error(ipc_dir: Path) -> None:
 def test_signals_neither_lose_nor_cut(pair: Pair) -> None:
     """Interrupted many times, messages still come whole and in order."""
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=1 << 20, arena_bytes=5000)
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=5000)
     sent = [[b"%d" % i] * (i % 7 + 1) for i in range(20_000)]
-    frames = native.Frames()
+    frames = Frames()
     for message in sent:
         frames.add(message)
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
-        assert native.send_batch(connected, frames, "keep") == len(sent)
+        assert send_batch(connected, frames, "keep") == len(sent)
         assert take(drain, bound, len(sent)) == sent
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -319,7 +321,7 @@ def test_signals_neither_lose_nor_cut(pair: Pair) -> None:
 
 def test_a_drain_that_goes_away_mid_message_frees_it(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    drain = native.Drain(bound, message_bytes_max=1 << 20, arena_bytes=100, frames=4)
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=100, frames=4)
     for _ in range(3):
         connected.send_multipart([b"x" * 60, b"y" * 60])
     assert bound.poll(DEADLINE_MS)
@@ -331,15 +333,15 @@ def test_without_symbols_pyzmq_is_used_and_says_so_once(
     backend: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("KELEK_SOCKETS", raising=False)
-    monkeypatch.setattr(native, "_backend", None)
-    monkeypatch.setattr(native, "_libzmq_paths", lambda: iter(["/nowhere/libzmq.so", "libc.so.6"]))
-    assert [native.backend(), native.backend()] == ["pyzmq", "pyzmq"]
+    monkeypatch.setattr(sockets, "_backend", None)
+    monkeypatch.setattr(sockets, "_libzmq_paths", lambda: iter(["/nowhere/libzmq.so", "libc.so.6"]))
+    assert [sockets.backend(), sockets.backend()] == ["pyzmq", "pyzmq"]
     assert capfd.readouterr().err.count("libzmq was not found") == 1
 
 
 def test_every_place_of_libzmq_is_the_same_library(backend: str) -> None:
     """Found through pyzmq's extension; the memory map and the wheel's folder agree with it."""
-    paths = list(native._libzmq_paths())
+    paths = list(_libzmq_paths())
     assert len(paths) >= 2
     version: Any = ffi.new("int *")
     for path in set(paths):

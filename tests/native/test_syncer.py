@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kelek import native
 from kelek.native import segments
+from kelek.native.errors import NativeError
 from kelek.tests.native import twins
 
 SIZE = 64 << 10
@@ -70,7 +70,7 @@ def test_more_at_once_than_there_is_room_for(tmp_path: Path) -> None:
     fd, segment = opened(tmp_path / "a")
     for _ in range(16):
         syncer.begin(segment)
-    with pytest.raises(native.NativeError):
+    with pytest.raises(NativeError):
         syncer.begin(segment)
     syncer.close()
     segment.close()
@@ -124,7 +124,7 @@ def told(call: Callable[[], object]) -> object:
         return call()
     except OSError as error:
         return error.errno
-    except (native.NativeError, ValueError):
+    except (NativeError, ValueError):
         return "refused"
 
 

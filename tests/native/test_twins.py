@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from kelek import native
+from kelek.native.errors import NativeError
+from kelek.native.messages import Arena, Frames
 from kelek.native.updates import Reqids, Updates, View
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.tests.native import twins
@@ -94,7 +95,7 @@ def loaded(table: Reqids, data: bytes, piece: int) -> bool:
     """Whether a table takes what is in data, given in pieces."""
     try:
         table.load(data[at : at + piece] for at in range(0, len(data), piece))
-    except native.NativeError:
+    except NativeError:
         return False
     return True
 
@@ -180,8 +181,8 @@ def test_the_intake_sees_what_was_loaded() -> None:
     reqids.load([other.export(last_index)])
     reqid, index = next(iter(other.indexes.items()))
     view = View(True, b"\xc0", last_index + 1, last_index, now_ms=1, unix_s=NOW_S)
-    out = native.Frames()
-    updates.take(native.Arena.from_messages([[b"R", reqid, b"=", b"x"]]), view, out)
+    out = Frames()
+    updates.take(Arena.from_messages([[b"R", reqid, b"=", b"x"]]), view, out)
     answer = index.to_bytes((index.bit_length() + 7) // 8, "little")
     assert out.messages() == [[b"R", reqid, b"\x01", answer]]
 
@@ -242,9 +243,9 @@ class Both:
         view = View(
             leader, refusal, self.last_index + 1, self.commit_index, self.now_ms, self.unix_s
         )
-        out = native.Frames(bytes_max=1, frames_max=1)
+        out = Frames(bytes_max=1, frames_max=1)
         before = len(self.twin.records)
-        taken = self.mine.take(native.Arena.from_messages(messages), view, out)
+        taken = self.mine.take(Arena.from_messages(messages), view, out)
         self.twin.take(messages, view)
         assert out.messages() == self.twin.out
         assert taken == (len(self.twin.records) - before, self.twin.others)
@@ -260,7 +261,7 @@ class Both:
 
     def commit(self) -> None:
         self.commit_index = self.dice.randint(self.commit_index, self.last_index)
-        out = native.Frames(bytes_max=1, frames_max=1)
+        out = Frames(bytes_max=1, frames_max=1)
         count = self.mine.commit(self.commit_index, out)
         assert out.messages() == self.twin.commit(self.commit_index)
         assert count == out.count
@@ -268,12 +269,12 @@ class Both:
     def remind(self) -> None:
         self.now_ms += self.dice.choice([0, 10, 99, 100, 250])
         self.unix_s += self.dice.randint(0, 2)
-        out = native.Frames(bytes_max=1, frames_max=1)
+        out = Frames(bytes_max=1, frames_max=1)
         self.mine.remind(self.now_ms, out)
         assert out.messages() == self.twin.remind(self.now_ms)
 
     def step_down(self) -> None:
-        out = native.Frames(bytes_max=1, frames_max=1)
+        out = Frames(bytes_max=1, frames_max=1)
         self.mine.refuse(b"\xa2n3", out)
         assert out.messages() == self.twin.refuse(b"\xa2n3")
         self.last_index = self.dice.randint(self.commit_index, self.last_index)

@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from kelek import native
+from kelek.native.errors import NativeError
+from kelek.native.messages import Arena, Frames
 from kelek.native.updates import (
     MARKED_ALONE,
     MARKED_REFUSED,
@@ -49,8 +50,8 @@ class Intake:
 
     def take(self, *messages: list[bytes]) -> list[list[bytes]]:
         """Takes messages in; returns the answers."""
-        out = native.Frames()
-        arena = native.Arena.from_messages(messages)
+        out = Frames()
+        arena = Arena.from_messages(messages)
         self.others = self.updates.take(arena, self.view, out).others
         return out.messages()
 
@@ -66,7 +67,7 @@ class Intake:
         return records
 
     def commit(self, index: int) -> list[list[bytes]]:
-        out = native.Frames()
+        out = Frames()
         waiting = self.updates.waiting
         assert self.updates.commit(index, out) == waiting - self.updates.waiting
         self.view = self.view._replace(commit_index=index)
@@ -198,7 +199,7 @@ def test_not_the_leader() -> None:
 def test_a_step_down_answers_everybody_and_drops_what_was_taken() -> None:
     intake = Intake()
     intake.take([b"A", reqid(1), b"=", b"x"], pack(range(2, 4)))
-    out = native.Frames()
+    out = Frames()
     assert intake.updates.refuse(b"\xc0", out) == 2
     assert out.messages() == [
         [b"A", reqid(1), b"", b"\xc0"],
@@ -217,7 +218,7 @@ def test_reminders_after_100_ms_and_each_100_ms() -> None:
     intake.take(pack(range(2, 3)))
     sent = {}
     for now_ms in range(1000, 1321, 10):
-        out = native.Frames()
+        out = Frames()
         assert intake.updates.deadline_ms is not None
         due = intake.updates.deadline_ms <= now_ms
         intake.updates.remind(now_ms, out)
@@ -343,10 +344,10 @@ def test_blocks_are_cut_at_one_mebibyte() -> None:
 def test_a_wrong_index_is_our_own_mistake() -> None:
     intake = Intake()
     intake.take([b"A", reqid(1), b"=", b"x"])
-    with pytest.raises(native.NativeError):
+    with pytest.raises(NativeError):
         intake.updates.block(2, 1)
     intake.view = intake.view._replace(next_index=5)
-    with pytest.raises(native.NativeError):
+    with pytest.raises(NativeError):
         intake.take([b"A", reqid(2), b"=", b"x"])
 
 

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 import zmq
 
-from kelek.native import Arena, Drain, Frames, opened
+from kelek.native.messages import Arena, Frames
+from kelek.native.sockets import Drain, opened
 from kelek.native.zre import FRAMES_MAX, Places, Said, Wire
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.errors import Malformed

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from traceback import format_tb
 
-from kelek import native
-from kelek.native import NativeError
+from kelek.native.errors import NativeError
+from kelek.native.messages import Frames
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.quorum import is_majority
@@ -451,7 +451,7 @@ class Cluster:
         if node.peer is not None and node.peer.peer is not None:
             self.world.fault("snapshot", node.name)
             request = encode_make_snapshot(b"snapshot", b"sim")
-            node.peer.peer.snapshots.on_make_request(request, b"sim", Reply(native.Frames(), b""))
+            node.peer.peer.snapshots.on_make_request(request, b"sim", Reply(Frames(), b""))
             node.peer.wake_after(0)
 
     def _transfer(self) -> None:
@@ -463,7 +463,7 @@ class Cluster:
         to = self.world.random.choice(["", *self.nodes])
         self.world.fault("transfer", leader, "to", to or "any")
         request = encode_transfer(RequestTransfer(b"operator", to), b"sim")
-        answers = native.Frames()
+        answers = Frames()
         now_ms = self.world.now_ms
         peer.peer.transfers.on_request(b"", request, answers.add, now_ms)
         peer.wake_after(0)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from kelek import native
+from kelek.native import messages as native_messages
+from kelek.native.messages import Arena
 from kelek.native.updates import Reqids
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import Job
@@ -101,7 +102,7 @@ class PeerProcess(Process):
             elif item[0] != "ack":
                 by_socket.setdefault(item[:-1], []).append(item[-1])
         for socket, messages in by_socket.items():
-            arena = native.Arena.from_messages(messages)
+            arena = Arena.from_messages(messages)
             if socket[0] == "answer":
                 peer.on_answers(socket[1], arena, now_ms)
             elif socket[0] == "peers":
@@ -165,7 +166,7 @@ class PeerProcess(Process):
         self.node.checker.on_stopped(self.node.name)
 
 
-def take(frames: native.Frames) -> list[Frames]:
+def take(frames: native_messages.Frames) -> list[Frames]:
     """The messages that wait in an outgoing buffer."""
     messages = frames.messages()
     frames.clear()

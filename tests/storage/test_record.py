@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kelek import native
+from kelek.native.blocks import block_from_entries, crc32c, crc32c_sliced
+from kelek.native.errors import Readable
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.record import Record
@@ -37,13 +38,13 @@ blocks = st.tuples(st.integers(1, 2**40), numbers, st.lists(records, min_size=1,
 )
 def test_crc32c_known_values(data: bytes, value: int) -> None:
     """RFC 3720, appendix B.4."""
-    assert native.crc32c(data) == native.crc32c_sliced(data) == twins.crc32c(data) == value
+    assert crc32c(data) == crc32c_sliced(data) == twins.crc32c(data) == value
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**32 - 1))
 def test_crc32c_is_its_twin(data: bytes, value: int) -> None:
-    assert native.crc32c(data, value) == twins.crc32c(data, value)
-    assert native.crc32c_sliced(data, value) == twins.crc32c(data, value)
+    assert crc32c(data, value) == twins.crc32c(data, value)
+    assert crc32c_sliced(data, value) == twins.crc32c(data, value)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 20_000), st.integers(0, 7))
@@ -51,13 +52,13 @@ def test_crc32c_streams_join(random: Random, size: int, offset: int) -> None:
     """Sizes around the three streams' lengths and every alignment."""
     data = random.randbytes(size + offset)
     view = memoryview(data)[offset:]
-    assert native.crc32c(view) == native.crc32c_sliced(view)
+    assert crc32c(view) == crc32c_sliced(view)
 
 
 def test_crc32c_continues() -> None:
     data = bytes(range(256)) * 40
     for cut in (0, 1, 7, 384, 3072, 5000, len(data)):
-        assert native.crc32c(data[cut:], native.crc32c(data[:cut])) == native.crc32c(data)
+        assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
 
 
 @given(blocks)
@@ -237,16 +238,14 @@ def test_entries_of_very_many_terms_cost_no_more_than_their_number(
     """Each of them makes a block: what is handed to C for it must not be all that is left."""
     frames = [bytes(13) + term.to_bytes(7, "little") + b"x" for term in range(1, 3001)]
     handed = 0
-    real = native.block_from_entries
+    real = block_from_entries
 
-    def counted(
-        first_index: int, joined: native.Readable, sizes: Sequence[int]
-    ) -> tuple[bytes, int]:
+    def counted(first_index: int, joined: Readable, sizes: Sequence[int]) -> tuple[bytes, int]:
         nonlocal handed
         handed += len(sizes)
         return real(first_index, joined, sizes)
 
-    monkeypatch.setattr(native, "block_from_entries", counted)
+    monkeypatch.setattr(blocks, "block_from_entries", counted)
     batches = record.block_from_entries(7, frames)
     assert [batch.term for batch in batches] == list(range(1, 3001))
     assert batches[-1].last_index == 3006

@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
-from kelek import native
 from kelek.native import segments
+from kelek.native.blocks import block_encode
+from kelek.native.errors import ECORRUPT, ETORN, NativeError
 from kelek.tests.storage import twins
 
 SEEDS = range(150)
@@ -68,7 +69,7 @@ def test_scan_and_judge_are_their_twins(seed: int) -> None:
     found = {
         "offset": scan.offset, "next_index": scan.next_index, "term": scan.term,
         "synced": scan.synced, "runs": scan.runs, "misplaced": scan.misplaced,
-        "end": {0: "zeros", native.ETORN: "torn", native.ECORRUPT: "corrupt"}[code],
+        "end": {0: "zeros", ETORN: "torn", ECORRUPT: "corrupt"}[code],
     }  # fmt: skip
     assert found == expected
     if code != 0 and not scan.misplaced:
@@ -97,7 +98,7 @@ def test_marks_and_zeros_are_their_twins() -> None:
 def test_more_runs_and_blocks_than_one_call_takes() -> None:
     count = 5000
     data = bytes(START) + b"".join(
-        native.block_encode(index, index, [(0, None, b"")]) for index in range(1, count + 1)
+        block_encode(index, index, [(0, None, b"")]) for index in range(1, count + 1)
     )
     scan = segments.Scan(START, 1, 0)
     assert scan.walk(data) == 0
@@ -121,7 +122,7 @@ def test_writes_land_where_they_should(tmp_path: Path, io: str) -> None:
             expected[offset : offset + len(joined)] = joined
         segment.sync()
         assert (tmp_path / "segment").read_bytes() == expected
-        with pytest.raises(native.NativeError):
+        with pytest.raises(NativeError):
             segment.write(199_999, [b"ab"])
         segment.close()
     with pytest.raises(OSError, match="refused"):

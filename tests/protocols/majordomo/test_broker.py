@@ -5,8 +5,8 @@ from random import Random
 import msgpack
 import pytest
 
-from kelek.native import Arena, Frames
 from kelek.native.exchange import LOOK_MS
+from kelek.native.messages import Arena, Frames
 from kelek.protocols.majordomo import broker as machine
 from kelek.protocols.majordomo import values
 from kelek.protocols.majordomo.broker import Broker, BrokerSetup

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kelek import native
+from kelek.native.messages import Arena
 from kelek.native.updates import Reqids
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
@@ -97,7 +97,7 @@ class Ring:
         reqid = reqid or self.new_id()
         message = [b"client", reqid, b"&", CLUSTER, payload]
         peer = self.peers[to] if to else self.lead
-        peer.on_clients(native.Arena.from_messages([message]), self.now_ms, UNIX_S)
+        peer.on_clients(Arena.from_messages([message]), self.now_ms, UNIX_S)
         return reqid
 
     def answer(self) -> ConfigUpdateAnswer:
@@ -146,7 +146,7 @@ class Ring:
         peer = self.peers.get(target)
         answers: list[list[bytes]] = []
         if peer is not None:
-            arena = native.Arena.from_messages([[source.encode(), *message]])
+            arena = Arena.from_messages([[source.encode(), *message]])
             peer.on_peers(arena, self.now_ms, 0)
             self._act(peer)
             answers = [frames[1:] for frames in peer.peers_out.messages()]
@@ -155,7 +155,7 @@ class Ring:
             info = LogInfo(False, None, 1, 1, 1, 1, self.foreign[target])
             answers = [encode_log_info_answer(message[0], info)]
         if answers:
-            self.peers[source].on_answers(target, native.Arena.from_messages(answers), self.now_ms)
+            self.peers[source].on_answers(target, Arena.from_messages(answers), self.now_ms)
 
     def members(self, name: str) -> set[str]:
         return set(self.peers[name].core.configuration.voters)
@@ -172,7 +172,7 @@ def test_who_asks_again_and_again_on_new_connections_is_answered_on_the_newest(r
     payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
     for number in range(1000):
         message = [b"client%d" % number, reqid, b"&", CLUSTER, payload]
-        ring.lead.on_clients(native.Arena.from_messages([message]), ring.now_ms, UNIX_S)
+        ring.lead.on_clients(Arena.from_messages([message]), ring.now_ms, UNIX_S)
     ring.lead.wake(ring.now_ms)
     ring.lead.clients_out.clear()
     ring.now_ms += REMIND_MS
@@ -497,7 +497,7 @@ def send_pack(ring: Ring, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
     """What the leader says at once."""
     reqid = ring.new_id()
     frames = encode_pack(CLUSTER, Pack(reqid, b"", pack_records([reqid], [data])))
-    arena = native.Arena.from_messages([[b"server", *frames]])
+    arena = Arena.from_messages([[b"server", *frames]])
     lead = ring.lead
     if to_peer_url:
         lead.on_peers(arena, ring.now_ms, UNIX_S)
@@ -546,8 +546,8 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: Ring) -> None
     last_index = lead.core.log.last_index
     for form in Form.TEXT, Form.NODE:
         update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
-        lead.on_clients(native.Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
-        lead.on_peers(native.Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
+        lead.on_clients(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
+        lead.on_peers(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
     answers = lead.clients_out.messages()
     lead.clients_out.clear()
     assert [decode_update_answer(answer[1:])[1].status for answer in answers] == [
@@ -558,7 +558,7 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: Ring) -> None
     reqid = ring.new_id()
     block = encode_block(1, 1, [Record(KIND_TABLES, reqid, MARKED)]).block
     frames = encode_pack(CLUSTER, Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]))
-    lead.on_clients(native.Arena.from_messages([[b"c", *frames]]), ring.now_ms, UNIX_S)
+    lead.on_clients(Arena.from_messages([[b"c", *frames]]), ring.now_ms, UNIX_S)
     assert lead.clients_out.messages()[0][3] == b"\3"
     lead.clients_out.clear()
     assert lead.core.log.last_index == last_index, "nothing of it is in the log"

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kelek import native
+from kelek.native.messages import Arena
 from kelek.native.updates import Reqids
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
@@ -82,7 +82,7 @@ class Alone:
         return self.ask_all([[b"route", *frames]], door)
 
     def ask_all(self, messages: list[list[bytes]], door: str = "peers") -> list[list[bytes]]:
-        arena = native.Arena.from_messages(messages)
+        arena = Arena.from_messages(messages)
         if door == "peers":
             self.peer.on_peers(arena, self.now_ms, 0)
         else:
@@ -227,7 +227,7 @@ def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
         alone.hello(own.Hello(name, "1", empty=True, incarnation=int(name[1])))
     assert alone.peer.franchise.voter
     late = own.encode_hello_answer(first[0], speaks("n2"))
-    alone.peer.on_answers("n2", native.Arena.from_messages([late]), alone.now_ms)
+    alone.peer.on_answers("n2", Arena.from_messages([late]), alone.now_ms)
     out.clear()
     alone.now_ms += 150
     alone.peer.wake(alone.now_ms)
@@ -248,7 +248,7 @@ def test_answers_of_another_peer_are_not_taken_for_those_of_the_one_we_ask() -> 
     link = alone.peer.links.by_peer["n2"]
     hello_id = alone.peer.links_out["n2"].messages()[0][0]
     answer = own.encode_hello_answer(hello_id, speaks("n3"))
-    alone.peer.on_answers("n2", native.Arena.from_messages([answer]), alone.now_ms)
+    alone.peer.on_answers("n2", Arena.from_messages([answer]), alone.now_ms)
     assert alone.peer.malformed == 1
     assert not link.packs
     link.request(RequestVote(1, "n1", 0, 0))
@@ -324,12 +324,12 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
     peer = alone.peer
     question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
     routes = [b"%d" % number for number in range(1000)]
-    asked = native.Arena.from_messages([[route, *question] for route in routes])
+    asked = Arena.from_messages([[route, *question] for route in routes])
     peer.on_clients(asked, alone.now_ms, 0)
     for wake in range(1, 11):
         assert peer.deadline_ms <= alone.now_ms
         vote = encode_request_vote(wake, CLUSTER, RequestVote(1, "n2", 0, 0, True))
-        peer.on_peers(native.Arena.from_messages([[b"n2", *vote]]), alone.now_ms, 0)
+        peer.on_peers(Arena.from_messages([[b"n2", *vote]]), alone.now_ms, 0)
         looks = iter(range(1, 101))
         peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
         assert [frames[0] for frames in peer.clients_out.messages()] == routes[: wake * 100]
@@ -340,7 +340,7 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
 def test_questions_beyond_the_queue_are_dropped_and_counted() -> None:
     alone = Alone()
     question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
-    many = native.Arena.from_messages([[b"route", *question]] * (WAITING_MAX + 5))
+    many = Arena.from_messages([[b"route", *question]] * (WAITING_MAX + 5))
     alone.peer.on_clients(many, alone.now_ms, 0)
     alone.wake()
     assert len(list(alone.peer.clients_out.messages())) == WAITING_MAX
@@ -351,7 +351,7 @@ def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
     alone = Alone()
     lead(alone)
     request = encode_client_request(RequestEntries(b"request-id-1", 0), CLUSTER, Form.TEXT)
-    alone.peer.on_clients(native.Arena.from_messages([[b"route", *request]]), alone.now_ms, 0)
+    alone.peer.on_clients(Arena.from_messages([[b"route", *request]]), alone.now_ms, 0)
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.clients_out.messages()
     assert decode_entries_answer(answer[1:])[1].status is EntriesStatus.NOT_LEADER
@@ -396,7 +396,7 @@ def test_updates_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     lead(alone, wake=False)
     core, client = alone.peer.core, b"\x6b\x49\xd2\x00request1"
     update = [b"route", *encode_client_request(RequestUpdate(client, b"x"), CLUSTER, Form.TEXT)]
-    alone.peer.on_clients(native.Arena.from_messages([update]), alone.now_ms, 1_800_000_000)
+    alone.peer.on_clients(Arena.from_messages([update]), alone.now_ms, 1_800_000_000)
     assert alone.peer.updates.waiting == 1
     alone.append(AppendEntries(core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.clients_out.messages()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek import native
+from kelek.native.messages import Arena
 from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
@@ -141,7 +141,7 @@ def test_a_deposed_leader_refuses_whoever_waits() -> None:
 def test_reads_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     alone = Alone()
     lead(alone, wake=False)
-    arena = native.Arena.from_messages([[b"route", *read(1)]])
+    arena = Arena.from_messages([[b"route", *read(1)]])
     alone.peer.on_clients(arena, alone.now_ms, 0)
     assert alone.peer.core.role is Role.LEADER
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kelek import native
+from kelek.native.messages import Arena
 from kelek.native.updates import Reqids
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.log import RaftLog
@@ -225,12 +225,12 @@ class Desk:
         return [message for _, message in found]
 
     def answer(self, sender: str, frames: list[bytes]) -> None:
-        self.peer.on_answers(sender, native.Arena.from_messages([frames]), self.now_ms)
+        self.peer.on_answers(sender, Arena.from_messages([frames]), self.now_ms)
 
     def lead(self) -> None:
         hello = own.Hello("n2", "1", ("pack", "append", "prevote", "snapshot"), 7)
         frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
-        self.peer.on_peers(native.Arena.from_messages([frames]), self.now_ms, 0)
+        self.peer.on_peers(Arena.from_messages([frames]), self.now_ms, 0)
         core = self.peer.core
         while core.leader != "n1":
             self.now_ms = max(self.now_ms, core.deadline_ms)
@@ -340,7 +340,7 @@ def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
 def says_hello(desk: Desk, incarnation: int, last_index: int) -> None:
     hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
     frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
-    desk.peer.on_peers(native.Arena.from_messages([frames]), desk.now_ms, 0)
+    desk.peer.on_peers(Arena.from_messages([frames]), desk.now_ms, 0)
 
 
 def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() -> None:
@@ -444,7 +444,7 @@ def test_a_foreign_one_that_says_hello_gets_the_container() -> None:
     assert [piece.plain for piece in pieces(desk.orders)] == [True]
     hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
     frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
-    desk.peer.on_clients(native.Arena.from_messages([frames]), desk.now_ms, 0)
+    desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
     assert [piece.plain for piece in pieces(desk.wake())] == [False]
 
 
@@ -453,7 +453,7 @@ def test_a_foreign_one_that_says_hello_gets_the_container() -> None:
 
 def follow(desk: Desk, message: InstallSnapshot) -> list[list[bytes]]:
     frames = [b"route", *codec.encode_install_packed(5, IDENT, message)]
-    desk.peer.on_peers(native.Arena.from_messages([frames]), desk.now_ms, 0)
+    desk.peer.on_peers(Arena.from_messages([frames]), desk.now_ms, 0)
     orders = desk.wake()
     desk.orders = orders
     return answers(desk)
@@ -494,7 +494,7 @@ def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
     frames = [b"route", *codec.encode_install(5, IDENT, piece)]
 
     def take() -> list[Order]:
-        desk.peer.on_clients(native.Arena.from_messages([frames]), desk.now_ms, 0)
+        desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
         return [order for order in desk.wake() if isinstance(order, Receive)]
 
     assert len(take()) == 1
@@ -510,7 +510,7 @@ def single(offset: int, message_id: int) -> list[bytes]:
 
 
 def taken(desk: Desk, frames: list[bytes]) -> list[Order]:
-    desk.peer.on_clients(native.Arena.from_messages([frames]), desk.now_ms, 0)
+    desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
     return [order for order in desk.wake() if isinstance(order, Receive)]
 
 
@@ -564,7 +564,7 @@ def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
 def test_a_chunk_of_an_old_term_is_not_taken() -> None:
     desk = Desk()
     heartbeat = own.encode_append_packed(4, IDENT, AppendEntries(5, "n2", 0, 0, 0))
-    desk.peer.on_peers(native.Arena.from_messages([[b"r", *heartbeat]]), desk.now_ms, 0)
+    desk.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), desk.now_ms, 0)
     desk.wake()
     answers(desk)
     (frames,) = follow(desk, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
@@ -576,7 +576,7 @@ def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
     desk = Desk()
     block = encode_block(1, 3, [Record(0, None, b"x")] * 100)
     frames = own.encode_append_packed(4, IDENT, AppendEntries(3, "n2", 0, 0, 0, (block,)))
-    desk.peer.on_peers(native.Arena.from_messages([[b"r", *frames]]), desk.now_ms, 0)
+    desk.peer.on_peers(Arena.from_messages([[b"r", *frames]]), desk.now_ms, 0)
     job = desk.peer.wake(desk.now_ms).job
     assert job is not None
     follow(desk, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek import native
+from kelek.native.messages import Frames
 from kelek.protocols.zmqraft.client_codec import (
     EntriesAnswer,
     EntriesStatus,
@@ -28,7 +28,7 @@ class Server:
     def __init__(self, snapshot: Snapshot = SNAPSHOT, state: bytes = STATE) -> None:
         self.streams = StateStreams()
         self.snapshot, self.state = snapshot, state
-        self.asker = Asker(native.Frames(), b"route")
+        self.asker = Asker(Frames(), b"route")
         self.now_ms = 0
 
     def ask(self, request: RequestEntries) -> tuple[RequestEntries | None, list[EntriesAnswer]]:
@@ -137,7 +137,7 @@ def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
     server.ask(RequestEntries(REQID, 0))
     request = RequestEntries(bytes(11) + b"x", 0, offset=7639)
     if other == "connection":
-        server.asker = Asker(native.Frames(), b"another")
+        server.asker = Asker(Frames(), b"another")
     elif other == "snapshot":
         server.snapshot = SNAPSHOT._replace(last_index=71)
     else:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek import native
+from kelek.native.messages import Frames
 from kelek.protocols.raft.messages import Batch
 from kelek.protocols.record import Record, encode_block, slice_block
 from kelek.protocols.zmqraft import streams
@@ -54,7 +54,7 @@ class Log:
 def answers_to(
     server: EntryStreams, request: RequestEntries, applied: int = 1000, now_ms: int = 0
 ) -> list[list[bytes]]:
-    out = native.Frames()
+    out = Frames()
     server.on_request(Asker(out, CLIENT), request, applied, now_ms)
     assert all(client == CLIENT for client, *_ in out.messages())
     return [frames for _, *frames in out.messages()]

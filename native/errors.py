@@ -1,0 +1,52 @@
+"""What all of native shares: the error of csrc, its limits, and the count of forks."""
+
+import os
+from typing import Any
+
+from .._native import ffi, lib
+
+Readable = bytes | bytearray | memoryview
+RECORD_BYTES_MAX: int = lib.KLK_RECORD_BYTES_MAX
+LONE_BYTES_MAX: int = lib.KLK_LONE_BYTES_MAX
+RECORD_OVERHEAD_MAX: int = lib.KLK_RECORD_OVERHEAD_MAX
+BLOCK_COUNT_MAX: int = lib.KLK_BLOCK_COUNT_MAX
+HEADER_SIZE: int = lib.KLK_HEADER_SIZE
+ENTRY_PREFIX: int = lib.KLK_ENTRY_PREFIX
+KIND_MAX: int = lib.KLK_KIND_MAX
+EINVAL: int = lib.KLK_EINVAL
+ECORRUPT: int = lib.KLK_ECORRUPT
+ETORN: int = lib.KLK_ETORN
+EOS: int = lib.KLK_EOS
+uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+
+
+class NativeError(Exception):
+    """csrc refused its arguments; code is one of KLK_E*."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"csrc answered {code}")
+        self.code = code
+
+
+def _on_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def forks() -> int:
+    """Behind how many forks this process is: what belongs to one before must not be used."""
+    return _forks
+
+
+_forks = 0  # Behind how many forks we are; os.getpid() is a system call on every batch.
+os.register_at_fork(after_in_child=_on_fork)
+
+
+def taken_bytes(out: Any, size: int) -> bytes:
+    if size < 0:
+        raise NativeError(size)
+    return bytes(ffi.buffer(out, size))
+
+
+def os_error(what: str) -> OSError:
+    return OSError(ffi.errno, f"{what}: {os.strerror(ffi.errno)}")
