@@ -13,8 +13,8 @@ import zmq
 
 from ..native.budget import Budget, Unsent
 from ..native.messages import Arena, Frames
-from ..native.server import Door, Served, Server
-from ..protocols.majordomo.broker import Broker as Machine
+from ..native.server import Served, ServedRouter, Server
+from ..protocols.majordomo.broker import BrokerMachine as Machine
 from ..protocols.majordomo.broker import BrokerSetup, DurableOptions
 from ..protocols.majordomo.ledger import TOKEN_BYTES
 from ..protocols.majordomo.values import Headers
@@ -28,7 +28,7 @@ FRAMES_MAX = 4096  # Of one message.
 GARBAGE_MIN = 200_000  # New objects, before a collection looks for rings of them.
 
 
-class Broker(Actor):
+class BrokerActor(Actor):
     """Speaks the broker's protocol and MDP (docs/protocols/majordomo.md).
 
     clients    ROUTER  requests in, answers out    at `clients_url`
@@ -79,8 +79,8 @@ class Broker(Actor):
             self._server = Server(
                 self._machine.exchange,
                 self._poller,
-                Door(self._clients, self._requests, self._budget),
-                Door(self._workers, self._answers, self._unbounded),
+                ServedRouter(self._clients, self._requests, self._budget),
+                ServedRouter(self._workers, self._answers, self._unbounded),
             )
         # Behind our addresses: nobody else of our name can be there any more (Durable).
         if self._machine.durable is not None:
@@ -216,4 +216,4 @@ class Broker(Actor):
 
 
 if __name__ == "__main__":
-    main(Broker)
+    main(BrokerActor)

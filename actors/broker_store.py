@@ -10,9 +10,9 @@ from itertools import count
 from typing import NamedTuple
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.majordomo.durable import Change, Durable, Order, Read, Watch, Write
+from ..protocols.majordomo.durable import Durable, Order, StoreChange, StoreRead, StoreWrite, Watch
 from ..protocols.zerodb import answers, ops, requests, values
-from ..protocols.zerodb.client import Client, ClientSetup, Exchange
+from ..protocols.zerodb.client import Exchange, TableClientMachine, TableClientSetup
 from ..protocols.zerodb.values import PACKED, PARTSYNC, Extension
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
 from .actor import Loop
@@ -39,7 +39,7 @@ class BrokerStore:
         self._loop = loop
         self._place = place
         self._durable = durable
-        self._client = Client(ClientSetup(place.urls, owner=place.secret))
+        self._client = TableClientMachine(TableClientSetup(place.urls, owner=place.secret))
         self._link = LeaderLink(loop, self._client, LIMITS)
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))
@@ -80,11 +80,11 @@ class BrokerStore:
             durable.on_failed(ticket, now_ms)
         elif answer.failed:
             durable.on_gone(ticket)
-        elif isinstance(order, Write):
+        elif isinstance(order, StoreWrite):
             holds = not order.guards or answers.decode_transaction(answer).succeeded
             self._reqids.pop(ticket, None)
             durable.on_written(ticket, holds, now_ms)
-        elif isinstance(order, Read):
+        elif isinstance(order, StoreRead):
             assert isinstance(exchange.sent, requests.Scan)
             found = answers.decode_pairs(answer, exchange.sent)
             pairs = list(zip(found.keys, found.values, strict=True))
@@ -103,7 +103,7 @@ class BrokerStore:
         """Once a wake, behind all that the machine was told."""
         for order in self._durable.take_orders():
             reqid = self._reqids.get(order.ticket) or self._new_reqid()
-            if isinstance(order, Write):
+            if isinstance(order, StoreWrite):
                 self._reqids[order.ticket] = reqid
             exchange = self._client.add(self._exchange(self._request(order), reqid))
             self._flying[exchange] = order
@@ -113,7 +113,7 @@ class BrokerStore:
 
     def _request(self, order: Order) -> requests.Request:
         table = self._place.table
-        if isinstance(order, Read):
+        if isinstance(order, StoreRead):
             packed = Extension(PACKED, bytes_max=PAGE_BYTES)
             return requests.Scan(table, None, order.start, order.end, packed)
         if isinstance(order, Watch):
@@ -139,7 +139,7 @@ class BrokerStore:
         self._link.close()
 
 
-def _change(done: Sequence[ops.Op]) -> Change | None:
+def _change(done: Sequence[ops.Op]) -> StoreChange | None:
     """None: the table was changed as none of ours changes it."""
     puts: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
@@ -151,4 +151,4 @@ def _change(done: Sequence[ops.Op]) -> Change | None:
                 deletes += op.keys
             case _:
                 return None
-    return Change(puts, deletes)
+    return StoreChange(puts, deletes)

@@ -32,7 +32,7 @@ class Credit:
         self.untaken = max(0, self.untaken - size)
 
 
-class Taken:
+class ConsumedBytes:
     """The server's side: what it took of one worker's answers and has not told."""
 
     def __init__(self, epoch: int) -> None:

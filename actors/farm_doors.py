@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from ..protocols.garlicfarm.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
 from ..protocols.garlicfarm.inbound import Half
 from ..protocols.garlicfarm.values import Address
-from .farm_stream import IN, OUT, Poll, Stream
+from .farm_stream import IN, OUT, Poll, TcpStream
 
 BACKLOG = 512
 ACCEPT_MAX = 64  # A wake.
@@ -26,7 +26,7 @@ LOOK_MS = 100  # How often it is looked who is late.
 FILES_OTHER = 256  # Descriptors that are for other things than connections.
 
 
-class Part(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection is for, once it is let in: one farm."""
 
     def on_requests(self, connection: "Connection", data: bytes) -> None: ...
@@ -37,12 +37,12 @@ class Part(Protocol):
 class Inside(NamedTuple):
     """Where a connection is, behind its handshake."""
 
-    part: Part
+    part: ConnectionOwner
     user: str
     number: int  # Of FarmPeer.accept().
 
 
-class Room(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """What all of them together may take.
 
     connections_max   more are closed as they come
@@ -74,7 +74,7 @@ class Connection:
         "inside", "stream",
     )  # fmt: skip
 
-    def __init__(self, doors: "Doors", stream: Stream) -> None:
+    def __init__(self, doors: "FarmListener", stream: TcpStream) -> None:
         self._doors = doors
         self._handshake: ServerHandshake | None = None
         self._said_end = False
@@ -198,10 +198,12 @@ class Connection:
         poll.want(stream.fd, mask)
 
 
-class Doors:
+class FarmListener:
     """The listener, and all that came through it."""
 
-    def __init__(self, host: Host, poll: Poll, context: ssl.SSLContext | None, room: Room) -> None:
+    def __init__(
+        self, host: Host, poll: Poll, context: ssl.SSLContext | None, room: ConnectionLimits
+    ) -> None:
         """context: of TLS; None: they are plain."""
         self.host = host
         self.poll = poll
@@ -253,7 +255,7 @@ class Doors:
                 self.host.counters["accept_failed"] += 1
                 sock.close()
                 return
-        stream = Stream(sock)
+        stream = TcpStream(sock)
         connection = Connection(self, stream)
         self.connections[stream.fd] = connection
         self.poll.add(stream.fd, IN, connection.on_ready)

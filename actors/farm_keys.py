@@ -15,7 +15,7 @@ from .schema import (
     MIB,
     NAME,
     Key,
-    Reader,
+    SchemaReader,
     boolean_key,
     check_name,
     choice_key,
@@ -34,14 +34,14 @@ FARMS_MAX = 64  # That one file names.
 FILES = ("certificate", "key", "ca", "passwords", "secret_file", "router_file", "publish_file")
 
 
-def _id_key(reader: Reader, node: Node, key: str) -> int:
+def _id_key(reader: SchemaReader, node: Node, key: str) -> int:
     scalar = reader.scalar(node, key, "a server's id")
     if not re.fullmatch(r"[0-9]{1,10}", scalar.text) or not 0 < int(scalar.text) <= ID_MAX:
         reader.fail(scalar.mark, key, f"'{scalar.text}' is no server's id", f"write 1 to {ID_MAX}")
     return int(scalar.text)
 
 
-def _read_servers(reader: Reader, node: Node, key: str) -> dict[int, str]:
+def _read_servers(reader: SchemaReader, node: Node, key: str) -> dict[int, str]:
     """Each id with the name of a node, or the endpoint of a server of another make."""
     mapping = reader.mapping(node, key, "servers")
     servers: dict[int, str] = {}
@@ -69,13 +69,13 @@ def endpoint_problem(text: str) -> str:
     return "" if text.startswith("tcp://") else "is no endpoint: it begins with tcp://"
 
 
-def _read_ids(reader: Reader, node: Node, key: str) -> list[int]:
+def _read_ids(reader: SchemaReader, node: Node, key: str) -> list[int]:
     if not isinstance(node, Sequence):
         reader.fail(node.mark, key, "must be a list of servers' ids", "write [1, 2, 3]")
     return [_id_key(reader, item, key) for item in node.items[:SERVERS_MAX]]
 
 
-def _read_bind(reader: Reader, node: Node, key: str) -> dict[str, int]:
+def _read_bind(reader: SchemaReader, node: Node, key: str) -> dict[str, int]:
     """Users that speak for one server alone."""
     mapping = reader.mapping(node, key, "users")
     return {
@@ -120,7 +120,7 @@ NODE_FARM_KEYS = {
 }
 
 
-def read_farms(reader: Reader, node: Node, key: str) -> dict[str, dict[str, Any]]:
+def read_farms(reader: SchemaReader, node: Node, key: str) -> dict[str, dict[str, Any]]:
     """Settings by the farm's name, which is the cluster's in the text, and the realm."""
     mapping = reader.mapping(node, key, "farms")
     farms: dict[str, dict[str, Any]] = {}

@@ -11,11 +11,11 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Step
+from ..protocols.garlicfarm.handshake import Challenges, ClientHandshake, ConnectTarget, Step
 from ..protocols.garlicfarm.values import Address, address_of, is_loopback
 from .farm_doors import keep_alive
 from .farm_names import Names
-from .farm_stream import IN, OUT, Poll, Stream
+from .farm_stream import IN, OUT, Poll, TcpStream
 
 ATTEMPT_MS = 5000  # From the first packet to the end of the handshake.
 PAUSE_MS_MIN = 20  # Before another attempt: the first time; then twice as long each time.
@@ -68,7 +68,7 @@ class Owner(Protocol):
         """A connection has ended, or was not made; news: why, if that is another reason now."""
 
 
-class State(IntEnum):
+class LinkState(IntEnum):
     """How far a link is."""
 
     PAUSE = 0
@@ -85,8 +85,8 @@ class FarmLink:
         self._owner = owner
         self.server_id = server_id
         self.endpoint = endpoint
-        self.state = State.PAUSE
-        self._stream: Stream | None = None
+        self.state = LinkState.PAUSE
+        self._stream: TcpStream | None = None
         self._handshake: ClientHandshake | None = None
         self._challenges = Challenges()
         self._sock: socket.socket | None = None
@@ -102,14 +102,14 @@ class FarmLink:
         """To be called when deadline_ms has come."""
         if self.deadline_ms is None or now_ms < self.deadline_ms:
             return
-        if self.state is State.PAUSE:
+        if self.state is LinkState.PAUSE:
             self._begin(now_ms)
         else:
             self.lose("no answer in time")
 
     def hurry(self) -> bool:
         """Ends the pause, if it is in one: there may be somebody now."""
-        is_paused = self.state is State.PAUSE and self.deadline_ms is not None
+        is_paused = self.state is LinkState.PAUSE and self.deadline_ms is not None
         if is_paused:
             self.deadline_ms = self._owner.now_ms
         return is_paused
@@ -132,7 +132,7 @@ class FarmLink:
             self._sock.setblocking(False)
             keep_alive(self._sock)
             self._owner.poll.add(self._sock.fileno(), OUT, self._on_ready)
-            self.state, self.deadline_ms = State.CONNECT, now_ms + ATTEMPT_MS
+            self.state, self.deadline_ms = LinkState.CONNECT, now_ms + ATTEMPT_MS
             error = self._sock.connect_ex(where)
             if error not in (0, errno.EINPROGRESS):
                 raise OSError(error, os.strerror(error))
@@ -140,11 +140,11 @@ class FarmLink:
             self.lose(getattr(error, "strerror", None) or str(error))
 
     def _on_ready(self) -> None:
-        if self.state is State.CONNECT:
+        if self.state is LinkState.CONNECT:
             self._on_connected()
-        if self.state is State.TLS:
+        if self.state is LinkState.TLS:
             self._secure()
-        elif self.state >= State.HEAD:
+        elif self.state >= LinkState.HEAD:
             self._go_on()
 
     def _on_connected(self) -> None:
@@ -167,8 +167,8 @@ class FarmLink:
                 self.lose(str(failure))
                 return
             self._owner.poll.add(sock.fileno(), IN, self._on_ready)
-        self._sock, self._stream = None, Stream(sock)
-        self.state = State.TLS
+        self._sock, self._stream = None, TcpStream(sock)
+        self.state = LinkState.TLS
 
     def _secure(self) -> None:
         stream = self._stream
@@ -190,9 +190,11 @@ class FarmLink:
         address = address_of(self.endpoint)
         host = f"[{address.host}]" if ":" in address.host else address.host
         password = (self._with_former and way.former_password) or way.password
-        door = Door(f"{host}:{address.port}", way.cluster, way.user, password, bool(way.proxy))
+        door = ConnectTarget(
+            f"{host}:{address.port}", way.cluster, way.user, password, bool(way.proxy)
+        )
         self._handshake = ClientHandshake(door, self._challenges, self._owner.now_ms, os.urandom)
-        self.state = State.HEAD
+        self.state = LinkState.HEAD
         stream.out += self._handshake.request
         stream.flush()
         self._go_on()
@@ -203,7 +205,7 @@ class FarmLink:
         if stream.out:
             stream.flush()
         data = b"" if stream.ended else stream.read()
-        if self.state is State.HEAD:
+        if self.state is LinkState.HEAD:
             if data or stream.ended:
                 self._on_head(data)
         elif data:
@@ -224,7 +226,7 @@ class FarmLink:
         elif opening.step is Step.AGAIN and self._challenged < CHALLENGES_MAX:
             self._challenged += 1
             self._close()
-            self.state, self.deadline_ms = State.PAUSE, self._owner.now_ms
+            self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms
             self._owner.touch()
         elif opening.step is Step.AGAIN:
             self.lose("it challenges again and again")
@@ -234,7 +236,7 @@ class FarmLink:
 
     def _up(self, rest: bytes) -> None:
         self._handshake = None
-        self.state, self.deadline_ms = State.UP, None
+        self.state, self.deadline_ms = LinkState.UP, None
         self._tries, self._challenged, self.why = 0, 0, ""
         self._want()
         self._owner.on_up(self.server_id)
@@ -253,7 +255,7 @@ class FarmLink:
     def send(self, data: bytearray) -> None:
         """Sends what FarmPeer has for this one, and clears it."""
         stream = self._stream
-        if self.state is State.UP and stream is not None:
+        if self.state is LinkState.UP and stream is not None:
             stream.out += data
             stream.flush()
             if stream.ended:
@@ -266,18 +268,18 @@ class FarmLink:
 
     def lose(self, why: str) -> None:
         """Ends the connection, or the attempt at one; another follows after a pause."""
-        was_up = self.state is State.UP
+        was_up = self.state is LinkState.UP
         self._close()
         pause_ms = min(self._owner.pause_ms_max, PAUSE_MS_MIN << min(self._tries, 16))
         self._tries, self._challenged = self._tries + 1, 0
-        self.state, self.deadline_ms = State.PAUSE, self._owner.now_ms + pause_ms
+        self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms + pause_ms
         is_news, self.why = was_up or why != self.why, why
         self._owner.on_down(self.server_id, why if is_news else "")
 
     def _close(self) -> None:
         for each in (self._stream, self._sock):
             if each is not None:
-                fd = each.fd if isinstance(each, Stream) else each.fileno()
+                fd = each.fd if isinstance(each, TcpStream) else each.fileno()
                 self._owner.poll.remove(fd)
                 each.close()
         self._stream = self._sock = self._handshake = None
@@ -285,4 +287,4 @@ class FarmLink:
     def close(self) -> None:
         """For good."""
         self._close()
-        self.state, self.deadline_ms = State.PAUSE, None
+        self.state, self.deadline_ms = LinkState.PAUSE, None

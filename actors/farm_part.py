@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, Protocol
 from ..protocols.garlicfarm.application import Application, AppSetup
 from ..protocols.garlicfarm.documents import PublishConfig
 from ..protocols.garlicfarm.face import View
-from ..protocols.garlicfarm.inbound import Grant
+from ..protocols.garlicfarm.inbound import PeerSession
 from ..protocols.garlicfarm.messages import ClusterServer
 from ..protocols.garlicfarm.peer import FarmPeer
 from ..protocols.garlicfarm.peer_values import FarmSetup
 from ..protocols.garlicfarm.router import Router
 from ..storage.disk import Disk
-from ..storage.farm_home import FarmHome
+from ..storage.farm_home import FarmStorage
 from ..storage.segment import Identity
 from .farm_doors import Connection
-from .farm_links import FarmLink, State, Way
+from .farm_links import FarmLink, LinkState, Way
 from .farm_names import Names
 from .farm_stream import Poll
 
@@ -54,7 +54,7 @@ class PartPlace(NamedTuple):
     user: str  # As whom this server connects to the others.
 
 
-class FarmPart:
+class FarmReplica:
     """A member of one farm, or one that waits to be."""
 
     def __init__(
@@ -80,7 +80,7 @@ class FarmPart:
         beginning: tuple[ClusterServer, ...] = ()
         if self.server_id in options["begin"]:
             beginning = tuple(ClusterServer(each, servers[each]) for each in options["begin"])
-        self.home = FarmHome(
+        self.home = FarmStorage(
             Disk(place.data_dir),
             Identity(name, str(self.server_id)),
             place.epoch,
@@ -130,7 +130,7 @@ class FarmPart:
 
     # ---- connections of others ----
 
-    def accept(self, grant: Grant, connection: Connection) -> int:
+    def accept(self, grant: PeerSession, connection: Connection) -> int:
         """One that is let in; returns its number."""
         number = self.peer.accept(grant)
         self._connections[number] = connection
@@ -332,7 +332,7 @@ class FarmPart:
             "commit_index": core.commit_index,
             "applied_index": self.app.state.index,
             "snapshot_index": self.home.mark.last_index,
-            "links": sum(link.state is State.UP for link in self.links.values()),
+            "links": sum(link.state is LinkState.UP for link in self.links.values()),
             "malformed": self.peer.malformed,
             "refused": self.peer.refused.total(),
         }

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from ..protocols.garlicfarm.gate import Gate
 from ..protocols.garlicfarm.handshake import ServerHandshake
-from ..protocols.garlicfarm.inbound import Grant
+from ..protocols.garlicfarm.inbound import PeerSession
 from ..protocols.garlicfarm.values import address_of
 from .actor import Actor, main
 from .errors import OperatorError
-from .farm_doors import Connection, Doors, Inside, Room
+from .farm_doors import Connection, ConnectionLimits, FarmListener, Inside
 from .farm_keys import farm_home
 from .farm_links import Way
 from .farm_names import Names
-from .farm_part import FarmPart, PartPlace
+from .farm_part import FarmReplica, PartPlace
 from .farm_router import RouterFiles
 from .farm_stream import Poll
 from .farm_tls import FarmTls
@@ -39,7 +39,7 @@ class FarmServer(Actor):
         self._settings = self.options["farm"]
         self.poll = Poll(self)
         self.names = Names()
-        self.parts: dict[str, FarmPart] = {}
+        self.parts: dict[str, FarmReplica] = {}
         self._users: FarmUsers | None = None
         self._secret: Secret | None = None
         self._gate = Gate(os.urandom(KEY_BYTES), os.urandom)
@@ -64,13 +64,13 @@ class FarmServer(Actor):
                 self._settings["post_interval_ms"],
                 user,
             )
-            part = self.parts[name] = FarmPart(name, self, options, place)
+            part = self.parts[name] = FarmReplica(name, self, options, place)
             part.way = Way(
                 self._tls.client, self._settings["server_name"], proxy, name, user, secret
             )
         largest = max(part.entries_bytes_max for part in self.parts.values())
-        room = Room(self._settings["connections_max"], HALVES * largest)
-        self._doors = Doors(self, self.poll, self._tls.server, room)
+        room = ConnectionLimits(self._settings["connections_max"], HALVES * largest)
+        self._doors = FarmListener(self, self.poll, self._tls.server, room)
         listen = self._settings["listen"]
         try:
             self._doors.listen(address_of(listen))
@@ -95,7 +95,7 @@ class FarmServer(Actor):
     def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
         if self._users is None:
             (part,) = self.parts.values()
-            return Inside(part, user, part.accept(Grant(is_server=True), connection))
+            return Inside(part, user, part.accept(PeerSession(is_server=True), connection))
         part = self.parts[cluster]
         return Inside(part, user, part.accept(self._users.grant(cluster, user), connection))
 

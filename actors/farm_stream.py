@@ -79,7 +79,7 @@ class Poll:
         self._epoll.close()
 
 
-class Stream:
+class TcpStream:
     """One connection. After each call `ended` says whether it is over, and `why`."""
 
     __slots__ = ("_sock", "_tls", "ended", "fd", "more", "needs_out", "out", "secured", "why")

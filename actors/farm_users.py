@@ -8,7 +8,7 @@ import stat
 from typing import Any
 
 from ..protocols.garlicfarm.htdigest import FILE_BYTES_MAX, PasswordFileError, Users, users_of
-from ..protocols.garlicfarm.inbound import Grant
+from ..protocols.garlicfarm.inbound import PeerSession
 from .errors import OperatorError
 
 LOOK_MS = 1000  # How often it is looked whether the file has changed.
@@ -153,8 +153,8 @@ class FarmUsers:
         """What a user's password is known by; None: there is none such."""
         return self.by_farm[farm].secrets.get(user)
 
-    def grant(self, farm: str, user: str) -> Grant:
+    def grant(self, farm: str, user: str) -> PeerSession:
         """What a user may do."""
         options = self._farms[farm]
         is_admin, is_server = user in options["admins"], user in options["server_users"]
-        return Grant(user, options["bind"].get(user), is_admin, is_server)
+        return PeerSession(user, options["bind"].get(user), is_admin, is_server)

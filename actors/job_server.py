@@ -32,7 +32,7 @@ from ..protocols.zerodb.handoff import (
     PAIRS,
     WRITE,
 )
-from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobTable, Lease, Scan
+from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobScan, JobTable, Lease
 from ..protocols.zerodb.map_orders import MapOrder
 from ..protocols.zerodb.ownership import Ownership
 from ..protocols.zerodb.session import features_of
@@ -42,9 +42,9 @@ from ..storage.job_store import ApidCounter, StatisticsFile
 from ..storage.lease_folder import FOLDER, LeaseFolder
 from .actor import Actor, Socket, SocketOptions, main
 from .heap import keep_freed
-from .map_jobs import THREADS_MAX, Door, MapJobs, MapSpec
+from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort
 from .mapper_process import engine_of
-from .shared_leases import Door as LeaseDoor
+from .shared_leases import LeasePort as LeaseDoor
 from .shared_leases import SharedLeases
 from .spark_maps import SparkMaps, Tools
 
@@ -64,7 +64,7 @@ class Asker(NamedTuple):
     envelope: bool  # A REQ socket's empty frame stands behind the routing id.
 
 
-class Wish(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A request whose job waits for its snapshot."""
 
     asker: Asker
@@ -124,12 +124,14 @@ class JobServer(Actor):
         self._local = frozenset(options["local"])
         door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
         self._shared = SharedLeases(self._table, self._folder, door)
-        self._wishes: dict[int, Wish] = {}
+        self._wishes: dict[int, WaitingRequest] = {}
         self._requests: deque[tuple[Asker, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
         self._store_due_ms = 0
         self._open_pipes()
-        self._maps = MapJobs(self, self._table, Door(self._ask_write, self._apids.next, unix_ms))
+        self._maps = MapJobs(
+            self, self._table, WritePort(self._ask_write, self._apids.next, unix_ms)
+        )
         tools = Tools(
             self._table, self._folder, self._maps, self._ask_snapshot, self._apids.next, unix_ms
         )
@@ -366,7 +368,7 @@ class JobServer(Actor):
                 wish.asker, wish.request, partial(self._answer_lease, wish, wish.request, log_index)
             )
 
-    def _answer_lease(self, wish: Wish, request: requests.Lease, log_index: int) -> None:
+    def _answer_lease(self, wish: WaitingRequest, request: requests.Lease, log_index: int) -> None:
         """It is released everywhere, or taken here, before this was told."""
         if request.action == requests.LEASE_RELEASE:
             self._table.on_ended(request.lease)
@@ -398,7 +400,7 @@ class JobServer(Actor):
                 and request.table not in self._folder.tables(lease.number).tables()
             ):
                 raise JobRefused(f"lease {lease.number} does not hold table {request.table}")
-            self._scan(Wish(asker, request, request.table, 0), lease)
+            self._scan(WaitingRequest(asker, request, request.table, 0), lease)
         else:
             self._wish(asker, request, request.table)
 
@@ -434,7 +436,9 @@ class JobServer(Actor):
         if len(self._wishes) >= self._table.limits.leases_max or self._asks.full:
             raise JobRefused(f"{len(self._wishes)} snapshots are being made already; wait for them")
         ticket = self._apids.next()
-        self._wishes[ticket] = Wish(asker, request, table, self.now_ms + 2 * self._request_ms)
+        self._wishes[ticket] = WaitingRequest(
+            asker, request, table, self.now_ms + 2 * self._request_ms
+        )
         return ticket
 
     def _ask_snapshot(self, ticket: int, table: int) -> None:
@@ -487,7 +491,7 @@ class JobServer(Actor):
             refusal = Refusal(str(error), isinstance(error, StorageError))
             self._refuse(wish.asker, wish.request, refusal)
 
-    def _start_job(self, wish: Wish, lease: Lease) -> None:
+    def _start_job(self, wish: WaitingRequest, lease: Lease) -> None:
         match wish.request:
             case requests.MapTable() as request:
                 engine, _ = engine_of(request.mapper, self._allow_native)
@@ -500,7 +504,7 @@ class JobServer(Actor):
             case _:
                 self._scan(wish, lease)
 
-    def _scan(self, wish: Wish, lease: Lease) -> None:
+    def _scan(self, wish: WaitingRequest, lease: Lease) -> None:
         request = wish.request
         assert isinstance(request, requests.RangeJob | requests.ForwardRange)
         chunk = request.chunk_pairs if isinstance(request, requests.RangeJob) else None
@@ -509,14 +513,14 @@ class JobServer(Actor):
         range_ = request.table, request.start, job.end_exclusive(request.end)
         pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
         request_type = requests.type_of(request)
-        scan = Scan(request_type, request.table, lease.number, chunk, limit)
+        scan = JobScan(request_type, request.table, lease.number, chunk, limit)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
             shown = self._shown(lease)
         self._answer(wish.asker, answers.encode_apid(request, apid, shown))
 
-    def _start_map(self, wish: Wish, lease: Lease, spec: MapSpec) -> None:
+    def _start_map(self, wish: WaitingRequest, lease: Lease, spec: MapSpec) -> None:
         request = wish.request
         assert isinstance(request, requests.MapTable | requests.CopyTable)
         if self._ownership.is_reserved(request.target):
@@ -531,7 +535,7 @@ class JobServer(Actor):
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
         pairs = tables.pieces(request.source, *bounds)
         kind = requests.type_of(request)
-        scan = Scan(kind, request.source, lease.number, target=spec.target)
+        scan = JobScan(kind, request.source, lease.number, target=spec.target)
         apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
 
         def on_started(problem: str) -> None:

@@ -11,7 +11,7 @@ import zmq
 
 from ..native.messages import Arena
 from ..protocols.errors import LocalProtocolError
-from ..protocols.raft.messages import Job
+from ..protocols.raft.messages import AppendJob
 from ..storage.disk import Disk
 from ..storage.errors import StorageFull
 from ..storage.log import Log
@@ -40,7 +40,7 @@ class Ack(NamedTuple):
     state: int
 
 
-def encode_job(job: Job) -> list[bytes]:
+def encode_job(job: AppendJob) -> list[bytes]:
     """A job as it goes through the pipe."""
     kind = JOB_RESET if job.reset else JOB_APPEND
     return [JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term), *job.blocks]
@@ -86,7 +86,7 @@ class GroupCommit:
         """When commit() must come next, whether there are jobs or not."""
         return self._idle_due_ms if self._retry_ms is None else self._retry_ms
 
-    def take(self, job: Job) -> None:
+    def take(self, job: AppendJob) -> None:
         """Takes a job for the next commit(). Raises UnitBroken on a gap."""
         try:
             self._writer.take(job)
@@ -173,7 +173,7 @@ class LogWriter(Actor):
     def _on_jobs(self, arena: Arena) -> None:
         for (kind, epoch, seq, index, term), blocks in self.unpacked(arena, JOB, "jobs"):
             if kind != JOB_COMPACT:
-                self._commits.take(Job(epoch, seq, index, term, blocks, kind == JOB_RESET))
+                self._commits.take(AppendJob(epoch, seq, index, term, blocks, kind == JOB_RESET))
             elif epoch == self.setup.epoch:
                 self._commits.compact(index)
 

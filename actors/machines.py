@@ -9,14 +9,14 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..native.entries import Room, add_entries, entries_fit
+from ..native.entries import MessageLimits, add_entries, entries_fit
 from ..native.messages import Frames
 from ..protocols.raft.messages import (
     KIND_CHECKPOINT,
     KIND_CONFIG,
     KIND_STATE,
     KIND_TABLES,
-    Batch,
+    EntryBatch,
 )
 from ..protocols.record import block_kind, block_states
 from ..protocols.zmqraft.client_codec import StateBroadcast, encode_state_broadcast
@@ -25,7 +25,7 @@ from ..protocols.zmqraft.streams import MESSAGE_ENTRIES_MAX
 BROADCAST = "broadcast"
 KIND_NAMES = {KIND_STATE: "state", KIND_CONFIG: "config", KIND_CHECKPOINT: "checkpoint"}
 PIECE_BYTES = 64 << 10
-BROADCAST_ROOM = Room(1 << 20, MESSAGE_ENTRIES_MAX)
+BROADCAST_ROOM = MessageLimits(1 << 20, MESSAGE_ENTRIES_MAX)
 
 
 class Machine(Protocol):
@@ -35,7 +35,7 @@ class Machine(Protocol):
     entry would be lost on this node alone.
     """
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EntryBatch) -> None:
         """Takes in a block of entries of every type (protocols/record.py), each once, in order."""
 
     def snapshot(self, write: Callable[[bytes], object]) -> None:
@@ -94,7 +94,7 @@ class LogDigest:
         self._hash.update(rest)
         self._piece += rest
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EntryBatch) -> None:
         # Entries for tables are state entries, too; no block holds both kinds.
         kind = KIND_TABLES if block_kind(batch.block) == KIND_TABLES else KIND_STATE
         states, counts = block_states(batch.block, kind)
@@ -165,12 +165,12 @@ class BroadcastStateMachine:
         self._outlet = outlet
         self._out = Frames()
         self._term = self._applied = 0
-        self._batches: list[Batch] = []  # Applied in this wake.
+        self._batches: list[EntryBatch] = []  # Applied in this wake.
         self._due_ms = 0
         self._messages = 0
         self.snapshot = self._digest.snapshot
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EntryBatch) -> None:
         self._digest.apply(batch)
         self._applied = batch.last_index
         if self._term and self._outlet.subscribed:

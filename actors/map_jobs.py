@@ -38,7 +38,7 @@ class MapSpec(NamedTuple):
     staged: Iterator[bytes] | None = None  # Outputs of a mapper that ran elsewhere; None: a copy.
 
 
-class Write(NamedTuple):
+class MapWrite(NamedTuple):
     """One entry that is asked for."""
 
     entry: bytes
@@ -60,10 +60,10 @@ class MapJob:
         self.starting = 0  # Processes that have not said that they have begun.
         self.running = 0  # Those whose last output has not come.
         self.reading = True
-        self.writes: dict[int, Write] = {}  # By ticket, the oldest first.
+        self.writes: dict[int, MapWrite] = {}  # By ticket, the oldest first.
 
 
-class Door(NamedTuple):
+class WritePort(NamedTuple):
     """How writes get to zerodb_server, and what job_server knows of time."""
 
     ask: Callable[[int, int, bytes], None]  # Ticket, table, entry.
@@ -74,7 +74,7 @@ class Door(NamedTuple):
 class MapJobs:
     """All of them. Every method may end jobs in the table."""
 
-    def __init__(self, loop: Loop, table: JobTable, door: Door) -> None:
+    def __init__(self, loop: Loop, table: JobTable, door: WritePort) -> None:
         self._loop = loop
         self._table = table
         self._door = door
@@ -186,7 +186,7 @@ class MapJobs:
     def _write(self, job: MapJob, entry: bytes, puts: int, deletes: int) -> None:
         ticket = self._door.next_ticket()
         now_ms = self._loop.now_ms
-        job.writes[ticket] = Write(entry, puts, deletes, now_ms, now_ms + WRITE_GIVE_UP_MS)
+        job.writes[ticket] = MapWrite(entry, puts, deletes, now_ms, now_ms + WRITE_GIVE_UP_MS)
         self._by_ticket[ticket] = job
         self._door.ask(ticket, job.spec.target, entry)
 

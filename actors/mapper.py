@@ -243,7 +243,7 @@ def _line(error: BaseException) -> str:
     return text.replace("\0", " ")[:TEXT_BYTES_MAX]
 
 
-class Link:
+class MapperPipes:
     """The two ends of pipes to job_server."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ class Link:
         return b"".join(parts)
 
 
-def serve(link: Link, load: Callable[[bytes], Mapper]) -> None:
+def serve(link: MapperPipes, load: Callable[[bytes], Mapper]) -> None:
     """Answers until END, or until the mapper can't go on."""
     mapper: Mapper | None = None
     parameters = b""
@@ -301,7 +301,7 @@ def main() -> None:
     mapper is looked at."""
     sandbox.die_with_parent()
     engine = NativeEngine() if sys.argv[1:] == ["native"] else WasmEngine()
-    link = Link()
+    link = MapperPipes()
     sandbox.lock(PROCESS_BYTES_MAX)
     link.send(READY)
     serve(link, engine.load)

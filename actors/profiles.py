@@ -16,7 +16,7 @@ SECONDS_MAX = 600
 ERROR_BYTES_MAX = 64 << 10
 
 
-class Wish(NamedTuple):
+class ProfileRequest(NamedTuple):
     """What `supervisor profile` asks for."""
 
     node: str
@@ -29,7 +29,7 @@ class Wish(NamedTuple):
 class Profile:
     """One run of py-spy on one process."""
 
-    def __init__(self, wish: Wish, pid: int, path: Path, asker: bytes) -> None:
+    def __init__(self, wish: ProfileRequest, pid: int, path: Path, asker: bytes) -> None:
         self.wish = wish
         self.asker = asker  # Who gets the answer.
         self.path = path
@@ -85,12 +85,12 @@ def _reason(text: str, code: int) -> str:
     return f"py-spy: {reason}; does the process still run?"
 
 
-def decode_wish(value: object) -> Wish | None:
+def decode_wish(value: object) -> ProfileRequest | None:
     """The wish as it came, or None when it is none."""
     match value:
         case [str(node), str(role), int(seconds), bool(native), str(form)]:
             if 1 <= seconds <= SECONDS_MAX and form in ("flamegraph", "speedscope"):
-                return Wish(node, role, seconds, native, form)
+                return ProfileRequest(node, role, seconds, native, form)
     return None
 
 
@@ -101,7 +101,7 @@ class Profiles:
         self._running: list[Profile] = []
         self._count = 0
 
-    def start(self, wish: Wish, pid: int, folder: Path, asker: bytes) -> str:
+    def start(self, wish: ProfileRequest, pid: int, folder: Path, asker: bytes) -> str:
         """Starts one; returns '' or why not."""
         if py_spy() is None:
             return "py-spy is not installed where the supervisor runs; pip install 'kelek[profile]'"

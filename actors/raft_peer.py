@@ -14,8 +14,8 @@ from ..native.messages import Arena
 from ..native.updates import Reqids
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
-from ..protocols.raft.messages import HardState, Job
-from ..protocols.zmqraft.commits import Audience, Commit
+from ..protocols.raft.messages import AppendJob, HardState
+from ..protocols.zmqraft.commits import Commit, NotifyScope
 from ..protocols.zmqraft.peer import Peer
 from ..protocols.zmqraft.snapshot_orders import Result, encode_work, result_for
 from ..storage import repair
@@ -23,7 +23,7 @@ from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile
 from ..storage.reader import LogReader
 from ..storage.segment import Identity
-from ..storage.start import Home, Known, reqids_of, start
+from ..storage.start import PeerFiles, PeerIdentity, reqids_of, start
 from .actor import HWM, Actor, SocketOptions, main, monotonic_ms
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
 from .participants import STATE_MACHINE, participants
@@ -59,7 +59,7 @@ class RaftPeer(Actor):
         identity = Identity(self.setup.cluster, self.setup.node)
         disk = Disk(self.setup.data_dir)
         self._hard_state = HardStateFile.open(disk, identity)
-        self._home = Home(disk, identity)
+        self._home = PeerFiles(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
         self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
@@ -109,7 +109,7 @@ class RaftPeer(Actor):
     def _begin(self, now_ms: int) -> None:
         """Reads snapshot and log once: the terms for the core, the request ids for the intake."""
         reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
-        known = Known(keep(self.options), setup.urls, setup.peer_urls)
+        known = PeerIdentity(keep(self.options), setup.urls, setup.peer_urls)
         found = start(self._home, self._reader, reqids, known)
         self._damage = damage = repair.unanswered(self._home.files, stored.repaired)
         recovered = found.recovered(self.setup.epoch, stored, damage)
@@ -210,14 +210,14 @@ class RaftPeer(Actor):
         """Who applies has come, or come back: it must not wait for the next commit."""
         self._told.clear()
         if self._commit is not None:
-            self._tell(self._commit._replace(audience=Audience.EVERYBODY))
+            self._tell(self._commit._replace(audience=NotifyScope.EVERYBODY))
 
     def _tell(self, commit: Commit) -> None:
         """Who knows it already is not woken; but a state machine that broadcasts hears again that
         we lead."""
         numbers = (*commit[:3], commit.tables_from)
         for name, (_, urgent) in self._appliers.items():
-            if not urgent and commit.audience is Audience.URGENT:
+            if not urgent and commit.audience is NotifyScope.URGENT:
                 continue
             if name == STATE_MACHINE or self._told.get(name) != numbers:
                 self._told[name] = numbers
@@ -271,7 +271,7 @@ class RaftPeer(Actor):
             self._role = role
             self.log("role", role=role[0], term=role[1], leader=role[2], last=core.log.last_index)
 
-    def _write_log(self, peer: Peer, job: Job | None) -> None:
+    def _write_log(self, peer: Peer, job: AppendJob | None) -> None:
         """Hands a job to the log writer, or does its work here."""
         self._again = False
         if self._own is not None:

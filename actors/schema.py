@@ -26,7 +26,7 @@ S_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 REQUIRED = object()
 
 
-class Reader:
+class SchemaReader:
     """One pass over the file: checks values against the tables below and notes where they are."""
 
     def __init__(self, path: str) -> None:
@@ -69,7 +69,7 @@ class Reader:
             self.fail(node.mark, key, "has no value", f"write {what}, or remove the key")
         return node
 
-    def number(self, node: Node, key: str, limits: "Limits") -> int:
+    def number(self, node: Node, key: str, limits: "NumberRange") -> int:
         """A whole number with an optional unit, in the key's own unit."""
         scalar = self.scalar(node, key, limits.what)
         match = re.fullmatch(r"([0-9][0-9_]{0,20})\s*([A-Za-z]*)", scalar.text)
@@ -92,11 +92,11 @@ class Reader:
 class Key(NamedTuple):
     """How a value is read, and what holds when it is not there."""
 
-    read: Callable[[Reader, Node, str], Any]
+    read: Callable[[SchemaReader, Node, str], Any]
     default: Any = REQUIRED
 
 
-class Limits(NamedTuple):
+class NumberRange(NamedTuple):
     """The range of a number, in the unit that ends the key's name."""
 
     low: int
@@ -111,29 +111,29 @@ class Limits(NamedTuple):
 
 
 def count_key(low: int, high: int, default: Any) -> Key:
-    limits = Limits(low, high, {}, "a whole number")
+    limits = NumberRange(low, high, {}, "a whole number")
     return Key(lambda reader, node, key: reader.number(node, key, limits), default)
 
 
 def duration_ms_key(low: int, high: int, default: Any) -> Key:
-    limits = Limits(low, high, MS_UNITS, "a time")
+    limits = NumberRange(low, high, MS_UNITS, "a time")
     return Key(lambda reader, node, key: reader.number(node, key, limits), default)
 
 
 def duration_s_key(low: int, high: int, default: Any) -> Key:
-    limits = Limits(low, high, S_UNITS, "a time")
+    limits = NumberRange(low, high, S_UNITS, "a time")
     return Key(lambda reader, node, key: reader.number(node, key, limits), default)
 
 
 def size_key(low: int, high: int, default: Any) -> Key:
-    limits = Limits(low, high, SIZE_UNITS, "a size")
+    limits = NumberRange(low, high, SIZE_UNITS, "a size")
     return Key(lambda reader, node, key: reader.number(node, key, limits), default)
 
 
 def range_ms_key(low: int, high: int, default: tuple[int, int]) -> Key:
-    limits = Limits(low, high, MS_UNITS, "a time")
+    limits = NumberRange(low, high, MS_UNITS, "a time")
 
-    def read(reader: Reader, node: Node, key: str) -> tuple[int, int]:
+    def read(reader: SchemaReader, node: Node, key: str) -> tuple[int, int]:
         if not isinstance(node, yaml_tree.Sequence) or len(node.items) != 2:
             reader.fail(node.mark, key, "must be two times", f"write [{default[0]}, {default[1]}]")
         first, second = (reader.number(item, key, limits) for item in node.items)
@@ -147,7 +147,7 @@ def range_ms_key(low: int, high: int, default: tuple[int, int]) -> Key:
 
 
 def choice_key(*names: str, default: Any) -> Key:
-    def read(reader: Reader, node: Node, key: str) -> str:
+    def read(reader: SchemaReader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, f"one of {', '.join(names)}")
         if scalar.text not in names:
             word = key.rpartition(".")[2]
@@ -163,7 +163,7 @@ def choice_key(*names: str, default: Any) -> Key:
 
 
 def boolean_key(default: bool) -> Key:
-    def read(reader: Reader, node: Node, key: str) -> bool:
+    def read(reader: SchemaReader, node: Node, key: str) -> bool:
         scalar = reader.scalar(node, key, "true or false")
         if scalar.text not in ("true", "false") or not scalar.plain:
             reader.fail(
@@ -175,7 +175,7 @@ def boolean_key(default: bool) -> Key:
 
 
 def name_key(default: Any = REQUIRED) -> Key:
-    def read(reader: Reader, node: Node, key: str) -> str:
+    def read(reader: SchemaReader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, "a name")
         check_name(reader, scalar, key)
         return scalar.text
@@ -184,7 +184,7 @@ def name_key(default: Any = REQUIRED) -> Key:
 
 
 def path_key(default: Any = REQUIRED) -> Key:
-    def read(reader: Reader, node: Node, key: str) -> str:
+    def read(reader: SchemaReader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, "a directory")
         if not scalar.text.isprintable():
             reader.fail(scalar.mark, key, "has characters that can't be shown", "write a path")
@@ -196,7 +196,7 @@ def path_key(default: Any = REQUIRED) -> Key:
 def text_key(what: str, default: Any = REQUIRED) -> Key:
     """Words that somebody else will understand."""
 
-    def read(reader: Reader, node: Node, key: str) -> str:
+    def read(reader: SchemaReader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, what)
         if not scalar.text.isprintable():
             reader.fail(scalar.mark, key, "has characters that can't be shown", f"write {what}")
@@ -208,7 +208,7 @@ def text_key(what: str, default: Any = REQUIRED) -> Key:
 def tables_key() -> Key:
     """A list of table numbers and ranges of them, `[7, 100-199]`; by default none."""
 
-    def read(reader: Reader, node: Node, key: str) -> list[int]:
+    def read(reader: SchemaReader, node: Node, key: str) -> list[int]:
         if not isinstance(node, yaml_tree.Sequence):
             reader.fail(node.mark, key, "must be a list of table numbers", "write [7, 100-199]")
         tables: set[int] = set()
@@ -231,7 +231,7 @@ def tables_key() -> Key:
 def list_key(what: str, problem: Callable[[str], str]) -> Key:
     """A list of words, by default empty; problem says what is wrong with one, or nothing."""
 
-    def read(reader: Reader, node: Node, key: str) -> list[str]:
+    def read(reader: SchemaReader, node: Node, key: str) -> list[str]:
         if not isinstance(node, yaml_tree.Sequence):
             reader.fail(node.mark, key, f"must be a list of {what}", "write [first, second]")
         if len(node.items) > LIST_MAX:
@@ -248,7 +248,7 @@ def list_key(what: str, problem: Callable[[str], str]) -> Key:
 
 
 def url_key(default: Any = REQUIRED, multicast: bool = False) -> Key:
-    def read(reader: Reader, node: Node, key: str) -> str:
+    def read(reader: SchemaReader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, "a url")
         if multicast and MULTICAST.fullmatch(scalar.text):
             return scalar.text
@@ -260,7 +260,7 @@ def url_key(default: Any = REQUIRED, multicast: bool = False) -> Key:
     return Key(read, default)
 
 
-def check_name(reader: Reader, scalar: Scalar, key: str) -> None:
+def check_name(reader: SchemaReader, scalar: Scalar, key: str) -> None:
     if not NAME.fullmatch(scalar.text):
         reader.fail(scalar.mark, key, f"{scalar.text!r} is not a name", f"use {NAME_RULE}")
 

@@ -18,7 +18,7 @@ AboutLease = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
 LOOK_MS = 1000  # How often the space on the disk is looked at while there are such leases.
 
 
-class Door(NamedTuple):
+class LeasePort(NamedTuple):
     """How entries get to zerodb_server, and what they are told by."""
 
     ask: Callable[[int, int, bytes, bytes], None]  # Ticket, table, entry, its reqid or none.
@@ -28,7 +28,7 @@ class Door(NamedTuple):
 class SharedLeases:
     """Those of one node, beside its job table and its folder."""
 
-    def __init__(self, table: JobTable, folder: LeaseFolder, door: Door) -> None:
+    def __init__(self, table: JobTable, folder: LeaseFolder, door: LeasePort) -> None:
         self._table = table
         self._folder = folder
         self._door = door

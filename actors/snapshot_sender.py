@@ -13,7 +13,7 @@ import zmq
 
 from ..native.messages import Arena
 from ..protocols.errors import LocalProtocolError
-from ..protocols.zmqraft.barrier import Barrier, Phase, Standing
+from ..protocols.zmqraft.barrier import Barrier, BarrierReply, Phase
 from ..protocols.zmqraft.peer_values import FORGET_AFTER_TTL_S
 from ..protocols.zmqraft.snapshot_orders import (
     Begun,
@@ -153,7 +153,7 @@ class SnapshotSender(Actor):
     def _on_states(self, arena: Arena) -> None:
         for phase, attempt, at, rest in phased(self, arena, "states"):
             name, *directory = (frame.decode("utf-8", "replace") for frame in rest or [b""])
-            standing = Standing(phase, attempt, at)
+            standing = BarrierReply(phase, attempt, at)
             if standing.phase is Phase.STOP:
                 self._parts.pop(name, None)
             elif directory:

@@ -19,7 +19,7 @@ import zmq
 from ..native.messages import Arena
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zerodb import map_orders
-from ..protocols.zerodb.map_orders import Ready, Setup, Trouble
+from ..protocols.zerodb.map_orders import DriverReady, Setup, Trouble
 from .actor import Actor, SocketOptions, main, monotonic_ms
 from .child_pipes import ChildPipes
 from .errors import OperatorError, UnitBroken
@@ -210,7 +210,7 @@ class SparkJob(Actor):
             self._break(f"it has said nothing for {most_ms // 1000} s")
         if self._up and now_ms >= self._ready_ms and not self._reports.full:
             self._ready_ms = now_ms + READY_MS
-            ready = Ready(self.setup.epoch)
+            ready = DriverReady(self.setup.epoch)
             self._reports.send([map_orders.encode(map_orders.READY, 0, ready)])
 
     def deadline_ms(self) -> int | None:

@@ -13,7 +13,7 @@ from ..native.messages import Arena
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zerodb import map_orders
 from ..protocols.zerodb.job import JobTable, Lease
-from ..protocols.zerodb.map_orders import MapOrder, Mapped, Progress
+from ..protocols.zerodb.map_orders import MapOrder, Mapped, MapProgress
 from ..storage.errors import StorageError
 from ..storage.lease_folder import LeaseFolder
 from ..storage.tables import Tables
@@ -59,7 +59,7 @@ class SparkMap:
         self.process: MapperProcess | None = None
         self.since_ms = 0  # When it began to wait: for spark_job, or for the snapshot.
         self.epoch = 0  # Of the spark_job that has it.
-        self.told = Progress()
+        self.told = MapProgress()
         self.rows = self.size = 0  # As they were shown.
         self.mapped: Mapped | None = None
         self.ticket = 0  # Of the snapshot that is asked for, then the number of its lease.
@@ -137,13 +137,13 @@ class SparkMaps:
 
     def _on_report(self, message: map_orders.Message) -> None:
         if message.kind == map_orders.READY:
-            self._on_ready(map_orders.body_of(message, map_orders.Ready).epoch)
+            self._on_ready(map_orders.body_of(message, map_orders.DriverReady).epoch)
             return
         one = self._jobs.get(message.apid)
         if one is None or one.state != MAPPING:  # It was ended here meanwhile.
             return
         if message.kind == map_orders.PROGRESS:
-            one.told = map_orders.body_of(message, Progress)
+            one.told = map_orders.body_of(message, MapProgress)
         elif message.kind == map_orders.MAPPED:
             self._on_mapped(message.apid, map_orders.body_of(message, Mapped))
         elif message.kind == map_orders.FAILED:
@@ -164,10 +164,10 @@ class SparkMaps:
     # ---- the commit ----
 
     def _on_mapped(self, apid: int, mapped: Mapped) -> None:
-        if len(mapped.progress) != len(Progress._fields):
+        if len(mapped.progress) != len(MapProgress._fields):
             raise RemoteProtocolError("a Mapped whose progress is none")
         one = self._jobs[apid]
-        one.mapped, one.told = mapped, Progress(*mapped.progress)
+        one.mapped, one.told = mapped, MapProgress(*mapped.progress)
         one.state, one.since_ms = SNAPSHOT, self._actor.now_ms
         self._tools.table.progress(apid, one.told)
         self._ask_snapshot(apid)

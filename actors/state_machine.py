@@ -8,7 +8,7 @@ import struct
 import zmq
 
 from ..native.messages import Arena, Frames
-from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
+from ..protocols.zmqraft.barrier import BarrierOrder, BarrierReply, Phase, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError
 from ..storage.reader import LogReader
@@ -81,7 +81,7 @@ class StateMachine(Actor):
             connect=(self.endpoint("snapshot_sender", "states"),), immediate=True
         )
         self._states = self.pipe(self.socket(zmq.PUSH, states))
-        self._say_standing(Standing(Phase.GO_ON))
+        self._say_standing(BarrierReply(Phase.GO_ON))
         self._machine = self._make()
         self._restore()
         self.listen(commits, self._on_commits)
@@ -188,11 +188,11 @@ class StateMachine(Actor):
             if standing is not None:
                 self._say_standing(standing)
 
-    def _say_standing(self, standing: Standing) -> None:
+    def _say_standing(self, standing: BarrierReply) -> None:
         phase, attempt, at = standing
         self._states.send([BARRIER.pack(phase, attempt, *at), self.role.encode()])
 
-    def _write_state(self, standing: Standing) -> None:
+    def _write_state(self, standing: BarrierReply) -> None:
         """As of now, exactly; when the disk refuses it is asked for again."""
         self._line.go_on()
         self._behind = self._applied < self._commit_index
@@ -200,7 +200,7 @@ class StateMachine(Actor):
             write_state(self._disk, self._applied, self._machine.snapshot)
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            standing = Standing(Phase.GO_ON)
+            standing = BarrierReply(Phase.GO_ON)
         self._say_standing(standing)
 
     def _restore(self) -> None:

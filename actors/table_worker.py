@@ -14,7 +14,7 @@ import zmq
 
 from ..native.messages import Arena
 from ..native.sockets import send_batch
-from ..protocols.raft.messages import Batch
+from ..protocols.raft.messages import EntryBatch
 from ..protocols.zerodb import ops
 from ..protocols.zerodb.handoff import (
     ANSWER,
@@ -41,7 +41,7 @@ from ..protocols.zerodb.values import (
     REQUEST_FRAMES_MAX,
     shared_lease,
 )
-from ..protocols.zmqraft.barrier import BarrierOrder, Phase, Standing, StopLine
+from ..protocols.zmqraft.barrier import BarrierOrder, BarrierReply, Phase, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError, StorageFull
 from ..storage.lease_folder import FOLDER, LeaseFolder
@@ -50,10 +50,10 @@ from ..storage.rocks import open_tables
 from ..storage.rocks_families import Shared
 from ..storage.segment import Identity
 from ..storage.shared_lease import SharedLeases
-from ..storage.table_entries import Owner, Stage, find_entries, placed, stages
-from ..storage.table_home import Place, TableHome, settle
-from ..storage.table_requests import Asked, Databases, Limits, TableRequests
-from ..storage.tables import Entry, Outcome, Tables
+from ..storage.table_entries import ApplyStep, Owner, find_entries, placed, stages
+from ..storage.table_home import TableDirectory, TableFolder, settle
+from ..storage.table_requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
+from ..storage.tables import Outcome, TableEntry, Tables
 from .actor import Actor, Pipe, SocketOptions, main
 from .credit import TAKEN, Credit
 from .errors import UnitBroken
@@ -165,7 +165,7 @@ class TableWorker(Actor):
         self._restore_at_start()
         self.ready()
 
-    def _open_home(self, options: dict[str, Any]) -> TableHome:
+    def _open_home(self, options: dict[str, Any]) -> TableDirectory:
         shared = Shared.of(
             options["cache_bytes"] // self._owner.workers,
             options["write_buffer_bytes"] // self._owner.workers,
@@ -175,9 +175,9 @@ class TableWorker(Actor):
             return open_tables(path, shared, replicated)
 
         folder = os.path.join(os.path.dirname(self.setup.data_dir), "tables")
-        place = Place(folder, self.setup.name, self._owner.workers)
+        place = TableFolder(folder, self.setup.name, self._owner.workers)
         own_local = [table for table in self._owner.local if self._owner.owns(table)]
-        home = TableHome(place, open_, bool(own_local))
+        home = TableDirectory(place, open_, bool(own_local))
         if home.damaged:
             self.say(home.damaged)
         return home
@@ -185,7 +185,7 @@ class TableWorker(Actor):
     def _make_requests(self, options: dict[str, Any]) -> None:
         home = self._home
         databases = Databases(self.setup.name, self._owner, home.replicated, home.local)
-        limits = Limits(
+        limits = TableRequestLimits(
             options["response_bytes_max"],
             options["request_timeout_ms"],
             options["open_on_the_fly"],
@@ -193,7 +193,7 @@ class TableWorker(Actor):
         )
         self._requests = TableRequests(databases, limits, self._read_applied)
 
-    def _read_applied(self, index: int) -> list[Batch] | None:
+    def _read_applied(self, index: int) -> list[EntryBatch] | None:
         """Applied entries from index on, for those who watch; None: the log has them no more."""
         here = self._applied, self._applied_term
         batches = self._reader.batches(index, *here, READ_BYTES_MAX)
@@ -227,7 +227,7 @@ class TableWorker(Actor):
         self._done = push("zerodb_server", "done")
         self._reports: Pipe = self.pipe(push("zerodb_server", "reports"))
         self._job_results: Pipe = self.pipe(push("job_server", "requests"))
-        self._say_standing(Standing(Phase.GO_ON))
+        self._say_standing(BarrierReply(Phase.GO_ON))
         self.listen(commits, self._on_commits)
         self.listen(barriers, self._on_barriers)
         self.listen(self._work, self._on_work)
@@ -262,7 +262,7 @@ class TableWorker(Actor):
                 self._place = self._place + 1 if ticket == self._ticket else 0
                 self._ticket = ticket
                 mark = MARK.pack(self._number, 0, epoch, self._place, ticket)
-                asked = Asked(route, frames, index, ticket, kind != SILENT, envelope, mark)
+                asked = QueuedRequest(route, frames, index, ticket, kind != SILENT, envelope, mark)
                 if kind != RESULT:
                     self._requests.take(asked, self.now_ms)
                 elif len(frames) == 2:
@@ -286,7 +286,7 @@ class TableWorker(Actor):
             if order.phase is Phase.GO_ON and attempt == self._line.attempt:
                 self._home.drop_state()
 
-    def _say_standing(self, standing: Standing, *directory: str) -> None:
+    def _say_standing(self, standing: BarrierReply, *directory: str) -> None:
         phase, attempt, at = standing
         frames = [BARRIER.pack(phase, attempt, *at), self.setup.name.encode()]
         self._states.send([*frames, *(path.encode() for path in directory)])
@@ -347,7 +347,7 @@ class TableWorker(Actor):
         self._check_log(index, term)
         batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
         if batches:
-            entries: list[Entry] = []
+            entries: list[TableEntry] = []
             places: dict[int, list[int]] = {}
             for one in (find_entries(batch, self._owner, self._tables_from) for batch in batches):
                 entries += one.entries
@@ -366,7 +366,7 @@ class TableWorker(Actor):
         if self._applied < index and not self._behind:
             self._retry_due_ms = now_ms + RETRY_MS  # As the state machine does.
 
-    def _apply_stage(self, stage: Stage, places: dict[int, list[int]]) -> None:
+    def _apply_stage(self, stage: ApplyStep, places: dict[int, list[int]]) -> None:
         """Raises StorageError: what was applied before stays so."""
         # A snapshot is taken before the tables know of the entry that asks for it.
         before = self._applied, self._applied_term
@@ -397,7 +397,7 @@ class TableWorker(Actor):
         if not self._job_results.full:
             self._job_results.send([HEAD.pack(LEASE, 0, 0, what, 0, lease)])
 
-    def _write_entries(self, entries: list[Entry], last: tuple[int, int]) -> Sequence[Outcome]:
+    def _write_entries(self, entries: list[TableEntry], last: tuple[int, int]) -> Sequence[Outcome]:
         """One batch of the engine; where nothing is for us it is told now and then how far we
         are, so that a restart does not read all of it again."""
         if not entries:
@@ -410,7 +410,7 @@ class TableWorker(Actor):
         if any(_may_make(op, known) for entry in entries for op in entry.ops):
             self._tables_told = False
         if entries[-1].log_index < last[0]:
-            entries = [*entries, Entry(*last, [])]
+            entries = [*entries, TableEntry(*last, [])]
         self._settle_due_ms = None
         return self._home.replicated.write(entries)
 
@@ -481,14 +481,14 @@ class TableWorker(Actor):
 
     # ---- snapshots ----
 
-    def _write_state(self, standing: Standing) -> None:
+    def _write_state(self, standing: BarrierReply) -> None:
         self._line.go_on()
         self._behind = self._applied < self._commit[0]
         try:
             directory = self._home.write_state((self._applied, self._applied_term))
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            self._say_standing(Standing(Phase.GO_ON))
+            self._say_standing(BarrierReply(Phase.GO_ON))
             return
         self._say_standing(standing, directory)
 
@@ -553,7 +553,7 @@ class TableWorker(Actor):
         known = self.options["zerodb"]["open_on_the_fly"] or number in self._home.local.tables()
         if not known:
             raise ValueError(f"table {number} is not open")
-        outcomes = self._home.local.write([Entry(0, 0, ops.unpack(what))], sync=True)
+        outcomes = self._home.local.write([TableEntry(0, 0, ops.unpack(what))], sync=True)
         if outcomes and outcomes[0].problem:
             raise ValueError(outcomes[0].problem)
         return []
@@ -566,7 +566,7 @@ class TableWorker(Actor):
         unix_ms = int(time.time() * 1000)
         if local.expires_ms <= unix_ms:
             try:
-                local.write([Entry(0, 0, [ops.Expire(self._number, unix_ms)])])
+                local.write([TableEntry(0, 0, [ops.Expire(self._number, unix_ms)])])
             except StorageError as error:
                 self.log_rarely("not-expired", reason=str(error))
 

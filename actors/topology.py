@@ -16,7 +16,7 @@ from .schema import (
     MIB,
     TABLE_MAX,
     Key,
-    Reader,
+    SchemaReader,
     boolean_key,
     check_name,
     choice_key,
@@ -242,7 +242,7 @@ STORE_KEYS = {
 }
 
 
-def _read_services(reader: Reader, node: Node, key: str) -> dict[str, dict[str, Any]]:
+def _read_services(reader: SchemaReader, node: Node, key: str) -> dict[str, dict[str, Any]]:
     """Settings by the name of a service, which is no YAML word of ours: it may hold blanks."""
     mapping = reader.mapping(node, key, "services")
     services: dict[str, dict[str, Any]] = {}
@@ -277,7 +277,7 @@ BROKER_KEYS = {
 }
 
 
-def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]:
+def _read_nodes(reader: SchemaReader, node: Node, key: str) -> dict[str, NodeTopology]:
     mapping = reader.mapping(node, key, "nodes")
     if not mapping.entries:
         reader.fail(mapping.mark, key, "there is no node", "add `n1:` with its `url:`")
@@ -301,7 +301,7 @@ def _read_nodes(reader: Reader, node: Node, key: str) -> dict[str, NodeTopology]
     return nodes
 
 
-def _check_zerodb(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
+def _check_zerodb(reader: SchemaReader, path: str, node: Node, settings: dict[str, Any]) -> None:
     """A node with tables has a door to them, and is one that we run."""
     if not settings["zerodb"]:
         return
@@ -315,7 +315,7 @@ def _check_zerodb(reader: Reader, path: str, node: Node, settings: dict[str, Any
         reader.fail(mark, path, "there is no door", f"add one of {', '.join(doors)}")
 
 
-def _check_ours(reader: Reader, path: str, node: Node, settings: dict[str, Any]) -> None:
+def _check_ours(reader: SchemaReader, path: str, node: Node, settings: dict[str, Any]) -> None:
     """A node with a broker, or a farm, or that others shall find, is one that we run."""
     for key in ("broker", "zre", "farm"):
         if settings[key] and settings["dialect"] != "kelek":
@@ -325,7 +325,7 @@ def _check_ours(reader: Reader, path: str, node: Node, settings: dict[str, Any])
             reader.fail(mark, f"{path}.{key}", "this node is not ours", way_out)
 
 
-def _check_taken(reader: Reader, path: str, node: Node, taken: dict[str, str]) -> None:
+def _check_taken(reader: SchemaReader, path: str, node: Node, taken: dict[str, str]) -> None:
     """No address is bound twice."""
     assert isinstance(node, Mapping)
     for name_, value in node.entries:
@@ -362,7 +362,7 @@ TOP_KEYS = {
 
 def load(path: str) -> Topology:
     """Reads and checks a topology. Raises OperatorError with the first problem."""
-    reader = Reader(path)
+    reader = SchemaReader(path)
     tree = yaml_tree.load(path)
     if not isinstance(tree, Mapping):
         reader.fail(tree.mark, "", "a topology is a mapping", "write `cluster:` and `nodes:`")

@@ -35,7 +35,7 @@ from ..protocols.zerodb.handoff import (
     TABLES,
     TROUBLE,
     WAITS,
-    Handoff,
+    WorkerChannel,
 )
 from ..protocols.zerodb.ownership import OWNERS
 from ..protocols.zerodb.proposals import Result
@@ -46,10 +46,10 @@ from ..protocols.zerodb.values import (
     REQUEST_FRAMES_MAX,
     TableOptions,
 )
-from ..protocols.zmqraft.client import Client, ClientSetup, WindowLimits
+from ..protocols.zmqraft.client import LogClientMachine, LogClientSetup, WindowLimits
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
 from .actor import SUBSCRIPTION_BYTES_MAX, Actor, Pipe, Socket, SocketOptions, main
-from .credit import Taken
+from .credit import ConsumedBytes
 from .leader_link import LeaderLink
 from .participants import worker_names
 
@@ -94,14 +94,14 @@ class ZerodbServer(Actor):
         self._clients: Socket | None = None
         self._budget = Budget(ANSWERS_BYTES_MAX)
         self._logs: Socket | None = None
-        setup = ClientSetup(
+        setup = LogClientSetup(
             self.setup.cluster.encode(),
             tuple(self._names),
             __version__,
             limits=WINDOW,
             for_tables=True,
         )
-        client = Client(setup, lambda: self._new_reqids(1)[0], self.now_ms)
+        client = LogClientMachine(setup, lambda: self._new_reqids(1)[0], self.now_ms)
         self.session = Session(self._session_setup(), client, self._new_reqids)
         self._link = LeaderLink(self, client)
         self._open_pipes()
@@ -149,12 +149,12 @@ class ZerodbServer(Actor):
         self._jobs_bytes = 0  # Of these.
         self._jobs_lost = False
         self.on_disconnected(self._jobs, self._on_jobs_lost, self._on_jobs_back)
-        self._work: list[tuple[Handoff, Socket]] = []
-        self._taken: list[tuple[Taken, Pipe]] = []
+        self._work: list[tuple[WorkerChannel, Socket]] = []
+        self._taken: list[tuple[ConsumedBytes, Pipe]] = []
         for handoff, name in zip(self.session.handoffs, worker_names(self.options), strict=True):
             socket = self._push(name, "work")
             self._work.append((handoff, socket))
-            taken, told = Taken(self.setup.epoch), self.pipe(self._push(name, "taken"))
+            taken, told = ConsumedBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
             told.send([taken.first()])
             self._taken.append((taken, told))
             self.on_disconnected(socket, partial(self._on_worker_lost, handoff))
@@ -163,7 +163,7 @@ class ZerodbServer(Actor):
         options = SocketOptions(connect=(self.endpoint(actor, name),), immediate=True)
         return self.socket(zmq.PUSH, options)
 
-    def _on_worker_lost(self, handoff: Handoff) -> None:
+    def _on_worker_lost(self, handoff: WorkerChannel) -> None:
         handoff.on_lost(self.now_ms)
 
     def _open_doors(self) -> None:
@@ -340,7 +340,7 @@ class ZerodbServer(Actor):
             else:
                 self.resume(door)
 
-    def _hand_over(self, handoff: Handoff, socket: Socket) -> None:
+    def _hand_over(self, handoff: WorkerChannel, socket: Socket) -> None:
         def send(messages: Arena, position: int) -> int:
             position, _ = send_messages(socket, messages, position, "keep")
             self.check(socket)

@@ -8,7 +8,7 @@ from .schema import (
     PORT_MAX,
     TABLE_MAX,
     Key,
-    Reader,
+    SchemaReader,
     boolean_key,
     choice_key,
     count_key,
@@ -36,7 +36,7 @@ def _subnet_problem(text: str) -> str:
 
 
 def _address_key() -> Key:
-    def read(reader: Reader, node: Node, key: str) -> str:
+    def read(reader: SchemaReader, node: Node, key: str) -> str:
         scalar = reader.scalar(node, key, "an address")
         try:
             address = ip_address(scalar.text)

@@ -13,7 +13,7 @@ import zmq
 from .. import __version__
 from ..native.messages import Arena
 from ..protocols.zerodb.ops import Put, pack
-from ..protocols.zmqraft.client import Client, ClientSetup
+from ..protocols.zmqraft.client import LogClientMachine, LogClientSetup
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
 from ..protocols.zmqraft.window import Pending
 from ..protocols.zre import presence, services
@@ -36,7 +36,7 @@ ANNOUNCE_MS = 2000  # zre_node is told again: it may have begun anew.
 KEY = struct.Struct(">QHHBI")  # Time in ms, hashes of node and peer, event, number.
 
 
-class Place(NamedTuple):
+class ReportKey(NamedTuple):
     """What the key of a report in a table is made of."""
 
     time_ms: int
@@ -75,16 +75,16 @@ class ZreLog(Actor):
         services = SocketOptions(connect=(self.endpoint(NODE, "services"),), hwm=4)
         self._services = self.socket(zmq.PUSH, services)
         self._announce_ms = self.now_ms
-        self._waiting: deque[tuple[Place, bytes]] = deque()
+        self._waiting: deque[tuple[ReportKey, bytes]] = deque()
         self._waiting_bytes = 0
         self._flying: deque[Pending] = deque()
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3)))
         urls = tuple(member["url"] for member in self.options["members"].values())
-        setup = ClientSetup(
+        setup = LogClientSetup(
             self.setup.cluster.encode(), urls, __version__, for_tables=self._table is not None
         )
-        self._client = Client(setup, self._new_reqid, self.now_ms)
+        self._client = LogClientMachine(setup, self._new_reqid, self.now_ms)
         self._link = LeaderLink(self, self._client)
         self.log("reports", endpoint=self._endpoint)
         self.ready()
@@ -143,7 +143,7 @@ class ZreLog(Actor):
             self._flying.append(pending)
         return len(self._flying) > before
 
-    def _key(self, place: Place) -> bytes:
+    def _key(self, place: ReportKey) -> bytes:
         return KEY.pack(*place, next(self._numbers) & 0xFFFFFFFF)
 
     def deadline_ms(self) -> int | None:
@@ -161,13 +161,13 @@ class ZreLog(Actor):
         return {"endpoint": self._endpoint, "waiting": waiting}
 
 
-def place_of(frames: Sequence[bytes]) -> Place:
+def place_of(frames: Sequence[bytes]) -> ReportKey:
     """Of a report, or of a presence. Malformed: it is neither."""
     if presence.is_presence(frames):
         found = presence.decode_presence(frames)
-        return Place(found.time_ms, uuid_hash(found.node), uuid_hash(found.peer), found.event)
+        return ReportKey(found.time_ms, uuid_hash(found.node), uuid_hash(found.peer), found.event)
     report = decode_report(frames)
-    return Place(report.time_ms, report.node, report.peer, report.event)
+    return ReportKey(report.time_ms, report.node, report.peer, report.event)
 
 
 if __name__ == "__main__":

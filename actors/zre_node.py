@@ -20,7 +20,7 @@ from ..protocols.zre.beacon import Beacon, own_uuid
 from ..protocols.zre.codec import connection_of, endpoint_of, parse_endpoint
 from ..protocols.zre.errors import Malformed
 from ..protocols.zre.log import encode_report, report_of
-from ..protocols.zre.node import Connect, Node, NodeSetup
+from ..protocols.zre.node import Connect, NodeMachine, NodeSetup
 from ..protocols.zre.peers import Event, EventKind, PeerInfo
 from ..protocols.zre.presence import encode_presence, presence_of
 from ..protocols.zre.values import Times, Version
@@ -64,7 +64,7 @@ class ZreNode(Actor):
         self._subnets = tuple(ip_network(text) for text in settings["subnets"])
         port = self._open_mailbox(interface.address)
         try:
-            self._node = Node(self._node_setup(interface.address, port), self.now_ms)
+            self._node = NodeMachine(self._node_setup(interface.address, port), self.now_ms)
         except LocalProtocolError as error:
             raise OperatorError(
                 self.setup.places["zre.static"], str(error), "write tcp://ADDRESS:PORT"

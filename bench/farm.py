@@ -32,7 +32,7 @@ from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, ratios, summed_up
 from kelek.protocols.garlicfarm.codec import encode_request
 from kelek.protocols.garlicfarm.handshake import Challenges
-from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, ValueType
+from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, Request, ValueType
 
 ROUNDS = 7
 SECONDS = 1.5
@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
     @property
     def request(self) -> bytes:
-        entry = Entry(0, ValueType.APPLICATION, VALUE)
+        entry = FarmLogEntry(0, ValueType.APPLICATION, VALUE)
         return encode_request(Request(MessageType.CLIENT_REQUEST, entries=(entry,) * self.entries))
 
 

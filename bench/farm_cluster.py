@@ -16,7 +16,7 @@ from kelek.bench.farm_floor import connect
 from kelek.bench.kelek_cluster import NODES, POLL_S, Apart
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX
-from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, Door, Step
+from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, ConnectTarget, Step
 
 USER, SERVERS = "demo", "servers"  # Only SERVERS may post documents in a server's name.
 TIMEOUT_MS = 60_000
@@ -115,9 +115,9 @@ class FarmCluster(Apart):
         assert found is not None
         return found
 
-    def door(self, number: int) -> Door:
+    def door(self, number: int) -> ConnectTarget:
         password = (self.directory / f"{USER}.secret").read_text().strip()
-        return Door(f"127.0.0.1:{self.ports[number]}", "farm", USER, password)
+        return ConnectTarget(f"127.0.0.1:{self.ports[number]}", "farm", USER, password)
 
     def dial(
         self, number: int, context: ssl.SSLContext | None, challenges: Challenges

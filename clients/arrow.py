@@ -17,7 +17,7 @@ from ..protocols.zerodb import requests
 from ..protocols.zerodb.answers import Answer
 from ..protocols.zerodb.columns import OFFSET_BYTES, Column
 from ..protocols.zerodb.values import NO_MORE_DATA, PACKED
-from ..protocols.zmqraft.requests import Part
+from ..protocols.zmqraft.requests import EntryRun
 from .arguments import check_key_size, check_value_size
 from .table_steps import Page
 
@@ -90,7 +90,7 @@ def column_of(offsets: bytes, data: bytes) -> pyarrow.Array:
     return array
 
 
-def entries_of(part: Part) -> pyarrow.RecordBatch:
+def entries_of(part: EntryRun) -> pyarrow.RecordBatch:
     """Entries with the columns of ENTRY_SCHEMA. Raises RemoteProtocolError on what is no entry."""
     batches = part.batches or block_from_entries(part.first_index, part.entries)
     count = sum(batch.count for batch in batches)

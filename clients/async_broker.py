@@ -8,18 +8,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Self
 
-from ..protocols.majordomo.client import Call, Client
+from ..protocols.majordomo.client import BrokerClientMachine, Call
 from .async_links import AsyncLinks
-from .async_turning import AsyncTurning
+from .async_turning import AsyncDriver
 from .body import Body, Content
 from .broker_steps import (
     AWAY_MS,
     BROKER_LIMITS,
     MANNER,
     TIMEOUT_MS,
-    BrokerSteps,
+    BrokerOperations,
     BrokerTuning,
-    Wish,
+    CallOptions,
     make_client,
 )
 from .errors import BrokerError, BrokerTimeout
@@ -29,7 +29,7 @@ from .links import monotonic_ms
 class _CallLinks(AsyncLinks):
     """Tells each call's future of its end: nobody looks through all that wait."""
 
-    def __init__(self, client: Client, steps: BrokerSteps) -> None:
+    def __init__(self, client: BrokerClientMachine, steps: BrokerOperations) -> None:
         self._calls, self._steps = client, steps
         self._woken_ms = monotonic_ms()
         super().__init__(client, BROKER_LIMITS, MANNER)
@@ -44,7 +44,7 @@ class _CallLinks(AsyncLinks):
                 settle(call.owner, call, self._steps)
 
 
-def settle(future: "asyncio.Future[Body]", call: Call, steps: BrokerSteps) -> None:
+def settle(future: "asyncio.Future[Body]", call: Call, steps: BrokerOperations) -> None:
     """Gives a future what has become of its call."""
     try:
         future.set_result(steps.answer(call))
@@ -52,7 +52,7 @@ def settle(future: "asyncio.Future[Body]", call: Call, steps: BrokerSteps) -> No
         future.set_exception(error)
 
 
-class AsyncBroker(AsyncTurning):
+class AsyncBroker(AsyncDriver):
     """Calls services that workers offer at a broker, for the tasks of one asyncio loop.
 
         async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
@@ -72,7 +72,7 @@ class AsyncBroker(AsyncTurning):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
-        self._steps = BrokerSteps(self._client)
+        self._steps = BrokerOperations(self._client)
 
     async def call(
         self,
@@ -102,7 +102,9 @@ class AsyncBroker(AsyncTurning):
         self._connected()
         if not self._client.has_room:
             raise self._timeout_error()
-        call = self._begin(service, body, Wish(timeout_ms or self.timeout_ms, False, request_id))
+        call = self._begin(
+            service, body, CallOptions(timeout_ms or self.timeout_ms, False, request_id)
+        )
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         call.owner = future
         future.add_done_callback(lambda _: self._drop(call))
@@ -119,10 +121,13 @@ class AsyncBroker(AsyncTurning):
         """Asks a service for an answer in parts: an asynchronous iterator of them."""
         self._connected()
         return AsyncStream(
-            self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, True, request_id))
+            self,
+            self._begin(
+                service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
+            ),
         )
 
-    def _begin(self, service: str | bytes, body: Content, wish: Wish) -> Call:
+    def _begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
         call = self._steps.begin(service, body, wish)
         self._connected().wake()
         return call

@@ -10,14 +10,14 @@ from typing import Any
 
 from ..protocols.garlicfarm.orders import OrderKind
 from .async_farm_links import AsyncFarmLinks
-from .async_turning import AsyncTurning
+from .async_turning import AsyncDriver
 from .async_waits import AsyncWaits
 from .errors import FarmError, FarmTimeout
 from .farm_steps import (
     PAGE_ENTRIES,
     TIMEOUT_MS,
     Credentials,
-    FarmSteps,
+    FarmOperations,
     FarmTuning,
     make_client,
     make_reach,
@@ -25,7 +25,7 @@ from .farm_steps import (
 from .farm_values import FarmEntry, FarmPage, FarmServer, Servers
 
 
-class AsyncFarm(AsyncTurning):
+class AsyncFarm(AsyncDriver):
     """A user of a farm, for the tasks of one asyncio loop.
 
         async with kelek.AsyncFarm("tls://127.0.0.1:7401", "farm", user="demo",
@@ -51,7 +51,7 @@ class AsyncFarm(AsyncTurning):
         tuning = tuning or FarmTuning()
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
-        self._steps = FarmSteps(self._client, timeout_ms)
+        self._steps = FarmOperations(self._client, timeout_ms)
         self._reach = make_reach(ca_file, tuning)
 
     # ---- the log ----

@@ -21,7 +21,7 @@ from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
 from .async_links import AsyncLinks
-from .async_turning import AsyncTurning
+from .async_turning import AsyncDriver
 from .errors import LogError, LogTimeout, UpdateRefused
 from .log import reqids_of, timed_out
 from .members import members_of
@@ -31,9 +31,9 @@ from .steps import (
     PACK_UPDATES,
     REACH_MS,
     TIMEOUT_MS,
-    Asked,
     Data,
-    Steps,
+    EntriesQuery,
+    LogOperations,
     Tuning,
     checked,
     make_client,
@@ -71,7 +71,7 @@ class _Place(NamedTuple):
     count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
 
 
-class AsyncLog(AsyncTurning):
+class AsyncLog(AsyncDriver):
     """A connection to a cluster, for the tasks of one asyncio loop.
 
         async with kelek.AsyncLog("tcp://127.0.0.1:7201") as log:
@@ -95,7 +95,7 @@ class AsyncLog(AsyncTurning):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
-        self._steps = Steps(self._client)
+        self._steps = LogOperations(self._client)
         self._open: _Pack | None = None  # Takes more updates.
         self._tasks: set[asyncio.Task[Pending]] = set()
         self._sending = asyncio.Lock()  # Packs are sent in the order in which they were begun.
@@ -229,7 +229,9 @@ class AsyncLog(AsyncTurning):
         What was acknowledged to anybody, or read by this AsyncLog, before the call is always among
         them. With url: as Log.entries() says.
         """
-        async with aclosing(self._lists(self._steps.entries(Asked(after, count, url)))) as lists:
+        async with aclosing(
+            self._lists(self._steps.entries(EntriesQuery(after, count, url)))
+        ) as lists:
             async for entries in lists:
                 for entry in entries:
                     yield entry
@@ -238,7 +240,7 @@ class AsyncLog(AsyncTurning):
         self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """As Log.to_arrow()."""
-        steps = self._steps.entry_columns(Asked(after, count, url))
+        steps = self._steps.entry_columns(EntriesQuery(after, count, url))
         async with aclosing(self._lists(steps)) as lists:
             async for batches in lists:
                 for batch in batches:

@@ -8,11 +8,11 @@ from typing import Self
 
 from ..protocols.zre.peers import Event
 from .body import Content
-from .node_face import NodeFace, Target
+from .node_face import BaseNode, Target
 from .resources import ASYNC_WITH
 
 
-class AsyncNode(NodeFace):
+class AsyncNode(BaseNode):
     """A node, for the tasks of one asyncio loop: see kelek.Node.
 
     async with kelek.AsyncNode("lamp") as node:

@@ -14,11 +14,11 @@ from ..protocols.zerodb.requests import MapTable
 from ..protocols.zerodb.values import TableOptions
 from .arguments import Data, checked_key, checked_range, checked_value
 from .async_links import AsyncLinks
-from .async_turning import AsyncTurning
+from .async_turning import AsyncDriver
 from .batch import Batch, BatchResult
 from .changes import Change
 from .errors import TableError, TableRefused, TableTimeout
-from .gathering import Gathering, Limits, Pack
+from .gathering import Pack, RequestCoalescer, RequestLimits
 from .packs import PACK_BYTES, PACK_PAIRS, Pair, checked_pairs
 from .table_steps import (
     DEFAULT_OPTIONS,
@@ -27,9 +27,9 @@ from .table_steps import (
     LeaseRead,
     Puts,
     RangeJob,
-    Scan,
+    ScanQuery,
     SharedLease,
-    TableSteps,
+    TableOperations,
     TableTuning,
     arrow,
     make_client,
@@ -44,7 +44,7 @@ T = TypeVar("T")
 GETS_MAX = 256  # In one request: an answer has room for values of some size.
 
 
-class AsyncTable(AsyncTurning):
+class AsyncTable(AsyncDriver):
     """A connection to one table of a cluster, for the tasks of one asyncio loop.
 
         async with kelek.AsyncTable("tcp://127.0.0.1:7100", 7) as table:
@@ -67,13 +67,13 @@ class AsyncTable(AsyncTurning):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
-        self._steps = TableSteps(self._client, number, lambda: self.timeout_ms)
+        self._steps = TableOperations(self._client, number, lambda: self.timeout_ms)
         self._steps.set_defaults(sync, stale)
-        self._puts: Gathering[Pair, Answer] = Gathering(
-            self._steps.begin_put, self._room, self._answer, Limits(PACK_PAIRS, PACK_BYTES)
+        self._puts: RequestCoalescer[Pair, Answer] = RequestCoalescer(
+            self._steps.begin_put, self._room, self._answer, RequestLimits(PACK_PAIRS, PACK_BYTES)
         )
-        self._gets: Gathering[bytes, list[bytes | None]] = Gathering(
-            self._steps.begin_get, self._room, self._values, Limits(GETS_MAX, PACK_BYTES)
+        self._gets: RequestCoalescer[bytes, list[bytes | None]] = RequestCoalescer(
+            self._steps.begin_get, self._room, self._values, RequestLimits(GETS_MAX, PACK_BYTES)
         )
 
     # ---- reading ----
@@ -115,7 +115,7 @@ class AsyncTable(AsyncTurning):
         limit: int | None = None,
     ) -> AsyncGenerator[Pair, None]:
         """(key, value) of a range, in order; see kelek.Table.scan()."""
-        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         async with aclosing(self._lists(self._steps.scan(asked))) as pages:
             async for page in pages:
                 for pair in page:
@@ -131,7 +131,7 @@ class AsyncTable(AsyncTurning):
         limit: int | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The keys alone; as scan(), but no value is sent."""
-        asked = Scan(checked_range(prefix, start, end), reverse, limit, keys_only=True)
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
         async with aclosing(self._lists(self._steps.scan(asked))) as pages:
             async for page in pages:
                 for key, _ in page:
@@ -147,14 +147,14 @@ class AsyncTable(AsyncTurning):
         limit: int | None = None,
     ) -> AsyncGenerator[list[Pair], None]:
         """As scan(): all pairs of a page in one list, which is never empty."""
-        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         return self._lists(self._steps.scan(asked))
 
     async def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """The range as Arrow record batches with the columns key and value, both binary."""
-        asked = Scan(checked_range(prefix, start, end))
+        asked = ScanQuery(checked_range(prefix, start, end))
         async with aclosing(self._lists(self._steps.scan_columns(asked))) as pages:
             async for page in pages:
                 for batch in page:
@@ -348,7 +348,7 @@ class AsyncTable(AsyncTurning):
         keys_only: bool = False,
     ) -> RangeJob:
         """Has the node take a snapshot of a range; see kelek.Table.range_job()."""
-        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return await self._run(self._steps.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> AsyncGenerator[list[Pair], None]:
@@ -386,7 +386,7 @@ class AsyncTable(AsyncTurning):
     ) -> AsyncGenerator[list[Pair], None]:
         """A range as a lease of all nodes has it, whichever of them are lost meanwhile; see
         kelek.Table.lease_chunks()."""
-        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return self._lists(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
 
     async def lease_chunks_arrow(
@@ -406,7 +406,7 @@ class AsyncTable(AsyncTurning):
 
         Raises TableError when pyarrow is not installed.
         """
-        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         steps = self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed))
         async with aclosing(self._lists(steps)) as chunks:
             async for chunk in chunks:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class AsyncTurning(ABC):
+class AsyncDriver(ABC):
     """Leaves the connections to the loop: any number of its tasks may wait at once."""
 
     timeout_ms: int

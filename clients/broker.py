@@ -13,17 +13,17 @@ from .broker_steps import (
     BROKER_LIMITS,
     MANNER,
     TIMEOUT_MS,
-    BrokerSteps,
+    BrokerOperations,
     BrokerTuning,
-    Wish,
+    CallOptions,
     make_client,
 )
 from .errors import BrokerError, BrokerTimeout
 from .links import Links, monotonic_ms
-from .turning import Turning
+from .turning import BlockingDriver
 
 
-class Broker(Turning):
+class Broker(BlockingDriver):
     """Calls services that workers offer at a broker.
 
         with kelek.Broker("tcp://127.0.0.1:7300") as broker:
@@ -60,7 +60,7 @@ class Broker(Turning):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
-        self._steps = BrokerSteps(self._client)
+        self._steps = BrokerOperations(self._client)
         self._turned_ms = monotonic_ms()
         self._own(Links(self._client, BROKER_LIMITS, MANNER))
 
@@ -88,7 +88,10 @@ class Broker(Turning):
     ) -> "Future":
         """Sends a request, and does not wait. It waits only while 65,536 are unanswered."""
         return Future(
-            self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, False, request_id))
+            self,
+            self._begin(
+                service, body, CallOptions(timeout_ms or self.timeout_ms, False, request_id)
+            ),
         )
 
     def stream(
@@ -98,17 +101,20 @@ class Broker(Turning):
         *,
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
-    ) -> "Stream":
+    ) -> "AnswerStream":
         """Asks a service for an answer in parts: an iterator of them, see Stream.
 
         They may be read slowly: the service is asked for more as they are read. A part that was
         lost with a connection ends the stream with an error.
         """
-        return Stream(
-            self, self._begin(service, body, Wish(timeout_ms or self.timeout_ms, True, request_id))
+        return AnswerStream(
+            self,
+            self._begin(
+                service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
+            ),
         )
 
-    def _begin(self, service: str | bytes, body: Content, wish: Wish) -> Call:
+    def _begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
         if self._links is None:
             raise self._closed_error()
         if not self._client.has_room:
@@ -178,7 +184,7 @@ class Future:
         self._broker._drop(self._call)
 
 
-class Stream(Iterator[Body]):
+class AnswerStream(Iterator[Body]):
     """The parts of an answer, in the order in which the service gave them.
 
     When the service's worker dies the next one begins anew: parts may come twice.

@@ -8,7 +8,13 @@ import os
 from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
-from ..protocols.majordomo.client import FEATURES_ID, PROBE_ID, Call, Client, ClientSetup
+from ..protocols.majordomo.client import (
+    FEATURES_ID,
+    PROBE_ID,
+    BrokerClientMachine,
+    BrokerClientSetup,
+    Call,
+)
 from ..protocols.majordomo.codec import Request
 from ..protocols.majordomo.values import (
     EXPIRED,
@@ -28,7 +34,7 @@ from .errors import BrokerError, BrokerTimeout, NoBroker, ServiceFailed
 from .finding import resolved
 from .links import Manner, MessageLimits, monotonic_ms
 from .reqids import new_reqid
-from .turning import Rest, Step, Wait
+from .turning import Sleep, Step, Wait
 from .urls import check_url
 
 TIMEOUT_MS = 30_000
@@ -76,7 +82,7 @@ def checked_service(name: str | bytes) -> bytes:
 
 def make_client(
     urls: str | Iterable[str], tuning: BrokerTuning | None, identity: str | bytes | None = None
-) -> Client:
+) -> BrokerClientMachine:
     """The machine for a Broker with these arguments. Without an identity its name is a secret of
     its own. Raises ValueError, TypeError."""
     tuning = tuning or BrokerTuning()
@@ -84,8 +90,8 @@ def make_client(
     name = b"k" + os.urandom(NAME_BYTES - 1)  # A first octet of 0 is none of a name.
     if identity is not None:
         name = checked_identity(identity)
-    setup = ClientSetup(checked_urls(urls))._replace(**tuning._asdict())
-    return Client(setup._replace(name=name if tuning.deadlines else b""))
+    setup = BrokerClientSetup(checked_urls(urls))._replace(**tuning._asdict())
+    return BrokerClientMachine(setup._replace(name=name if tuning.deadlines else b""))
 
 
 def checked_identity(identity: str | bytes) -> bytes:
@@ -114,7 +120,7 @@ def _octets(what: str, given: str | bytes) -> bytes:
     return given.encode() if isinstance(given, str) else given
 
 
-class Wish(NamedTuple):
+class CallOptions(NamedTuple):
     """How a call is to be made.
 
     request_id  None: one that nobody has used before
@@ -125,17 +131,17 @@ class Wish(NamedTuple):
     request_id: str | bytes | None
 
 
-class BrokerSteps:
+class BrokerOperations:
     """The steps of one Broker over its machine."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BrokerClientMachine) -> None:
         self.client = client
 
     def room(self) -> Generator[Step, None, None]:
         """Waits until one more call may be begun."""
         yield Wait(lambda: self.client.has_room)
 
-    def begin(self, service: str | bytes, body: Content, wish: Wish) -> Call:
+    def begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
         """Puts a call on its way. Raises ValueError, TypeError."""
         timeout_ms, partials, chosen = wish
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
@@ -165,7 +171,7 @@ class BrokerSteps:
             if bodies:
                 yield [Body.of(body) for body in bodies]
                 if self.client.on_read(call, bodies):
-                    yield Rest(0)
+                    yield Sleep(0)
             elif call.done:
                 return
 

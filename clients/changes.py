@@ -16,7 +16,7 @@ class Change(NamedTuple):
     end: bytes | None = None  # Of a range of deleted keys, exclusive; empty: to the last.
 
 
-def changes_of(change: answers.Change, table: int, asked: Range) -> Iterator[Change]:
+def changes_of(change: answers.WatchedChange, table: int, asked: Range) -> Iterator[Change]:
     """What an entry did to the keys of a range, in its order."""
     start, end = asked
 

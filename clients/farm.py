@@ -14,16 +14,16 @@ from .farm_steps import (
     PAGE_ENTRIES,
     TIMEOUT_MS,
     Credentials,
-    FarmSteps,
+    FarmOperations,
     FarmTuning,
     make_client,
     make_reach,
 )
 from .farm_values import FarmEntry, FarmPage, FarmServer, Servers
-from .turning import Turning
+from .turning import BlockingDriver
 
 
-class Farm(Turning):
+class Farm(BlockingDriver):
     """A user of a farm: servers that share a log, by Garlic Farm's protocol.
 
         with kelek.Farm("tls://127.0.0.1:7401", "farm", user="demo", secret_file="secret",
@@ -61,7 +61,7 @@ class Farm(Turning):
         credentials = Credentials(user, password, secret_file)
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, credentials, tuning)
-        self._steps = FarmSteps(self._client, timeout_ms)
+        self._steps = FarmOperations(self._client, timeout_ms)
         self._own(FarmLinks(self._client, make_reach(ca_file, tuning)))
 
     # ---- the log ----

@@ -39,7 +39,7 @@ class Reach(NamedTuple):
     proxy: Address | None = None
 
 
-class Stage(IntEnum):
+class ConnectionStage(IntEnum):
     """How far a connection is."""
 
     CONNECT = 0
@@ -58,7 +58,7 @@ class _Connection:
         self.addresses: deque[tuple[int, tuple[object, ...]]] = deque()
         self.problem = "nobody listens there"
         self.socket: socket.socket | None = None
-        self.stage = Stage.CONNECT
+        self.stage = ConnectionStage.CONNECT
         self.writes = True  # Whether room to write is waited for.
         self.heard = False  # Whether anything has come from the other side.
 
@@ -142,7 +142,11 @@ class FarmLinks:
                 connection.problem = words_of(error)
                 made.close()
                 continue
-            connection.socket, connection.stage, connection.writes = made, Stage.CONNECT, True
+            connection.socket, connection.stage, connection.writes = (
+                made,
+                ConnectionStage.CONNECT,
+                True,
+            )
             self.resources.add(made)
             self._files[made.fileno()] = connection
             self._watch(made.fileno(), True)
@@ -171,9 +175,9 @@ class FarmLinks:
     def _on_event(self, connection: _Connection) -> None:
         """Something can be read or written, or is over."""
         try:
-            if connection.stage is Stage.CONNECT and not self._connected(connection):
+            if connection.stage is ConnectionStage.CONNECT and not self._connected(connection):
                 return
-            if connection.stage is Stage.SECURE and not self._secured(connection):
+            if connection.stage is ConnectionStage.SECURE and not self._secured(connection):
                 return
             self._read(connection)
         except ssl.SSLError as error:
@@ -184,7 +188,11 @@ class FarmLinks:
     def _broken(self, connection: _Connection, error: OSError | None) -> None:
         """The other side has closed it, or it broke."""
         text = "it closed the connection" if error is None else words_of(error)
-        if connection.stage is Stage.UP and not connection.heard and self._reach.tls is None:
+        if (
+            connection.stage is ConnectionStage.UP
+            and not connection.heard
+            and self._reach.tls is None
+        ):
             text = f"{text} without a word: does it want TLS?"
         elif error is None:
             self._lost(connection, None)
@@ -207,7 +215,7 @@ class FarmLinks:
         secure = tls.wrap_socket(made, server_hostname=name, do_handshake_on_connect=False)
         self.resources.replace(made, secure)
         connection.socket = secure
-        connection.stage = Stage.SECURE  # The file is the same, and watched.
+        connection.stage = ConnectionStage.SECURE  # The file is the same, and watched.
         return True
 
     def _secured(self, connection: _Connection) -> bool:
@@ -224,7 +232,7 @@ class FarmLinks:
         return True
 
     def _up(self, connection: _Connection) -> None:
-        connection.stage = Stage.UP
+        connection.stage = ConnectionStage.UP
         self._want_room(connection, False)
         self.client.on_open(connection.number, monotonic_ms())
 
@@ -249,7 +257,7 @@ class FarmLinks:
         """Sends what the machine's lines hold, as far as there is room."""
         for number, line in list(self.client.lines.items()):
             connection = self._connections.get(number)
-            if line.out and connection is not None and connection.stage is Stage.UP:
+            if line.out and connection is not None and connection.stage is ConnectionStage.UP:
                 try:
                     self._write(connection, line.out)
                 except OSError as error:
@@ -281,7 +289,7 @@ class FarmLinks:
         self._poll.unregister(file)
 
 
-def tls_trouble(error: ssl.SSLError, stage: Stage) -> Trouble:
+def tls_trouble(error: ssl.SSLError, stage: ConnectionStage) -> Trouble:
     """What has failed, and what may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
@@ -299,7 +307,7 @@ def tls_trouble(error: ssl.SSLError, stage: Stage) -> Trouble:
         return Trouble(
             TroubleKind.UNTRUSTED, "it speaks another version of TLS; 1.2 is to be asked for"
         )
-    if stage is Stage.UP or isinstance(error, ssl.SSLEOFError):
+    if stage is ConnectionStage.UP or isinstance(error, ssl.SSLEOFError):
         return Trouble(TroubleKind.LOST, "it closed the connection within TLS")
     return Trouble(TroubleKind.LOST, f"TLS failed: {reason or error}")
 

@@ -15,18 +15,18 @@ from ..protocols.garlicfarm.client import FarmClient
 from ..protocols.garlicfarm.client_values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
-    ClientSetup,
+    FarmClientSetup,
+    FarmCommand,
     Question,
     Trouble,
     TroubleKind,
-    Wish,
 )
 from ..protocols.garlicfarm.codec import ENTRY_HEADER
 from ..protocols.garlicfarm.members import add_server, remove_server
 from ..protocols.garlicfarm.messages import (
     ENTRIES_BYTES_MAX,
     ClusterServer,
-    Entry,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
@@ -68,7 +68,7 @@ from .farm_values import (
     read_secret,
     server_of,
 )
-from .turning import Rest, Step, Wait
+from .turning import Sleep, Step, Wait
 
 TIMEOUT_MS = 10_000
 OUTSTANDING_MAX = 256  # Wishes of one append() that wait.
@@ -133,7 +133,7 @@ def make_client(
     places = checked_places(servers)
     if not farm or not NAME_CHARACTERS.issuperset(farm):
         raise ValueError(f"{farm!r} is no farm's name: it has letters, digits, '.', '_' and '-'")
-    setup = ClientSetup(farm, places.known, ids=places.ids, plain=tuning.insecure_jraft)
+    setup = FarmClientSetup(farm, places.known, ids=places.ids, plain=tuning.insecure_jraft)
     if tuning.insecure_jraft or (tuning.i2p and not tuning.proxy):
         for host, _ in places.known:
             if not is_loopback(host):
@@ -189,7 +189,7 @@ class _Change:
         return adds and status.get("state") == "leader" and status.get("term") == self.term
 
 
-class FarmSteps:
+class FarmOperations:
     """The steps of one Farm over its machine."""
 
     def __init__(self, client: FarmClient, timeout_ms: int) -> None:
@@ -206,7 +206,7 @@ class FarmSteps:
 
     def append(self, values: Iterable[bytes]) -> Generator[Step, None, int]:
         """Appends values, and waits until all are committed."""
-        waiting: deque[Wish] = deque()
+        waiting: deque[FarmCommand] = deque()
         next_index = 0
 
         def settle() -> None:
@@ -227,7 +227,7 @@ class FarmSteps:
                 if len(waiting) == OUTSTANDING_MAX:
                     yield _done(waiting[0])
                     settle()
-                wish = Wish(MessageType.CLIENT_REQUEST, entries, self._until_ms)
+                wish = FarmCommand(MessageType.CLIENT_REQUEST, entries, self._until_ms)
                 waiting.append(self.client.wish(wish))
             while waiting:
                 yield _done(waiting[0])
@@ -236,9 +236,9 @@ class FarmSteps:
             self.client.drop(wish for wish in waiting if not wish.done)
         return next_index
 
-    def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[Entry, ...]]:
+    def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[FarmLogEntry, ...]]:
         """By as many as go into a request."""
-        entries: list[Entry] = []
+        entries: list[FarmLogEntry] = []
         size = 0
         for value in checked_values(values):
             if not isinstance(value, bytes):
@@ -252,12 +252,12 @@ class FarmSteps:
             ):
                 yield tuple(entries)
                 entries, size = [], 0
-            entries.append(Entry(0, ValueType.APPLICATION, value))
+            entries.append(FarmLogEntry(0, ValueType.APPLICATION, value))
             size += len(value)
         if entries:
             yield tuple(entries)
 
-    def _check(self, wish: Wish) -> None:
+    def _check(self, wish: FarmCommand) -> None:
         if wish.failure is not None:
             raise self.error_of(wish.failure)
 
@@ -410,7 +410,7 @@ class FarmSteps:
             if entries:
                 yield entries
             if is_whole and (follow or from_index < end):
-                yield Rest(POLL_MS)
+                yield Sleep(POLL_MS)
 
     # ---- orders ----
 
@@ -467,7 +467,7 @@ class FarmSteps:
             value = encode_order(Order(kind, setup.farm, wall_ms(), setup.user, **what))
         except LocalProtocolError as error:
             raise ValueError(str(error)) from None
-        entry = Entry(0, ValueType.APPLICATION, value)
+        entry = FarmLogEntry(0, ValueType.APPLICATION, value)
         request = Request(MessageType.CLIENT_REQUEST, entries=(entry,))
         while True:
             status = yield from self.status()
@@ -478,7 +478,7 @@ class FarmSteps:
             if status.get("change") is None or monotonic_ms() >= until_ms:
                 leader = response.source
                 raise FarmDenied(f"the leader, server {leader}, takes no orders of {setup.user}")
-            yield Rest(CHANGE_REST_MS)  # It hands over.
+            yield Sleep(CHANGE_REST_MS)  # It hands over.
 
     # ---- members ----
 
@@ -525,7 +525,7 @@ class FarmSteps:
                     return True
             if monotonic_ms() >= until_ms or not (has_face or begun):
                 raise self._not_done(change, begun)
-            yield Rest(CHANGE_REST_MS)
+            yield Sleep(CHANGE_REST_MS)
 
     def _is_joining(self, change: _Change, status: Mapping[str, Any]) -> bool:
         """Whether a server that is to be removed is being added: that is given up then."""
@@ -536,7 +536,7 @@ class FarmSteps:
 
     def _ask_leader(self, request: Request, until_ms: int) -> Generator[Step, None, Response]:
         """What the leader says to something that it does, or refuses, at once."""
-        wish = Wish(request.type, tuple(request.entries), until_ms, is_alone=True)
+        wish = FarmCommand(request.type, tuple(request.entries), until_ms, is_alone=True)
         self.client.wish(wish)
         try:
             yield _done(wish)
@@ -581,7 +581,7 @@ class FarmSteps:
             )
 
 
-def _done(what: Wish | Question) -> Wait:
+def _done(what: FarmCommand | Question) -> Wait:
     """The machine knows when it has taken too long."""
     return Wait(lambda: what.done, limited=False)
 

@@ -80,28 +80,28 @@ class FarmServer(NamedTuple):
     problem: str = ""
 
 
-class Places(NamedTuple):
+class ServerAddresses(NamedTuple):
     """Where servers are."""
 
     known: tuple[Address, ...]
     ids: tuple[tuple[int, Address], ...] = ()
 
 
-def checked_places(servers: Servers) -> Places:
+def checked_places(servers: Servers) -> ServerAddresses:
     """From a list, or joined by commas, or id -> endpoint. A zre://CLUSTER is looked up.
 
     Raises ValueError, TypeError, NodeError.
     """
     if isinstance(servers, Mapping):
         ids = tuple((checked_id(key), _address(value)) for key, value in servers.items())
-        places = Places(tuple(dict.fromkeys(address for _, address in ids)), ids)
+        places = ServerAddresses(tuple(dict.fromkeys(address for _, address in ids)), ids)
     else:
         listed = servers.split(",") if isinstance(servers, str) else list(servers)
         if any(isinstance(each, str) and each.startswith(SCHEME) for each in listed):
             from .finding import resolved  # It loads ZeroMQ, which farms do without.
 
             listed = list(resolved(listed, services.FARM))
-        places = Places(tuple(dict.fromkeys(map(_address, listed))))
+        places = ServerAddresses(tuple(dict.fromkeys(map(_address, listed))))
     if not places.known:
         raise ValueError("give the address of a server: tls://HOST:PORT")
     return places

@@ -43,7 +43,7 @@ class Found(NamedTuple):
     services: dict[str, tuple[str, ...]]  # Header, urls.
 
 
-class Wanted(NamedTuple):
+class DiscoveryQuery(NamedTuple):
     """What a zre:// names, and where it is looked for."""
 
     cluster: str
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
     timeout_ms: int
 
 
-def parse_place(url: str) -> Wanted:
+def parse_place(url: str) -> DiscoveryQuery:
     """From zre://NAME, where NAME is a cluster's ident, and maybe ?interface=..&broadcast=..&
     port=..&timeout_ms=.. Raises ValueError."""
     from .node_face import NodeTuning
@@ -67,7 +67,7 @@ def parse_place(url: str) -> Wanted:
             raise ValueError(f"{url!r}: {key} is a number, not {value!r}")
     words = {key: given[key] for key in WORDS if key in given}
     tuning = NodeTuning(port=int(given.get("port", values.BEACON_PORT)), **words)
-    return Wanted(match[1], tuning, int(given.get("timeout_ms", LOOK_MS)))
+    return DiscoveryQuery(match[1], tuning, int(given.get("timeout_ms", LOOK_MS)))
 
 
 def found_in(peer: "PeerInfo") -> Found | None:

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """Of one request."""
 
     items: int
@@ -29,7 +29,7 @@ class Pack(Generic[Item, Result]):
         self.done: asyncio.Task[Result] | None = None
 
 
-class Gathering(Generic[Item, Result]):
+class RequestCoalescer(Generic[Item, Result]):
     """Takes items into one request until there is room to send it, or it is full.
 
     begin    puts a request for some items on its way
@@ -42,7 +42,7 @@ class Gathering(Generic[Item, Result]):
         begin: Callable[[list[Item]], Exchange],
         room: Callable[[Pack[Item, Result]], Awaitable[None]],
         finish: Callable[[Exchange], Awaitable[Result]],
-        limits: Limits,
+        limits: RequestLimits,
     ) -> None:
         self._begin, self._room, self._finish = begin, room, finish
         self._limits = limits

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..protocols.zmqraft.client import Client, Pending
+from ..protocols.zmqraft.client import LogClientMachine, Pending
 from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
 from ..protocols.zmqraft.entry import Entry
 from ..protocols.zmqraft.snapshot_codec import SnapshotMade
@@ -20,21 +20,21 @@ from .reqids import new_reqids
 from .steps import (
     REACH_MS,
     TIMEOUT_MS,
-    Asked,
     Data,
-    Steps,
+    EntriesQuery,
+    LogOperations,
     Tuning,
     checked,
     make_client,
     packs,
 )
-from .turning import Turning
+from .turning import BlockingDriver
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-class Log(Turning):
+class Log(BlockingDriver):
     """A connection to a cluster.
 
         with kelek.Log("tcp://127.0.0.1:7201,tcp://127.0.0.1:7202") as log:
@@ -64,7 +64,7 @@ class Log(Turning):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
-        self._steps = Steps(self._client)
+        self._steps = LogOperations(self._client)
         self._own(Links(self._client))
 
     def reach(self, timeout_ms: int = REACH_MS) -> None:
@@ -158,7 +158,7 @@ class Log(Turning):
               but not less than this Log has read. When it can't be had, is silent, has less or no
               longer stores them, the leader is asked
         """
-        for entries in self._lists(self._steps.entries(Asked(after, count, url))):
+        for entries in self._lists(self._steps.entries(EntriesQuery(after, count, url))):
             yield from entries
 
     def to_arrow(
@@ -174,7 +174,7 @@ class Log(Turning):
 
         Raises LogError when pyarrow is not installed.
         """
-        for batches in self._lists(self._steps.entry_columns(Asked(after, count, url))):
+        for batches in self._lists(self._steps.entry_columns(EntriesQuery(after, count, url))):
             yield from batches
 
     def subscribe(self, after: int | None = 0) -> Generator[Entry, None, None]:
@@ -291,7 +291,7 @@ def reqids_of(source: Iterator[bytes], number: int) -> list[bytes]:
     return ids
 
 
-def timed_out(client: Client, timeout_ms: int) -> LogTimeout:
+def timed_out(client: LogClientMachine, timeout_ms: int) -> LogTimeout:
     """What is raised after so long without progress."""
     if client.leader is None:
         return NoLeader(f"no peer said for {timeout_ms} ms that it leads{client.hint}")

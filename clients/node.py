@@ -9,10 +9,10 @@ from typing import Self
 
 from ..protocols.zre.peers import Event
 from .body import Content
-from .node_face import NodeFace, Target, until_of
+from .node_face import BaseNode, Target, until_of
 
 
-class Node(NodeFace):
+class Node(BaseNode):
     """A node: it beacons from its first moment until close().
 
         with kelek.Node("lamp", {"X-PLACE": "hall"}) as node:

@@ -11,7 +11,7 @@ from ..native.errors import forks
 from ..native.interfaces import chosen
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre.beacon import own_uuid
-from ..protocols.zre.node import Node, NodeSetup
+from ..protocols.zre.node import NodeMachine, NodeSetup
 from ..protocols.zre.peers import Event, PeerInfo
 from ..protocols.zre.values import (
     BEACON_PORT,
@@ -25,7 +25,7 @@ from ..protocols.zre.values import (
 from .body import Content, frames_of
 from .errors import NodeError
 from .links import monotonic_ms
-from .node_hub import Place, Wish, shared_hub
+from .node_hub import NodeConfig, ReactorNode, shared_hub
 from .resources import WITH, Guard
 
 PATIENCE_MS = 1000
@@ -58,7 +58,7 @@ class NodeTuning(NamedTuple):
 TUNING = NodeTuning()
 
 
-def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) -> Wish:
+def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) -> NodeConfig:
     """What a hub begins a node with. Raises ValueError, OSError: no such interface."""
     if not 0 < tuning.message_bytes_max <= MESSAGE_BYTES_MAX:
         raise ValueError(f"message_bytes_max is 1 to {MESSAGE_BYTES_MAX}")
@@ -87,10 +87,10 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
         times=times,
     )
     heard = interface if tuning.beacons else None
-    return Wish(setup, heard, tuning.port, tuning.patience_ms, tuning.message_bytes_max)
+    return NodeConfig(setup, heard, tuning.port, tuning.patience_ms, tuning.message_bytes_max)
 
 
-class NodeFace:
+class BaseNode:
     """A node among those of this process."""
 
     _closing = WITH  # How the program ends it.
@@ -105,11 +105,11 @@ class NodeFace:
         try:
             wish = make_wish(name, headers, tuning)
             self._hub = shared_hub()
-            self._place: Place = self._hub.begin(wish)
+            self._place: ReactorNode = self._hub.begin(wish)
         except LocalProtocolError as error:
             raise ValueError(str(error)) from error
         assert self._place.node is not None
-        self._node: Node = self._place.node
+        self._node: NodeMachine = self._place.node
         self._guard = Guard(self, self._closing, partial(self._hub.drop, self._place))
         self._forks = forks()
 

@@ -26,8 +26,8 @@ from ..native.sockets import Drain, backend, opened, send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import codec, values
 from ..protocols.zre.beacon import Beacon
-from ..protocols.zre.limiter import Room
-from ..protocols.zre.node import Connect, Node, NodeSetup
+from ..protocols.zre.limiter import PeerAllowance
+from ..protocols.zre.node import Connect, NodeMachine, NodeSetup
 from ..protocols.zre.peers import Event
 from .links import monotonic_ms
 from .zmq_context import Context
@@ -54,7 +54,7 @@ Socket = zmq.Socket[bytes]
 backend()  # Looked for now, not while a first node wants to be found.
 
 
-class Wish(NamedTuple):
+class NodeConfig(NamedTuple):
     """What a node is begun with."""
 
     setup: NodeSetup  # Its port is found here.
@@ -64,22 +64,22 @@ class Wish(NamedTuple):
     message_bytes_max: int = values.MESSAGE_BYTES  # Of one that comes.
 
 
-class Place:
+class ReactorNode:
     """A node among those of the process, and what is its own: sockets, events that wait."""
 
-    def __init__(self, hub: "Hub", wish: Wish) -> None:
+    def __init__(self, hub: "NodeReactor", wish: NodeConfig) -> None:
         """Raises zmq.ZMQError: the address can't be bound to, or no socket is left."""
         self.hub = hub
         self.host = wish.setup.address
         self.patience_ms = wish.patience_ms
-        self.node: Node | None = None  # Until the mailbox has its port.
+        self.node: NodeMachine | None = None  # Until the mailbox has its port.
         self.ear: Datagrams | None = None
         self.events: deque[Event] = deque()
         self.bytes = 0  # Of messages taken in since the events were all read.
         self.paused = False  # Too much is unread.
         self.closed = False
         self.listeners: list[Callable[[], object]] = []  # Called once, in whatever thread.
-        self.links: dict[int, Socket | Place] = {}  # DEALERs, or nodes of this process.
+        self.links: dict[int, Socket | ReactorNode] = {}  # DEALERs, or nodes of this process.
         self.monitors: dict[int, Socket] = {}  # Of DEALERs that are watched.
         self.opened: dict[int, Any] = {}  # DEALERs as C knows them.
         self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
@@ -143,7 +143,7 @@ def _bind(mailbox: Socket, host: str) -> int:
     raise zmq.ZMQError(zmq.EADDRINUSE)
 
 
-class Hub:
+class NodeReactor:
     """All nodes of this process.
 
     mailboxes   ROUTER  [routing id][frames of a command ..]   from the DEALERs of peers
@@ -157,20 +157,20 @@ class Hub:
         self.context = Context()
         sockets_max = sockets_within(raise_open_files())
         self.context.set(zmq.MAX_SOCKETS, sockets_max)
-        self._room = Room(max(1, sockets_max // SILENT_PART))
-        self._places: dict[str, Place] = {}  # By endpoint.
-        self._mailboxes: dict[Socket, Place] = {}
-        self._monitors: dict[Socket, tuple[Place, int]] = {}  # With the number of the peer.
-        self._closing: list[Place] = []
+        self._room = PeerAllowance(max(1, sockets_max // SILENT_PART))
+        self._places: dict[str, ReactorNode] = {}  # By endpoint.
+        self._mailboxes: dict[Socket, ReactorNode] = {}
+        self._monitors: dict[Socket, tuple[ReactorNode, int]] = {}  # With the number of the peer.
+        self._closing: list[ReactorNode] = []
         self._claims = 0  # Nodes that are about to begin.
         self._ears: dict[tuple[Interface, int], Datagrams] = {}
-        self._hearers: dict[int, list[Place]] = {}  # By the ear's descriptor.
+        self._hearers: dict[int, list[ReactorNode]] = {}  # By the ear's descriptor.
         self._serial = 0  # Of the place that was added last.
         self._heard: dict[tuple[int, Beacon, str], tuple[int, int]] = {}  # When, by whom at least.
         self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # When they are heard.
         self._goodbyes_dropped = 0
-        self._touched: set[Place] = set()
-        self._unfinished: set[Place] = set()  # Have more than their arena took.
+        self._touched: set[ReactorNode] = set()
+        self._unfinished: set[ReactorNode] = set()  # Have more than their arena took.
         self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
         self._turning = False  # Somebody polls.
         self._due_ms: int | None = None  # When something has its time; None: it must be reckoned.
@@ -197,7 +197,7 @@ class Hub:
             self._claims += not self.over
             return not self.over
 
-    def begin(self, wish: Wish) -> Place:
+    def begin(self, wish: NodeConfig) -> ReactorNode:
         """Begins a node, of whoever has claimed that. Raises OSError, LocalProtocolError."""
         try:
             return self._begin(wish)
@@ -209,14 +209,14 @@ class Hub:
                 elif self._deserted:
                     self.wake()
 
-    def _begin(self, wish: Wish) -> Place:
+    def _begin(self, wish: NodeConfig) -> ReactorNode:
         try:
-            place = Place(self, wish)
+            place = ReactorNode(self, wish)
         except zmq.ZMQError as error:
             raise OSError(error.errno, f"a mailbox at {wish.setup.address}: {error}") from error
         try:
             setup = wish.setup._replace(port=place.port, room=self._room)
-            place.node = Node(setup, monotonic_ms())
+            place.node = NodeMachine(setup, monotonic_ms())
             with self.lock:
                 if wish.interface is not None:
                     place.ear = self._ear(wish.interface, wish.udp_port)
@@ -246,7 +246,7 @@ class Hub:
             self._change(lambda: self._poller.register(fd, zmq.POLLIN))
         return known
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: ReactorNode) -> None:
         """Ends a node that nobody has any more; from anywhere, also from within the collector."""
         self._change(lambda: self.remove(place))
 
@@ -259,7 +259,7 @@ class Hub:
         for place in places:
             self.wait_closed(place)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: ReactorNode) -> None:
         """Ends a node with a goodbye; its sockets are closed by who turns."""
         with self.lock:
             if place.closed or place.node is None:
@@ -274,7 +274,7 @@ class Hub:
             place.tell()
             self.changed.notify_all()
 
-    def wait_closed(self, place: Place) -> None:
+    def wait_closed(self, place: ReactorNode) -> None:
         """Waits until a removed node's sockets are closed, and the thread with the last of them."""
         with self.lock:
             while place in self._closing or (self._deserted and not self.over):
@@ -287,12 +287,12 @@ class Hub:
     def _deserted(self) -> bool:
         return not self._places and not self._closing and not self._claims
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: ReactorNode) -> None:
         """Of a removed node, by who turns."""
         self._poller.register(place.mailbox, 0)
         place.mailbox.close()
         for number, link in place.links.items():
-            if not isinstance(link, Place):
+            if not isinstance(link, ReactorNode):
                 self._unwatch(place, number, link)
                 link.close(FAREWELL_MS)
         place.links.clear()
@@ -304,7 +304,7 @@ class Hub:
         self._closing.remove(place)
         self.changed.notify_all()
 
-    def _leave_ear(self, place: Place, ear: Datagrams) -> None:
+    def _leave_ear(self, place: ReactorNode, ear: Datagrams) -> None:
         hearers = self._hearers[ear.fileno()]
         hearers.remove(place)
         if not hearers:
@@ -313,7 +313,7 @@ class Hub:
             self._poller.register(ear.fileno(), 0)
             ear.close()
 
-    def counters(self, place: Place) -> dict[str, int]:
+    def counters(self, place: ReactorNode) -> dict[str, int]:
         """What was discarded before its node saw it. Under the lock."""
         found = {
             "message_oversize": place.drain.dropped,
@@ -522,7 +522,7 @@ class Hub:
             if sooner or node.busy:  # Who is not greeted at once is answered by a beacon.
                 self._touched.add(place)
 
-    def _take(self, place: Place, now_ms: int) -> None:
+    def _take(self, place: ReactorNode, now_ms: int) -> None:
         """Takes in what lies in a mailbox, unless too much of it is unread."""
         self._unfinished.discard(place)
         node = place.node
@@ -544,28 +544,28 @@ class Hub:
                 return
         self._unfinished.add(place)
 
-    def _register(self, place: Place) -> None:
+    def _register(self, place: ReactorNode) -> None:
         self._poller.register(place.mailbox, zmq.POLLIN, drained=True)
 
-    def _pause(self, place: Place) -> None:
+    def _pause(self, place: ReactorNode) -> None:
         place.paused = True
         self._poller.register(place.mailbox, 0)
 
-    def resume(self, place: Place) -> None:
+    def resume(self, place: ReactorNode) -> None:
         """Its events were read. Under the lock."""
         place.bytes = 0
         if place.paused and not place.closed:
             place.paused = False
             self._change(lambda: self._resume(place))
 
-    def _resume(self, place: Place) -> None:
+    def _resume(self, place: ReactorNode) -> None:
         if not place.closed:
             self._register(place)
             self._unfinished.add(place)
 
     # ---- what is to be done ----
 
-    def whisper(self, place: Place, uuid: bytes, content: bytes) -> bool:
+    def whisper(self, place: ReactorNode, uuid: bytes, content: bytes) -> bool:
         """Sends one frame to a peer at once, if that can be. False: nothing was done. Under the
         lock."""
         node = place.node
@@ -576,12 +576,12 @@ class Hub:
         socket = place.opened.get(peer.number)
         if socket is None:
             link = place.links.get(peer.number)
-            if link is None or isinstance(link, Place):
+            if link is None or isinstance(link, ReactorNode):
                 return False
             socket = place.opened[peer.number] = opened(link)
         return node.traffic.whisper(peer.slot, content, socket)
 
-    def act(self, place: Place) -> None:
+    def act(self, place: ReactorNode) -> None:
         """Does what a node wants, and what others want because of it. Under the lock, by whoever
         has told the node something."""
         if place.closed:
@@ -607,7 +607,7 @@ class Hub:
                 told = self._do(place, now_ms) or told
         return told
 
-    def _do(self, place: Place, now_ms: int) -> bool:
+    def _do(self, place: ReactorNode, now_ms: int) -> bool:
         """Does what a node wants; whether anybody was told of events."""
         node = place.node
         assert node is not None
@@ -626,7 +626,7 @@ class Hub:
                 place.ear.send(beacon)
         return self._tell(place, done.events)
 
-    def _tell(self, place: Place, events: list[Event]) -> bool:
+    def _tell(self, place: ReactorNode, events: list[Event]) -> bool:
         place.events += events
         if not place.events:
             place.bytes = 0  # Nobody has to read anything.
@@ -637,7 +637,7 @@ class Hub:
             self.changed.notify_all()
         return True
 
-    def _connect(self, place: Place, action: Connect) -> None:
+    def _connect(self, place: ReactorNode, action: Connect) -> None:
         local = self._places.get(action.endpoint)
         if local is not None:
             place.links[action.number] = local
@@ -651,7 +651,7 @@ class Hub:
         place.node.on_unreachable(action.number)
         self._touched.add(place)
 
-    def _dealer(self, place: Place, action: Connect) -> Socket | None:
+    def _dealer(self, place: ReactorNode, action: Connect) -> Socket | None:
         """None: no socket is left, or there is no such address here."""
         endpoint = codec.connection_of(place.host, action.endpoint)
         try:
@@ -676,14 +676,14 @@ class Hub:
             return None
         return dealer
 
-    def _watch(self, place: Place, number: int, dealer: Socket) -> None:
+    def _watch(self, place: ReactorNode, number: int, dealer: Socket) -> None:
         """Hears of the dealer's connection when it is lost. Raises zmq.ZMQError."""
         monitor: Socket = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         place.monitors[number] = monitor
         self._monitors[monitor] = place, number
         self._change(lambda: self._poller.register(monitor, zmq.POLLIN))
 
-    def _unwatch(self, place: Place, number: int, dealer: Socket) -> None:
+    def _unwatch(self, place: ReactorNode, number: int, dealer: Socket) -> None:
         monitor = place.monitors.pop(number, None)
         if monitor is None:
             return
@@ -704,17 +704,17 @@ class Hub:
             place.node.on_disconnected(number, now_ms)
             self._touched.add(place)
 
-    def _disconnect(self, place: Place, number: int) -> None:
+    def _disconnect(self, place: ReactorNode, number: int) -> None:
         link = place.links.pop(number, None)
         place.opened.pop(number, None)
         place.routing_ids.pop(number, None)
         if place.stuck.pop(number, None) is not None:
             self.changed.notify_all()
-        if link is not None and not isinstance(link, Place):
+        if link is not None and not isinstance(link, ReactorNode):
             self._unwatch(place, number, link)
             link.close()
 
-    def _send(self, place: Place, number: int, frames: Frames) -> None:
+    def _send(self, place: ReactorNode, number: int, frames: Frames) -> None:
         link = place.links.get(number)
         if link is None:
             frames.clear()
@@ -724,9 +724,11 @@ class Hub:
                 place.stuck.setdefault(number, (frames, monotonic_ms()))
                 self._due_ms = None
 
-    def _push(self, place: Place, number: int, link: "Socket | Place", frames: Frames) -> None:
+    def _push(
+        self, place: ReactorNode, number: int, link: "Socket | ReactorNode", frames: Frames
+    ) -> None:
         """Sends as much as there is room for."""
-        if not isinstance(link, Place):
+        if not isinstance(link, ReactorNode):
             send_batch(link, frames, "keep")
         elif not link.full:
             assert link.node is not None
@@ -736,7 +738,7 @@ class Hub:
             frames.clear()
             self._touched.add(link)
 
-    def _retry(self, place: Place, now_ms: int) -> None:
+    def _retry(self, place: ReactorNode, now_ms: int) -> None:
         """Sends what had no room; a peer that has none for too long is held to be gone."""
         assert place.node is not None
         for number, (frames, since_ms) in list(place.stuck.items()):
@@ -755,19 +757,19 @@ class Hub:
             self.changed.notify_all()
 
 
-_hub: Hub | None = None
+_hub: NodeReactor | None = None
 _hub_forks = 0
 _hub_lock = threading.Lock()
 
 
-def shared_hub() -> Hub:
+def shared_hub() -> NodeReactor:
     """The hub of this process, claimed for a node that is to begin()."""
     global _hub, _hub_forks
     with _hub_lock:
         if _hub is None or _hub_forks != forks() or not _hub.claim():
             if _hub is None:
                 atexit.register(_end_all)
-            _hub, _hub_forks = Hub(), forks()
+            _hub, _hub_forks = NodeReactor(), forks()
             _hub.claim()
         return _hub
 

@@ -30,7 +30,7 @@ from ..protocols.majordomo.values import (
     check_headers,
     part_cost,
 )
-from ..protocols.majordomo.worker import Job, Workers, WorkerSetup
+from ..protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 from ..protocols.zre import services
 from .async_links import AsyncLinks
 from .body import Body, frames_of
@@ -128,13 +128,13 @@ def service(
 class _Result(NamedTuple):
     """What a function has given."""
 
-    job: Job
+    job: WorkerRequest
     frames: list[bytes] | None = None  # Of a part or an answer.
     failure: Failure | None = None  # In place of an answer.
     last: bool = True
 
 
-def body_of(job: Job) -> Body:
+def body_of(job: WorkerRequest) -> Body:
     """What a function is given."""
     body = Body.of(job.body, job.deadline_ms)
     body.client, body.request_id = job.client, job.request_id
@@ -208,7 +208,9 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._links: _WorkerLinks | None = None
         self._ended: asyncio.Event | None = None
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # For the threads.
+        self._jobs: queue.SimpleQueue[WorkerRequest | None] = (
+            queue.SimpleQueue()
+        )  # For the threads.
         self._results: deque[_Result] = deque()  # Of the threads.
         self._told = False  # That there are results.
         self._ahead = threading.Semaphore(PARTS_AHEAD)
@@ -340,7 +342,7 @@ class Worker:
         else:
             job.worker.partial(job, frames or [b""])
 
-    def _over(self, job: Job) -> Failure | None:
+    def _over(self, job: WorkerRequest) -> Failure | None:
         """Why nobody waits for an answer any more."""
         if job.cancelled:
             return Failure(CANCELLED, f"nobody waits for {self.offered.name} any more")
@@ -363,7 +365,7 @@ class Worker:
             if result is not None:
                 self._hand_over(result)
 
-    def _do(self, job: Job) -> _Result | None:
+    def _do(self, job: WorkerRequest) -> _Result | None:
         """What comes of a request; None: nobody waits for it."""
         if not job.wanted:
             return None
@@ -377,7 +379,7 @@ class Worker:
         assert caught.error is not None
         return _Result(job, failure=self._failed(caught.error))
 
-    def _do_parts(self, job: Job, parts: Any) -> _Result | None:
+    def _do_parts(self, job: WorkerRequest, parts: Any) -> _Result | None:
         """The parts that a generator yields, then what it returns. It is asked for one when there
         is credit for that, so that none waits here."""
         changed = threading.Event()
@@ -415,7 +417,7 @@ class Worker:
 
     # ---- coroutines ----
 
-    async def _do_task(self, job: Job) -> None:
+    async def _do_task(self, job: WorkerRequest) -> None:
         assert self._turns is not None
         assert self._links is not None
         async with self._turns:
@@ -438,7 +440,7 @@ class Worker:
                 self._give(_Result(job, failure=failure))
             self._links.wake()
 
-    async def _do_async_parts(self, job: Job, parts: Any) -> Failure | None:
+    async def _do_async_parts(self, job: WorkerRequest, parts: Any) -> Failure | None:
         """The parts that an asynchronous generator yields; why it did not come to its end."""
         task = asyncio.current_task()
         assert task is not None
@@ -461,7 +463,9 @@ class Worker:
             job.on_change = None
             await parts.aclose()
 
-    async def _pass_on(self, job: Job, parts: Any, changed: asyncio.Event) -> Failure | None:
+    async def _pass_on(
+        self, job: WorkerRequest, parts: Any, changed: asyncio.Event
+    ) -> Failure | None:
         """As _do_async_parts(), until the end."""
         assert self._flowing is not None
         assert self._links is not None

@@ -14,12 +14,12 @@ from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client import (
     Ask,
-    Client,
-    ClientSetup,
-    Part,
+    EntryRun,
+    EntryStream,
+    LogClientMachine,
+    LogClientSetup,
     Pending,
     PendingRead,
-    Stream,
     Subscription,
     TransferAsk,
     WindowLimits,
@@ -52,7 +52,7 @@ from .finding import cluster_of, resolved
 from .links import monotonic_ms
 from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 from .reqids import new_reqid
-from .turning import Rest, Step, Wait
+from .turning import Sleep, Step, Wait
 from .urls import check_url
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Tuning(NamedTuple):
     election_grace_ms: int = 300  # While nobody leads, each peer is asked twelve times in it.
 
 
-class Asked(NamedTuple):
+class EntriesQuery(NamedTuple):
     """Which entries are wanted, and of whom."""
 
     after: int
@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
 def make_client(
     urls: str | Iterable[str], cluster: str, form: str, tuning: Tuning | None
-) -> Client:
+) -> LogClientMachine:
     """The machine for a Log with these arguments. Raises ValueError, TypeError."""
     if form not in ("auto", "node", "text"):
         raise ValueError(f"form is auto, node or text, not {form!r}")
@@ -111,7 +111,7 @@ def make_client(
     if not cluster:
         raise ValueError("a Log needs the cluster's ident")
     tuning = tuning or Tuning()
-    setup = ClientSetup(
+    setup = LogClientSetup(
         cluster.encode(),
         known,
         __version__,
@@ -120,13 +120,13 @@ def make_client(
         tuning.response_ttl_ms,
         max(1, tuning.election_grace_ms // SEARCHES_A_GRACE),
     )
-    return Client(setup, new_reqid, monotonic_ms())
+    return LogClientMachine(setup, new_reqid, monotonic_ms())
 
 
-class Steps:
+class LogOperations:
     """The steps of one Log over its machine."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: LogClientMachine) -> None:
         self.client = client
         self._own_index = 0  # Of the last update that this Log knows to be committed.
         self._seen_index = 0  # Of the last entry that it was given, or that.
@@ -138,7 +138,7 @@ class Steps:
         while not client.heard:
             if monotonic_ms() >= give_up_ms:
                 raise NoPeer(client.setup.urls, timeout_ms, client.hint)
-            yield Rest(REACH_STEP_MS)
+            yield Sleep(REACH_STEP_MS)
 
     # ---- writing ----
 
@@ -163,12 +163,12 @@ class Steps:
 
     # ---- reading ----
 
-    def entries(self, asked: Asked) -> Generator[Step | list[Entry], None, None]:
+    def entries(self, asked: EntriesQuery) -> Generator[Step | list[Entry], None, None]:
         """Lists of entries up to what is committed, or count of them."""
         return self._entries(asked, decoded)
 
     def entry_columns(
-        self, asked: Asked
+        self, asked: EntriesQuery
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """Record batches of the same entries, as many as came at once in each."""
         try:
@@ -178,7 +178,7 @@ class Steps:
         return self._entries(asked, lambda part: [_checked(entries_of, part)])
 
     def _entries(
-        self, asked: Asked, decode: Callable[[Part], list[Any]]
+        self, asked: EntriesQuery, decode: Callable[[EntryRun], list[Any]]
     ) -> Generator[Step | list[Any], None, None]:
         after, count, url = asked
         check_range("after", after)
@@ -188,7 +188,7 @@ class Steps:
             check_url(url)
         own_index, seen_index = self._own_index, self._seen_index
         while True:
-            stream = self.client.open_stream(Stream(after, count, url=url))
+            stream = self.client.open_stream(EntryStream(after, count, url=url))
             try:
                 yield from self._read(stream, decode)
             finally:
@@ -201,10 +201,10 @@ class Steps:
             elif after >= own_index:
                 return
             else:
-                yield Rest(APPLY_MS)  # A leader of another kind serves what it has applied.
+                yield Sleep(APPLY_MS)  # A leader of another kind serves what it has applied.
 
     def _read(
-        self, stream: Stream, decode: Callable[[Part], list[Any]]
+        self, stream: EntryStream, decode: Callable[[EntryRun], list[Any]]
     ) -> Generator[Step | list[Any], None, None]:
         while True:
             yield Wait(lambda: stream.done or bool(stream.parts))
@@ -268,7 +268,7 @@ class Steps:
 
     def state(self) -> Generator[Step, None, tuple[int, bytes]]:
         """The state in the leader's snapshot, and the index up to which it goes."""
-        stream = self.client.open_stream(Stream(0, wants_state=True))
+        stream = self.client.open_stream(EntryStream(0, wants_state=True))
         try:
             yield Wait(lambda: stream.done)
         finally:
@@ -334,11 +334,11 @@ class Steps:
         return ask.answer
 
 
-def decoded(part: Part) -> list[Entry]:
-    return _checked(Part.decoded, part)
+def decoded(part: EntryRun) -> list[Entry]:
+    return _checked(EntryRun.decoded, part)
 
 
-def _checked(decode: Callable[[Part], T], part: Part) -> T:
+def _checked(decode: Callable[[EntryRun], T], part: EntryRun) -> T:
     try:
         return decode(part)
     except RemoteProtocolError as error:

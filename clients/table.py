@@ -23,15 +23,15 @@ from .table_steps import (
     LeaseRead,
     Puts,
     RangeJob,
-    Scan,
+    ScanQuery,
     SharedLease,
-    TableSteps,
+    TableOperations,
     TableTuning,
     arrow,
     make_client,
     timed_out,
 )
-from .turning import Step, Turning
+from .turning import BlockingDriver, Step
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "TableOptions"]
 
 
-class Table(Turning):
+class Table(BlockingDriver):
     """A connection to one table of a cluster.
 
         with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", 7) as table:
@@ -73,7 +73,7 @@ class Table(Turning):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
-        self._steps = TableSteps(self._client, number, lambda: self.timeout_ms)
+        self._steps = TableOperations(self._client, number, lambda: self.timeout_ms)
         self._steps.set_defaults(sync, stale)
         self._own(Links(self._client, TABLE_LIMITS))
 
@@ -115,7 +115,7 @@ class Table(Turning):
         reverse   from the largest key down
         limit     so many pairs at most
         """
-        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         return self._items(asked)
 
     def keys(
@@ -128,7 +128,7 @@ class Table(Turning):
         limit: int | None = None,
     ) -> Generator[bytes, None, None]:
         """The keys alone; as scan(), but no value is sent."""
-        asked = Scan(checked_range(prefix, start, end), reverse, limit, keys_only=True)
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
         for key, _ in self._items(asked):
             yield key
 
@@ -142,7 +142,7 @@ class Table(Turning):
         limit: int | None = None,
     ) -> Generator[list[Pair], None, None]:
         """As scan(): all pairs of a page in one list, which is never empty."""
-        asked = Scan(checked_range(prefix, start, end), reverse, limit)
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         return self._lists(self._steps.scan(asked))
 
     def to_arrow(
@@ -152,11 +152,11 @@ class Table(Turning):
 
         Raises TableError when pyarrow is not installed.
         """
-        asked = Scan(checked_range(prefix, start, end))
+        asked = ScanQuery(checked_range(prefix, start, end))
         for page in self._lists(self._steps.scan_columns(asked)):
             yield from page
 
-    def _items(self, asked: Scan) -> Generator[Pair, None, None]:
+    def _items(self, asked: ScanQuery) -> Generator[Pair, None, None]:
         with closing(self._lists(self._steps.scan(asked))) as pages:
             for page in pages:
                 yield from page
@@ -360,7 +360,7 @@ class Table(Turning):
                     Its number: use that snapshot, and take none
         keys_only   the values are empty
         """
-        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return self._run(self._steps.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:
@@ -411,7 +411,7 @@ class Table(Turning):
         chunk_pairs   in one list, at most
         keys_only     the values are empty
         """
-        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return self._lists(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
 
     def lease_chunks_arrow(
@@ -431,7 +431,7 @@ class Table(Turning):
 
         Raises TableError when pyarrow is not installed.
         """
-        asked = Scan(checked_range(prefix, start, end), keys_only=keys_only)
+        asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         with closing(
             self._lists(self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed)))
         ) as chunks:

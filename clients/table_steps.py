@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zerodb import answers, requests, values
 from ..protocols.zerodb.answers import Answer
-from ..protocols.zerodb.client import Client, ClientSetup, Exchange, ServerInfo
+from ..protocols.zerodb.client import Exchange, ServerInfo, TableClientMachine, TableClientSetup
 from ..protocols.zerodb.requests import Request
 from ..protocols.zerodb.values import (
     GONE,
@@ -56,7 +56,7 @@ from .finding import resolved
 from .links import MessageLimits, monotonic_ms
 from .packs import Pair, checked_pairs, parts
 from .reqids import new_reqid
-from .turning import Rest, Step, Wait
+from .turning import Sleep, Step, Wait
 from .urls import check_url
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class TableTuning(NamedTuple):
     owner: bytes = b""  # 16 bytes: the token of a reserved table, which names it as it is opened.
 
 
-class Scan(NamedTuple):
+class ScanQuery(NamedTuple):
     """What to read."""
 
     range: Range
@@ -140,7 +140,7 @@ class SharedLease(NamedTuple):
     nonce: bytes = b""  # As a RangeJob's.
 
 
-def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client:
+def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:
     """The machine for a Table with these arguments. Raises ValueError, TypeError."""
     known = resolved(urls, services.TABLES)
     if not known:
@@ -150,10 +150,12 @@ def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> Client
     requests_max, bytes_max, silence_ms, owner = tuning or TableTuning()
     if len(owner) not in (0, OWNER_BYTES):
         raise ValueError(f"an owner's token has {OWNER_BYTES} bytes, not {len(owner)}")
-    return Client(ClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner))
+    return TableClientMachine(
+        TableClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner)
+    )
 
 
-def timed_out(client: Client, timeout_ms: int) -> TableTimeout:
+def timed_out(client: TableClientMachine, timeout_ms: int) -> TableTimeout:
     """What is raised after so long without an answer."""
     if client.reason:
         return TableTimeout(f"not done in {timeout_ms} ms: {client.reason}", client.reason)
@@ -162,10 +164,12 @@ def timed_out(client: Client, timeout_ms: int) -> TableTimeout:
     return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
 
 
-class TableSteps:
+class TableOperations:
     """The steps of one Table over its machine."""
 
-    def __init__(self, client: Client, number: int, timeout_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, client: TableClientMachine, number: int, timeout_ms: Callable[[], int]
+    ) -> None:
         self.client = client
         self.number = checked_table(number)
         self._timeout_ms = timeout_ms
@@ -240,24 +244,24 @@ class TableSteps:
         )
         return _decoded(answers.decode_count, answer)
 
-    def scan(self, asked: Scan) -> Generator[Step | list[Pair], None, None]:
+    def scan(self, asked: ScanQuery) -> Generator[Step | list[Pair], None, None]:
         """Pages of pairs."""
         return self._pages(asked, pairs_of)
 
     def scan_columns(
-        self, asked: Scan
+        self, asked: ScanQuery
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """Record batches, one a page."""
         return self._pages(asked, arrow().batch_of)
 
     def _pages(
-        self, asked: Scan, decode: Callable[[Answer, requests.Scan], Page]
+        self, asked: ScanQuery, decode: Callable[[Answer, requests.Scan], Page]
     ) -> Generator[Step | list[Any], None, None]:
         """Pages that are not empty; the next one is asked for before one is given out."""
         if asked.limit is not None:
             checked_number("limit", asked.limit)
         yield from self.server()  # What it knows decides how a page is asked for.
-        left: Scan | None = asked
+        left: ScanQuery | None = asked
         exchange = self._begin_page(asked) if _has_more(asked) else None
         try:
             while exchange is not None and left is not None:
@@ -267,14 +271,14 @@ class TableSteps:
                 left = after(page, left)
                 exchange = self._begin_page(left) if left is not None else None
                 if exchange is not None:
-                    yield Rest(0)  # It is sent now.
+                    yield Sleep(0)  # It is sent now.
                 if page.size:
                     yield page.content
         finally:
             if exchange is not None:
                 self.client.drop(exchange)
 
-    def _begin_page(self, asked: Scan) -> Exchange:
+    def _begin_page(self, asked: ScanQuery) -> Exchange:
         flags = self._read_flags
         flags |= REVERSE if asked.reverse else 0
         flags |= KEYS_ONLY if asked.keys_only else 0
@@ -452,7 +456,7 @@ class TableSteps:
     # ---- jobs ----
 
     def range_job(
-        self, asked: Scan, chunk_pairs: int | None, lease: int | None
+        self, asked: ScanQuery, chunk_pairs: int | None, lease: int | None
     ) -> Generator[Step, None, RangeJob]:
         """Takes a snapshot of a range."""
         flags = KEYS_ONLY if asked.keys_only else 0
@@ -535,20 +539,20 @@ class TableSteps:
         return SharedLease(found.lease, exchange.url, found.path, found.index, found.nonce)
 
     def lease_chunks(
-        self, asked: Scan, read: LeaseRead
+        self, asked: ScanQuery, read: LeaseRead
     ) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a lease, whichever nodes are lost meanwhile."""
         return self._lease_chunks(asked, read, pairs_of)
 
     def lease_columns(
-        self, asked: Scan, read: LeaseRead
+        self, asked: ScanQuery, read: LeaseRead
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """The same as record batches."""
         return self._lease_chunks(asked, read, arrow().batch_of)
 
     def _lease_chunks(
         self,
-        asked: Scan,
+        asked: ScanQuery,
         read: LeaseRead,
         decode: Callable[[Answer, requests.ClientData], Page],
     ) -> Generator[Step | list[Any], None, None]:
@@ -633,7 +637,7 @@ class TableSteps:
                 progress(found)
             if found.get("state") != "running":
                 return found
-            yield Rest(pause_ms)
+            yield Sleep(pause_ms)
             pause_ms = min(2 * pause_ms, longest_ms)
 
     def jobs(self, running: bool, limit: int) -> Generator[Step, None, list[dict[str, str]]]:
@@ -685,7 +689,7 @@ class TableSteps:
 class Puts:
     """Packs of pairs in a pipe, acknowledged in their order."""
 
-    def __init__(self, steps: TableSteps, ttl_s: float | None) -> None:
+    def __init__(self, steps: TableOperations, ttl_s: float | None) -> None:
         self.written = 0  # Pairs that are acknowledged.
         self._steps = steps
         self._ttl_s = ttl_s
@@ -700,7 +704,7 @@ class Puts:
         """Puts a pack on its way, when there is room; takes what is acknowledged."""
         yield from self._make_room()
         self._sent.append((self._steps.begin_put(pairs, self._ttl_s), len(pairs)))
-        yield Rest(0)  # It is sent now.
+        yield Sleep(0)  # It is sent now.
 
     def add_columns(
         self, keys: Sequence[bytes], data: Sequence[bytes]
@@ -709,7 +713,7 @@ class Puts:
         yield from self._make_room()
         exchange = self._steps.begin_put_columns(keys, data, self._ttl_s)
         self._sent.append((exchange, len(keys)))
-        yield Rest(0)
+        yield Sleep(0)
 
     def _make_room(self) -> Generator[Step, None, None]:
         client = self._steps.client
@@ -755,7 +759,7 @@ def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
     return Page(content, len(content), resume)
 
 
-def after(page: Page, asked: Scan) -> Scan | None:
+def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
     """What is left to be asked for behind a page."""
     start, end = asked.range
     bounds = Range(start, page.resume) if asked.reverse else Range(page.resume, end)
@@ -764,7 +768,7 @@ def after(page: Page, asked: Scan) -> Scan | None:
     return left if page.resume and _has_more(left) else None
 
 
-def behind(content: list[Any], asked: Scan) -> Scan:
+def behind(content: list[Any], asked: ScanQuery) -> ScanQuery:
     """What is left behind a chunk of it: pairs, or record batches."""
     last = content[-1]
     key = last[0] if isinstance(last, tuple) else last.column(0)[-1].as_py()
@@ -774,7 +778,7 @@ def behind(content: list[Any], asked: Scan) -> Scan:
     return asked._replace(range=bounds)
 
 
-def _has_more(asked: Scan) -> bool:
+def _has_more(asked: ScanQuery) -> bool:
     return not asked.range.empty and asked.limit != 0
 
 

@@ -23,13 +23,13 @@ class Wait(NamedTuple):
     limited: bool = True
 
 
-class Rest(NamedTuple):
+class Sleep(NamedTuple):
     """Send what is due, and go on after so long."""
 
     pause_ms: int
 
 
-Step = Wait | Rest
+Step = Wait | Sleep
 
 
 class Connections(Protocol):
@@ -43,7 +43,7 @@ class Connections(Protocol):
     def close(self) -> None: ...
 
 
-class Turning(ABC):
+class BlockingDriver(ABC):
     """Blocks until a step is done, and turns the connections meanwhile: without a thread."""
 
     timeout_ms: int
@@ -121,7 +121,7 @@ class Turning(ABC):
         if mine and links is not None and links.resources.usable:
             self._turn(0)
 
-    def _rest(self, step: Rest) -> None:
+    def _rest(self, step: Sleep) -> None:
         until_ms = monotonic_ms() + step.pause_ms
         self._turn(until_ms)
         while monotonic_ms() < until_ms:

@@ -39,10 +39,10 @@ from ..protocols.majordomo.values import (
     Framing,
     Headers,
 )
-from .broker_doors import CLIENTS_URL, WORKERS_URL, BrokerDoors, find_brokers, in_one_line
+from .broker_doors import CLIENTS_URL, WORKERS_URL, BrokerTarget, find_brokers, in_one_line
 from .broker_echo import HEAD_BYTES, Echo
 from .broker_lists import ask
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json, stdin
 from .places import Where
 
@@ -70,7 +70,7 @@ class Measured(NamedTuple):
         return round(self.times_ns[len(self.times_ns) * percent // 100] / 1e6, 3)
 
 
-class Load:
+class BenchLoad:
     """Sends the same request again and again, so many at a time, and takes in the answers."""
 
     def __init__(self, url: str, service: str, body: list[bytes], headers: Headers) -> None:
@@ -158,10 +158,10 @@ def bench(name: str | None, bodies: Sequence[bytes], output: str, options: Where
         found = broker.call("mmi.service", service)
         if workers_url is None:
             check_served(found, f"{url}: service {service}")
-            figures = measure(Load(url, service, body, doors.headers), options)
+            figures = measure(BenchLoad(url, service, body, doors.headers), options)
         else:
             with echoing(broker, make_echo(doors, workers_url, service, options), timeout_ms):
-                figures = measure(Load(url, service, body, doors.headers), options)
+                figures = measure(BenchLoad(url, service, body, doors.headers), options)
     show({"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}, output)
 
 
@@ -172,13 +172,13 @@ def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list
             checked_service(name)
         body = frames_of([stdin().read() if one == b"-" else one for one in bodies])
     except ValueError as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
     if not bodies:
         body = [b"." * options["size"]]
     size = options["outstanding"] * sum(map(len, body))
     if size > OUTSTANDING_BYTES_MAX:
         problem = f"{size:,} bytes would be outstanding, at most {OUTSTANDING_BYTES_MAX:,} may be"
-        raise Ending(f"{problem}; take fewer or smaller ones: --outstanding, --size")
+        raise CliError(f"{problem}; take fewer or smaller ones: --outstanding, --size")
     return body
 
 
@@ -189,7 +189,9 @@ def find_workers_url(options: Where) -> str:
         return find_brokers({**options, "urls": (given,), "topology": None}, WORKERS_URL).urls[0]
     if options["urls"]:
         way_out = "give it with --workers-url, or a SERVICE whose workers run"
-        raise Ending(f"--url: the bench's own workers need the broker's url for workers; {way_out}")
+        raise CliError(
+            f"--url: the bench's own workers need the broker's url for workers; {way_out}"
+        )
     return find_brokers(options, WORKERS_URL).urls[0]
 
 
@@ -197,10 +199,10 @@ def check_served(found: bytes, place: str) -> None:
     """Raises Ending where nobody would answer."""
     if found != MMI_FOUND:
         way_out = "start one: kelek worker run; or leave SERVICE out, to measure workers of our own"
-        raise Ending(f"{place}: it has no worker; {way_out}", FAILED)
+        raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
 
 
-def make_echo(doors: BrokerDoors, url: str, service: str, options: Where) -> Echo:
+def make_echo(doors: BrokerTarget, url: str, service: str, options: Where) -> Echo:
     header = doors.headers.worker.decode()
     sizes = options["workers"], options["window"]
     return Echo(url, service, *sizes, header, doors.interval_ms)
@@ -240,11 +242,11 @@ def wait_known(
             return
         if time.monotonic() > until or workers.poll() is not None:
             problem = f"{known} of {setup.workers} workers have come to the broker"
-            raise Ending(f"{setup.url}: {problem}; is this its url for workers?", FAILED)
+            raise CliError(f"{setup.url}: {problem}; is this its url for workers?", FAILED)
         time.sleep(LOOK_S)
 
 
-def measure(load: Load, options: Where) -> dict[str, Any]:
+def measure(load: BenchLoad, options: Where) -> dict[str, Any]:
     """First many at a time, then one behind the other."""
     number, outstanding, alone = options["count"], options["outstanding"], options["alone"]
     timeout_ms = int(options["timeout_s"] * 1000)
@@ -292,7 +294,7 @@ def show(figures: dict[str, Any], output: str) -> None:
     for failure, _ in failures:
         way_out = "; take fewer --outstanding" if failure.code == BUSY else ""
         problem = f"{figures['failed']:,} requests have failed: {failure.code} {failure.message}"
-        raise Ending(
+        raise CliError(
             f"{figures['broker']}: service {figures['service']}: {problem}{way_out}", FAILED
         )
 

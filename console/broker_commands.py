@@ -16,7 +16,7 @@ from ..clients.broker_steps import (
     checked_service,
 )
 from .broker_doors import CLIENTS_URL, find_brokers, in_one_line
-from .endings import Ending
+from .endings import CliError
 from .output import show_json, stdin
 from .places import Where
 from .table_output import data_json
@@ -30,7 +30,7 @@ def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> Non
         checked_service(name)
         frames = frames_of([stdin().read() if one == b"-" else one for one in bodies])
     except ValueError as error:
-        raise Ending(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
+        raise CliError(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
     identity, request_id = check_ids(options)
     doors = find_brokers(options, CLIENTS_URL)
     timeout_ms = int(options["timeout_s"] * 1000)
@@ -58,14 +58,14 @@ def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
     """The identity and the id that were given. Raises Ending."""
     identity, request_id = options["identity"], options["request_id"]
     if request_id is not None and identity is None:
-        raise Ending("--id: it counts within an --identity; give one, too")
+        raise CliError("--id: it counts within an --identity; give one, too")
     try:
         return (
             None if identity is None else checked_identity(identity),
             None if request_id is None else checked_request_id(request_id),
         )
     except ValueError as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def show(body: Body, final: bool, output: str) -> None:

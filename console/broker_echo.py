@@ -18,7 +18,7 @@ from ..native.sockets import Drain, send_batch
 from ..protocols.majordomo.codec import (
     Disconnect,
     Ping,
-    Ready,
+    WorkerReady,
     encode_worker_command,
 )
 from ..protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
@@ -38,7 +38,7 @@ class Echo(NamedTuple):
     interval_ms: int  # Of PINGs, where nothing else is heard.
 
 
-class Worker:
+class EchoWorker:
     """One of them: a DEALER, and no queue of its own."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> None:
@@ -55,9 +55,9 @@ class Worker:
             message_frames_max=2 * BODY_FRAMES_MAX,
         )
         self._answers = Frames()
-        self.say(Ready(setup.service.encode(), setup.window))
+        self.say(WorkerReady(setup.service.encode(), setup.window))
 
-    def say(self, command: Ready | Ping | Disconnect) -> None:
+    def say(self, command: WorkerReady | Ping | Disconnect) -> None:
         self._ping_ms = monotonic_ms() + self._interval_ms
         self.socket.send_multipart(encode_worker_command(command, Framing.TEXT, self._headers))
 
@@ -106,8 +106,8 @@ def serve(setup: Echo) -> int:
     return int(asked)
 
 
-def made(context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> list[Worker]:
-    return [Worker(context, setup) for _ in range(setup.workers)]
+def made(context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> list[EchoWorker]:
+    return [EchoWorker(context, setup) for _ in range(setup.workers)]
 
 
 if __name__ == "__main__":

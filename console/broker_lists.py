@@ -15,7 +15,7 @@ from ..protocols.majordomo.values import (
     OWN_WORKERS,
 )
 from .broker_doors import CLIENTS_URL, find_brokers, in_one_line
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json, show_table
 from .places import Where
 
@@ -88,7 +88,7 @@ def ask(broker: Broker, service: bytes, key: str) -> Rows:
     while True:
         frames = broker.call(service, behind).frames
         if frames == [MMI_NOT_IMPLEMENTED]:
-            raise Ending("this broker is of another kind: it lists nothing", FAILED)
+            raise CliError("this broker is of another kind: it lists nothing", FAILED)
         some = [msgpack.unpackb(frame) for frame in frames if frame]
         rows += some
         if len(some) < OWN_ROWS_MAX or key not in some[-1]:  # An older broker tells no numbers.

@@ -10,11 +10,11 @@ from ..clients.finding import cluster_of
 from ..clients.log import Log
 from ..clients.steps import REACH_MS, Tuning
 from ..protocols.zre import services
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .places import Where, load_topology, look_up
 
 
-class Place(NamedTuple):
+class ClusterTarget(NamedTuple):
     """The cluster that a command is about."""
 
     name: str  # For errors: the topology's path, or the urls.
@@ -24,24 +24,24 @@ class Place(NamedTuple):
     foreign: frozenset[str] = frozenset()  # Nodes that the topology gives another dialect.
 
 
-def find_place(where: Where) -> Place:
+def find_place(where: Where) -> ClusterTarget:
     """From --url and --cluster, or from a topology. Raises Ending."""
     urls, cluster = where["urls"], where["cluster"]
     if cluster and not NAME.fullmatch(cluster):
-        raise Ending(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
+        raise CliError(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
     if urls:
         if where["topology"]:
-            raise Ending("--url: a topology is given too; leave one of them out")
+            raise CliError("--url: a topology is given too; leave one of them out")
         found = look_up(urls, services.LOG)
         if found != urls:
             cluster, urls = cluster or cluster_of(urls), found
         if not cluster:
-            raise Ending("--cluster: missing; --url needs to know the cluster's ident")
+            raise CliError("--cluster: missing; --url needs to know the cluster's ident")
         for url in urls:
             problem = url_problem(url)
             if problem:
-                raise Ending(f"--url {url}: {'; '.join(problem)}")
-        return Place(", ".join(urls), cluster, {url: url for url in urls})
+                raise CliError(f"--url {url}: {'; '.join(problem)}")
+        return ClusterTarget(", ".join(urls), cluster, {url: url for url in urls})
     path, found = load_topology(where)
     urls = {name: node.url for name, node in found.nodes.items()}
     clients = found.clients
@@ -49,11 +49,11 @@ def find_place(where: Where) -> Place:
         response_ttl_ms=clients["timeout_ms"], election_grace_ms=clients["election_grace_ms"]
     )
     foreign = frozenset(name for name, node in found.nodes.items() if node.dialect != "kelek")
-    return Place(path, cluster or found.cluster, urls, tuning, foreign)
+    return ClusterTarget(path, cluster or found.cluster, urls, tuning, foreign)
 
 
 @contextmanager
-def opened(where: Where) -> Iterator[tuple[Log, Place]]:
+def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
     """A Log for one command; what goes wrong with it ends the command with one line."""
     place = find_place(where)
     timeout_ms = int(where["timeout_s"] * 1000)
@@ -64,25 +64,25 @@ def opened(where: Where) -> Iterator[tuple[Log, Place]]:
             yield log, place
         except NoPeer as error:
             named = "" if where["urls"] else f"{place.name}: "  # The error names the urls.
-            raise Ending(f"{named}{error}; {_way_in(place, where)}", FAILED) from error
+            raise CliError(f"{named}{error}; {_way_in(place, where)}", FAILED) from error
         except NoLeader as error:
             way_out = f"is a majority of it running? supervisor status {place.name}"
             if where["urls"] or where["cluster"]:
                 way_out = f"does a majority run, and is '{place.cluster}' its ident?"
-            raise Ending(f"{place.name}: {error}; {way_out}", FAILED) from error
+            raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
         except LogTimeout as error:
             way_out = "a majority of the nodes must run; what is on its way may still commit"
-            raise Ending(f"{place.name}: {error}; {way_out}", FAILED) from error
+            raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
         except LogCompacted as error:
             last = error.last_index
             problem = f"a snapshot has taken the place of the entries up to {last}"
             way_out = f"begin behind them: tail --after {last}, subscribe --from {last + 1}"
-            raise Ending(f"{place.name}: {problem}; {way_out}", FAILED) from error
+            raise CliError(f"{place.name}: {problem}; {way_out}", FAILED) from error
         except LogError as error:
-            raise Ending(f"{place.name}: {error}", FAILED) from error
+            raise CliError(f"{place.name}: {error}", FAILED) from error
 
 
-def _way_in(place: Place, where: Where) -> str:
+def _way_in(place: ClusterTarget, where: Where) -> str:
     """What to do when nobody answers at all."""
     if where["urls"]:
         return f"does it run there, and is '{place.cluster}' its ident?"

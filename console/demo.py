@@ -58,7 +58,7 @@ class NodeProof(NamedTuple):
     hash: str
 
 
-class Progress:
+class LoadProgress:
     """How far the load is: one line that changes on a terminal, a line now and then elsewhere."""
 
     def __init__(self, total: int) -> None:
@@ -85,7 +85,7 @@ class Progress:
         say(f"  {line}")
 
 
-class Load:
+class FlightLoad:
     """Sends all flights in order, and kills the leader's node once on the way."""
 
     def __init__(self, cluster: Cluster, flights: Sequence[bytes], beside: Log) -> None:
@@ -94,7 +94,7 @@ class Load:
         self._processes = cluster.processes()
         self._flights = flights
         self._kill_at = int(len(flights) * KILL_AT)
-        self._progress = Progress(len(flights))
+        self._progress = LoadProgress(len(flights))
         self.gap_s = 0.0
         self.killed = ""
 
@@ -202,7 +202,7 @@ def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
     with Log(urls, ident, timeout_ms=STALL_MS) as log:
         say(f"loading {len(early):,} flights in order, one update each")
         with Log(urls, ident, timeout_ms=STALL_MS) as beside:
-            loaded = Load(cluster, early, beside).run(log)
+            loaded = FlightLoad(cluster, early, beside).run(log)
         say()
         changes = Changes(cluster, log)
         with step(f"all of them applied by {', '.join(cluster.urls)}, the killed one too"):
@@ -250,17 +250,17 @@ def run(options: Options) -> None:
     try:
         topology = topologies.load(options.topology)
     except OperatorError as error:
-        raise endings.Ending(str(error)) from error
+        raise endings.CliError(str(error)) from error
     nodes = topology.own_nodes
     if len(nodes) < NODES_MIN:
         way_out = f"give a topology with {NODES_MIN} or more"
-        raise endings.Ending(f"{options.topology}: {len(nodes)} nodes can't lose one; {way_out}")
+        raise endings.CliError(f"{options.topology}: {len(nodes)} nodes can't lose one; {way_out}")
     file = read_flights(options.data or flights_path())
     flights = file.lines[: options.flights]
     cluster = Cluster(topology)
     if cluster.processes():
         problem, way_out = "runs already", f"first: supervisor stop {options.topology}"
-        raise endings.Ending(f"{options.topology}: {problem}; {way_out}")
+        raise endings.CliError(f"{options.topology}: {problem}; {way_out}")
     wipe(topology.data_dir)
     began = time.monotonic()
     try:

@@ -37,7 +37,7 @@ def say(line: str = "") -> None:
 
 
 def fail(line: str) -> NoReturn:
-    raise endings.Ending(line, endings.FAILED)
+    raise endings.CliError(line, endings.FAILED)
 
 
 class Cluster:
@@ -56,7 +56,7 @@ class Cluster:
         for process, (output, error) in zip(starting, told, strict=True):
             if process.returncode != 0:
                 lines = (error.strip() or output.strip()).splitlines()
-                raise endings.Ending(lines[-1] if lines else "supervisor start said nothing")
+                raise endings.CliError(lines[-1] if lines else "supervisor start said nothing")
 
     def stop(self, node: str) -> None:
         _begin("stop", self._paths[node], "--node", node).communicate()
@@ -162,7 +162,7 @@ def wipe(data_dir: Path) -> None:
     if data_dir.exists() and any(data_dir.iterdir()):
         if not (data_dir / MARKER).is_file():
             problem = "holds a log that the demo has not made"
-            raise endings.Ending(f"{data_dir}: {problem}; move it away, or remove it")
+            raise endings.CliError(f"{data_dir}: {problem}; move it away, or remove it")
         say(f"wiping {data_dir}, which an earlier demo left")
         shutil.rmtree(data_dir)
     data_dir.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from ..clients.errors import TableError
 from ..clients.table import Table
 from .demo_changes import step
 from .demo_cluster import Cluster, fail, kill_node, say
-from .endings import Ending
+from .endings import CliError
 from .flights import log_hash
 
 TABLE = 1
@@ -38,7 +38,7 @@ def rows_of(header: bytes, flights: Sequence[bytes]) -> list[Pair]:
     names = header.decode().replace('"', "").split(",")
     missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise Ending(f"the flights have no column {', '.join(missing)}; give another file")
+        raise CliError(f"the flights have no column {', '.join(missing)}; give another file")
     places = [names.index(name) for name in COLUMNS]
     rows = []
     for number, line in enumerate(flights, 1):

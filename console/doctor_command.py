@@ -10,7 +10,7 @@ import click
 from .. import __version__
 from ..pipeline.errors import NoJava
 from ..pipeline.java import find_java
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json
 
 # Extra -> the package that it brings.
@@ -43,7 +43,7 @@ def show(output: str) -> None:
             click.echo(f"{one.part:<{width}}  {_told(one)}")
     problems = [one.problem for one in found if one.problem and one.version]
     if problems:
-        raise Ending(problems[0], FAILED)
+        raise CliError(problems[0], FAILED)
 
 
 def findings() -> list[Finding]:

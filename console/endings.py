@@ -14,7 +14,7 @@ IMPOSSIBLE = 2
 INTERRUPTED = 130
 
 
-class Ending(Exception):
+class CliError(Exception):
     """The command ends here, for a reason that somebody can do something about."""
 
     def __init__(self, line: str, code: int = IMPOSSIBLE) -> None:
@@ -29,7 +29,7 @@ def spoken(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except Ending as ending:
+        except CliError as ending:
             end(str(ending), ending.code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .farm_files import write
 from .output import show_json
 from .places import Where
@@ -37,20 +37,20 @@ def make(place: str, hosts: tuple[str, ...], options: Where) -> None:
         import cryptography.x509  # noqa: F401
     except ImportError:
         way_out = "pip install 'kelek[farm]', or make certificates with openssl"
-        raise Ending(f"cert: it takes the package cryptography; {way_out}", FAILED) from None
+        raise CliError(f"cert: it takes the package cryptography; {way_out}", FAILED) from None
     folder, name = Path(place), options["name"]
     if not name or name == "ca" or Path(name).name != name:
-        raise Ending(f"--name: '{name}' can't be the name of the files; take another one")
+        raise CliError(f"--name: '{name}' can't be the name of the files; take another one")
     target = folder / f"{name}.pem"
     if target.exists():
-        raise Ending(f"{target}: it is there already; remove it, or take another --name")
+        raise CliError(f"{target}: it is there already; remove it, or take another --name")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         signer = _signer(folder)
         names = [general_name(host) for host in hosts]
         _sign(signer, names, target, options["days"])
     except OSError as error:
-        raise Ending(f"{error.filename or place}: {error.strerror}", FAILED) from error
+        raise CliError(f"{error.filename or place}: {error.strerror}", FAILED) from error
     own, key = folder / "ca.pem", target.with_suffix(".key")
     if options["output"] == "json":
         found = {"ca": str(own), "certificate": str(target), "key": str(key)}
@@ -74,7 +74,7 @@ def general_name(host: str) -> "GeneralName":
             raise ValueError("a host's name has no such characters")
         return DNSName(host)
     except ValueError as error:
-        raise Ending(f"HOST: '{host}' is neither a name nor an address: {error}") from error
+        raise CliError(f"HOST: '{host}' is neither a name nor an address: {error}") from error
 
 
 def _signer(folder: Path) -> Signer:
@@ -90,13 +90,13 @@ def _signer(folder: Path) -> Signer:
         certificate = x509.load_pem_x509_certificate(own.read_bytes())
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
     except (ValueError, TypeError) as error:
-        raise Ending(f"{folder}: ca.pem and ca.key are none of ours: {error}") from error
+        raise CliError(f"{folder}: ca.pem and ca.key are none of ours: {error}") from error
     except FileNotFoundError:
-        raise Ending(f"{key_file}: missing, so {own} signs nothing; take another DIR") from None
+        raise CliError(f"{key_file}: missing, so {own} signs nothing; take another DIR") from None
     if not isinstance(key, EllipticCurvePrivateKey) or (
         key.public_key() != certificate.public_key()
     ):
-        raise Ending(f"{key_file}: it is not the key of {own}; take another DIR")
+        raise CliError(f"{key_file}: it is not the key of {own}; take another DIR")
     return Signer(certificate, key)
 
 

@@ -10,7 +10,7 @@ import click
 
 from ..clients.farm import Farm
 from ..clients.farm_values import checked_endpoint, checked_hash
-from .endings import Ending
+from .endings import CliError
 from .farm_doors import opened_farm
 from .output import show_json, stdin
 from .places import Where
@@ -23,7 +23,7 @@ def add(server_id: int, endpoint: str, options: Where) -> None:
     try:
         endpoint = checked_endpoint(endpoint)
     except ValueError as error:
-        raise Ending(f"ENDPOINT: {error}".replace("tls://", "tcp://")) from error
+        raise CliError(f"ENDPOINT: {error}".replace("tls://", "tcp://")) from error
     if "://" not in endpoint:
         endpoint = f"tcp://{endpoint}"
     said = f"server {server_id} is added", f"server {server_id} is a member already"
@@ -39,7 +39,7 @@ def remove(server_id: int, options: Where) -> None:
 def publish(server: str, options: Where) -> None:
     """Says who publishes."""
     if server not in ("auto", "nobody") and not re.fullmatch(r"-?[0-9]{1,10}", server):
-        raise Ending(f"{server}: it is a server's id, auto or nobody")
+        raise CliError(f"{server}: it is a server's id, auto or nobody")
     words = {"auto": "auto", "nobody": None}
     choice: int | str | None = words[server] if server in words else int(server)
     told = {"auto": "the rule says who publishes", "nobody": "nobody publishes"}
@@ -64,12 +64,12 @@ def include(hashes: tuple[str, ...], ids: tuple[int, ...], options: Where) -> No
 def check_hashes(hashes: tuple[str, ...], ids: tuple[int, ...]) -> None:
     """Raises Ending."""
     if not hashes and not ids:
-        raise Ending("HASH: missing; give one, or --server ID")
+        raise CliError("HASH: missing; give one, or --server ID")
     for each in hashes:
         try:
             checked_hash(each)
         except ValueError as error:
-            raise Ending(f"HASH: {error}") from error
+            raise CliError(f"HASH: {error}") from error
 
 
 def export(options: Where) -> None:
@@ -85,7 +85,7 @@ def export(options: Where) -> None:
 def take_over(file: str, options: Where) -> None:
     """Sets what an export has kept."""
     if file == "-" and options["secret_file"] == "-":
-        raise Ending("-: standard input can't be both the password and the configuration")
+        raise CliError("-: standard input can't be both the password and the configuration")
     configuration = read_configuration(file)
     _do(options, lambda farm: farm.import_(configuration), "the configuration is set")
 
@@ -100,11 +100,11 @@ def read_configuration(file: str) -> dict[str, Any]:
                 data = opened.read(FILE_BYTES_MAX + 1)
         found = json.loads(data) if len(data) <= FILE_BYTES_MAX else None
     except OSError as error:
-        raise Ending(f"{file}: {error.strerror}") from error
+        raise CliError(f"{file}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise Ending(f"{file}: not JSON: {error}") from error
+        raise CliError(f"{file}: not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Ending(f"{file}: not what kelek farm export prints")
+        raise CliError(f"{file}: not what kelek farm export prints")
     return found
 
 
@@ -114,7 +114,7 @@ def _do(options: Where, act: Callable[[Farm], bool | None], said: str, as_was: s
         try:
             changed = act(farm) is not False
         except ValueError as error:
-            raise Ending(str(error)) from error
+            raise CliError(str(error)) from error
     if options["output"] == "json":
         show_json({"changed": changed})
     else:

@@ -106,7 +106,7 @@ def entries(from_index: int, follow: bool, all_kinds: bool, **options: Any) -> N
     """
     from . import farm_commands
 
-    farm_commands.entries(farm_commands.Part(from_index, follow, all_kinds), options)
+    farm_commands.entries(farm_commands.EntrySelection(from_index, follow, all_kinds), options)
 
 
 @farm.command()

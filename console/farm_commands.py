@@ -8,7 +8,7 @@ import click
 
 from ..clients.errors import FarmTooLarge
 from ..clients.farm_values import FarmEntry
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .farm_doors import opened_farm
 from .options import DATA
 from .output import show_json, show_table, stdin
@@ -21,7 +21,7 @@ DATE_MS_MAX = 253_402_300_799_999  # The last of year 9999, with which calendars
 LEFT_OUT = frozenset(("inbound", "status", "order", "other", "foreign"))
 
 
-class Part(NamedTuple):
+class EntrySelection(NamedTuple):
     """Which entries are printed."""
 
     from_index: int
@@ -35,7 +35,7 @@ def status(options: Where) -> None:
         found = farm.status()
     if found.get("state") == "waiting":
         way_out = "kelek farm add takes it in; ask a member with --url"
-        raise Ending(f"server {found.get('id')} is no member of its farm: {way_out}", FAILED)
+        raise CliError(f"server {found.get('id')} is no member of its farm: {way_out}", FAILED)
     if options["output"] == "json":
         show_json(found)
         return
@@ -128,7 +128,7 @@ def date_text(date_ms: object) -> str | None:
     return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def entries(part: Part, options: Where) -> None:
+def entries(part: EntrySelection, options: Where) -> None:
     """Prints entries."""
     from_index, follow, all_kinds = part
     with opened_farm(options) as farm:
@@ -162,7 +162,7 @@ def append(values: tuple[str, ...], options: Where) -> None:
                 yield DATA.convert(value, None, None)
 
     if "-" in values and options["secret_file"] == "-":
-        raise Ending("-: standard input can't be both the password and the data")
+        raise CliError("-: standard input can't be both the password and the data")
     data = None if "-" in values else list(read())  # A mistake is told before anybody is asked.
     count = 0
 
@@ -176,7 +176,7 @@ def append(values: tuple[str, ...], options: Where) -> None:
         try:
             next_index = farm.append(counted())
         except (FarmTooLarge, ValueError) as error:
-            raise Ending(str(error)) from error
+            raise CliError(str(error)) from error
     if options["output"] == "json":
         show_json({"appended": count, "next_index": next_index})
     else:

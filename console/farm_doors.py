@@ -13,14 +13,14 @@ from ..clients.errors import FarmError, NodeError, NoFarm, NoFarmLeader
 from ..clients.farm import Farm
 from ..clients.farm_steps import FarmTuning
 from ..clients.farm_values import read_secret, secret_of
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import stdin
 from .places import Where, load_topology
 
 REACH_MS = 2000  # Nobody waits longer for servers that are not there at all.
 
 
-class FarmDoors(NamedTuple):
+class FarmTarget(NamedTuple):
     """Where a farm is, and who speaks with it."""
 
     place: str  # For errors: the topology's path, or the urls.
@@ -33,14 +33,14 @@ class FarmDoors(NamedTuple):
     by_topology: bool
 
 
-def find_farm(where: Where, changes: bool) -> FarmDoors:
+def find_farm(where: Where, changes: bool) -> FarmTarget:
     """From --url, or from a topology. changes: it takes an administrator. Raises Ending."""
     return _of_urls(where) if where["urls"] else _of_topology(where, changes)
 
 
-def _of_urls(where: Where) -> FarmDoors:
+def _of_urls(where: Where) -> FarmTarget:
     if where["topology"]:
-        raise Ending("--url: a topology is given too; leave one of them out")
+        raise CliError("--url: a topology is given too; leave one of them out")
     tuning = FarmTuning(
         where["tls"] or "1.3",
         proxy=where["proxy"] or "",
@@ -48,21 +48,21 @@ def _of_urls(where: Where) -> FarmDoors:
         insecure_jraft=where["insecure_jraft"],
     )
     if not where["user"] and not tuning.insecure_jraft:
-        raise Ending("--user: missing; with --url somebody has to be named")
+        raise CliError("--user: missing; with --url somebody has to be named")
     name = where["name"] or "farm"
     user, secret_file = where["user"] or "", where["secret_file"]
     place = ", ".join(where["urls"])
-    return FarmDoors(place, where["urls"], name, user, secret_file, where["ca"], tuning, False)
+    return FarmTarget(place, where["urls"], name, user, secret_file, where["ca"], tuning, False)
 
 
-def _of_topology(where: Where, changes: bool) -> FarmDoors:
+def _of_topology(where: Where, changes: bool) -> FarmTarget:
     from ..actors.farm_keys import endpoint_of
     from ..actors.run_dir import home
 
     for option in ("tls", "proxy", "i2p", "insecure_jraft"):
         if where[option]:
             name = option.replace("_", "-")
-            raise Ending(f"--{name}: it goes with --url; a topology says so itself")
+            raise CliError(f"--{name}: it goes with --url; a topology says so itself")
     path, found = load_topology(where)
     name = _name_of(where, path, found.farms)
     own = {node: one.farm for node, one in found.nodes.items() if one.farm}
@@ -73,7 +73,7 @@ def _of_topology(where: Where, changes: bool) -> FarmDoors:
     }
     settings = next((own[server] for server in servers.values() if server in own), None)
     if settings is None:
-        raise Ending(f"{path}: no node of it serves the farm {name}; name a server with --url")
+        raise CliError(f"{path}: no node of it serves the farm {name}; name a server with --url")
     tuning = FarmTuning(
         settings["tls"], settings["server_name"], settings["proxy"], settings["i2p"],
         settings["insecure_jraft"],
@@ -93,23 +93,25 @@ def _of_topology(where: Where, changes: bool) -> FarmDoors:
         elif len(admins) == 1:
             user = admins[0]
         elif secret_file is not None:
-            raise Ending("--user: missing; whose password is in --secret-file?")
+            raise CliError("--user: missing; whose password is in --secret-file?")
         else:
-            raise Ending(f"--user: missing; {path}: the servers' secret_file can't be read by you")
+            raise CliError(
+                f"--user: missing; {path}: the servers' secret_file can't be read by you"
+            )
     ca = where["ca"] or file("ca")
-    return FarmDoors(path, endpoints, name, user or "", secret_file, ca, tuning, True)
+    return FarmTarget(path, endpoints, name, user or "", secret_file, ca, tuning, True)
 
 
 def _name_of(where: Where, path: str, farms: Mapping[str, Any]) -> str:
     name = where["name"]
     if not farms:
-        raise Ending(f"{path}: it has no farm; give it `farms:` (docs/farm.md), or --url")
+        raise CliError(f"{path}: it has no farm; give it `farms:` (docs/farm.md), or --url")
     if name is None:
         if len(farms) > 1:
-            raise Ending(f"--farm: missing; {path} has {', '.join(farms)}")
+            raise CliError(f"--farm: missing; {path} has {', '.join(farms)}")
         return next(iter(farms))
     if name not in farms:
-        raise Ending(f"--farm: {path} has no farm '{name}'; it has {', '.join(farms)}")
+        raise CliError(f"--farm: {path} has no farm '{name}'; it has {', '.join(farms)}")
     return str(name)
 
 
@@ -118,8 +120,8 @@ def _only_admin(path: str, name: str, admins: list[str]) -> str:
         return admins[0]
     if not admins:
         way_out = f"name one under farms.{name}.admins, and start the servers anew"
-        raise Ending(f"{path}: the farm {name} has no administrator; {way_out}")
-    raise Ending(f"--user: missing; administrators of {name} are {', '.join(admins)}")
+        raise CliError(f"{path}: the farm {name} has no administrator; {way_out}")
+    raise CliError(f"--user: missing; administrators of {name} are {', '.join(admins)}")
 
 
 def password_of(secret_file: str | None, prompt: str) -> str:
@@ -130,11 +132,11 @@ def password_of(secret_file: str | None, prompt: str) -> str:
         if secret_file is not None:
             return read_secret(secret_file)
     except FarmError as error:
-        raise Ending(f"--secret-file: {error}") from error
+        raise CliError(f"--secret-file: {error}") from error
     except OSError as error:
-        raise Ending(f"--secret-file: {secret_file}: {error.strerror}") from error
+        raise CliError(f"--secret-file: {secret_file}: {error.strerror}") from error
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Ending("--secret-file: missing; there is no terminal to ask for a password at")
+        raise CliError("--secret-file: missing; there is no terminal to ask for a password at")
     try:
         given: str = click.prompt(prompt, hide_input=True, err=True)
     except click.Abort:
@@ -162,18 +164,18 @@ def opened_farm(where: Where, changes: bool = False) -> Iterator[Farm]:
                 tuning=doors.tuning,
             )
         except ValueError as error:
-            raise Ending(f"{doors.place}: {error}") from error
+            raise CliError(f"{doors.place}: {error}") from error
         except NodeError as error:
-            raise Ending(f"{error}; kelek discover lists who is there", FAILED) from error
+            raise CliError(f"{error}; kelek discover lists who is there", FAILED) from error
         except (FarmError, OSError) as error:
-            raise Ending(f"--ca: {error}") from error
+            raise CliError(f"--ca: {error}") from error
         with farm:
             farm.reach(min(REACH_MS, farm.timeout_ms))
             yield farm
 
 
 @contextmanager
-def in_one_line(doors: FarmDoors) -> Iterator[None]:
+def in_one_line(doors: FarmTarget) -> Iterator[None]:
     """Ends the command when the farm can't be asked."""
     place = f"{doors.place}: farm {doors.farm}"
     try:
@@ -182,9 +184,9 @@ def in_one_line(doors: FarmDoors) -> Iterator[None]:
         way_out = f"start it: supervisor start {doors.place}"
         if not doors.by_topology:
             way_out = "does it run there?"
-        raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
+        raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
     except NoFarmLeader as error:
         way_out = "a majority of its servers has to run: kelek farm servers"
-        raise Ending(f"{place}: {error}; {way_out}", FAILED) from error
+        raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
     except FarmError as error:
-        raise Ending(f"{place}: {error}", FAILED) from error
+        raise CliError(f"{place}: {error}", FAILED) from error

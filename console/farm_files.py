@@ -13,7 +13,7 @@ import click
 
 from ..protocols.garlicfarm import htdigest
 from ..protocols.garlicfarm.htdigest import PasswordFileError
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .farm_doors import password_of
 from .output import show_json, show_table
 from .places import Where
@@ -25,14 +25,14 @@ def add(file: str, names: Sequence[str], options: Where) -> None:
     """Adds users."""
     farm = options["realm"]
     if len(names) > 1 and not options["made"]:
-        raise Ending("--make: missing; several users get passwords that are made up")
+        raise CliError("--make: missing; several users get passwords that are made up")
 
     def change(text: str) -> str:
         known = htdigest.users_of(text, farm).secrets
         for name in names:
             if name in known:
                 way_out = f"kelek farm user passwd {file} {name}"
-                raise Ending(f"{file}: {name} of the farm {farm} is there already; {way_out}")
+                raise CliError(f"{file}: {name} of the farm {farm} is there already; {way_out}")
         for name, password in passwords.items():
             text = htdigest.with_user(text, farm, name, password)
         return text
@@ -105,16 +105,18 @@ def check(file: str, name: str | None, options: Where) -> None:
         text, mode = _read(file)
         if mode & 0o077:
             problem = f"others may read it (mode {mode:04o}), so no server will start with it"
-            raise Ending(f"{file}: {problem}; chmod 600 {file}", FAILED)
+            raise CliError(f"{file}: {problem}; chmod 600 {file}", FAILED)
         users = htdigest.users_of(text, farm)
         if not users.secrets:
-            raise Ending(f"{file}: it has no user of the farm {farm}; kelek farm user add", FAILED)
+            raise CliError(
+                f"{file}: it has no user of the farm {farm}; kelek farm user add", FAILED
+            )
         lacking = [user for user, known in users.secrets.items() if len(known) < 2]
         if name is not None:
             _known(text, file, farm, name)
             password = password_of(options["secret_file"], f"Password of {name}")
             if not htdigest.is_password(users, name, password):
-                raise Ending(f"{file}: that is not the password of {name}", FAILED)
+                raise CliError(f"{file}: that is not the password of {name}", FAILED)
             found = {"file": file, "farm": farm, "user": name, "right": True}
             _tell(options, found, f"{file}: that is the password of {name} for the farm {farm}")
             return
@@ -149,19 +151,19 @@ def _known(text: str, file: str, farm: str, name: str) -> None:
     users = htdigest.users_of(text, farm).secrets
     if name not in users:
         others = ", ".join(users) or "nobody"
-        raise Ending(f"{file}: no user {name} of the farm {farm}; it has {others}", FAILED)
+        raise CliError(f"{file}: no user {name} of the farm {farm}; it has {others}", FAILED)
 
 
 def _new_password(name: str, options: Where) -> str:
     if options["made"]:
         if options["secret_file"]:
-            raise Ending("--make: a password is given too; leave one of them out")
+            raise CliError("--make: a password is given too; leave one of them out")
         return secrets.token_urlsafe(PASSWORD_BYTES)
     if options["secret_file"] is not None:
         return password_of(options["secret_file"], "")
     password = password_of(None, f"New password of {name}")
     if password_of(None, "The same again") != password:
-        raise Ending("the two passwords are not the same; nothing was changed")
+        raise CliError("the two passwords are not the same; nothing was changed")
     return password
 
 
@@ -183,11 +185,11 @@ def _checked(file: str) -> Iterator[None]:
     try:
         yield
     except PasswordFileError as error:
-        raise Ending(f"{file}: {error}") from error
+        raise CliError(f"{file}: {error}") from error
     except UnicodeDecodeError as error:
-        raise Ending(f"{file}: not UTF-8, so no password file") from error
+        raise CliError(f"{file}: not UTF-8, so no password file") from error
     except OSError as error:
-        raise Ending(f"{error.filename or file}: {error.strerror}") from error
+        raise CliError(f"{error.filename or file}: {error.strerror}") from error
 
 
 def _read(file: str, missing: bool = False) -> tuple[str, int]:

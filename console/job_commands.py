@@ -17,7 +17,7 @@ from ..clients.async_table import AsyncTable
 from ..clients.errors import TableError, TableRefused
 from ..clients.table import Table
 from ..protocols.zerodb.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
-from .endings import FAILED, INTERRUPTED, Ending
+from .endings import FAILED, INTERRUPTED, CliError
 from .output import show_json, show_table, stdin
 from .places import Where
 from .table_commands import bounds
@@ -50,7 +50,7 @@ T = TypeVar("T")
 Job = dict[str, Any]  # What a node tells of one, numbers as such, and `node`.
 
 
-class Node(NamedTuple):
+class JobNode(NamedTuple):
     """One that has jobs."""
 
     name: str
@@ -58,7 +58,7 @@ class Node(NamedTuple):
     words: str  # The same, to be typed.
 
 
-def nodes_of(where: Where) -> list[Node]:
+def nodes_of(where: Where) -> list[JobNode]:
     """All that are meant. Raises Ending."""
     doors = find_tables(where)
     found = []
@@ -66,11 +66,11 @@ def nodes_of(where: Where) -> list[Node]:
         one = {**where, "urls": [url], "topology": None, "nodes": ()}
         file = f"-t {where['topology']} " if where["topology"] else ""
         words = f"{file}--node {name}" if doors.by_topology else f"--url {url}"
-        found.append(Node(name, one, words))
+        found.append(JobNode(name, one, words))
     return found
 
 
-def node_of(number: int, target: int, where: Where) -> Node:
+def node_of(number: int, target: int, where: Where) -> JobNode:
     """The one that serves the table now; the job goes on there, whatever becomes of this client."""
     check_whose(find_tables(where), target)
     with opened_table(number, where) as table:
@@ -85,7 +85,7 @@ def copy(number: int, target: int, output: str, options: Where) -> None:
     """Has a node copy a range."""
     asked = bounds(options)
     if number == target:
-        raise Ending(f"TARGET: table {number} is copied into itself; name another one")
+        raise CliError(f"TARGET: table {number} is copied into itself; name another one")
     node = node_of(number, target, options)
     with opened_table(number, node.where) as table:
         apid = table.copy_into(target, **asked)
@@ -112,14 +112,14 @@ def mapper_of(name: str) -> bytes:
             with Path(name).open("rb") as file:
                 data = file.read(MAPPER_BYTES_MAX + 1)
     except OSError as error:
-        raise Ending(f"{name}: {error.strerror}; give a mapper that can be read, or -") from error
+        raise CliError(f"{name}: {error.strerror}; give a mapper that can be read, or -") from error
     if len(data) > MAPPER_BYTES_MAX:
-        raise Ending(f"{name}: a mapper has at most {MAPPER_BYTES_MAX} bytes")
+        raise CliError(f"{name}: a mapper has at most {MAPPER_BYTES_MAX} bytes")
     if data.startswith((WASM, BITCODE)):
         return data
     if not data.lstrip().startswith((b"(", b";;")):
         forms = "WebAssembly, its text (.wat) or LLVM bitcode"
-        raise Ending(f"{name}: is no mapper; one is {forms} (docs/mapper.md)")
+        raise CliError(f"{name}: is no mapper; one is {forms} (docs/mapper.md)")
     return compiled(name, data)
 
 
@@ -128,11 +128,11 @@ def compiled(name: str, text: bytes) -> bytes:
         import wasmtime
     except ImportError as error:
         way_out = "pip install 'kelek[wasm]', or give it compiled"
-        raise Ending(f"{name}: WebAssembly's text needs wasmtime here; {way_out}") from error
+        raise CliError(f"{name}: WebAssembly's text needs wasmtime here; {way_out}") from error
     try:
         return bytes(wasmtime.wat2wasm(text))
     except wasmtime.WasmtimeError as error:
-        raise Ending(f"{name}: {where_in(str(error))}") from error
+        raise CliError(f"{name}: {where_in(str(error))}") from error
 
 
 def where_in(message: str) -> str:
@@ -149,7 +149,7 @@ def where_in(message: str) -> str:
 class Begun(NamedTuple):
     """A job that is waited for."""
 
-    node: Node
+    node: JobNode
     table: Table
     apid: int
     done: str  # What has happened when it is.
@@ -176,17 +176,19 @@ def follow(job: Begun, output: str, wait: bool) -> None:
             told = job.table.wait_job(job.apid, progress=show)
     except KeyboardInterrupt:
         way_out = f"see it: {job.command}; end it: {job.command} --end"
-        raise Ending(f"{job.name} goes on; {way_out}", INTERRUPTED) from None
+        raise CliError(f"{job.name} goes on; {way_out}", INTERRUPTED) from None
     except TableRefused as error:
         way_out = "what it has written stays; begin it again"
-        raise Ending(f"{job.name} is lost with its process: {error}; {way_out}", FAILED) from error
+        raise CliError(
+            f"{job.name} is lost with its process: {error}; {way_out}", FAILED
+        ) from error
     except TableError as error:
-        raise Ending(f"{job.name}: {error}; see it: {job.command}", FAILED) from error
+        raise CliError(f"{job.name}: {error}; see it: {job.command}", FAILED) from error
     found = job_of(job.node, told)
     if output == "json":
         show_json(found)
     if found["state"] != DONE:
-        raise Ending(f"{job.name} {how_it_ended(found)}", FAILED)
+        raise CliError(f"{job.name} {how_it_ended(found)}", FAILED)
     if output == "text":
         seconds = max(found["ended"] - found["started"], 1) / 1000
         wrote = f"{found['puts']:,} puts, {found['deletes']:,} deletes"
@@ -226,11 +228,11 @@ def jobs(options: Where, output: str) -> None:
     """Lists jobs; or shows, waits for or ends one."""
     if options["apid"] is None:
         if options["end"] or options["wait"]:
-            raise Ending("--end and --wait are about one job: name its number")
+            raise CliError("--end and --wait are about one job: name its number")
         listed(options, output)
         return
     if options["end"] and options["wait"]:
-        raise Ending("--end: --wait is given too; leave one of them out")
+        raise CliError("--end: --wait is given too; leave one of them out")
     known = found_jobs(options["apid"], options)
     if not (options["end"] or options["wait"]):
         for number, (_, job) in enumerate(known):
@@ -241,7 +243,7 @@ def jobs(options: Where, output: str) -> None:
     if len(known) > 1:
         way_out = " or ".join(node.words for node, _ in known)
         apid = options["apid"]
-        raise Ending(f"job {apid}: several nodes have one of that number; add {way_out}")
+        raise CliError(f"job {apid}: several nodes have one of that number; add {way_out}")
     ((node, job),) = known
     if options["end"]:
         show_job(ended(node, job["apid"]), output)
@@ -259,12 +261,12 @@ def show_job(job: Job, output: str) -> None:
         click.echo(f"{name:<14} {f'{text:,}' if name in AMOUNTS else text}")
 
 
-def ended(node: Node, apid: int) -> Job:
+def ended(node: JobNode, apid: int) -> Job:
     with opened_table(None, node.where) as table:
         try:
             table.end_job(apid)
         except TableRefused as error:
-            raise Ending(f"job {apid} of {node.name}: {error}", FAILED) from error
+            raise CliError(f"job {apid} of {node.name}: {error}", FAILED) from error
         return job_of(node, table.job_status(apid))
 
 
@@ -290,15 +292,15 @@ def listed(options: Where, output: str) -> None:
     for name, why in silent.items():
         click.echo(f"{name}: {why}", err=True)
     if len(silent) == len(nodes):
-        raise Ending("no node tells its jobs; does one run? kelek table info", FAILED)
+        raise CliError("no node tells its jobs; does one run? kelek table info", FAILED)
 
 
 def asked(
-    nodes: Sequence[Node], question: Callable[[AsyncTable], Awaitable[T]]
+    nodes: Sequence[JobNode], question: Callable[[AsyncTable], Awaitable[T]]
 ) -> list[T | TableError]:
     """What each node answers, all asked at once: those that are away cost their time once."""
 
-    async def ask(node: Node) -> T | TableError:
+    async def ask(node: JobNode) -> T | TableError:
         timeout_ms = min(REACH_MS, int(node.where["timeout_s"] * 1000))
         try:
             async with AsyncTable(node.where["urls"], timeout_ms=timeout_ms) as table:
@@ -312,9 +314,9 @@ def asked(
     return asyncio.run(ask_all())
 
 
-def found_jobs(apid: int, options: Where) -> list[tuple[Node, Job]]:
+def found_jobs(apid: int, options: Where) -> list[tuple[JobNode, Job]]:
     """The nodes that know a job of that number, and what they tell; one at least. Raises Ending."""
-    known: list[tuple[Node, Job]] = []
+    known: list[tuple[JobNode, Job]] = []
     problems: list[str] = []
     nodes = nodes_of(options)
     for node, told in zip(nodes, asked(nodes, lambda table: table.job_status(apid)), strict=True):
@@ -326,10 +328,10 @@ def found_jobs(apid: int, options: Where) -> list[tuple[Node, Job]]:
             known.append((node, job_of(node, told)))
     if known:
         return known
-    raise Ending(f"job {apid}: {'; '.join(dict.fromkeys(problems))}", FAILED)
+    raise CliError(f"job {apid}: {'; '.join(dict.fromkeys(problems))}", FAILED)
 
 
-def job_of(node: Node, told: dict[str, str]) -> Job:
+def job_of(node: JobNode, told: dict[str, str]) -> Job:
     """What a node tells of a job, with numbers as such."""
     job: Job = {"node": node.name}
     for name, value in told.items():

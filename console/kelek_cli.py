@@ -194,7 +194,7 @@ def load(
     """
     from . import loading
 
-    loading.load(loading.Load(file, skip_header, limit, skip), output, where)
+    loading.load(loading.LoadOptions(file, skip_header, limit, skip), output, where)
 
 
 def data_options(command: F) -> F:
@@ -227,7 +227,7 @@ def dump(first_index: int | None, count: int | None, output: str, **where: Any) 
     """
     from . import offline
 
-    offline.dump(offline.Part(first_index, count), output, where)
+    offline.dump(offline.EntrySlice(first_index, count), output, where)
 
 
 @log.command()
@@ -284,7 +284,7 @@ def recover(node: str, cluster: str, topology: str | None, confirmed: bool, outp
     """
     from . import recovery
 
-    recovery.recover(recovery.Wish(node, cluster, topology, confirmed), output)
+    recovery.recover(recovery.RecoveryRequest(node, cluster, topology, confirmed), output)
 
 
 @main.command()

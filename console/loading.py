@@ -12,19 +12,19 @@ import click
 
 from ..protocols.record import RECORD_BYTES_MAX
 from .clusters import opened
-from .endings import FAILED, INTERRUPTED, Ending
+from .endings import FAILED, INTERRUPTED, CliError
 from .output import show_json, stdin
 from .places import Where
 
 
-class Load(NamedTuple):
+class LoadOptions(NamedTuple):
     file: str
     skip_header: bool
     limit: int | None
     skip: int = 0  # So many updates of the file are left out, from its first.
 
 
-def load(options: Load, output: str, where: Where) -> None:
+def load(options: LoadOptions, output: str, where: Where) -> None:
     """Appends the lines of a file, with a progress bar when somebody watches."""
     with (
         lines_of(options.file) as (file, size),
@@ -61,12 +61,12 @@ def told_so_far(
 
     try:
         yield note
-    except Ending as ending:
+    except CliError as ending:
         if not done:
             raise
-        raise Ending(line(ending, skipped + done), FAILED) from ending
+        raise CliError(line(ending, skipped + done), FAILED) from ending
     except KeyboardInterrupt:
-        raise Ending(line(f"{name}: interrupted", skipped + done), INTERRUPTED) from None
+        raise CliError(line(f"{name}: interrupted", skipped + done), INTERRUPTED) from None
 
 
 def committed_line(how: object, count: int) -> str:
@@ -89,14 +89,16 @@ def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
             if size is not None:
                 file.seek(0)
         except OSError as error:
-            raise Ending(f"{name}: {error.strerror}; give a file that can be read, or -") from error
+            raise CliError(
+                f"{name}: {error.strerror}; give a file that can be read, or -"
+            ) from error
         yield file, size
 
 
 class Lines:
     """The lines of a file as updates, and how far it has been read."""
 
-    def __init__(self, file: IO[bytes], options: Load) -> None:
+    def __init__(self, file: IO[bytes], options: LoadOptions) -> None:
         self.position = 0  # Bytes taken from the file.
         self.taken = 0  # Updates made of them.
         self._file = file
@@ -117,7 +119,7 @@ class Lines:
                 left -= 1
             if len(data) > RECORD_BYTES_MAX:
                 size = f"at most {RECORD_BYTES_MAX} bytes make an entry"
-                raise Ending(f"{self._options.file}:{number}: the line is too long; {size}")
+                raise CliError(f"{self._options.file}:{number}: the line is too long; {size}")
             self.taken += 1
             yield data
 
@@ -129,7 +131,7 @@ class Lines:
                 yield line
         except OSError as error:
             place = f"{self._options.file}: byte {self.position}"
-            raise Ending(
+            raise CliError(
                 f"{place}: {error.strerror}; nothing behind it was sent", FAILED
             ) from error
 

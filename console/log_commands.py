@@ -14,7 +14,7 @@ from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client_codec import LogInfo
 from ..protocols.zmqraft.entry import Entry
 from .clusters import find_place, opened
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .entry_output import SHOWN, entry_json, entry_line
 from .output import show_json, show_table, stdin
 from .places import Where
@@ -42,7 +42,7 @@ def put(data: Sequence[str], output: str, where: Where) -> None:
     for number, update in enumerate(updates, 1):
         if not 0 < len(update) <= RECORD_BYTES_MAX:
             size = f"{len(update)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
-            raise Ending(f"DATA {number}: {size}")
+            raise CliError(f"DATA {number}: {size}")
     with opened(where) as (log, _):
         indexes = list(log.update_each(updates))
     if output == "json":
@@ -130,7 +130,7 @@ def info(output: str, where: Where) -> None:
         problem = f"no node answers; does one run, and is '{place.cluster}' its cluster?"
     if not where["urls"]:
         problem += f" supervisor status {place.name}"
-    raise Ending(f"{place.name}: {problem}", FAILED)
+    raise CliError(f"{place.name}: {problem}", FAILED)
 
 
 def ask(log: Log, url: str) -> LogInfo | None:

@@ -5,7 +5,7 @@ import click
 from ..actors.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import MembersBusy, MembersRefused
 from .clusters import opened
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json
 from .places import Where
 
@@ -27,15 +27,15 @@ def show(output: str, where: Where) -> None:
 def add(name: str, url: str, output: str, where: Where) -> None:
     """Takes one more node in; its supervisor must be running."""
     if not NAME.fullmatch(name):
-        raise Ending(f"ID: {name!r} is not a name; use {NAME_RULE}")
+        raise CliError(f"ID: {name!r} is not a name; use {NAME_RULE}")
     problem = url_problem(url)
     if problem:
-        raise Ending(f"URL {url}: {'; '.join(problem)}")
+        raise CliError(f"URL {url}: {'; '.join(problem)}")
     with opened(where) as (log, place):
         try:
             index = log.add_member(name, url)
         except (MembersRefused, MembersBusy) as error:
-            raise Ending(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
+            raise CliError(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
     _report(f"{name} is a member", index, output)
 
 
@@ -45,7 +45,7 @@ def remove(name: str, output: str, where: Where) -> None:
         try:
             index = log.remove_member(name)
         except (MembersRefused, MembersBusy) as error:
-            raise Ending(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
+            raise CliError(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
     _report(f"{name} is no member any more", index, output)
 
 

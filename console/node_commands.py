@@ -14,7 +14,7 @@ from ..clients.links import monotonic_ms
 from ..clients.node import Node
 from ..clients.node_face import NodeTuning
 from ..protocols.zre.peers import Event, EventKind, PeerInfo
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json, show_table, stdin
 
 Options = dict[str, Any]
@@ -39,7 +39,7 @@ def in_one_line(options: Options) -> Iterator[None]:
     except OSError as error:
         place = options["interface"] or "the network"
         reason = error.strerror or str(error)
-        raise Ending(f"{place}, port {options['port']}: {reason}", FAILED) from error
+        raise CliError(f"{place}, port {options['port']}: {reason}", FAILED) from error
 
 
 # ---- discover ----
@@ -67,7 +67,7 @@ def discover(cluster: str, options: Options, output: str) -> None:
     if not found:
         where = options["interface"] or "the network's first interface"
         whom = f"nobody of the cluster {cluster}" if cluster else "nobody of kelek"
-        raise Ending(
+        raise CliError(
             f"{whom} was heard on {where}, port {options['port']}; another --interface?", FAILED
         )
 
@@ -172,7 +172,7 @@ def chat(group: str, options: Options) -> None:
         try:
             me.join(group)
         except ValueError as error:
-            raise Ending(f"GROUP: {error}") from error
+            raise CliError(f"GROUP: {error}") from error
         company = threading.Event()
         listening = (me, group, options["peers"], company)
         listener = threading.Thread(target=listen, args=listening)

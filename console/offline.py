@@ -21,31 +21,31 @@ from ..storage.hard_state import PATH as HARD_STATE
 from ..storage.recovery import read_clean
 from ..storage.segment import Identity
 from ..storage.verify import Report, entries, read_identity, verify
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .entry_output import entry_json, entry_line
 from .output import show_json
 from .places import Where
 
 
-class Part(NamedTuple):
+class EntrySlice(NamedTuple):
     """Which entries are shown."""
 
     first_index: int | None
     entries_max: int | None
 
 
-def dump(part: Part, output: str, where: Where) -> None:
+def dump(part: EntrySlice, output: str, where: Where) -> None:
     """Prints entries as `tail` does; the first damaged one ends it."""
     found = folders(where)
     if len(found) > 1:
         names = ", ".join(path.parent.name for path in found)
-        raise Ending(f"--node: {names} have data here; name one of them, or give DATA_DIR")
+        raise CliError(f"--node: {names} have data here; name one of them, or give DATA_DIR")
     [path] = found
     files = Disk(str(path))
     try:
         identity = read_identity(files)
     except StorageError as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
     try:
         for entry in _chosen(files, identity, part):
             if output == "json":
@@ -53,10 +53,10 @@ def dump(part: Part, output: str, where: Where) -> None:
             else:
                 click.echo(entry_line(entry))
     except StorageError as error:
-        raise Ending(f"{error}; see `kelek log verify {path}`", FAILED) from error
+        raise CliError(f"{error}; see `kelek log verify {path}`", FAILED) from error
 
 
-def _chosen(files: Disk, identity: Identity, part: Part) -> Iterator[Entry]:
+def _chosen(files: Disk, identity: Identity, part: EntrySlice) -> Iterator[Entry]:
     index, first_index = 0, part.first_index or 1
     for count, entry in enumerate(entries(files, identity, first_index), 1):
         index = entry.index
@@ -78,7 +78,7 @@ def verify_all(output: str, where: Where) -> None:
         try:
             report = verify(Disk(str(path)))
         except StorageError as error:
-            raise Ending(str(error)) from error
+            raise CliError(str(error)) from error
         wrong += len(report.findings)
         ways_out.update(dict.fromkeys(_ways_out(path, report)))
         if output == "json":
@@ -87,7 +87,7 @@ def verify_all(output: str, where: Where) -> None:
             _show(path, report)
     if wrong:
         places = "place" if wrong == 1 else "places"
-        raise Ending(f"{wrong} {places} damaged; {'; '.join(ways_out)}", FAILED)
+        raise CliError(f"{wrong} {places} damaged; {'; '.join(ways_out)}", FAILED)
 
 
 def _ways_out(path: Path, report: Report) -> Iterator[str]:
@@ -155,16 +155,16 @@ def folders(where: Where) -> list[Path]:
     """The directories that are meant, each with a peer's data. Raises Ending."""
     if where["data_dir"]:
         if where["topology"] or where["nodes"]:
-            raise Ending("DATA_DIR: a topology or node is given too; leave one of them out")
+            raise CliError("DATA_DIR: a topology or node is given too; leave one of them out")
         path = Path(where["data_dir"])
         if not path.is_dir():
-            raise Ending(f"{path}: there is no such directory; give a node's data directory")
+            raise CliError(f"{path}: there is no such directory; give a node's data directory")
         return [path / "raft" if (path / "raft").is_dir() else path]
     name = where["topology"] or run_dir.default_path()
     try:
         found = topologies.load(name)
     except OperatorError as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
     return _of_topology(found, where["nodes"])
 
 
@@ -172,9 +172,9 @@ def _of_topology(found: Any, nodes: tuple[str, ...]) -> list[Path]:
     for node in nodes:
         if node not in found.own_nodes:
             way_out = did_you_mean(node, found.own_nodes)
-            raise Ending(f"--node: unknown node '{node}'; {way_out}")
+            raise CliError(f"--node: unknown node '{node}'; {way_out}")
     paths = {name: found.data_dir / name / "raft" for name in nodes or found.own_nodes}
     there = [path for path in paths.values() if path.is_dir()]
     if not there:
-        raise Ending(f"{found.data_dir}: {', '.join(paths)} have no data on this machine")
+        raise CliError(f"{found.data_dir}: {', '.join(paths)} have no data on this machine")
     return there

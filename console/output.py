@@ -7,12 +7,12 @@ from typing import IO
 
 import click
 
-from .endings import Ending
+from .endings import CliError
 
 
 def stdin() -> IO[bytes]:
     if sys.stdin is None:
-        raise Ending("-: standard input is closed; give it a file or a pipe")
+        raise CliError("-: standard input is closed; give it a file or a pipe")
     return sys.stdin.buffer
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 
 Where = dict[str, Any]
 
@@ -18,7 +18,7 @@ def load_topology(where: Where) -> tuple[str, Any]:
     try:
         return path, topologies.load(path)
     except OperatorError as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...]:
@@ -29,13 +29,13 @@ def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...
     for other in others:
         if where[other]:
             name = other.removesuffix("s")
-            raise Ending(f"--url: a {name} is given too; leave one of them out")
+            raise CliError(f"--url: a {name} is given too; leave one of them out")
     urls = look_up(where["urls"], service)
     for url in urls:
         try:
             check_url(url)
         except ValueError as error:
-            raise Ending(f"--url: {error}") from error
+            raise CliError(f"--url: {error}") from error
     return urls
 
 
@@ -51,6 +51,6 @@ def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
     try:
         return resolved(urls, service)
     except NodeError as error:
-        raise Ending(f"--url: {error}; kelek discover lists who is there", FAILED) from error
+        raise CliError(f"--url: {error}; kelek discover lists who is there", FAILED) from error
     except (ValueError, OSError) as error:
-        raise Ending(f"--url: {error}") from error
+        raise CliError(f"--url: {error}") from error

@@ -24,7 +24,7 @@ from ..storage.errors import StorageError
 from ..storage.rescue import Rescued, hold, inspect, rescue
 from ..storage.segment import Identity
 from ..storage.verify import Report, read_identity
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json
 
 AUDIT = "recovery.log"  # Beside the data, one line of JSON for each recovery.
@@ -33,7 +33,7 @@ ASK_MS = 300  # Another node that answers within this is not lost.
 CONFIRMATION = "--lose-what-only-others-have"
 
 
-class Wish(NamedTuple):
+class RecoveryRequest(NamedTuple):
     node: str
     cluster: str  # The new one's ident.
     topology: str | None
@@ -50,27 +50,27 @@ class Plan(NamedTuple):
     members: tuple[tuple[str, str], ...]
 
 
-def recover(wish: Wish, output: str) -> None:
+def recover(wish: RecoveryRequest, output: str) -> None:
     """Looks at everything, warns, and does it when that was confirmed."""
     found = _load(wish)
     folder = found.data_dir / wish.node
     source = Disk(str(folder / "raft"))
     if not (folder / "raft").is_dir():
-        raise Ending(f"{folder / 'raft'}: there is no such directory; run it where the data is")
+        raise CliError(f"{folder / 'raft'}: there is no such directory; run it where the data is")
     try:
         locks = hold(source)
     except StorageError as error:
-        raise Ending(str(error), FAILED) from error
+        raise CliError(str(error), FAILED) from error
     try:
         identity = read_identity(source)
         if identity != (found.cluster, wish.node):
-            raise Ending(
+            raise CliError(
                 f"{folder / 'raft'}: it is {identity.peer_id}'s of cluster {identity.cluster}; "
                 "give the topology that it ran with"
             )
         if not wish.confirmed:  # Before all of the data is read, which may take minutes.
             _warn(found, wish.node, "ends where `kelek log verify` says")
-            raise Ending(f"nothing was changed; repeat it with {CONFIRMATION} to go on")
+            raise CliError(f"nothing was changed; repeat it with {CONFIRMATION} to go on")
         report = inspect(source)
         _warn(found, wish.node, f"ends at index {report.last_index}, term {report.last_term}")
         members = ((wish.node, found.nodes[wish.node].url),)
@@ -78,25 +78,25 @@ def recover(wish: Wish, output: str) -> None:
         _refuse_survivors(plan)
         rescued, kept = _carry_out(plan, source)
     except StorageError as error:
-        raise Ending(str(error), FAILED) from error
+        raise CliError(str(error), FAILED) from error
     finally:
         for lock in locks:
             lock.close()
     _tell(plan, rescued, kept, output)
 
 
-def _load(wish: Wish) -> Any:
+def _load(wish: RecoveryRequest) -> Any:
     if not NAME.fullmatch(wish.cluster):
-        raise Ending(f"--cluster: {wish.cluster!r} is not a name; use {NAME_RULE}")
+        raise CliError(f"--cluster: {wish.cluster!r} is not a name; use {NAME_RULE}")
     try:
         found = topologies.load(wish.topology or run_dir.default_path())
     except OperatorError as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
     if wish.node not in found.own_nodes:
         way_out = did_you_mean(wish.node, found.own_nodes)
-        raise Ending(f"--from: unknown node '{wish.node}'; {way_out}")
+        raise CliError(f"--from: unknown node '{wish.node}'; {way_out}")
     if wish.cluster == found.cluster:
-        raise Ending(f"--cluster: '{wish.cluster}' is the lost one's ident; take another")
+        raise CliError(f"--cluster: '{wish.cluster}' is the lost one's ident; take another")
     return found
 
 
@@ -122,7 +122,7 @@ def _refuse_survivors(plan: Plan) -> None:
                 log.info(node.url)
             except LogError:
                 continue
-        raise Ending(
+        raise CliError(
             f"{name}: it answers at {node.url}, so it is not lost; start the majority again, or "
             "stop it if its data is to be given up",
             FAILED,
@@ -145,7 +145,7 @@ def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
     except OSError as error:
         place = error.filename or folder
         line = f"{place}: {error.strerror}; {kept} or raft is the old one"
-        raise Ending(line, FAILED) from error
+        raise CliError(line, FAILED) from error
     return rescued, kept
 
 

@@ -7,7 +7,7 @@ import click
 from ..clients.errors import LogError, LogTimeout, NotKelek
 from ..clients.log import Log
 from .clusters import find_place
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json
 from .places import Where
 
@@ -42,6 +42,6 @@ def make(output: str, where: Where) -> None:
             click.echo(f"{row['node']:<{width}}  {words}")
     failed = [row["node"] for row in rows if row["problem"] and not row["foreign"]]
     if all(row["foreign"] for row in rows):
-        raise Ending(f"{place.name}: no node of it is a kelek, so none makes a snapshot", FAILED)
+        raise CliError(f"{place.name}: no node of it is a kelek, so none makes a snapshot", FAILED)
     if failed:
-        raise Ending(f"{place.name}: no snapshot of {', '.join(failed)}", FAILED)
+        raise CliError(f"{place.name}: no snapshot of {', '.join(failed)}", FAILED)

@@ -100,7 +100,7 @@ def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
     """
     from . import table_commands
 
-    table_commands.put(table_commands.Put(number, key, value), options)
+    table_commands.put(table_commands.PutRequest(number, key, value), options)
 
 
 @table.command()

@@ -12,7 +12,7 @@ from ..clients.changes import Change
 from ..clients.errors import TableTooLarge
 from ..clients.table import TableOptions
 from ..protocols.zerodb.values import OPTION_LIMITS, OWNER_BYTES
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .output import show_json, stdin
 from .places import Where
 from .table_doors import find_tables, opened_table
@@ -21,7 +21,7 @@ from .table_output import data_json, data_text, pair_json, pair_text
 BENCH_PREFIX = b"bench/"
 
 
-class Put(NamedTuple):
+class PutRequest(NamedTuple):
     table: int
     key: bytes
     value: bytes
@@ -38,18 +38,18 @@ def open_table(number: int, options: Where) -> None:
     for (name, value), (_, smallest, largest) in zip(given.items(), OPTION_LIMITS, strict=True):
         if value is not None and not smallest <= value <= largest:
             option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
-            raise Ending(f"{option}: {value} is not in the range {smallest} to {largest}")
+            raise CliError(f"{option}: {value} is not in the range {smallest} to {largest}")
     wished = {name: value for name, value in given.items() if value is not None}
     with opened_table(number, options) as table:
         table.open(TableOptions(**wished, compression=not options["no_compression"]))
 
 
-def put(asked: Put, options: Where) -> None:
+def put(asked: PutRequest, options: Where) -> None:
     """Stores a value, perhaps on a condition."""
     value = stdin().read() if asked.value == b"-" else asked.value
     check(asked.key, value)
     if options["if_absent"] and options["expected"] is not None:
-        raise Ending("--if-equal: --if-absent is given too; leave one of them out")
+        raise CliError("--if-equal: --if-absent is given too; leave one of them out")
     with opened_table(asked.table, options) as table:
         if not options["if_absent"] and options["expected"] is None:
             table.put(asked.key, value, ttl_s=options["ttl_s"])
@@ -63,7 +63,7 @@ def put(asked: Put, options: Where) -> None:
         result = table.commit(batch)
     if not result.succeeded:
         held = "is not there" if result.values[0] is None else f"holds {shown(result.values[0])}"
-        raise Ending(f"{data_text(asked.key)}: nothing was stored, it {held}", FAILED)
+        raise CliError(f"{data_text(asked.key)}: nothing was stored, it {held}", FAILED)
 
 
 def check(key: bytes, value: bytes = b"") -> None:
@@ -71,7 +71,7 @@ def check(key: bytes, value: bytes = b"") -> None:
         checked_key(key)
         checked_value(value)
     except TableTooLarge as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def shown(value: bytes) -> str:
@@ -83,7 +83,7 @@ def shown(value: bytes) -> str:
 def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None:
     """Prints values; fails when one is missing."""
     if options["raw"] and (len(keys) > 1 or output == "json"):
-        raise Ending("--raw: it prints one value as it is; give one KEY and no -o json")
+        raise CliError("--raw: it prints one value as it is; give one KEY and no -o json")
     for key in keys:
         check(key)
     with opened_table(number, options) as table:
@@ -99,14 +99,14 @@ def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None
     missing = [data_text(key) for key, value in pairs if value is None]
     if missing:
         way_out = f"see what is there: kelek table scan {number}"
-        raise Ending(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
+        raise CliError(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
 
 
 def delete(number: int, keys: Sequence[bytes], options: Where) -> None:
     """Deletes some keys, or a range."""
     ranged = options["prefix"] is not None or options["start"] or options["end"]
     if bool(keys) == bool(ranged):
-        raise Ending(
+        raise CliError(
             "give keys, or a range: --prefix, --start, --end; all of it: kelek table truncate"
         )
     with opened_table(number, options) as table:
@@ -121,7 +121,7 @@ def delete(number: int, keys: Sequence[bytes], options: Where) -> None:
 def bounds(options: Where) -> dict[str, Any]:
     """A range for a Table's method. Raises Ending."""
     if options["prefix"] is not None and (options["start"] or options["end"]):
-        raise Ending("--prefix: --start or --end is given too; leave one of them out")
+        raise CliError("--prefix: --start or --end is given too; leave one of them out")
     return {name: options[name] for name in ("prefix", "start", "end")}
 
 
@@ -163,7 +163,7 @@ def compact(number: int, options: Where) -> None:
         try:
             with opened_table(number, {**options, **one}) as table:
                 table.compact(**asked)
-        except Ending as ending:
+        except CliError as ending:
             if ending.code != FAILED:
                 raise
             failed += 1
@@ -172,7 +172,7 @@ def compact(number: int, options: Where) -> None:
             click.echo(f"{name}  {time.monotonic() - began:.2f} s")
     if failed:
         nodes = f"{failed} of {len(doors.urls)} nodes"
-        raise Ending(f"table {number}: {nodes} did not compact it; do so again later", FAILED)
+        raise CliError(f"table {number}: {nodes} did not compact it; do so again later", FAILED)
 
 
 def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
@@ -182,12 +182,12 @@ def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
     except ValueError:
         token = b""
     if len(token) != (OWNER_BYTES if owner else 0):
-        raise Ending(f"--owner: a token has {2 * OWNER_BYTES} hexadecimal digits")
+        raise CliError(f"--owner: a token has {2 * OWNER_BYTES} hexadecimal digits")
     with opened_table(number, options, token) as table:
         if not yes:
             found = table.count()
             keys = f"{found:,} {'key' if found == 1 else 'keys'}"
-            raise Ending(f"table {number}: {keys} would be removed; add --yes to do it")
+            raise CliError(f"table {number}: {keys} would be removed; add --yes to do it")
         table.truncate()
 
 
@@ -207,7 +207,7 @@ def info(number: int | None, output: str, options: Where) -> None:
                 click.echo(f"  {name:<24} {value}")
     if number is not None and not known:
         way_out = f"the first put makes it: kelek table put {number} KEY VALUE"
-        raise Ending(f"table {number}: is not there; {way_out}", FAILED)
+        raise CliError(f"table {number}: is not there; {way_out}", FAILED)
 
 
 def flat(details: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from ..clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
 from ..clients.table import Table
 from ..clients.table_steps import TableTuning
 from ..protocols.zre import services
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .places import Where, check_given_urls, load_topology
 
 REACH_MS = 2000
 
 
-class Doors(NamedTuple):
+class TableTarget(NamedTuple):
     """Where tables are asked for."""
 
     name: str  # For errors: the topology's path, or the urls.
@@ -23,32 +23,32 @@ class Doors(NamedTuple):
     local: frozenset[int] = frozenset()  # Tables that each node has of its own, if that is known.
 
 
-def find_tables(where: Where) -> Doors:
+def find_tables(where: Where) -> TableTarget:
     """The doors to a cluster's tables: from --url, or from a topology. Raises Ending."""
     if where["urls"]:
         urls = check_given_urls(where, services.TABLES, "topology", "nodes")
-        return Doors(", ".join(urls), {url: url for url in urls}, False)
+        return TableTarget(", ".join(urls), {url: url for url in urls}, False)
     path, found = load_topology(where)
     known = {
         name: node.zerodb["url"] for name, node in found.nodes.items() if node.zerodb.get("url")
     }
     if not known:
         way_out = "give one `zerodb: {url: ...}` (docs/topology.md)"
-        raise Ending(f"{path}: no node has a door to tables; {way_out}")
+        raise CliError(f"{path}: no node has a door to tables; {way_out}")
     for node in where["nodes"]:
         if node not in known:
             why = "has no `zerodb: {url: ...}`" if node in found.nodes else "is no node"
-            raise Ending(f"{path}: --node {node}: {why}; those with one are {', '.join(known)}")
+            raise CliError(f"{path}: --node {node}: {why}; those with one are {', '.join(known)}")
     chosen = where["nodes"] or known
     local = frozenset(found.zerodb.get("local", ()))
-    return Doors(path, {name: known[name] for name in chosen}, True, local)
+    return TableTarget(path, {name: known[name] for name in chosen}, True, local)
 
 
-def check_whose(doors: Doors, number: int | None) -> None:
+def check_whose(doors: TableTarget, number: int | None) -> None:
     """Raises Ending for a table of which each node has its own, when any of them may be asked."""
     if number in doors.local and len(doors.urls) > 1:
         nodes = ", ".join(doors.urls)
-        raise Ending(f"table {number}: each node has its own; say whose with --node: {nodes}")
+        raise CliError(f"table {number}: each node has its own; say whose with --node: {nodes}")
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def opened_table(number: int | None, where: Where, owner: bytes = b"") -> Iterat
 
 
 @contextmanager
-def in_one_line(doors: Doors, number: int | None) -> Iterator[None]:
+def in_one_line(doors: TableTarget, number: int | None) -> Iterator[None]:
     """Ends the command when a table can't do what was asked."""
     place = doors.name if number is None else f"{doors.name}: table {number}"
     try:
@@ -89,11 +89,11 @@ def in_one_line(doors: Doors, number: int | None) -> Iterator[None]:
             way_out = "does it run there, and is this its ZeroDB url?"
         urls = ", ".join(doors.urls.values())
         named = f"{doors.name}: " if doors.by_topology else ""
-        raise Ending(f"{named}{error} at {urls}; {way_out}", FAILED) from error
+        raise CliError(f"{named}{error} at {urls}; {way_out}", FAILED) from error
     except TableTimeout as error:
         way_out = "" if error.reason else "; do all nodes run? supervisor status"
-        raise Ending(f"{place}: {error}{way_out}", FAILED) from error
+        raise CliError(f"{place}: {error}{way_out}", FAILED) from error
     except TableTooLarge as error:
-        raise Ending(str(error)) from error
+        raise CliError(str(error)) from error
     except TableError as error:
-        raise Ending(f"{place}: {error}", FAILED) from error
+        raise CliError(f"{place}: {error}", FAILED) from error

@@ -17,7 +17,7 @@ import click
 
 from ..clients.arguments import checked_key, checked_range, checked_value
 from ..clients.errors import TableError, TableTooLarge
-from .endings import FAILED, Ending
+from .endings import FAILED, CliError
 from .loading import Progress, lines_of, progress, told_so_far
 from .output import show_json
 from .places import Where
@@ -51,7 +51,7 @@ class Columns(NamedTuple):
     encoding: str
 
 
-class Reader(Progress, Protocol):
+class RowReader(Progress, Protocol):
     """A file's rows, and how far it has been read."""
 
     def __iter__(self) -> Iterator[Row]: ...
@@ -87,7 +87,7 @@ def form_of(name: str) -> str:
     """By the file's name. Raises Ending."""
     form = SUFFIXES.get(Path(name).suffix.lower())
     if form is None:
-        raise Ending(f"{name}: its name tells no format; add --format csv, jsonl or parquet")
+        raise CliError(f"{name}: its name tells no format; add --format csv, jsonl or parquet")
     return form
 
 
@@ -95,7 +95,7 @@ def form_of(name: str) -> str:
 
 
 @contextmanager
-def rows_of(name: str, form: str) -> Iterator[tuple[Reader, int | None]]:
+def rows_of(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
     """The rows of a file, and its size in what they count. Raises Ending."""
     if form == "parquet":
         with parquet_of(name) as found:
@@ -122,7 +122,9 @@ class Lines:
                 self.number += 1
                 yield os.fsdecode(line)
         except OSError as error:
-            raise Ending(f"{self.name}: byte {self.position}: {error.strerror}", FAILED) from error
+            raise CliError(
+                f"{self.name}: byte {self.position}: {error.strerror}", FAILED
+            ) from error
 
 
 class CsvRows:
@@ -143,17 +145,19 @@ class CsvRows:
         try:
             names = next(reader, None)
             if not names:
-                raise Ending(f"{place.name}: the first line of CSV names the columns; it is empty")
+                raise CliError(
+                    f"{place.name}: the first line of CSV names the columns; it is empty"
+                )
             for cells in reader:
                 if not cells:
                     continue
                 if len(cells) != len(names):
                     what = f"{len(cells)} cells; the header has {len(names)}"
-                    raise Ending(f"{place.name}:{place.number}: {what}")
+                    raise CliError(f"{place.name}:{place.number}: {what}")
                 self.taken += 1
                 yield dict(zip(names, cells, strict=True))
         except csv.Error as error:
-            raise Ending(f"{place.name}:{place.number}: {error}") from error
+            raise CliError(f"{place.name}:{place.number}: {error}") from error
 
 
 class JsonRows:
@@ -175,9 +179,9 @@ class JsonRows:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise Ending(f"{place.name}:{place.number}: no JSON: {error}") from error
+                raise CliError(f"{place.name}:{place.number}: no JSON: {error}") from error
             if not isinstance(row, dict):
-                raise Ending(f"{place.name}:{place.number}: a row is a JSON object")
+                raise CliError(f"{place.name}:{place.number}: a row is a JSON object")
             self.taken += 1
             yield row
 
@@ -198,19 +202,19 @@ class ParquetRows:
 
 
 @contextmanager
-def parquet_of(name: str) -> Iterator[tuple[Reader, int]]:
+def parquet_of(name: str) -> Iterator[tuple[RowReader, int]]:
     parquet = need_parquet()
     import pyarrow
 
     if name == "-":
-        raise Ending("-: Parquet is read from its end; give a file")
+        raise CliError("-: Parquet is read from its end; give a file")
     try:
         file = parquet.ParquetFile(name)
     except OSError as error:
         reason = error.strerror or error
-        raise Ending(f"{name}: {reason}; give a file that can be read") from error
+        raise CliError(f"{name}: {reason}; give a file that can be read") from error
     except pyarrow.ArrowInvalid as error:
-        raise Ending(f"{name}: no Parquet: {str(error).splitlines()[0]}") from error
+        raise CliError(f"{name}: no Parquet: {str(error).splitlines()[0]}") from error
     with closing(file):
         yield ParquetRows(file.iter_batches(PARQUET_ROWS)), file.metadata.num_rows
 
@@ -219,7 +223,7 @@ def need_parquet() -> Any:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise Ending("Parquet needs pyarrow: pip install 'kelek[arrow]'") from error
+        raise CliError("Parquet needs pyarrow: pip install 'kelek[arrow]'") from error
     return parquet
 
 
@@ -234,9 +238,11 @@ def pairs_of(name: str, rows: Iterable[Row], columns: Columns, limit: int | None
         except KeyError as error:
             names = ", ".join(map(str, row))
             way_out = f"--key COLUMN; the columns are {names}"
-            raise Ending(f"{name}: row {number}: no column '{error.args[0]}'; {way_out}") from error
+            raise CliError(
+                f"{name}: row {number}: no column '{error.args[0]}'; {way_out}"
+            ) from error
         except (TableTooLarge, ValueError) as error:
-            raise Ending(f"{name}: row {number}: {error}") from error
+            raise CliError(f"{name}: row {number}: {error}") from error
 
 
 def pair_of(row: Row, columns: Columns) -> Pair:
@@ -311,14 +317,14 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
     """The file; it has its name only once all of it is written. Raises Ending."""
     if name == "-":
         if form == "parquet":
-            raise Ending("-: Parquet is no text; give a file")
+            raise CliError("-: Parquet is no text; give a file")
         yield sys.stdout.buffer
         return
     part = Path(f"{name}.part")
     try:
         file = part.open("wb")
     except OSError as error:
-        raise Ending(f"{name}: {error.strerror}; give a file that can be written") from error
+        raise CliError(f"{name}: {error.strerror}; give a file that can be written") from error
     try:
         with file:
             yield file
@@ -326,7 +332,7 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
     except TableError:  # A timeout among them is an OSError, too.
         raise
     except OSError as error:
-        raise Ending(f"{name}: {error.strerror}; it is not written", FAILED) from error
+        raise CliError(f"{name}: {error.strerror}; it is not written", FAILED) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -362,7 +368,7 @@ def encoded(data: bytes, encoding: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         way_out = "add --encoding base64, or --format jsonl"
-        raise Ending(f"'{data_text(data[:40])}' is no UTF-8; {way_out}", FAILED) from error
+        raise CliError(f"'{data_text(data[:40])}' is no UTF-8; {way_out}", FAILED) from error
 
 
 def write_text(

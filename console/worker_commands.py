@@ -10,8 +10,8 @@ import click
 
 from ..clients.errors import ServiceFailed
 from ..clients.serving import Service, Worker, WorkerTuning, service
-from .broker_doors import WORKERS_URL, BrokerDoors, find_brokers
-from .endings import FAILED, IMPOSSIBLE, Ending
+from .broker_doors import WORKERS_URL, BrokerTarget, find_brokers
+from .endings import FAILED, IMPOSSIBLE, CliError
 from .places import Where
 
 REACH_S = 2.0
@@ -47,7 +47,7 @@ def work(target: str, options: Where) -> None:
     click.echo(f"ended service={offered.name} answered={answered} failed={errors}")
 
 
-def no_broker(doors: BrokerDoors) -> str:
+def no_broker(doors: BrokerTarget) -> str:
     """What somebody should know who waits for requests in vain."""
     way_out = f"start it: supervisor start {doors.name}"
     if not doors.by_topology:
@@ -59,7 +59,7 @@ def find_service(target: str, options: Where) -> Service[Any, Any]:
     """The service at MODULE:NAME, or the function there as a service of the name that is given."""
     module_name, colon, path = target.partition(":")
     if not colon or not module_name or not path:
-        raise Ending(f"{target}: write MODULE:FUNCTION")
+        raise CliError(f"{target}: write MODULE:FUNCTION")
     # A module of the folder that somebody is in is meant: it is named on the command line.
     sys.path.insert(0, os.getcwd())
     try:
@@ -67,12 +67,12 @@ def find_service(target: str, options: Where) -> Service[Any, Any]:
     except ImportError as error:
         # A wrong name on the command line; or a module that is there and can't be loaded.
         is_missing = f"{module_name}.".startswith(f"{error.name}.")
-        raise Ending(f"{module_name}: {error}", IMPOSSIBLE if is_missing else FAILED) from error
+        raise CliError(f"{module_name}: {error}", IMPOSSIBLE if is_missing else FAILED) from error
     except SyntaxError as error:
-        raise Ending(f"{error.filename}:{error.lineno}: {error.msg}", FAILED) from error
+        raise CliError(f"{error.filename}:{error.lineno}: {error.msg}", FAILED) from error
     for part in path.split("."):
         if not hasattr(found, part):
-            raise Ending(f"{target}: {module_name} has no {path}")
+            raise CliError(f"{target}: {module_name} has no {path}")
         found = getattr(found, part)
     name, concurrency, window = options["name"], options["concurrency"], options["window"]
     if isinstance(found, Service):
@@ -80,10 +80,10 @@ def find_service(target: str, options: Where) -> Service[Any, Any]:
         window = window or max(found.window, concurrency)
         found = found.function
     elif not callable(found):
-        raise Ending(f"{target}: it is no function")
+        raise CliError(f"{target}: it is no function")
     if not name:
-        raise Ending(f"{target}: it is no @kelek.service; say with --name which one it is")
+        raise CliError(f"{target}: it is no @kelek.service; say with --name which one it is")
     try:
         return service(name, concurrency=concurrency or 1, window=window)(found)
     except ValueError as error:
-        raise Ending(f"{target}: {error}") from error
+        raise CliError(f"{target}: {error}") from error

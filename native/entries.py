@@ -8,7 +8,7 @@ from .errors import NativeError, Readable
 from .messages import Frames
 
 
-class Room(NamedTuple):
+class MessageLimits(NamedTuple):
     """What one message may hold: bytes of entries (a single larger one goes alone), and entries."""
 
     bytes: int
@@ -23,7 +23,9 @@ class Fit(NamedTuple):
     full: bool  # No further entry fits.
 
 
-def entries_fit(blocks: Sequence[Readable], first_index: int, last_index: int, room: Room) -> Fit:
+def entries_fit(
+    blocks: Sequence[Readable], first_index: int, last_index: int, room: MessageLimits
+) -> Fit:
     """How far the entries from first_index on, which contiguous blocks hold, fit into a message.
 
     The first entry always does. NativeError: first_index is not within the first block.
@@ -70,10 +72,10 @@ def add_entries(
     out.end()
 
 
-_ALL = Room(1 << 40, (1 << 32) - 1)
+_ALL = MessageLimits(1 << 40, (1 << 32) - 1)
 
 
-def _entries(first_index: int, last_index: int, room: Room) -> Any:
+def _entries(first_index: int, last_index: int, room: MessageLimits) -> Any:
     entries = ffi.new("struct klk_entries *")
     entries.index, entries.last_index = first_index, last_index
     entries.bytes_max, entries.count_max = room

@@ -87,7 +87,7 @@ def _close_syncer(syncer: Any, made_behind: int) -> None:
         _system(lib.klk_syncer_close(syncer))
 
 
-class Scan:
+class SegmentScan:
     """A walk over a whole segment's bytes; see klk_segment_scan()."""
 
     def __init__(self, offset: int, next_index: int, term: int) -> None:

@@ -23,7 +23,7 @@ class Served(IntEnum):
     WORKERS = lib.KLK_SERVED_WORKERS
 
 
-class Door(NamedTuple):
+class ServedRouter(NamedTuple):
     """A ROUTER that is in the poller, how it is read, and what its peers may leave unread."""
 
     socket: "zmq.Socket[bytes]"
@@ -31,7 +31,7 @@ class Door(NamedTuple):
     budget: Budget
 
 
-class Wait(NamedTuple):
+class WaitResult(NamedTuple):
     """How a wait has ended."""
 
     ready: list[tuple[Source, int]]  # As Poller.poll() tells it.
@@ -47,7 +47,9 @@ class Server:
     them, as long as nothing else is ready and no message is left to the caller.
     """
 
-    def __init__(self, exchange: Exchange, poller: Poller, clients: Door, workers: Door) -> None:
+    def __init__(
+        self, exchange: Exchange, poller: Poller, clients: ServedRouter, workers: ServedRouter
+    ) -> None:
         self._poller, self._doors = poller, (clients, workers)
         self._serve = ffi.new("struct klk_serve *")
         self._serve.exchange = exchange._exchange
@@ -62,7 +64,7 @@ class Server:
             made.unsent = unsent
         self._kept: Any = (exchange, unsent)  # C has pointers to them.
 
-    def wait(self, timeout_ms: int) -> Wait:
+    def wait(self, timeout_ms: int) -> WaitResult:
         """Until something is the caller's, or timeout_ms have passed, or a request expires.
 
         What is left of the arenas, what could not be sent and what waits to be sent is to be seen
@@ -70,7 +72,7 @@ class Server:
         """
         if backend() == "pyzmq" or any(door.drain.is_grown for door in self._doors):
             # Whoever reads there gives back what a large message has needed.
-            return Wait(self._poller.poll(timeout_ms), Served.ALL)
+            return WaitResult(self._poller.poll(timeout_ms), Served.ALL)
         for door in self._doors:
             opened(door.socket)
         serve = self._serve
@@ -82,4 +84,4 @@ class Server:
             unsent = Unsent.of(serve.clients.unsent, serve.clients.unsents)
         elif served is Served.WORKERS:
             unsent = Unsent.of(serve.workers.unsent, serve.workers.unsents)
-        return Wait(self._poller.ready(), served, serve.position, unsent)
+        return WaitResult(self._poller.ready(), served, serve.position, unsent)

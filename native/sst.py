@@ -107,7 +107,7 @@ class Pairs(NamedTuple):
         return bytes(self.keys[start:end])
 
 
-class Room(NamedTuple):
+class PairLimits(NamedTuple):
     """How many pairs there may be, and of how many bytes: they end with the one that has them."""
 
     pairs_max: int
@@ -162,7 +162,7 @@ class Merge:
         setattr(self._runs[place], f"{name}_max", size)
 
     def take(
-        self, room: Room, with_values: bool, next_file: Callable[[int], OpenFile | None]
+        self, room: PairLimits, with_values: bool, next_file: Callable[[int], OpenFile | None]
     ) -> tuple[Pairs, bool]:
         """The next pairs, and whether there is nothing behind them. Raises MergeFailed, and what
         next_file raises: it opens the next file of a run; None: there is none."""
@@ -204,7 +204,7 @@ class Merge:
 class _Columns:
     """The columns that a merge fills."""
 
-    def __init__(self, merge: Any, room: Room) -> None:
+    def __init__(self, merge: Any, room: PairLimits) -> None:
         pairs_max, bytes_max = room
         self._merge = merge
         size = min(bytes_max + (64 << 10), COLUMN_BYTES_MAX)

@@ -196,7 +196,7 @@ class View(NamedTuple):
     kind: int = 0  # Of the records that are written.
 
 
-class Taken(NamedTuple):
+class IntakeResult(NamedTuple):
     """What an intake found in an arena."""
 
     count: int  # type: ignore[assignment]  # New updates.
@@ -260,7 +260,7 @@ class Updates:
         counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
         return dict(zip(_COUNTERS, counts, strict=True))
 
-    def take(self, arena: Arena, view: View, out: Frames) -> Taken:
+    def take(self, arena: Arena, view: View, out: Frames) -> IntakeResult:
         """Takes in the updates of an arena; the answers that are due at once go to out.
 
         next_index counts what the log has: updates that block() has not handed out come on top.
@@ -280,7 +280,7 @@ class Updates:
         ):
             self._make_room(code, out)
         others = ffi.unpack(self._others, self._others_count[0])
-        return Taken(self._struct.records - before, others)
+        return IntakeResult(self._struct.records - before, others)
 
     def _make_room(self, code: int, out: Frames) -> None:
         """What a call in C has asked for before it goes on."""

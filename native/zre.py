@@ -150,7 +150,7 @@ class Wire:
             said.append((place, group, content))
         return count, size, position, said
 
-    def say(self, places: "Places", group: bytes | None, content: bytes) -> None:
+    def say(self, places: "PeerRows", group: bytes | None, content: bytes) -> None:
         """Adds one frame to what goes to each of the peers: a SHOUT to a group, or a WHISPER."""
         self._position[0] = 0
         while lib.klk_zre_say(
@@ -179,7 +179,7 @@ class Wire:
         )
 
 
-class Places:
+class PeerRows:
     """Places of some peers, as C reads them."""
 
     __slots__ = ("_held", "count", "numbers")

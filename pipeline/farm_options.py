@@ -71,7 +71,7 @@ BATCH = (*READ, Option("endingIndex", end_place, LATEST))
 STREAM = (*READ, Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)))
 
 
-class ReadOptions(NamedTuple):
+class FarmReadOptions(NamedTuple):
     """What is to be read; the fields are the options of BATCH and STREAM."""
 
     urls: tuple[str, ...]
@@ -97,22 +97,24 @@ class ReadOptions(NamedTuple):
         return FarmOffset(self.farm)
 
 
-def batch_options(given: Mapping[str, str]) -> ReadOptions:
+def batch_options(given: Mapping[str, str]) -> FarmReadOptions:
     """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
     return _read_options(BATCH, given, EARLIEST)
 
 
-def stream_options(given: Mapping[str, str]) -> ReadOptions:
+def stream_options(given: Mapping[str, str]) -> FarmReadOptions:
     """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
     return _read_options(STREAM, given, LATEST)
 
 
-def located(options: ReadOptions) -> ReadOptions:
+def located(options: FarmReadOptions) -> FarmReadOptions:
     """For tasks: with addresses alone. Raises PipelineError."""
     return options._replace(urls=found_urls(options.urls, services.FARM))
 
 
-def _read_options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:
+def _read_options(
+    known: tuple[Option, ...], given: Mapping[str, str], start: str
+) -> FarmReadOptions:
     for name in given:
         if name.lower() in SECRETS:
             raise OptionError(
@@ -120,4 +122,4 @@ def _read_options(known: tuple[Option, ...], given: Mapping[str, str], start: st
                 "into a file that nobody else may read, and name that as secretFile"
             )
     values = parse_options(known, given)
-    return ReadOptions(**{**values, "starting_index": values["starting_index"] or start})
+    return FarmReadOptions(**{**values, "starting_index": values["starting_index"] or start})

@@ -15,19 +15,19 @@ from ..clients.farm_steps import PAGE_ENTRIES, FarmTuning
 from ..clients.farm_values import APPLICATION, FarmEntry, FarmPage
 from .errors import OptionError, PipelineError
 from .farm_errors import FarmRefuses, FarmUnreachable
-from .farm_options import ReadOptions
+from .farm_options import FarmReadOptions
 from .farm_rows import rows_of
 from .log_errors import LogEnds
 from .log_offset import FarmOffset, LogRange
-from .log_places import Ends, Places
+from .log_places import Ends, LogPositions
 
 POLL_S = 0.05  # Between two looks at a server that has not heard yet what is committed.
 
 
-class FarmView(Places):
+class FarmView(LogPositions):
     """A connection to a farm. Its methods raise FarmUnreachable and FarmRefuses."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: FarmReadOptions) -> None:
         self._options = options
         with ExitStack() as stack, self._reached():
             self._farm = Farm(

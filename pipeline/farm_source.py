@@ -3,9 +3,9 @@
 from pyspark.sql.types import StructType
 
 from .errors import SchemaError
-from .farm_options import ReadOptions
+from .farm_options import FarmReadOptions
 from .farm_read import FarmView
-from .log_places import Places
+from .log_places import LogPositions
 from .log_source import LogReader, LogStreamReader
 
 COLUMN_TYPES = (
@@ -20,15 +20,15 @@ def check_columns(schema: StructType) -> None:
         raise SchemaError(f"kind farm has the columns {COLUMN_TYPES}: leave schema() out")
 
 
-class FarmReader(LogReader[ReadOptions]):
+class FarmReader(LogReader[FarmReadOptions]):
     """A batch of a farm's log."""
 
-    def _open(self) -> Places:
+    def _open(self) -> LogPositions:
         return FarmView(self._options)
 
 
-class FarmStreamReader(LogStreamReader[ReadOptions]):
+class FarmStreamReader(LogStreamReader[FarmReadOptions]):
     """A stream of it."""
 
-    def _open(self) -> Places:
+    def _open(self) -> LogPositions:
         return FarmView(self._options)

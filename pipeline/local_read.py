@@ -18,7 +18,7 @@ from ..storage.rocks import RocksTables
 BATCH_BYTES = 8 << 20  # A batch ends with the row that reaches it.
 
 
-class Place(NamedTuple):
+class SnapshotPath(NamedTuple):
     """Where a snapshot lies, as its server says."""
 
     path: str
@@ -38,7 +38,7 @@ class EndedEarly(Exception):
     """The snapshot could not be read to its end."""
 
 
-def open_place(place: Place) -> RocksTables | None:
+def open_place(place: SnapshotPath) -> RocksTables | None:
     """The snapshot; None: it is not on this machine, not for this user, or damaged. The wire has
     it, or says what is wrong."""
     try:

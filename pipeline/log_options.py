@@ -83,7 +83,7 @@ STREAM = (
 WRITE = (*BOTH, Option("memoryBytes", size, MEMORY_BYTES))
 
 
-class ReadOptions(NamedTuple):
+class LogReadOptions(NamedTuple):
     """What is to be read; the fields are the options of BATCH and STREAM."""
 
     urls: tuple[str, ...]
@@ -113,19 +113,19 @@ class WriteOptions(NamedTuple):
     memory_bytes: int
 
 
-def batch_options(given: Mapping[str, str]) -> ReadOptions:
+def batch_options(given: Mapping[str, str]) -> LogReadOptions:
     """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
     return read_options(checked(parse_options(BATCH, given)), EARLIEST)
 
 
-def stream_options(given: Mapping[str, str]) -> ReadOptions:
+def stream_options(given: Mapping[str, str]) -> LogReadOptions:
     """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
     return read_options(checked(parse_options(STREAM, given)), LATEST)
 
 
-def read_options(values: dict[str, Any], start: str) -> ReadOptions:
+def read_options(values: dict[str, Any], start: str) -> LogReadOptions:
     """Of parsed options; where to begin when they do not say."""
-    return ReadOptions(**{**values, "starting_index": values["starting_index"] or start})
+    return LogReadOptions(**{**values, "starting_index": values["starting_index"] or start})
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -139,7 +139,7 @@ def checked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-Options = TypeVar("Options", ReadOptions, WriteOptions)
+Options = TypeVar("Options", LogReadOptions, WriteOptions)
 
 
 def located(options: Options) -> Options:

@@ -20,7 +20,7 @@ class Ends(NamedTuple):
     last_index: int
 
 
-class Places(ABC):
+class LogPositions(ABC):
     """A connection to a log as the sources need it. Its methods raise PipelineError when nobody
     answers."""
 

@@ -15,8 +15,8 @@ from ..clients.errors import LogCompacted, LogError, LogTimeout
 from .errors import PipelineError
 from .log_errors import LogEnds, LogUnreachable
 from .log_offset import LogOffset, LogRange
-from .log_options import FOLLOWERS, ReadOptions
-from .log_places import Ends, Places
+from .log_options import FOLLOWERS, LogReadOptions
+from .log_places import Ends, LogPositions
 
 SNAPSHOT_TYPE = -1  # Of a row that holds a snapshot's state, in the place of entries.
 STATE_BYTES_MAX = (1 << 31) - 1  # What one value of Spark's can hold.
@@ -24,10 +24,10 @@ WAITS_MAX = 100  # Leaders that say they have an entry, one after the other, and
 LOOK_AHEAD = (1, 16, 256, 4096)  # Entries that are looked at for one with a time.
 
 
-class LogView(Places):
+class LogView(LogPositions):
     """A connection to the cluster's log. Its methods raise LogUnreachable."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: LogReadOptions) -> None:
         from ..clients.log import Log
 
         self._options = options

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from .errors import SchemaError
 from .log_offset import LogRange, Offset, decode_offset, plan_ranges, whose_of
-from .log_options import LATEST, Place, ReadOptions
-from .log_places import Places
+from .log_options import LATEST, LogReadOptions, Place
+from .log_places import LogPositions
 from .log_read import LogView
 
 COLUMN_TYPES = (
@@ -42,7 +42,7 @@ class LogPartition(InputPartition):
         self.entries = entries
 
 
-class Wanted(Protocol):
+class SourceOptions(Protocol):
     """What the readers look at of a kind's options."""
 
     @property
@@ -67,7 +67,7 @@ class Wanted(Protocol):
     def max_bytes_per_trigger(self) -> int | None: ...
 
 
-T = TypeVar("T", bound=Wanted)
+T = TypeVar("T", bound=SourceOptions)
 
 
 class Reads(Generic[T]):
@@ -75,8 +75,8 @@ class Reads(Generic[T]):
 
     _options: T
 
-    def _open(self) -> Places:
-        assert isinstance(self._options, ReadOptions)
+    def _open(self) -> LogPositions:
+        assert isinstance(self._options, LogReadOptions)
         return LogView(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -118,7 +118,7 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(self, options: T) -> None:
         self._options = options
-        self._view: Places | None = None
+        self._view: LogPositions | None = None
         self._known: Offset | None = None  # The last one that is of this log for sure.
         self._applied = 0  # As the leader said last.
         self._behind = 0  # So many of that are in none of the batches yet.
@@ -187,7 +187,7 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
             self._view.close()
             self._view = None
 
-    def _connected(self) -> Places:
+    def _connected(self) -> LogPositions:
         if self._view is None:
             self._view = self._open()
         return self._view

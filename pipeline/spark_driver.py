@@ -19,8 +19,8 @@ from ..protocols.zerodb import map_orders
 from ..protocols.zerodb.map_orders import (
     MapOrder,
     Mapped,
+    MapProgress,
     Message,
-    Progress,
     Setup,
     Trouble,
     decode,
@@ -44,7 +44,7 @@ SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
 LARGE_BYTES = 64 << 20  # Of one task: for the progress, and for what is done again when it dies.
 
 
-class Link:
+class DriverPipes:
     """The ends of pipes to spark_job. Many threads may send."""
 
     _in = 0  # Standard input.
@@ -131,7 +131,7 @@ class Map:
         self.apid = apid
         self.order = order
         self.stage: int | None = None
-        self.told = Progress()
+        self.told = MapProgress()
         self.done: Any = None  # The accumulator of tasks that have ended.
         self.parts = 0
         self.given_up = threading.Event()  # Nobody wants it any more.
@@ -231,7 +231,7 @@ class Map:
 class Driver:
     """The loop of the main thread; Spark's calls that take long are in others."""
 
-    def __init__(self, link: Link, setup: Setup) -> None:
+    def __init__(self, link: DriverPipes, setup: Setup) -> None:
         self.link = link
         self.setup = setup
         self.stages = Stages(Path(setup.folder) / "stages", setup.url)
@@ -308,10 +308,10 @@ class Driver:
         InheritableThread(target=work, daemon=True).start()
 
 
-def progress_of(done: Sequence["Done"], tasks: int) -> Progress:
+def progress_of(done: Sequence["Done"], tasks: int) -> MapProgress:
     """Of the parts that are done."""
     names = "rows", "size", "chunks", "staged"
-    return Progress(tasks, len(done), *(sum(getattr(one, it) for one in done) for it in names))
+    return MapProgress(tasks, len(done), *(sum(getattr(one, it) for one in done) for it in names))
 
 
 def short(error: Exception) -> str:
@@ -326,7 +326,7 @@ def short(error: Exception) -> str:
 
 def main() -> None:
     """`python -m kelek.pipeline.spark_driver`, with pipes at its standard input and output."""
-    link = Link()
+    link = DriverPipes()
     first = link.receive()
     assert first is not None
     assert first.kind == map_orders.SETUP

@@ -5,26 +5,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .table_errors import TableUnreachable
-from .table_options import ReadOptions, WriteOptions
+from .table_options import TableReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from ..clients.table import Table
 
 
-def open_table(options: ReadOptions | WriteOptions, url: str = "") -> "Table":
+def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Table":
     """The table that the options name; url: at this server alone."""
     from ..clients.table import Table
     from ..clients.table_steps import TableTuning
 
     urls, timeout_ms = url or options.urls, options.timeout_ms
-    if isinstance(options, ReadOptions):
+    if isinstance(options, TableReadOptions):
         return Table(urls, options.table, timeout_ms=timeout_ms)
     tuning = TableTuning(requests_max=options.in_flight, owner=options.owner)
     return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
 
 
 @contextmanager
-def reached(options: ReadOptions | WriteOptions) -> Iterator["Table"]:
+def reached(options: TableReadOptions | WriteOptions) -> Iterator["Table"]:
     """The same, once a server has answered: in the driver, before all tasks find out.
 
     Raises TableUnreachable.

@@ -75,7 +75,7 @@ WRITE = (
 )
 
 
-class ReadOptions(NamedTuple):
+class TableReadOptions(NamedTuple):
     """What is to be read; the fields are the options of READ."""
 
     urls: tuple[str, ...]
@@ -141,12 +141,12 @@ class WriteOptions(NamedTuple):
     owner: bytes = b""  # Of a fresh table.
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(given: Mapping[str, str]) -> TableReadOptions:
     """Raises OptionError."""
     for name in given:
         if name.lower() in REMOVED:
             raise OptionError(f"option {name} was removed: {REMOVED[name.lower()]}")
-    options = ReadOptions(**parse_options(READ, given))
+    options = TableReadOptions(**parse_options(READ, given))
     for name, form, schema in (
         ("key", options.key_format, options.key_schema),
         ("value", options.value_format, options.value_schema),
@@ -173,7 +173,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(**parse_options(WRITE, given))
 
 
-Options = TypeVar("Options", ReadOptions, WriteOptions)
+Options = TypeVar("Options", TableReadOptions, WriteOptions)
 
 
 def located(options: Options) -> Options:
@@ -181,7 +181,7 @@ def located(options: Options) -> Options:
     return options._replace(urls=found_urls(options.urls, services.TABLES))
 
 
-def columns_of(options: ReadOptions) -> str:
+def columns_of(options: TableReadOptions) -> str:
     """The columns of a read in Spark's DDL. Raises OptionError."""
     columns = [f"key {_type('key', options.key_format, options.key_schema)}"]
     if options.with_values:

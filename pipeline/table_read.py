@@ -25,7 +25,7 @@ from .errors import PipelineError, SchemaError
 from .formats import STRUCTURED, Column, Decoded, decode
 from .table_connection import open_table, reached
 from .table_errors import TableUnreachable
-from .table_options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, ReadOptions
+from .table_options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOptions
 from .table_snapshot import Asked, Snapshot, agreed, gone, kept, prepare
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class TableReader(DataSourceReader):
     load   what all plans of one load(), or view, have in common
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType, load: str = "") -> None:
+    def __init__(self, options: TableReadOptions, schema: StructType, load: str = "") -> None:
         self.options = options
         self.schema = checked_schema(options, schema)
         self.load = load or secrets.token_hex(8)
@@ -211,11 +211,11 @@ class SnapshotReader:
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         """Where it lies; None: not here, or it is not to be read here."""
-        from .local_read import Place, open_place
+        from .local_read import SnapshotPath, open_place
 
         found = None
         if self._asked.options.local == LOCAL_AUTO and self._snapshot.path:
-            found = open_place(Place(self._snapshot.path, self._snapshot.nonce))
+            found = open_place(SnapshotPath(self._snapshot.path, self._snapshot.nonce))
         try:
             yield found
         finally:
@@ -275,7 +275,7 @@ def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[p
         yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
 
 
-def checked_schema(options: ReadOptions, schema: StructType) -> StructType:
+def checked_schema(options: TableReadOptions, schema: StructType) -> StructType:
     """What somebody gave to spark.read must be what the options say. Raises SchemaError."""
     names = ["key", *(["value"] if options.with_values else [])]
     if options.corrupt_column is not None:
@@ -294,7 +294,7 @@ def checked_schema(options: ReadOptions, schema: StructType) -> StructType:
 class Rows:
     """Makes rows of Spark from what lies in a table."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: TableReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
         self._columns = [Column(options.key_format, schema.field("key").type)]

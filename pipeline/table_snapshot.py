@@ -18,7 +18,7 @@ from pyspark import TaskContext
 
 from .errors import PipelineError
 from .table_connection import open_table
-from .table_options import PER_QUERY, ReadOptions
+from .table_options import PER_QUERY, TableReadOptions
 
 if TYPE_CHECKING:
     from ..clients.table import Table
@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 class Asked(NamedTuple):
     """Which snapshot a task wants."""
 
-    options: ReadOptions
+    options: TableReadOptions
     load: str  # What all plans of one load(), or view, have in common.
     url: str  # Of the node whose own table is read; empty: it is replicated.
     planned_s: float  # Unix time.

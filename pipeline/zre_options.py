@@ -23,46 +23,46 @@ TABLE = (
 TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/zre_log.py).
 
 
-class ReadOptions(NamedTuple):
+class ZreReadOptions(NamedTuple):
     """What is to be read of the log."""
 
-    log: log_options.ReadOptions
+    log: log_options.LogReadOptions
     table: int | None  # Only what is put into this one; None: the log service's own entries.
 
 
-def batch_options(given: Mapping[str, str]) -> ReadOptions | table_options.ReadOptions:
+def batch_options(given: Mapping[str, str]) -> ZreReadOptions | table_options.TableReadOptions:
     """For spark.read; of a table when the options name one. Raises OptionError."""
     if any(name.lower() == IN_TABLE.name for name in given):
         return _table_options(given)
     return _options(BATCH, given, EARLIEST)
 
 
-def stream_options(given: Mapping[str, str]) -> ReadOptions:
+def stream_options(given: Mapping[str, str]) -> ZreReadOptions:
     """For spark.readStream, always of the log. Raises OptionError."""
     return _options(STREAM, given, LATEST)
 
 
 def located(
-    options: ReadOptions | table_options.ReadOptions,
-) -> ReadOptions | table_options.ReadOptions:
+    options: ZreReadOptions | table_options.TableReadOptions,
+) -> ZreReadOptions | table_options.TableReadOptions:
     """For tasks: with addresses alone. Raises PipelineError."""
-    if isinstance(options, ReadOptions):
+    if isinstance(options, ZreReadOptions):
         return located_log(options)
     return table_options.located(options)
 
 
-def located_log(options: ReadOptions) -> ReadOptions:
+def located_log(options: ZreReadOptions) -> ZreReadOptions:
     """The same, of what is always of the log. Raises PipelineError."""
     return options._replace(log=log_options.located(options.log))
 
 
-def _options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ReadOptions:
+def _options(known: tuple[Option, ...], given: Mapping[str, str], start: str) -> ZreReadOptions:
     values = log_options.checked(parse_options(known, given))
     table = values.pop(IN_TABLE.name)
-    return ReadOptions(log_options.read_options({**values, "with_state": False}, start), table)
+    return ZreReadOptions(log_options.read_options({**values, "with_state": False}, start), table)
 
 
-def _table_options(given: Mapping[str, str]) -> table_options.ReadOptions:
+def _table_options(given: Mapping[str, str]) -> table_options.TableReadOptions:
     values = parse_options(TABLE, given)
     asked = {
         "urls": ",".join(values["urls"]),

@@ -11,7 +11,7 @@ from . import log_options, table_options
 from .errors import SchemaError
 from .log_source import LogReader, LogStreamReader, Reads
 from .table_read import TableReader
-from .zre_options import ReadOptions
+from .zre_options import ZreReadOptions
 from .zre_rows import rows_of, values_of
 
 COLUMN_TYPES = (
@@ -29,13 +29,15 @@ def check_columns(schema: StructType) -> None:
 
 
 def batch_reader(
-    options: ReadOptions | table_options.ReadOptions, load: str = ""
+    options: ZreReadOptions | table_options.TableReadOptions, load: str = ""
 ) -> DataSourceReader:
     """For spark.read."""
-    return ZreReader(options) if isinstance(options, ReadOptions) else ZreTableReader(options, load)
+    return (
+        ZreReader(options) if isinstance(options, ZreReadOptions) else ZreTableReader(options, load)
+    )
 
 
-class Reports(Reads[log_options.ReadOptions]):
+class Reports(Reads[log_options.LogReadOptions]):
     """What both readers of the log do."""
 
     _table: int | None
@@ -52,18 +54,18 @@ class Reports(Reads[log_options.ReadOptions]):
                 yield found
 
 
-class ZreReader(Reports, LogReader[log_options.ReadOptions]):
+class ZreReader(Reports, LogReader[log_options.LogReadOptions]):
     """A batch of the log."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ZreReadOptions) -> None:
         super().__init__(options.log)
         self._table = options.table
 
 
-class ZreStreamReader(Reports, LogStreamReader[log_options.ReadOptions]):
+class ZreStreamReader(Reports, LogStreamReader[log_options.LogReadOptions]):
     """A stream of the log."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ZreReadOptions) -> None:
         super().__init__(options.log)
         self._table = options.table
 
@@ -71,7 +73,7 @@ class ZreStreamReader(Reports, LogStreamReader[log_options.ReadOptions]):
 class ZreTableReader(TableReader):
     """A batch of the table that a log service puts them into."""
 
-    def __init__(self, options: table_options.ReadOptions, load: str) -> None:
+    def __init__(self, options: table_options.TableReadOptions, load: str) -> None:
         super().__init__(options, PAIRS, load)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

@@ -13,7 +13,7 @@ from ..native import blocks, errors
 from ..native.blocks import block_check, block_encode, block_size, block_slice, block_walk
 from ..native.errors import ECORRUPT, ETORN, KIND_MAX, RECORD_OVERHEAD_MAX, NativeError
 from .errors import LocalProtocolError, RemoteProtocolError
-from .raft.messages import KIND_CONFIG, KIND_STATE, Batch
+from .raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 
 RECORD_BYTES_MAX = errors.RECORD_BYTES_MAX  # Of data in a record that a client of the log appends.
 LONE_BYTES_MAX = errors.LONE_BYTES_MAX  # Of data in a record that is alone in its block.
@@ -36,7 +36,7 @@ class Record(NamedTuple):
     data: bytes
 
 
-def encode_block(first_index: int, term: int, records: Sequence[Record]) -> Batch:
+def encode_block(first_index: int, term: int, records: Sequence[Record]) -> EntryBatch:
     """Frames records as one block.
 
     Raises LocalProtocolError when there is no record, or one is over its limits.
@@ -54,10 +54,10 @@ def encode_block(first_index: int, term: int, records: Sequence[Record]) -> Batc
             f"{sum(len(record.data) for record in records)} bytes as index {first_index}, "
             f"term {term}"
         ) from error
-    return Batch(first_index, len(records), term, block)
+    return EntryBatch(first_index, len(records), term, block)
 
 
-def check_block(block: bytes) -> Batch:
+def check_block(block: bytes) -> EntryBatch:
     """Checks a block in full: magic, limits, checksum, every record's framing, no surplus byte.
 
     Raises RemoteProtocolError.
@@ -68,7 +68,7 @@ def check_block(block: bytes) -> Batch:
     magic, _, first_index, term, count, _ = BLOCK_HEADER.unpack_from(block)
     if magic != MAGIC_BLOCK:
         raise RemoteProtocolError("a mark stands where a block belongs")
-    return Batch(first_index, count, term, block)
+    return EntryBatch(first_index, count, term, block)
 
 
 def _why(block: bytes, size: int) -> str:
@@ -79,7 +79,7 @@ def _why(block: bytes, size: int) -> str:
     return f"a block of {size} bytes is followed by {len(block) - size} more"
 
 
-def decode_block(block: bytes) -> tuple[Batch, list[Record]]:
+def decode_block(block: bytes) -> tuple[EntryBatch, list[Record]]:
     """Checks a block and takes its records apart. Raises RemoteProtocolError."""
     batch = check_block(block)
     numbers = block_walk(block, batch.count)
@@ -99,14 +99,14 @@ def block_kind(block: bytes) -> int:
     return block[at + 1] & ~TAG_REQID
 
 
-def block_record(batch: Batch) -> Record:
+def block_record(batch: EntryBatch) -> Record:
     """The only record of a checked batch of one."""
     tag, offset, size = block_walk(batch.block, 1)
     reqid = batch.block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
     return Record(tag & ~TAG_REQID, reqid, batch.block[offset : offset + size])
 
 
-def slice_block(batch: Batch, first_index: int, last_index: int) -> Batch:
+def slice_block(batch: EntryBatch, first_index: int, last_index: int) -> EntryBatch:
     """The entries first_index..last_index of a checked batch; all of it is returned as it is.
 
     Raises LocalProtocolError when they are not within the batch.
@@ -120,10 +120,10 @@ def slice_block(batch: Batch, first_index: int, last_index: int) -> Batch:
             f"entries {first_index}..{last_index} are not within "
             f"{batch.first_index}..{batch.last_index}"
         ) from error
-    return Batch(first_index, last_index - first_index + 1, batch.term, block)
+    return EntryBatch(first_index, last_index - first_index + 1, batch.term, block)
 
 
-def cut_block(batch: Batch, first_index: int) -> Batch:
+def cut_block(batch: EntryBatch, first_index: int) -> EntryBatch:
     """A checked batch without the entries below first_index."""
     return slice_block(batch, first_index, batch.last_index)
 
@@ -137,7 +137,7 @@ def block_states(block: bytes, kind: int = KIND_STATE) -> tuple[bytes, list[int]
     return blocks.block_states(block, kind)
 
 
-def block_entries(batch: Batch, first_index: int, last_index: int) -> list[bytes]:
+def block_entries(batch: EntryBatch, first_index: int, last_index: int) -> list[bytes]:
     """Entries first_index..last_index of a checked batch as frames of the text's wire.
 
     12 bytes  reqid, zero when the record has none
@@ -158,7 +158,7 @@ def block_entries(batch: Batch, first_index: int, last_index: int) -> list[bytes
     return [joined[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]:
+def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[EntryBatch]:
     """Entries of the text's wire (see block_entries) as batches, one for each run of equal kind
     and term, and one for each config entry: nobody must look for those within a block.
 
@@ -166,7 +166,7 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]
     of term 0, or of a term below that of the entry before.
     """
     frames = list(frames)
-    batches: list[Batch] = []
+    batches: list[EntryBatch] = []
     at = 0
     while at < len(frames):
         # Run by run: whoever sends a new term with each entry must not make this quadratic.
@@ -185,7 +185,7 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[Batch]
             raise RemoteProtocolError(
                 f"entry {first_index} has term {term} behind term {batches[-1].term}"
             )
-        batches.append(Batch(first_index, used, term, block))
+        batches.append(EntryBatch(first_index, used, term, block))
         first_index += used
         at += used
     return batches

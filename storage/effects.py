@@ -28,8 +28,8 @@ from ..protocols.zerodb.ops import (
     unpack,
 )
 from ..protocols.zerodb.values import TableOptions
-from .operations import SYSTEM, Refused, State, apply
-from .tables import Entry, Outcome, Pair
+from .operations import SYSTEM, Refused, TableState, apply
+from .tables import Outcome, Pair, TableEntry
 
 # What has to be asked for: each of them leaves one record, even where it did nothing.
 HIDDEN = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
@@ -48,7 +48,7 @@ _KEYS_ONLY, _WHOLE = b"\0", b"\1"
 _KEYS_OF_BRANCH = {OTHERWISE: b"\2", THEN: b"\3"}  # A transaction's: the values are in its entry.
 
 
-def apply_entry(state: State, entry: Entry, done: list[Op] | None) -> Iterator[Outcome]:
+def apply_entry(state: TableState, entry: TableEntry, done: list[Op] | None) -> Iterator[Outcome]:
     """Carries out the operations of an entry, and yields what they have to tell. What an operation
     of the log did that does not say so itself is recorded.
 
@@ -71,7 +71,7 @@ def apply_entry(state: State, entry: Entry, done: list[Op] | None) -> Iterator[O
         hidden += isinstance(op, HIDDEN)
 
 
-def _apply_recorded(state: State, name: tuple[int, int], op: Op) -> bytes:
+def _apply_recorded(state: TableState, name: tuple[int, int], op: Op) -> bytes:
     """apply(), and a record of what it did under the entry's index and the record's number."""
     recorder = _Recorder(state)
     short = _KEYS_ONLY
@@ -84,7 +84,7 @@ def _apply_recorded(state: State, name: tuple[int, int], op: Op) -> bytes:
         _keep(state, name, recorder.ops, short)
 
 
-def _apply_told(state: State, op: Op, done: list[Op]) -> bytes:
+def _apply_told(state: TableState, op: Op, done: list[Op]) -> bytes:
     recorder = _Recorder(state)
     try:
         return apply(recorder, 0, op)
@@ -95,7 +95,7 @@ def _apply_told(state: State, op: Op, done: list[Op]) -> bytes:
 class _Recorder:
     """A State that notes what is done to tables."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: TableState) -> None:
         self._state = state
         self.bonded = state.bonded
         self.ops: list[Op] = []
@@ -128,7 +128,7 @@ class _Recorder:
             self.ops.append(DeleteRange(table, start, end))
 
 
-def _keep(state: State, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
+def _keep(state: TableState, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
     data = _WHOLE + pack(ops)
     if len(data) > RECORD_BYTES_MAX and any(isinstance(op, Put) for op in ops):
         data = short + pack([_without_values(op) for op in ops])

@@ -14,7 +14,7 @@ from ..protocols.garlicfarm.entries import configuration_of
 from ..protocols.garlicfarm.messages import ClusterServer, FarmConfiguration
 from ..protocols.garlicfarm.peer_values import NO_SNAPSHOT, Recovered, SnapshotMark, recovered
 from ..protocols.garlicfarm.values import decode_configuration, encode_configuration
-from ..protocols.raft.messages import Batch, HardState
+from ..protocols.raft.messages import EntryBatch, HardState
 from ..protocols.record import cut_block
 from .errors import Damaged, StorageError
 from .files import UNFINISHED, File, Files
@@ -70,7 +70,7 @@ class _Writing:
         self._file.close()
 
 
-class FarmHome:
+class FarmStorage:
     """A data directory; peer_values.Disk says what each method is for."""
 
     def __init__(
@@ -122,7 +122,7 @@ class FarmHome:
         first = (0, FarmConfiguration(0, 0, beginning))
         if mark.last_index:
             first = (mark.last_index, mark.configuration)
-        log: list[Batch] = []
+        log: list[EntryBatch] = []
         configurations = [first]
         for batch in self._reader.scan(mark.last_index + 1):
             log.append(cut_block(batch, max(batch.first_index, mark.last_index + 1)))
@@ -134,7 +134,7 @@ class FarmHome:
     def save(self, state: HardState, is_member: bool) -> None:
         self._state.save(state, is_member)
 
-    def append(self, batches: list[Batch]) -> None:
+    def append(self, batches: list[EntryBatch]) -> None:
         prev_index = batches[0].first_index - 1
         prev_term = self._log.term_at(prev_index)
         assert prev_term is not None, "entries follow what the log holds"
@@ -159,7 +159,7 @@ class FarmHome:
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]:
+    ) -> list[EntryBatch]:
         return self._reader.batches(first_index, last_index, last_term, bytes_max)
 
     def tidy(self) -> bool:

@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple, NoReturn
 from ..native import segments
 from ..native.errors import HEADER_SIZE
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
-from ..protocols.raft.messages import Batch
+from ..protocols.raft.messages import EntryBatch
 from ..protocols.record import check_block
 from . import repair
 from .errors import Damaged, StorageError, StorageFull
 from .files import UNFINISHED, File, Files, Syncer, replace
-from .recovery import CLEAN, Recovered, Tail, live, recover
+from .recovery import CLEAN, RecoveredFiles, Tail, live, recover
 from .runs import Runs
 from .segment import (
     FOLDER,
@@ -158,7 +158,7 @@ class Log:
         else:
             self._resume(found.headers[-1], found.offset)
 
-    def _salvage(self, base: tuple[int, int], error: Damaged) -> Recovered:
+    def _salvage(self, base: tuple[int, int], error: Damaged) -> RecoveredFiles:
         """The sound beginning of a damaged log. What it may have held is durable before anything
         is changed: else the next start would take the rest for all."""
         mark = repair.Repair(self._epoch, 0, f"{error.place}: {error.problem}")
@@ -382,7 +382,7 @@ class Log:
         base_index = self._runs.base_index
         return [header for header in live(self._headers) if header.first_index > base_index]
 
-    def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[Batch]:
+    def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[EntryBatch]:
         if self.term_at(prev_index) != prev_term:
             raise LocalProtocolError(
                 f"entries behind {prev_index} of term {prev_term} do not follow: the log holds "

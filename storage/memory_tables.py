@@ -18,7 +18,7 @@ from .operations import (
     result_key,
 )
 from .recent_changes import RecentChanges
-from .tables import Entry, Outcome, Pair, TableInfo
+from .tables import Outcome, Pair, TableEntry, TableInfo
 
 READ_ONLY = "a checkpoint never changes"
 
@@ -87,7 +87,7 @@ class MemoryTables:
     ) -> Iterator[bytes]:
         return (key for key, _ in self.scan(table, start, end, reverse))
 
-    def write(self, entries: Sequence[Entry], sync: bool = False) -> list[Outcome]:
+    def write(self, entries: Sequence[TableEntry], sync: bool = False) -> list[Outcome]:
         if self.problem:
             raise StorageError("memory", self.problem, "open the tables that it was made of")
         outcomes: list[Outcome] = []

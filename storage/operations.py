@@ -87,7 +87,7 @@ class Looked(Protocol):
         """Ascending, start <= key < end; nothing is changed meanwhile."""
 
 
-class State(Looked, Protocol):
+class TableState(Looked, Protocol):
     """The tables as they are behind the operations before this one."""
 
     bonded: set[int]  # Every table that may have keys that vanish.
@@ -136,7 +136,7 @@ class Bond(NamedTuple):
     session: int = 0  # 0: with none.
 
 
-def apply(state: State, index: int, op: Op) -> bytes:
+def apply(state: TableState, index: int, op: Op) -> bytes:
     """Carries out an operation of entry `index`; returns what it has to tell who asked for it:
 
     transaction   u8 1 then, 0 else or 2 a required session has ended, u64 fencing token, then for
@@ -176,7 +176,7 @@ def apply(state: State, index: int, op: Op) -> bytes:
     return b""
 
 
-def _vanishing(state: State, index: int, op: Op) -> bytes:
+def _vanishing(state: TableState, index: int, op: Op) -> bytes:
     """The operations about keys that vanish."""
     match op:
         case Expiry():
@@ -205,7 +205,7 @@ def _vanishing(state: State, index: int, op: Op) -> bytes:
 # ---- what the text knows ----
 
 
-def _put(state: State, op: Put) -> None:
+def _put(state: TableState, op: Put) -> None:
     if state.options(op.table) is None:
         state.create(op.table, TableOptions())
     if op.table in state.bonded:
@@ -213,20 +213,20 @@ def _put(state: State, op: Put) -> None:
     state.put(op.table, op.keys, op.values)
 
 
-def _delete(state: State, table: int, keys: Sequence[bytes]) -> None:
+def _delete(state: TableState, table: int, keys: Sequence[bytes]) -> None:
     if state.options(table) is not None:
         if table in state.bonded:
             _release(state, table, keys)
         state.delete(table, keys)
 
 
-def _delete_range(state: State, table: int, start: bytes, end: bytes) -> None:
+def _delete_range(state: TableState, table: int, start: bytes, end: bytes) -> None:
     if state.options(table) is not None and (not end or start < end):
         _release_range(state, table, start, end)
         state.delete_range(table, start, end)
 
 
-def _delete_limited(state: State, op: DeleteLimited) -> None:
+def _delete_limited(state: TableState, op: DeleteLimited) -> None:
     """Many are a range up to the first key that stays: so it takes no memory for each. Of few each
     is deleted, as who uses a table for a queue would leave more ranges than are good for it."""
     if state.options(op.table) is None or op.limit == 0:
@@ -246,7 +246,7 @@ def _bond_key(table: int, key: bytes) -> bytes:
     return _KEYS["bond"] + _TABLE.pack(table) + key
 
 
-def _bonds_of(state: State, table: int, keys: Sequence[bytes]) -> dict[bytes, Bond]:
+def _bonds_of(state: TableState, table: int, keys: Sequence[bytes]) -> dict[bytes, Bond]:
     """The keys that will vanish, and why."""
     found = state.get(SYSTEM, [_bond_key(table, key) for key in keys])
     return {
@@ -256,12 +256,12 @@ def _bonds_of(state: State, table: int, keys: Sequence[bytes]) -> dict[bytes, Bo
     }
 
 
-def _release(state: State, table: int, keys: Sequence[bytes]) -> None:
+def _release(state: TableState, table: int, keys: Sequence[bytes]) -> None:
     """These keys will no longer vanish."""
     _unbind(state, table, _bonds_of(state, table, keys))
 
 
-def _release_range(state: State, table: int, start: bytes, end: bytes) -> None:
+def _release_range(state: TableState, table: int, start: bytes, end: bytes) -> None:
     if table not in state.bonded:
         return
     first = _bond_key(table, start)
@@ -270,7 +270,7 @@ def _release_range(state: State, table: int, start: bytes, end: bytes) -> None:
     _unbind(state, table, {key[5:]: Bond(*_NUMBERS.unpack(data)) for key, data in found})
 
 
-def _unbind(state: State, table: int, bonds: dict[bytes, Bond]) -> None:
+def _unbind(state: TableState, table: int, bonds: dict[bytes, Bond]) -> None:
     gone = []
     for key, bond in bonds.items():
         gone += [_bond_key(table, key), *_indexes(table, key, bond)]
@@ -279,7 +279,7 @@ def _unbind(state: State, table: int, bonds: dict[bytes, Bond]) -> None:
         _count_bonds(state, table, -len(bonds))
 
 
-def _bind(state: State, table: int, keys: Sequence[bytes], wanted: Bond) -> None:
+def _bind(state: TableState, table: int, keys: Sequence[bytes], wanted: Bond) -> None:
     """Keys that are there will vanish: at a time, with a session, or with what comes first."""
     if state.options(table) is None:
         return
@@ -315,7 +315,7 @@ def _indexes(table: int, key: bytes, bond: Bond) -> list[bytes]:
     return found
 
 
-def _count_bonds(state: State, table: int, more: int) -> None:
+def _count_bonds(state: TableState, table: int, more: int) -> None:
     name = BONDS + _TABLE.pack(table)
     before = state.get(SYSTEM, [name])[0]
     count = (_NUMBER.unpack(before)[0] if before else 0) + more
@@ -346,7 +346,7 @@ def _floor(tables: Looked) -> Floor:
     return Floor(0, 0) if data is None else Floor(*_NUMBERS.unpack(data))
 
 
-def _lower_floor(state: State, floor: Floor) -> None:
+def _lower_floor(state: TableState, floor: Floor) -> None:
     before = _floor(state)
     after = Floor(*map(min, before, floor))
     if after != before:
@@ -356,7 +356,7 @@ def _lower_floor(state: State, floor: Floor) -> None:
 # ---- sessions ----
 
 
-def _session(state: State, session: int) -> tuple[int, int] | None:
+def _session(state: TableState, session: int) -> tuple[int, int] | None:
     """Its ttl and when it ends, in ms; None: it has ended."""
     data = state.get(SYSTEM, [_KEYS["session"] + _NUMBER.pack(session)])[0]
     if data is None:
@@ -365,7 +365,7 @@ def _session(state: State, session: int) -> tuple[int, int] | None:
     return ttl_ms, until_ms
 
 
-def _session_write(state: State, session: int, ttl_ms: int, until_ms: int) -> None:
+def _session_write(state: TableState, session: int, ttl_ms: int, until_ms: int) -> None:
     number = _NUMBER.pack(session)
     names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
     state.put(SYSTEM, names, [_NUMBERS.pack(ttl_ms, until_ms), b""])
@@ -376,7 +376,7 @@ def _until(ttl_ms: int, now_ms: int) -> int:
     return min(ttl_ms + now_ms, 2**64 - 1)
 
 
-def _session_open(state: State, index: int, op: SessionOpen) -> bytes:
+def _session_open(state: TableState, index: int, op: SessionOpen) -> bytes:
     """It has the number of its entry, or the next one where an entry begins several."""
     counters = _counters(state)
     session = max(index, counters.session + 1)
@@ -385,7 +385,7 @@ def _session_open(state: State, index: int, op: SessionOpen) -> bytes:
     return struct.pack("<Q", session)
 
 
-def _session_keep(state: State, op: SessionKeep) -> bytes:
+def _session_keep(state: TableState, op: SessionKeep) -> bytes:
     found = _session(state, op.session)
     if found is None:
         return b"\0"
@@ -396,13 +396,13 @@ def _session_keep(state: State, op: SessionKeep) -> bytes:
     return b"\1"
 
 
-def _session_forget(state: State, session: int, until_ms: int) -> None:
+def _session_forget(state: TableState, session: int, until_ms: int) -> None:
     number = _NUMBER.pack(session)
     names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
     state.delete(SYSTEM, names)
 
 
-def _session_end(state: State, session: int) -> None:
+def _session_end(state: TableState, session: int) -> None:
     found = _session(state, session)
     assert found is not None
     _session_forget(state, session, found[1])
@@ -411,7 +411,7 @@ def _session_end(state: State, session: int) -> None:
     _delete_names(state, members)
 
 
-def _delete_names(state: State, names: list[bytes]) -> None:
+def _delete_names(state: TableState, names: list[bytes]) -> None:
     """Deletes keys that are given with their table's number before them."""
     by_table: dict[int, list[bytes]] = {}
     for name in names:
@@ -420,7 +420,7 @@ def _delete_names(state: State, names: list[bytes]) -> None:
         _delete(state, table, keys)
 
 
-def _expire(state: State, now_ms: int) -> int:
+def _expire(state: TableState, now_ms: int) -> int:
     """Ends what is due, the oldest first, at most EXPIRE_MAX; returns how many."""
     floor = _floor(state)
     due = _due(state, EXPIRIES, (floor.keys_ms, now_ms), EXPIRE_MAX)
@@ -436,7 +436,7 @@ def _expire(state: State, now_ms: int) -> int:
     return len(due) + len(ended)
 
 
-def _due(state: State, prefix: bytes, times: tuple[int, int], limit: int) -> list[bytes]:
+def _due(state: TableState, prefix: bytes, times: tuple[int, int], limit: int) -> list[bytes]:
     """The first keys that end from the one time up to the other."""
     start, end = prefix + _NUMBER.pack(times[0]), _after(prefix + _NUMBER.pack(times[1]))
     return [key for key, _ in islice(state.scan(SYSTEM, start, end), limit)]
@@ -445,16 +445,16 @@ def _due(state: State, prefix: bytes, times: tuple[int, int], limit: int) -> lis
 # ---- transactions ----
 
 
-def _counters(state: State) -> Counters:
+def _counters(state: TableState) -> Counters:
     data = state.get(SYSTEM, [COUNTERS])[0]
     return Counters() if data is None else Counters(*_COUNTERS.unpack(data))
 
 
-def _write_counters(state: State, counters: Counters) -> None:
+def _write_counters(state: TableState, counters: Counters) -> None:
     state.put(SYSTEM, [COUNTERS], [_COUNTERS.pack(*counters)])
 
 
-def _transaction(state: State, op: Transaction) -> bytes:
+def _transaction(state: TableState, op: Transaction) -> bytes:
     """A repeat gets the result of the first time and changes nothing.
 
     The gets of a branch read what was there before it.
@@ -479,7 +479,7 @@ def _transaction(state: State, op: Transaction) -> bytes:
     return result
 
 
-def _taken(state: State, op: Transaction) -> int:
+def _taken(state: TableState, op: Transaction) -> int:
     """Which branch of a transaction is done: THEN, OTHERWISE, or NOT_ALIVE for none."""
     failed = (compare for compare in op.compares if not _holds(state, compare))
     first = next(failed, None)
@@ -491,7 +491,7 @@ def _taken(state: State, op: Transaction) -> int:
     return OTHERWISE
 
 
-def _holds(state: State, compare: Compare) -> bool:
+def _holds(state: TableState, compare: Compare) -> bool:
     if compare.kind == ALIVE:
         number = int.from_bytes(compare.key, "little")
         return number < 2**64 and _session(state, number) is not None
@@ -511,7 +511,7 @@ def _holds(state: State, compare: Compare) -> bool:
             return value is not None and value > compare.operand
 
 
-def _value(state: State, op: Get) -> bytes:
+def _value(state: TableState, op: Get) -> bytes:
     parts = []
     total = 0
     for key in op.keys:
@@ -534,7 +534,7 @@ def kept_result(data: bytes | None) -> bytes | None:
     return None if data is None else data[8:]
 
 
-def _keep_result(state: State, counters: Counters, reqid: bytes, result: bytes) -> Counters:
+def _keep_result(state: TableState, counters: Counters, reqid: bytes, result: bytes) -> Counters:
     """The newest results are kept, bounded in number and size."""
     first, size = counters.first_result, counters.result_bytes + len(result)
     place = counters.next_result
@@ -557,7 +557,7 @@ def _keep_result(state: State, counters: Counters, reqid: bytes, result: bytes) 
 # ---- large values ----
 
 
-def _part(state: State, index: int, op: Part) -> bytes:
+def _part(state: TableState, index: int, op: Part) -> bytes:
     """Kept until all pieces are there, then they are applied as one."""
     name = _KEYS["unfinished"] + op.reqid
     prefix = _KEYS["part"] + op.reqid
@@ -602,7 +602,7 @@ def _part(state: State, index: int, op: Part) -> bytes:
     return b"".join(told)
 
 
-def _bound_unfinished(state: State) -> None:
+def _bound_unfinished(state: TableState) -> None:
     """Whoever proposed the oldest has long given up."""
     prefix = _KEYS["unfinished"]
     found = [(data[:8], key[1:]) for key, data in state.scan(SYSTEM, prefix, _after(prefix))]
@@ -610,7 +610,7 @@ def _bound_unfinished(state: State) -> None:
         _forget_parts(state, reqid)
 
 
-def _forget_parts(state: State, reqid: bytes) -> None:
+def _forget_parts(state: TableState, reqid: bytes) -> None:
     prefix = _KEYS["part"] + reqid
     state.delete_range(SYSTEM, prefix, _after(prefix))
     state.delete(SYSTEM, [_KEYS["unfinished"] + reqid])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..native import blocks as native_blocks
 from ..native import segments
 from ..native.errors import HEADER_SIZE
-from ..protocols.raft.messages import Batch
+from ..protocols.raft.messages import EntryBatch
 from ..protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
 from .errors import StorageError
 from .files import File, Files
@@ -25,7 +25,7 @@ OPEN_MAX = 4  # Segments that are kept open.
 LISTINGS_MAX = 8  # How often the writer may overtake one call.
 
 
-class Place(NamedTuple):
+class BlockLocation(NamedTuple):
     """Where a block stands in its segment."""
 
     offset: int
@@ -41,7 +41,7 @@ class _Segment:
         self._indexes = [header.first_index]
         self._offsets = [SEGMENT_START]
         self._next = header.first_index, SEGMENT_START  # Behind what was read last.
-        self._found: tuple[int, int, Place] | None = None  # First and last index, place.
+        self._found: tuple[int, int, BlockLocation] | None = None  # First and last index, place.
 
     def note(self, index: int, offset: int) -> None:
         """Remembers that the entries from index on stand at offset and behind."""
@@ -50,7 +50,7 @@ class _Segment:
             self._indexes.append(index)
             self._offsets.append(offset)
 
-    def find(self, index: int) -> Place | None:
+    def find(self, index: int) -> BlockLocation | None:
         """The block that holds index, by headers alone."""
         if self._found is not None and self._found[0] <= index <= self._found[1]:
             return self._found[2]
@@ -63,7 +63,7 @@ class _Segment:
             found, walked = segments.segment_find(data, index)
             if found:
                 _, _, first, term, count, payload = BLOCK_HEADER.unpack_from(data, walked)
-                place = Place(offset + walked, native_blocks.block_size(payload), term)
+                place = BlockLocation(offset + walked, native_blocks.block_size(payload), term)
                 self._found = first, first + count - 1, place
                 return place
             if not walked or walked + HEADER_SIZE <= len(data):
@@ -72,7 +72,7 @@ class _Segment:
             size = min(4 * size, size_max)
         return None
 
-    def blocks(self, offset: int, size: int) -> list[tuple[Batch, int]]:
+    def blocks(self, offset: int, size: int) -> list[tuple[EntryBatch, int]]:
         """Sound blocks from offset on, about size bytes of them but at least one, and where each
         ends; none: what stands there is not sound."""
         data = self.file.read(offset, size)
@@ -82,7 +82,10 @@ class _Segment:
             places, _ = segments.segment_blocks(data)
             places = places[:1]
         return [
-            (Batch(first_index, count, term, data[at : at + block_size]), offset + at + block_size)
+            (
+                EntryBatch(first_index, count, term, data[at : at + block_size]),
+                offset + at + block_size,
+            )
             for at, block_size, first_index, count, term in places
         ]
 
@@ -111,7 +114,7 @@ class LogReader:
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]:
+    ) -> list[EntryBatch]:
         """The entries first_index to last_index, about bytes_max of them but at least one batch.
 
         The caller knows that its log holds last_index, with last_term. Returns contiguous batches,
@@ -154,7 +157,7 @@ class LogReader:
         first = behind(self._headers, snapshot_index)[0]
         return first.first_index - 1, first.previous_term
 
-    def scan(self, first_index: int = 0) -> Iterator[Batch]:
+    def scan(self, first_index: int = 0) -> Iterator[EntryBatch]:
         """All entries from first_index or from the first one on, as far as the files go: for
         start-up. Raises StorageError: corrupt or foreign."""
         index = first_index
@@ -202,7 +205,9 @@ class LogReader:
         self._known = last_index, last_term
         return True
 
-    def _read(self, index: int, last_index: int | None, bytes_max: int | None) -> Iterator[Batch]:
+    def _read(
+        self, index: int, last_index: int | None, bytes_max: int | None
+    ) -> Iterator[EntryBatch]:
         """Batches from index on: to last_index, or as far as there are any."""
         size = 0
         while (last_index is None or index <= last_index) and (
@@ -236,7 +241,7 @@ class LogReader:
                 return
 
     def _wanted(
-        self, segment: _Segment, place: Place, end: int | None, bytes_max: int | None
+        self, segment: _Segment, place: BlockLocation, end: int | None, bytes_max: int | None
     ) -> int:
         """How many bytes to read at place: up to the block of entry end - 1 when that is near."""
         wanted = max(place.size, READ_BYTES if bytes_max is None else bytes_max)
@@ -246,7 +251,7 @@ class LogReader:
         return wanted if last is None else min(wanted, last.offset + last.size - place.offset)
 
 
-def _part(batch: Batch, first_index: int, end: int | None) -> Batch:
+def _part(batch: EntryBatch, first_index: int, end: int | None) -> EntryBatch:
     """The entries of a batch from first_index on and before end."""
     last_index = batch.last_index if end is None else min(batch.last_index, end - 1)
     return slice_block(batch, max(first_index, batch.first_index), last_index)

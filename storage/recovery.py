@@ -38,7 +38,7 @@ class Tail(NamedTuple):
     blocks: list[bytes]
 
 
-class Recovered(NamedTuple):
+class RecoveredFiles(NamedTuple):
     """What a log's files hold."""
 
     headers: list[SegmentHeader]  # Of all segments, by sequence.
@@ -100,7 +100,7 @@ def behind(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]
     return headers[first:]
 
 
-def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
+def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredFiles:
     """Reads the whole log, but segments that hold nothing behind base_index.
 
     Raises Damaged: corrupt, or entries behind base_index missing; StorageError: foreign.
@@ -110,7 +110,7 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
     if not headers:
         if clean is not None:
             raise Damaged(files.place(FOLDER), "every segment is missing", RESTORE)
-        return Recovered([], Runs(0, 0, [], 0), SEGMENT_START, None)
+        return RecoveredFiles([], Runs(0, 0, [], 0), SEGMENT_START, None)
     kept = behind(live(headers), base_index)
     base = kept[0]
     if base.first_index > base_index + 1:
@@ -127,7 +127,7 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> Recovered:
             offset, tail = _scan_clean(last, kept[-1], runs, clean), None
     finally:
         last.close()
-    return Recovered(headers, runs, offset, tail)
+    return RecoveredFiles(headers, runs, offset, tail)
 
 
 def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
@@ -150,8 +150,8 @@ def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
     return file
 
 
-def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[segments.Scan, int]:
-    scan = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
+def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[segments.SegmentScan, int]:
+    scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
     code = scan.walk(data)
     runs.items += scan.runs
     runs.last_index = scan.next_index - 1
@@ -188,7 +188,7 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     scan, code = _scan(data, header, runs)
     if code != 0 and (scan.misplaced or not segments.segment_torn(data, scan.offset)):
         raise corrupt(file.place, data, scan)
-    synced = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
+    synced = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
     # A segment with little in it is written anew as a whole: so kills in a row leave one, not many.
     start = scan.synced if scan.synced > header.size // MERGED_SHARE else SEGMENT_START
     synced.walk(data[:start])
@@ -215,7 +215,7 @@ def _equal(one: memoryview, other: memoryview) -> bool:
     )
 
 
-def corrupt(place: str, data: memoryview, scan: segments.Scan) -> Damaged:
+def corrupt(place: str, data: memoryview, scan: segments.SegmentScan) -> Damaged:
     """Says what stands at the offset where a scan stopped, and what belongs there."""
     at = scan.offset
     if at + BLOCK_HEADER.size > len(data):

@@ -11,7 +11,7 @@ from ..native.blocks import crc32c
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import Files, replace
-from .recovery import Recovered, Tail, live, read_clean
+from .recovery import RecoveredFiles, Tail, live, read_clean
 from .runs import Runs
 from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, decode_header, parse_name
 
@@ -76,7 +76,7 @@ def write(files: Files, repair: Repair) -> None:
 class Salvage(NamedTuple):
     """What is left of a damaged log. Nothing was changed yet: the mark comes first."""
 
-    found: Recovered
+    found: RecoveredFiles
     repair: Repair
     aside: list[str]  # Paths of segments whose headers can't be read: in the way of every reader.
 
@@ -107,7 +107,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: Rep
             break
         runs.truncate(header.first_index - 1)
         data = _load(files, header)
-        scan = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
+        scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
         scan.walk(data)
         runs.items += scan.runs
         runs.last_index = scan.next_index - 1
@@ -115,7 +115,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: Rep
         tail = Tail(header.first_index, header.previous_term, blocks)
         if successor is not None and scan.next_index < successor.first_index:
             break
-    found = Recovered(headers, runs, SEGMENT_START, tail)
+    found = RecoveredFiles(headers, runs, SEGMENT_START, tail)
     repair = repair._replace(last_index=max(index, runs.last_index))
     return Salvage(found, repair, [header.path for header in unread])
 

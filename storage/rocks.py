@@ -44,7 +44,7 @@ from .operations import (
     result_key,
 )
 from .recent_changes import RecentChanges
-from .rocks_batch import APPLIED, AT, NUMBER, TABLES, Batch
+from .rocks_batch import APPLIED, AT, NUMBER, TABLES, PendingWrites
 from .rocks_families import (
     Family,
     Guard,
@@ -57,8 +57,8 @@ from .rocks_families import (
     parse_family,
 )
 from .rocks_walk import Row, TableFile, Walk, file_pieces, files_of
-from .sst_scan import FileScan, TableScan, Wanted
-from .tables import Entry, Outcome, Pair, TableInfo
+from .sst_scan import FileScan, SstQuery, TableScan
+from .tables import Outcome, Pair, TableEntry, TableInfo
 
 SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
 SINGLES_MAX = 8  # That one batch makes one by one, before many are put in store.
@@ -301,7 +301,7 @@ class RocksTables:
             return Pieces(engine(start))
         sequence = self._opened().latest_sequence_number()
         bounds = Bounds(start, end)
-        scan = FileScan(Wanted(self.path, family.name, sequence, files, bounds, with_values))
+        scan = FileScan(SstQuery(self.path, family.name, sequence, files, bounds, with_values))
         if scan.files + sum(one.files for one in self._file_scans) > self._shared.files_max:
             return Pieces(engine(start))
         self._file_scans.add(scan)
@@ -337,7 +337,7 @@ class RocksTables:
 
     # ---- writing ----
 
-    def write(self, entries: Sequence[Entry], sync: bool = False) -> list[Outcome]:
+    def write(self, entries: Sequence[TableEntry], sync: bool = False) -> list[Outcome]:
         entries = [one for one in entries if one.log_index == 0 or one.log_index > self.applied[0]]
         until = time.monotonic() + STALL_S_MAX
         while entries:
@@ -354,12 +354,12 @@ class RocksTables:
                 raise bare(error) from None
         return []
 
-    def _write(self, entries: Sequence[Entry], sync: bool) -> list[Outcome]:
+    def _write(self, entries: Sequence[TableEntry], sync: bool) -> list[Outcome]:
         made = {op.table for entry in entries for op in entry.ops if isinstance(op, Put)}
         self._grow(len(made.difference(self.families)))
         while True:
             self._singles = 0
-            batch = Batch(self)
+            batch = PendingWrites(self)
             try:
                 return self._write_batch(batch, entries, sync)
             except StorageError:
@@ -371,12 +371,14 @@ class RocksTables:
             del batch  # It would hold the database open.
             self._reopen(spares)
 
-    def _take_back(self, batch: Batch) -> None:
+    def _take_back(self, batch: PendingWrites) -> None:
         """The column families that a batch has taken: nothing is in them."""
         for family in batch.made:
             self._spare.setdefault(family.options, []).append(family)
 
-    def _write_batch(self, batch: Batch, entries: Sequence[Entry], sync: bool) -> list[Outcome]:
+    def _write_batch(
+        self, batch: PendingWrites, entries: Sequence[TableEntry], sync: bool
+    ) -> list[Outcome]:
         done: list[Op] | None = None if self.recent is None else []
         outcomes = [it for entry in entries for it in apply_entry(batch, entry, done)]
         self._commit(batch, entries[-1], sync)
@@ -384,7 +386,7 @@ class RocksTables:
             self.recent.add(done)
         return outcomes
 
-    def _commit(self, batch: Batch, last: Entry, sync: bool) -> None:
+    def _commit(self, batch: PendingWrites, last: TableEntry, sync: bool) -> None:
         at = (last.log_index, last.term) if last.log_index else None
         made = batch.finish(at)
         sync = sync or bool(batch.dropped)

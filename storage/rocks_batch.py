@@ -71,7 +71,7 @@ class Below(Protocol):
         """Empty: the table is."""
 
 
-class Batch:
+class PendingWrites:
     """A batch that is being made: the State of operations.py."""
 
     def __init__(self, tables: Below) -> None:

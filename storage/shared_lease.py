@@ -7,7 +7,7 @@ from ..protocols.zerodb.ops import LeaseOpen
 from ..protocols.zerodb.values import shared_lease
 from .errors import StorageError
 from .lease_folder import MARK, LeaseFolder, Mark, encode_mark
-from .table_home import TableHome
+from .table_home import TableDirectory
 
 LATE_MS_MIN = 60_000  # So late a node takes a snapshot still, however short leases live.
 SHARED_MAX = 192  # Snapshots of a node, if nobody removes any.
@@ -17,7 +17,7 @@ FREE_BYTES_MIN = 128 << 20  # On the disk: what a snapshot holds can't be freed 
 class SharedLeases:
     """The shared leases that one worker takes."""
 
-    def __init__(self, home: TableHome, folder: LeaseFolder, idle_ms: int) -> None:
+    def __init__(self, home: TableDirectory, folder: LeaseFolder, idle_ms: int) -> None:
         self._home = home
         self._folder = folder
         self._late_ms = max(idle_ms, LATE_MS_MIN)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..native.updates import Reqids
-from ..protocols.raft.messages import KIND_CONFIG, Batch
+from ..protocols.raft.messages import KIND_CONFIG, EntryBatch
 from ..protocols.record import block_kind, block_record
 from ..protocols.zmqraft.snapshot_orders import (
     EntriesRead,
@@ -327,7 +327,7 @@ def state_read(file: SnapshotFile, name: str) -> Callable[[int], bytes]:
     return lambda size: b""
 
 
-def _configuration(batch: Batch) -> bytes | None:
+def _configuration(batch: EntryBatch) -> bytes | None:
     """A configuration entry stands alone in its block."""
     if batch.count == 1 and block_kind(batch.block) == KIND_CONFIG:
         return block_record(batch).data

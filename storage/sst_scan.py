@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 from ..native.errors import EOS, NativeError
 from ..native.ops import cut_column
-from ..native.sst import Bounds, Merge, MergeFailed, OpenFile, Pairs, Room, wanted_blocks
-from ..protocols.zerodb.pieces import Pieces, Scanned, Taken
+from ..native.sst import Bounds, Merge, MergeFailed, OpenFile, PairLimits, Pairs, wanted_blocks
+from ..protocols.zerodb.pieces import ChunkPart, Pieces, Scanned
 from .errors import refused
 from .rocks_walk import TableFile
 from .sst_file import SortedFile, Unsupported, open_file, problem_of
 from .tables import Pair
 
 
-class Wanted(NamedTuple):
+class SstQuery(NamedTuple):
     """What is to be read of a table."""
 
     folder: str
@@ -46,7 +46,7 @@ def runs_of(files: list[TableFile], bounds: Bounds) -> list[list[TableFile]]:
 class FileScan:
     """The pairs of a table's files, merged."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: SstQuery) -> None:
         runs = runs_of(wanted.files, wanted.bounds)
         self._wanted = wanted
         self._runs = [deque(run) for run in runs]
@@ -60,7 +60,7 @@ class FileScan:
         """How many it has open at most."""
         return len(self._runs) if self._close.alive else 0
 
-    def take(self, room: Room) -> tuple[Pairs, bool]:
+    def take(self, room: PairLimits) -> tuple[Pairs, bool]:
         """The next pairs, and whether there are no more. Raises Unsupported and StorageError."""
         try:
             return self._merge.take(room, self._wanted.with_values, self._next_file)
@@ -109,7 +109,9 @@ class TableScan:
         self._last: bytes | None = None  # Key that was taken.
         self._rest: Scanned | None = None  # What the engine reads, since it has to.
 
-    def take(self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]) -> Taken:
+    def take(
+        self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
+    ) -> ChunkPart:
         if self._rest is not None:
             return self._rest.take(pairs_max, bytes_max, add)
         taken, columns = self.columns(pairs_max, bytes_max)
@@ -118,10 +120,10 @@ class TableScan:
             add(list(chain.from_iterable(zip(keys, values, strict=True))))
         return taken
 
-    def columns(self, pairs_max: int, bytes_max: int) -> tuple[Taken, list[Any]]:
+    def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
         if self._rest is None:
             try:
-                pairs, ended = self._files.take(Room(pairs_max, bytes_max))
+                pairs, ended = self._files.take(PairLimits(pairs_max, bytes_max))
             except Unsupported:
                 self._files.close()
                 start = b"" if self._last is None else self._last + b"\0"
@@ -131,5 +133,5 @@ class TableScan:
                     self._files.close()
                 if pairs.count:
                     self._last = pairs.last_key()
-                return Taken(pairs.count, pairs.size, ended), list(pairs[1:])
+                return ChunkPart(pairs.count, pairs.size, ended), list(pairs[1:])
         return self._rest.columns(pairs_max, bytes_max)

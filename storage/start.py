@@ -12,7 +12,7 @@ from ..protocols.zmqraft.config_codec import decode_config_entry
 from ..protocols.zmqraft.franchise import Repair
 from ..protocols.zmqraft.peer_values import Recovered
 from ..protocols.zmqraft.prune import PruneMarks
-from ..protocols.zmqraft.roster import Roster
+from ..protocols.zmqraft.roster import MemberDirectory
 from ..protocols.zmqraft.snapshot_orders import Snapshot
 from . import repair
 from .files import Files
@@ -29,7 +29,7 @@ class Started(NamedTuple):
     """What was found."""
 
     log: RaftLog
-    roster: Roster
+    roster: MemberDirectory
     snapshot: Snapshot
     marks: PruneMarks
     reset: bool  # The files of the log lack the snapshot's last entry: they begin anew behind it.
@@ -53,29 +53,33 @@ class Started(NamedTuple):
         )
 
 
-class Home(NamedTuple):
+class PeerFiles(NamedTuple):
     """Where a peer's files are, and whose they are."""
 
     files: Files
     identity: Identity
 
 
-class Known(NamedTuple):
+class PeerIdentity(NamedTuple):
     """What the topology says."""
 
     keep: Keep
     urls: Mapping[str, str]
     peer_urls: Mapping[str, str]
 
-    def roster(self, snapshot: Snapshot, base_index: int) -> Roster:
+    def roster(self, snapshot: Snapshot, base_index: int) -> MemberDirectory:
         """The members as of the snapshot: what was in force below it nobody needs any more."""
         base = None
         if snapshot.configuration:
             base = decode_config_entry(snapshot.configuration)
-        return Roster(self.urls, self.peer_urls, base, max(base_index, snapshot.last_index))
+        return MemberDirectory(
+            self.urls, self.peer_urls, base, max(base_index, snapshot.last_index)
+        )
 
 
-def start(home: Home, reader: LogReader, reqids: Reqids, known: Known, **options: int) -> Started:
+def start(
+    home: PeerFiles, reader: LogReader, reqids: Reqids, known: PeerIdentity, **options: int
+) -> Started:
     """Reads snapshot and log; fills the table of request ids. options are RaftLog's.
 
     Raises StorageError: corrupt or foreign.
@@ -118,7 +122,7 @@ def start(home: Home, reader: LogReader, reqids: Reqids, known: Known, **options
     return Started(log, roster, snapshot, marks, True, 0)
 
 
-def reqids_of(home: Home) -> Iterator[bytes]:
+def reqids_of(home: PeerFiles) -> Iterator[bytes]:
     """The table of request ids of the newest snapshot, by pieces. StorageError: it is damaged."""
     for _ in range(LOOKS_MAX):
         info = newest(*home)

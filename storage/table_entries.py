@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..native.ops import ALL_MARKED, Run, cut_block
-from ..protocols.raft.messages import KIND_STATE, KIND_TABLES, Batch
+from ..protocols.raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
 from ..protocols.record import decode_block
 from ..protocols.zerodb.ops import (
     ENTRY_MAGIC,
@@ -22,7 +22,7 @@ from ..protocols.zerodb.ops import (
     SessionOpen,
     unpack_entry,
 )
-from .tables import Entry, Outcome
+from .tables import Outcome, TableEntry
 
 # What no table has: every worker keeps all sessions, so their numbers are the same everywhere. Of a
 # lease all tell, as only the one that has opened it knows what came before its end.
@@ -50,7 +50,7 @@ class Owner(NamedTuple):
 class Found(NamedTuple):
     """What a batch of the log holds for a worker."""
 
-    entries: list[Entry]
+    entries: list[TableEntry]
     places: dict[int, list[int]]  # By index, where an entry has others' operations, too.
     malformed: int  # Entries with our magic that nobody can read: on every node alike.
 
@@ -61,38 +61,38 @@ def placed(outcome: Outcome, places: dict[int, list[int]]) -> Outcome:
     return outcome if found is None else outcome._replace(place=found[outcome.place])
 
 
-class Stage(NamedTuple):
+class ApplyStep(NamedTuple):
     """Entries that are applied as one, and what is then to be done for leases."""
 
-    entries: list[Entry]  # Without those about leases, which change no table.
+    entries: list[TableEntry]  # Without those about leases, which change no table.
     last: tuple[int, int]  # Index and term that are reached with them, and with `opened`.
     opened: LeaseOpen | None  # To be taken when exactly the entries are in the tables.
     told: list[LeaseKeep | LeaseEnd]
 
 
-def stages(entries: Sequence[Entry], last: tuple[int, int]) -> Iterator[Stage]:
+def stages(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
     """Cuts a worker's entries behind each that opens a lease.
 
     last   index and term of the last entry in the log, a worker's own or not
     """
-    plain: list[Entry] = []
+    plain: list[TableEntry] = []
     told: list[LeaseKeep | LeaseEnd] = []
     reached = 0
     for entry in entries:
         match entry.ops[0]:
             case LeaseOpen() as opened:
                 reached = entry.log_index
-                yield Stage(plain, (reached, entry.term), opened, told)
+                yield ApplyStep(plain, (reached, entry.term), opened, told)
                 plain, told = [], []
             case LeaseKeep() | LeaseEnd():
                 told += [op for op in entry.ops if isinstance(op, LeaseKeep | LeaseEnd)]
             case _:
                 plain.append(entry)
     if reached < last[0]:
-        yield Stage(plain, last, None, told)
+        yield ApplyStep(plain, last, None, told)
 
 
-def find_entries(batch: Batch, owner: Owner, tables_from: int = 0) -> Found:
+def find_entries(batch: EntryBatch, owner: Owner, tables_from: int = 0) -> Found:
     """What a checked batch of the log holds for this worker.
 
     tables_from   behind this index entries of the tables' own kind count alone (ConfigEntry); at
@@ -110,7 +110,7 @@ def find_entries(batch: Batch, owner: Owner, tables_from: int = 0) -> Found:
     for run in cut_block(batch.block, owner.number, owner.workers, marked_last):
         if run.operation:
             if run.table not in owner.local:
-                found.entries.append(Entry(run.log_index, batch.term, [_change(run)]))
+                found.entries.append(TableEntry(run.log_index, batch.term, [_change(run)]))
             continue
         try:
             ops = unpack_entry(run.data)
@@ -123,11 +123,11 @@ def find_entries(batch: Batch, owner: Owner, tables_from: int = 0) -> Found:
         if len(own) < len(ops):
             found.places[run.log_index] = own
             ops = [ops[place] for place in own]
-        found.entries.append(Entry(run.log_index, batch.term, ops))
+        found.entries.append(TableEntry(run.log_index, batch.term, ops))
     return found._replace(malformed=malformed)
 
 
-def each_entry(batch: Batch, owner: Owner, tables_from: int = 0) -> Iterator[Entry]:
+def each_entry(batch: EntryBatch, owner: Owner, tables_from: int = 0) -> Iterator[TableEntry]:
     """The same entries one by one, each with its own index: for those who are told of each."""
     if ENTRY_MAGIC not in batch.block:
         return
@@ -138,7 +138,7 @@ def each_entry(batch: Batch, owner: Owner, tables_from: int = 0) -> Iterator[Ent
             continue
         with suppress(ValueError):  # Nobody can read it, and it has changed nothing.
             ops = [op for op in unpack_entry(record.data) if owner.applies(op)]
-            yield Entry(log_index, batch.term, ops)
+            yield TableEntry(log_index, batch.term, ops)
 
 
 def _change(run: Run) -> Op:

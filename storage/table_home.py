@@ -22,7 +22,7 @@ from .errors import Damaged, StorageError, refused
 from .files import Files
 from .segment import Identity
 from .snapshot import SnapshotFile, newest, open_snapshot
-from .tables import Entry, Tables
+from .tables import TableEntry, Tables
 
 WORKERS = "workers"
 REPLICATED = "replicated"
@@ -36,7 +36,7 @@ SYNC_BYTES = 8 << 20
 Open = Callable[[str, bool], Tables]  # A database's path, and whether it is replicated.
 
 
-class Place(NamedTuple):
+class TableFolder(NamedTuple):
     """Whose tables these are."""
 
     folder: str  # tables, of the node.
@@ -52,10 +52,10 @@ class Restored(NamedTuple):
     size: int
 
 
-class TableHome:
+class TableDirectory:
     """The directories of one worker, and its databases."""
 
-    def __init__(self, place: Place, open_tables: Open, with_local: bool) -> None:
+    def __init__(self, place: TableFolder, open_tables: Open, with_local: bool) -> None:
         """Opens the databases. Raises StorageError: made for another number of workers, locked,
         damaged (the local ones), or refused by the system.
 
@@ -240,7 +240,7 @@ def settle(tables: Tables, at: tuple[int, int]) -> None:
     """Lets the tables themselves know that everything up to `at` is in them: the last entries may
     have been none of theirs. Raises StorageError."""
     if tables.applied < at:
-        tables.write([Entry(*at, [])])
+        tables.write([TableEntry(*at, [])])
 
 
 def _copy(target: Files, name: str, pieces: archive.Pieces) -> None:

@@ -133,7 +133,7 @@ def compact(tables: Tables, request: requests.CompactTable) -> Slices:
     yield answers.encode_ok(request)
 
 
-class Standing(NamedTuple):
+class TableStatus(NamedTuple):
     """What is told of a table besides what the engine knows."""
 
     database: Tables
@@ -142,7 +142,7 @@ class Standing(NamedTuple):
 
 
 def table_info(
-    tables: Mapping[int, Standing], request: requests.TableInfo, applied: Callable[[], int]
+    tables: Mapping[int, TableStatus], request: requests.TableInfo, applied: Callable[[], int]
 ) -> Slices:
     """Of all these tables; with their content's hash it reads all of them. applied tells the index
     of the last entry that is in the tables just now."""

@@ -18,9 +18,9 @@ from . import table_reads
 from .errors import Damaged, StorageError
 from .recent_changes import RecentChanges
 from .table_entries import Owner
-from .table_reads import Slices, Standing, TooLarge
+from .table_reads import Slices, TableStatus, TooLarge
 from .table_watch import Changed, Changes, Gone, ReadLog, recent_of
-from .tables import Entry, Outcome, Tables
+from .tables import Outcome, TableEntry, Tables
 
 RUNNING_MAX = 8  # Long requests that take turns; others wait until one has ended.
 TROUBLES_MAX = 1000  # That wait to be told.
@@ -56,7 +56,7 @@ class _Kind(Enum):
     LONG = 2  # One by one, in slices.
 
 
-class Limits(NamedTuple):
+class TableRequestLimits(NamedTuple):
     """What the topology says of requests."""
 
     response_bytes_max: int
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
     alone: bool = False  # The cluster has no other node.
 
 
-class Asked(NamedTuple):
+class QueuedRequest(NamedTuple):
     """A request as it came."""
 
     route: bytes  # Of the connection.
@@ -90,7 +90,7 @@ class _Job:
 
     __slots__ = ("asked", "due_ms", "request")
 
-    def __init__(self, asked: Asked, request: Request | Repeat, due_ms: int) -> None:
+    def __init__(self, asked: QueuedRequest, request: Request | Repeat, due_ms: int) -> None:
         self.asked = asked
         self.request = request
         self.due_ms = due_ms
@@ -134,13 +134,16 @@ class Databases(NamedTuple):
             return self.local
         return self.replicated
 
-    def own(self, number: int | None) -> dict[int, Standing]:
+    def own(self, number: int | None) -> dict[int, TableStatus]:
         """Of one table or of all that are there."""
         found = {
-            table: Standing(self.replicated, self.name, False) for table in self.replicated.tables()
+            table: TableStatus(self.replicated, self.name, False)
+            for table in self.replicated.tables()
         }
         if self.local is not None:
-            found |= {table: Standing(self.local, self.name, True) for table in self.local.tables()}
+            found |= {
+                table: TableStatus(self.local, self.name, True) for table in self.local.tables()
+            }
         if number is None:
             found.pop(OWNERS, None)  # Nobody's but the servers'.
             return found
@@ -150,7 +153,7 @@ class Databases(NamedTuple):
 class TableRequests:
     """All requests of one worker that are not answered yet."""
 
-    def __init__(self, databases: Databases, limits: Limits, read_log: ReadLog) -> None:
+    def __init__(self, databases: Databases, limits: TableRequestLimits, read_log: ReadLog) -> None:
         self.databases = databases
         self.out = Frames()  # To be sent to zerodb_server; whoever sends clears it.
         self.troubles: list[str] = []  # Of requests that nobody waits for; the reader clears it.
@@ -173,7 +176,7 @@ class TableRequests:
 
     # ---- what comes ----
 
-    def take(self, asked: Asked, now_ms: int) -> None:
+    def take(self, asked: QueuedRequest, now_ms: int) -> None:
         """Takes a request; a malformed one is answered at once."""
         self._last_ticket = max(self._last_ticket, asked.ticket)
         try:
@@ -183,7 +186,7 @@ class TableRequests:
             return
         self._add(_Job(asked, request, self._due_ms(request, now_ms)))
 
-    def take_repeat(self, asked: Asked, now_ms: int) -> None:
+    def take_repeat(self, asked: QueuedRequest, now_ms: int) -> None:
         """Takes a reqid and the header of an answer: what came of a transaction is wanted again."""
         self._last_ticket = max(self._last_ticket, asked.ticket)
         reqid, header = asked.frames
@@ -601,7 +604,7 @@ class TableRequests:
             local = self.databases.local
             assert local is not None, "none of these tables is strange"
             try:
-                outcomes = {one.place: one for one in local.write([Entry(0, 0, batch)], sync)}
+                outcomes = {one.place: one for one in local.write([TableEntry(0, 0, batch)], sync)}
             except StorageError as error:
                 failure = str(error)
         for job in jobs:
@@ -692,7 +695,7 @@ class TableRequests:
         if not self._open[ticket]:
             del self._open[ticket]
 
-    def _reply(self, asked: Asked, frames: list[bytes], trouble: str = "") -> None:
+    def _reply(self, asked: QueuedRequest, frames: list[bytes], trouble: str = "") -> None:
         self.counts["failed" if trouble else "done"] += 1
         if asked.answered:
             envelope = [asked.mark, asked.route, b""][: 2 + asked.envelope]

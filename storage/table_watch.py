@@ -6,7 +6,7 @@ A change is told by the entry that made it. Entries that the log has no more can
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..protocols.raft.messages import Batch
+from ..protocols.raft.messages import EntryBatch
 from ..protocols.zerodb import ops
 from ..protocols.zerodb.requests import Watch
 from .effects import HIDDEN, PLAIN
@@ -18,7 +18,7 @@ AS_NOW_KEYS = 8  # That are read at once for it.
 PAGE_BYTES = 4 << 20  # Of a local table's changes, and the one that reached beyond it.
 Changes = list[tuple[int, list[ops.Op]]]  # Indexes, and what their entries did.
 # Some applied entries from an index on; none: not now; None: the log has them no more.
-ReadLog = Callable[[int], Sequence[Batch] | None]
+ReadLog = Callable[[int], Sequence[EntryBatch] | None]
 
 
 class Gone(Exception):

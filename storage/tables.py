@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Pair = tuple[bytes, bytes]
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """The operations of one entry of the log: they happen together or not at all."""
 
     log_index: int  # 0: of no log.
@@ -88,7 +88,7 @@ class Tables(Protocol):
 
     # ---- writing ----
 
-    def write(self, entries: Sequence[Entry], sync: bool = False) -> list[Outcome]:
+    def write(self, entries: Sequence[TableEntry], sync: bool = False) -> list[Outcome]:
         """Applies entries in their order, all of them in one atomic batch that holds (index, term)
         of the last, too. sync: it is durable afterwards (where there is an engine's log).
 

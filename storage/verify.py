@@ -32,7 +32,7 @@ from .snapshot import SnapshotInfo, open_path, paths
 _OFFSET = re.compile(r"offset (\d+): (.*)")  # As the text of an error begins that has one.
 
 
-class Entry(NamedTuple):
+class StoredEntry(NamedTuple):
     """One entry of the log."""
 
     index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
@@ -95,7 +95,7 @@ def read_identity(files: Files) -> Identity:
 
 def entries(
     files: Files, identity: Identity, first_index: int = 1, last_index: int | None = None
-) -> Iterator[Entry]:
+) -> Iterator[StoredEntry]:
     """The log's entries from first_index, or from the first one that is there, to last_index or the
     end, committed or not. Raises StorageError at the first one that is damaged."""
     reader = LogReader(files, identity)
@@ -105,7 +105,7 @@ def entries(
             for index, record in enumerate(records, batch.first_index):
                 if last_index is not None and index > last_index:
                     return
-                yield Entry(index, batch.term, *record)
+                yield StoredEntry(index, batch.term, *record)
     finally:
         reader.close()
 
@@ -236,7 +236,7 @@ class _Log:
             data, place = file.load(), file.place
         finally:
             file.close()
-        scan = segments.Scan(SEGMENT_START, header.first_index, header.previous_term)
+        scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
         code = scan.walk(data)
         runs = Runs(*before, scan.runs, scan.next_index - 1)
         self.last = runs.last_index, runs.last_term

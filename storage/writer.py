@@ -1,7 +1,7 @@
 """What the log writer does, without its sockets: jobs in, one sync for all of them, one seq out."""
 
 from ..protocols.errors import LocalProtocolError
-from ..protocols.raft.messages import Job
+from ..protocols.raft.messages import AppendJob
 from ..protocols.record import BLOCK_HEADER
 from .log import Log
 
@@ -15,9 +15,9 @@ class Writer:
         self.dropped = 0  # Jobs of another epoch.
         self._taken = 0  # The seq of the last job taken, ...
         self._syncing = 0  # ... and of the last one that a sync beside makes durable, if one runs.
-        self._jobs: list[Job] = []
+        self._jobs: list[AppendJob] = []
 
-    def take(self, job: Job) -> None:
+    def take(self, job: AppendJob) -> None:
         """Takes a job for the next flush(); one of another epoch is dropped.
 
         Raises LocalProtocolError on a gap: peer and writer no longer mean the same log.
@@ -64,7 +64,7 @@ class Writer:
         return seq
 
 
-def _joined(jobs: list[Job]) -> int:
+def _joined(jobs: list[AppendJob]) -> int:
     """How many of the jobs make one append: each begins exactly where the one before ends."""
     index, term = jobs[0].prev_index, jobs[0].prev_term
     for count, job in enumerate(jobs):

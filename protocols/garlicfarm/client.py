@@ -13,18 +13,18 @@ from ..errors import RemoteProtocolError
 from .client_values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
-    ClientSetup,
     Close,
+    FarmClientSetup,
+    FarmCommand,
     Open,
-    Place,
     Question,
+    ServerAddress,
     Trouble,
     TroubleKind,
-    Wish,
     text_of,
 )
 from .fetch import ClientFetch
-from .handshake import NO_USERS, ClientHandshake, Door, Opening, Step, path_to
+from .handshake import NO_USERS, ClientHandshake, ConnectTarget, Opening, Step, path_to
 from .link import OUTSTANDING_MAX, Link
 from .messages import NO_LEADER, ClusterServer, MessageType, Request, Response
 from .values import Address, address_of
@@ -40,7 +40,7 @@ UNHEARD = Trouble(TroubleKind.LOST, "nobody has been heard")
 class Line:
     """One connection; who has it, its subclasses say."""
 
-    def __init__(self, number: int, place: Place, until_ms: int) -> None:
+    def __init__(self, number: int, place: ServerAddress, until_ms: int) -> None:
         self.number = number
         self.place = place
         self.until_ms: int | None = until_ms  # Then it is given up; None: it is through.
@@ -50,7 +50,9 @@ class Line:
 
 
 class _QuestionLine(Line):
-    def __init__(self, number: int, place: Place, until_ms: int, question: Question) -> None:
+    def __init__(
+        self, number: int, place: ServerAddress, until_ms: int, question: Question
+    ) -> None:
         super().__init__(number, place, until_ms)
         self.question = question
 
@@ -58,17 +60,17 @@ class _QuestionLine(Line):
 class _Channel(Line):
     """The connection to who leads, or may know who does."""
 
-    def __init__(self, number: int, place: Place, until_ms: int) -> None:
+    def __init__(self, number: int, place: ServerAddress, until_ms: int) -> None:
         super().__init__(number, place, until_ms)
         self.link = Link(str(place))
-        self.sent: deque[list[Wish]] = deque()  # By request; an empty one asks who leads.
-        self.refused: list[Wish] = []  # In their order.
+        self.sent: deque[list[FarmCommand]] = deque()  # By request; an empty one asks who leads.
+        self.refused: list[FarmCommand] = []  # In their order.
         self.leads = False
         self.refusals = 0
         self.again_ms: int | None = None  # When to ask again who leads.
 
     @property
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[FarmCommand]:
         """All that it did not do, in their order."""
         return [*self.refused, *(wish for wishes in self.sent for wish in wishes)]
 
@@ -76,12 +78,12 @@ class _Channel(Line):
 class FarmClient:
     """One client of one farm."""
 
-    def __init__(self, setup: ClientSetup, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, setup: FarmClientSetup, random_bytes: Callable[[int], bytes]) -> None:
         assert setup.places, "somewhere to begin"
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.lines: dict[int, Line] = {}
-        self.places: dict[Address, Place] = {}
+        self.places: dict[Address, ServerAddress] = {}
         self.ids: dict[int, Address] = {}
         self.leader_id: int | None = None  # As it was heard last.
         self.troubles: dict[Address, Trouble] = {}  # Of the search for the leader.
@@ -89,7 +91,7 @@ class FarmClient:
         self._random_bytes = random_bytes
         self._actions: list[Open | Close] = []
         self._number = 0
-        self._queue: deque[Wish] = deque()
+        self._queue: deque[FarmCommand] = deque()
         self._channel: _Channel | None = None
         self._wanted: Address | None = None  # Where the leader is said to be.
         self._good: Address | None = None  # Who has answered last.
@@ -106,13 +108,13 @@ class FarmClient:
 
     # ---- callers ----
 
-    def wish(self, wish: Wish) -> Wish:
+    def wish(self, wish: FarmCommand) -> FarmCommand:
         """Puts it on its way to the leader."""
         self._queue.append(wish)
         self._soonest_ms = min(self._soonest_ms or wish.until_ms, wish.until_ms)
         return wish
 
-    def drop(self, wishes: Iterable[Wish]) -> None:
+    def drop(self, wishes: Iterable[FarmCommand]) -> None:
         """Nobody waits for these any more: what is not on its way is not sent."""
         unwanted = set(map(id, wishes))
         if not unwanted:
@@ -167,9 +169,9 @@ class FarmClient:
             return Trouble(TroubleKind.LATE, text)
         return worst(self.troubles)
 
-    def _place(self, address: Address) -> Place | None:
+    def _place(self, address: Address) -> ServerAddress | None:
         if address not in self.places and len(self.places) < PLACES_MAX:
-            self.places[address] = Place(address)
+            self.places[address] = ServerAddress(address)
         return self.places.get(address)
 
     # ---- the owner ----
@@ -224,9 +226,9 @@ class FarmClient:
         line.out += line.handshake.request
 
     @property
-    def _door(self) -> Door:
+    def _door(self) -> ConnectTarget:
         setup = self.setup
-        return Door("", setup.farm, setup.user, setup.password, setup.via_proxy)
+        return ConnectTarget("", setup.farm, setup.user, setup.password, setup.via_proxy)
 
     def on_data(self, number: int, data: bytes, now_ms: int) -> None:
         """Bytes have arrived."""
@@ -317,7 +319,7 @@ class FarmClient:
         left = self._channel.wishes if self._channel is not None else []
         self._soonest_ms = min((wish.until_ms for wish in (*left, *self._queue)), default=None)
 
-    def _choose(self, now_ms: int) -> Place | None:
+    def _choose(self, now_ms: int) -> ServerAddress | None:
         """The next place to try that may be tried now."""
         places = list(self.places.values())
         for step in range(len(places)):
@@ -388,7 +390,7 @@ class FarmClient:
         if tried and self.report().is_final and TroubleKind.LEADERLESS not in kinds:
             self._give_up()
 
-    def _later(self, place: Place, now_ms: int) -> None:
+    def _later(self, place: ServerAddress, now_ms: int) -> None:
         setup = self.setup
         place.again_ms = now_ms + min(setup.retry_ms << place.failures, setup.retry_ms_max)
         place.failures = min(place.failures + 1, 16)
@@ -431,7 +433,7 @@ class FarmClient:
             else:
                 question.again_ms = now_ms + self.setup.retry_ms
 
-    def _answered(self, question: Question, place: Place, body: bytes) -> None:
+    def _answered(self, question: Question, place: ServerAddress, body: bytes) -> None:
         self._end_question(question)
         question.body, question.source = body, place.address
         self._on_members(question)
@@ -490,7 +492,7 @@ class FarmClient:
         channel.out += link.out
         link.out.clear()
 
-    def _take(self) -> list[Wish]:
+    def _take(self) -> list[FarmCommand]:
         """What goes into the next request."""
         queue = self._queue
         wishes = [queue.popleft()]
@@ -572,7 +574,7 @@ class FarmClient:
                 question = Question("status", until_ms, place.address, is_once=True)
                 self._members = self.ask(question)
 
-    def _why_not(self, place: Place, address: Address | None, now_ms: int) -> str:
+    def _why_not(self, place: ServerAddress, address: Address | None, now_ms: int) -> str:
         """Why there is nowhere to go on to just now; "": there is."""
         leader_id = self.leader_id
         source = next((key for key, at in self.ids.items() if at == place.address), None)

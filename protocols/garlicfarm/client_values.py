@@ -4,14 +4,14 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from .handshake import Challenges
-from .messages import Entry, MessageType, Response
+from .messages import FarmLogEntry, MessageType, Response
 from .values import Address
 
 ENTRIES_PER_REQUEST = 1000
 REQUEST_BYTES = 1 << 20  # One larger value goes alone.
 
 
-class ClientSetup(NamedTuple):
+class FarmClientSetup(NamedTuple):
     """What a client is told once; times in milliseconds.
 
     farm         its name, the realm of the digest
@@ -82,7 +82,7 @@ def text_of(place: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Place:
+class ServerAddress:
     """A server's address, and what has become of trying it."""
 
     __slots__ = ("address", "again_ms", "challenges", "failures")
@@ -97,7 +97,7 @@ class Place:
         return text_of(self.address)
 
 
-class Wish:
+class FarmCommand:
     """What a caller wants the leader to do: append entries, or change the members.
 
     until_ms   then it has failed
@@ -112,7 +112,11 @@ class Wish:
     )  # fmt: skip
 
     def __init__(
-        self, type_: MessageType, entries: tuple[Entry, ...], until_ms: int, is_alone: bool = False
+        self,
+        type_: MessageType,
+        entries: tuple[FarmLogEntry, ...],
+        until_ms: int,
+        is_alone: bool = False,
     ) -> None:
         self.type = type_
         self.entries = entries

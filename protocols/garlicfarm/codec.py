@@ -17,7 +17,7 @@ from .messages import (
     ID_MIN,
     NUMBER_MAX,
     RESPONSE_TYPES,
-    Entry,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
@@ -60,7 +60,7 @@ def check_id(value: int) -> int:
     return value
 
 
-def encode_entries(entries: Sequence[Entry]) -> bytes:
+def encode_entries(entries: Sequence[FarmLogEntry]) -> bytes:
     """Encodes log entries one behind the other; the layout is under decode_entries."""
     if isinstance(entries, PackedEntries):
         return entries.data
@@ -71,7 +71,7 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def decode_entries(data: bytes) -> tuple[Entry, ...]:
+def decode_entries(data: bytes) -> tuple[FarmLogEntry, ...]:
     """Decodes log entries that fill the data exactly (text, "Log Entries").
 
      8 bytes  term
@@ -83,7 +83,7 @@ def decode_entries(data: bytes) -> tuple[Entry, ...]:
     Raises RemoteProtocolError on an unknown type, a negative term, a value that ends behind the
     data, or more than ENTRIES_MAX entries.
     """
-    entries: list[Entry] = []
+    entries: list[FarmLogEntry] = []
     at, end = 0, len(data)
     while at < end:
         if end - at < ENTRY_HEADER.size:
@@ -99,7 +99,7 @@ def decode_entries(data: bytes) -> tuple[Entry, ...]:
             raise RemoteProtocolError(f"an entry of {size} bytes, of which {end - at} are there")
         if len(entries) == ENTRIES_MAX:
             raise TooLarge(f"more than {ENTRIES_MAX} entries in one request")
-        entries.append(Entry(term, value_type, data[at : at + size]))
+        entries.append(FarmLogEntry(term, value_type, data[at : at + size]))
         at += size
     return tuple(entries)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from ...native.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
 from ..errors import RemoteProtocolError, TooLarge
 from ..raft.membership import Configuration
-from ..raft.messages import KIND_CONFIG, KIND_STATE, Batch
+from ..raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 from ..record import LONE_BYTES_MAX, Record, decode_block, encode_block
-from .messages import ClusterServer, Entry, FarmConfiguration, ValueType
+from .messages import ClusterServer, FarmConfiguration, FarmLogEntry, ValueType
 from .packed import PackedEntries, batches_of_packed
 from .values import decode_configuration, encode_configuration
 
@@ -31,7 +31,7 @@ def voters_of(servers: Iterable[ClusterServer]) -> Configuration:
     return Configuration(tuple(peer_of(server.id) for server in servers))
 
 
-def check_entry(entry: Entry) -> None:
+def check_entry(entry: FarmLogEntry) -> None:
     """Raises RemoteProtocolError on what no log can hold."""
     if not 0 < entry.term <= TERM_MAX:
         raise RemoteProtocolError(f"an entry of term {entry.term}")
@@ -43,7 +43,9 @@ def check_entry(entry: Entry) -> None:
         decode_configuration(entry.value)
 
 
-def batches_of(first_index: int, entries: Sequence[Entry], term: int = 0) -> list[Batch]:
+def batches_of(
+    first_index: int, entries: Sequence[FarmLogEntry], term: int = 0
+) -> list[EntryBatch]:
     """Entries as batches of one term each; a Configuration is alone in its own.
 
     term   of all of them, in place of their own
@@ -56,7 +58,7 @@ def batches_of(first_index: int, entries: Sequence[Entry], term: int = 0) -> lis
             return made
     if term:
         entries = [entry._replace(term=term) for entry in entries]
-    batches: list[Batch] = []
+    batches: list[EntryBatch] = []
     run: list[Record] = []
     run_bytes = 0
     for at, entry in enumerate(entries):
@@ -78,22 +80,22 @@ def batches_of(first_index: int, entries: Sequence[Entry], term: int = 0) -> lis
     return batches
 
 
-def entries_of(batches: Iterable[Batch]) -> tuple[Entry, ...]:
+def entries_of(batches: Iterable[EntryBatch]) -> tuple[FarmLogEntry, ...]:
     """What a log holds, as the wire has it."""
     return tuple(
-        Entry(batch.term, _VALUE_TYPES[record.kind], record.data)
+        FarmLogEntry(batch.term, _VALUE_TYPES[record.kind], record.data)
         for batch in batches
         for record in decode_block(batch.block)[1]
     )
 
 
-def configuration_batch(index: int, term: int, configuration: FarmConfiguration) -> Batch:
+def configuration_batch(index: int, term: int, configuration: FarmConfiguration) -> EntryBatch:
     """A Configuration as an entry of its own."""
     record = Record(KIND_CONFIG, None, encode_configuration(configuration))
     return encode_block(index, term, [record])
 
 
-def configuration_of(batch: Batch) -> FarmConfiguration | None:
+def configuration_of(batch: EntryBatch) -> FarmConfiguration | None:
     """What a batch of one entry puts in force, or None. Raises RemoteProtocolError."""
     (record,) = decode_block(batch.block)[1]
     return decode_configuration(record.data) if record.kind == KIND_CONFIG else None

@@ -32,7 +32,7 @@ class View(NamedTuple):
     user: str = ""
 
 
-class Face(Protocol):
+class StatusSource(Protocol):
     """Whoever knows what there is to show of one farm."""
 
     def show(self, view: View) -> bytes:

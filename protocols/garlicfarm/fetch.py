@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import h11
 
-from .handshake import Challenges, ClientHandshake, Door, Opening, Step
+from .handshake import Challenges, ClientHandshake, ConnectTarget, Opening, Step
 
 BODY_BYTES_MAX = 96 << 20  # The largest entry in base64, and more.
 
@@ -16,7 +16,11 @@ class ClientFetch(ClientHandshake):
     """One connection that asks for door.path, until the answer is whole: Opening.rest of OPEN."""
 
     def __init__(
-        self, door: Door, challenges: Challenges, now_ms: int, random_bytes: Callable[[int], bytes]
+        self,
+        door: ConnectTarget,
+        challenges: Challenges,
+        now_ms: int,
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         assert door.path, "a question"
         super().__init__(door, challenges, now_ms, random_bytes)

@@ -24,7 +24,7 @@ from .digest import (
     parse_parameters,
     quoted,
 )
-from .face import METHODS, NAMES, Face, Headers, parse_view, respond
+from .face import METHODS, NAMES, Headers, StatusSource, parse_view, respond
 from .gate import Gate, path_of
 from .htdigest import Users
 
@@ -114,7 +114,7 @@ class ServerHandshake:
         gate: Gate,
         farms: Mapping[str, Users],
         now_ms: int,
-        faces: Mapping[str, Face] | None = None,
+        faces: Mapping[str, StatusSource] | None = None,
     ) -> None:
         """farms   the users of each cluster that is served here, by its name
         faces   what is shown of them over HTTP; of a cluster that is not in it nothing is
@@ -260,7 +260,7 @@ class Opening(NamedTuple):
     status: int = 0  # Of the answer that refuses.
 
 
-class Door(NamedTuple):
+class ConnectTarget(NamedTuple):
     """Where a client knocks, and with what.
 
     host        "127.0.0.1:7401", as the Host header says it
@@ -320,7 +320,7 @@ class Challenges:
         self._until_ms = now_ms + CREDENTIALS_TTL_MS
         return self._values.get("stale", "").lower() == "true"
 
-    def answer(self, door: Door, line: tuple[str, str], cnonce: str) -> bytes:
+    def answer(self, door: ConnectTarget, line: tuple[str, str], cnonce: str) -> bytes:
         """The Authorization header for a request of this method and uri."""
         assert self._values is not None
         assert self._algorithm is not None
@@ -352,7 +352,11 @@ class ClientHandshake:
     """
 
     def __init__(
-        self, door: Door, challenges: Challenges, now_ms: int, random_bytes: Callable[[int], bytes]
+        self,
+        door: ConnectTarget,
+        challenges: Challenges,
+        now_ms: int,
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._challenges = challenges
         self._via_proxy = door.via_proxy
@@ -367,7 +371,7 @@ class ClientHandshake:
         """When the answer's head must be there; a client then closes."""
         return self._head.deadline_ms
 
-    def _make_request(self, door: Door, random_bytes: Callable[[int], bytes]) -> bytes:
+    def _make_request(self, door: ConnectTarget, random_bytes: Callable[[int], bytes]) -> bytes:
         path = door.path or path_to(door.cluster)
         headers = [(b"Host", door.host.encode()), (b"Cache-Control", b"no-cache")]
         if self._asked and not door.path:

@@ -11,7 +11,7 @@ from .messages import Request, Response
 from .packed import PackedEntries
 
 
-class Grant(NamedTuple):
+class PeerSession(NamedTuple):
     """What the other end of a connection may do, by the user that the handshake has let in.
 
     server_id   the user is bound to this server: it speaks for it, and for no other
@@ -34,7 +34,7 @@ class Grant(NamedTuple):
         return self.is_server and self.server_id is None
 
 
-class Slot:
+class PendingResponse:
     """A request and, some time, its answer."""
 
     __slots__ = ("deadline_ms", "end", "inbound", "request", "response", "size")
@@ -81,19 +81,19 @@ class Inbound:
 
     __slots__ = ("_bytes_max", "_taken", "_waiting", "failure", "grant", "out", "slots", "stream")
 
-    def __init__(self, grant: Grant, entries_bytes_max: int) -> None:
+    def __init__(self, grant: PeerSession, entries_bytes_max: int) -> None:
         self.grant = grant
         self._bytes_max = entries_bytes_max
         self._taken = 0  # Requests.
         self._waiting = 0  # Bytes of entries of those that are not answered.
         self.stream = RequestStream(entries_bytes_max)
-        self.slots: deque[Slot] = deque()
+        self.slots: deque[PendingResponse] = deque()
         self.out = bytearray()  # To be sent, and then cleared, by the owner.
         self.failure = ""  # Why it is to be closed once `out` is sent.
 
-    def take(self, request: Request, deadline_ms: int | None) -> Slot:
+    def take(self, request: Request, deadline_ms: int | None) -> PendingResponse:
         """A request is here; where its answer belongs."""
-        slot = Slot(self, request, deadline_ms)
+        slot = PendingResponse(self, request, deadline_ms)
         self.slots.append(slot)
         self._taken += 1
         self._waiting += slot.size

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from ..errors import RemoteProtocolError
 from .documents import DOCUMENT_BYTES_MAX, decode_status, may_hold_document
-from .inbound import Grant
-from .messages import Entry, ValueType
+from .inbound import PeerSession
+from .messages import FarmLogEntry, ValueType
 from .orders import ORDER_PREFIX, Audit, judge
 from .packed import PackedEntries
 from .posters import POSTER_PREFIX
@@ -40,7 +40,7 @@ class Intake:
         self.audits += audits
         return True
 
-    def takes(self, grant: Grant, entries: Sequence[Entry]) -> bool:
+    def takes(self, grant: PeerSession, entries: Sequence[FarmLogEntry]) -> bool:
         """Whether the entries of a ClientRequest may be appended: all of them, or none."""
         if isinstance(entries, PackedEntries) and not self._must_look(grant, entries.data):
             return True
@@ -56,7 +56,7 @@ class Intake:
         taken = all(audit.taken for audit in audits)
         return self.audit([audit._replace(taken=taken) for audit in audits]) and taken
 
-    def _must_look(self, grant: Grant, data: bytes) -> bool:
+    def _must_look(self, grant: PeerSession, data: bytes) -> bool:
         """Whether something in these entries, as they are on the wire, may not be appended."""
         return (
             len(data) > self._entry_bytes_max
@@ -65,7 +65,7 @@ class Intake:
             or (not grant.speaks_for_all and may_hold_document(data))
         )
 
-    def _problem(self, grant: Grant, values: list[bytes]) -> str:
+    def _problem(self, grant: PeerSession, values: list[bytes]) -> str:
         """What this user may not append, apart from orders; empty: nothing."""
         judged = 0
         for value in values:

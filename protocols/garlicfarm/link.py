@@ -11,7 +11,7 @@ from .messages import RESPONSE_TYPES, Request, Response
 OUTSTANDING_MAX = 64  # Requests; what the core says beyond them it says again later.
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that is under way."""
 
     request: Request
@@ -30,7 +30,7 @@ class Link:
         self.out = bytearray()  # To be sent, and then cleared, by the owner.
         self.failure = ""  # Why it is to be closed and opened anew.
         self._stream = ResponseStream()
-        self._asked: deque[Asked] = deque()
+        self._asked: deque[PendingRequest] = deque()
 
     def connected(self) -> None:
         """The handshake is over."""
@@ -58,10 +58,10 @@ class Link:
         if not self.is_up or self.failure or len(self._asked) >= OUTSTANDING_MAX:
             return False
         self.out += encode_request(request)
-        self._asked.append(Asked(request, round_, deadline_ms))
+        self._asked.append(PendingRequest(request, round_, deadline_ms))
         return True
 
-    def feed(self, data: bytes) -> list[tuple[Asked, Response]]:
+    def feed(self, data: bytes) -> list[tuple[PendingRequest, Response]]:
         """Takes in what has arrived; answers, each with what it answers.
 
         Raises RemoteProtocolError on what is none, or answers nothing.
@@ -84,7 +84,7 @@ class Link:
         return self._asked[0].deadline_ms if self._asked else None
 
 
-def append_response(asked: Asked, response: Response) -> AppendResponse:
+def append_response(asked: PendingRequest, response: Response) -> AppendResponse:
     """The answer to an AppendEntries as the core has it.
 
     Raises RemoteProtocolError when it accepts something else than it was sent.

@@ -9,20 +9,20 @@ from enum import IntEnum
 
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from .entries import configuration_batch, entries_of, peer_of
-from .link import Asked
+from .link import PendingRequest
 from .messages import (
     SERVERS_MAX,
     ClusterServer,
-    Entry,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
     ValueType,
 )
 from .peer_values import FarmSetup
-from .roster import Roster
+from .roster import ServerDirectory
 from .values import (
     LogPack,
     decode_cluster_server,
@@ -56,7 +56,7 @@ class Stage(IntEnum):
     ASK = 5
 
 
-class Change:
+class MemberChange:
     """The one in work."""
 
     __slots__ = (
@@ -90,14 +90,18 @@ class Members:
     """All changes of one server's farm. The peer owns it, and keeps links to `guest`."""
 
     def __init__(
-        self, setup: FarmSetup, core: Raft, roster: Roster, read: Callable[[int], list[Batch]]
+        self,
+        setup: FarmSetup,
+        core: Raft,
+        roster: ServerDirectory,
+        read: Callable[[int], list[EntryBatch]],
     ) -> None:
         """read: entries of the log from an index on, as many as one SyncLog may hold."""
         self._setup = setup
         self._core = core
         self._roster = roster
         self._read = read
-        self.change: Change | None = None
+        self.change: MemberChange | None = None
         self.wants_snapshot: int | None = None  # A newcomer that the log no longer serves.
 
     # Wishes.
@@ -143,7 +147,7 @@ class Members:
         known = any(server.id == each.id or server.endpoint == each.endpoint for each in servers)
         if known or len(servers) >= SERVERS_MAX or not server.endpoint.isascii():
             return False
-        self.change = Change(server, Stage.INVITE, now_ms + self._patience_ms)
+        self.change = MemberChange(server, Stage.INVITE, now_ms + self._patience_ms)
         return True
 
     def _remove(self, server_id: int, now_ms: int) -> bool:
@@ -154,7 +158,7 @@ class Members:
             stage, until_ms = Stage.HAND_OVER, now_ms + self._patience_ms
         else:
             stage, until_ms = Stage.FAREWELL, now_ms + 2 * self._setup.election_timeout_ms_max
-        self.change = Change(server, stage, until_ms)
+        self.change = MemberChange(server, stage, until_ms)
         return True
 
     @property
@@ -209,7 +213,7 @@ class Members:
         says = change.again_ms and not waits
         return min(change.until_ms, change.again_ms) if says else change.until_ms
 
-    def _say(self, change: Change, now_ms: int, send: Send) -> None:
+    def _say(self, change: MemberChange, now_ms: int, send: Send) -> None:
         """What the one that comes or goes is to hear next; again, when it is not answered."""
         change.again_ms = now_ms + self._setup.request_timeout_ms
         core, log = self._core, self._core.log
@@ -223,7 +227,7 @@ class Members:
             core.commit_index,
         )
         if change.stage is Stage.INVITE:
-            entry = Entry(
+            entry = FarmLogEntry(
                 core.term, ValueType.CONFIGURATION, encode_configuration(self._roster.committed)
             )
             request = header._replace(type=MessageType.JOIN_CLUSTER, entries=(entry,))
@@ -241,14 +245,14 @@ class Members:
             request = header._replace(
                 type=MessageType.SYNC_LOG,
                 last_log_index=change.next_index - 1,
-                entries=(Entry(core.term, ValueType.LOG_PACK, pack),),
+                entries=(FarmLogEntry(core.term, ValueType.LOG_PACK, pack),),
             )
         if not send(change.server.id, request):
             change.again_ms = now_ms + self._setup.heartbeat_ms
 
     # Answers.
 
-    def on_answer(self, asked: Asked, response: Response, now_ms: int) -> None:
+    def on_answer(self, asked: PendingRequest, response: Response, now_ms: int) -> None:
         """The one that comes or goes has answered."""
         change, request = self.change, asked.request
         if change is None or request.destination != change.server.id:
@@ -276,7 +280,9 @@ class Members:
         elif kind is MessageType.SYNC_LOG and change.stage is Stage.FEED:
             self._on_synced(change, request, response, now_ms)
 
-    def _on_synced(self, change: Change, request: Request, response: Response, now_ms: int) -> None:
+    def _on_synced(
+        self, change: MemberChange, request: Request, response: Response, now_ms: int
+    ) -> None:
         log = self._core.log
         sent_from = request.last_log_index + 1
         if sent_from != change.next_index or response.next_index <= sent_from:
@@ -308,7 +314,7 @@ class Members:
         else:
             change.again_ms = now_ms + self._setup.election_timeout_ms_min
 
-    def _go_on(self, change: Change, now_ms: int) -> None:
+    def _go_on(self, change: MemberChange, now_ms: int) -> None:
         """More of the log, or, when little is left, the Configuration."""
         core = self._core
         change.until_ms, change.again_ms = now_ms + self._patience_ms, now_ms
@@ -316,11 +322,11 @@ class Members:
             servers = self._roster.in_force.servers
             self._append(change, (*servers, change.server), now_ms)
 
-    def _leave_out(self, change: Change, now_ms: int) -> None:
+    def _leave_out(self, change: MemberChange, now_ms: int) -> None:
         left = tuple(each for each in self._roster.in_force.servers if each.id != change.server.id)
         self._append(change, left, now_ms)
 
-    def _has_heard(self, change: Change, now_ms: int) -> bool:
+    def _has_heard(self, change: MemberChange, now_ms: int) -> bool:
         """Whether one that has left was told so, or should have been by now."""
         peer = peer_of(change.server.id)
         leaving = self._roster.find(change.server.id) is None
@@ -332,7 +338,9 @@ class Members:
             change.until_ms = min(change.until_ms, now_ms + 2 * self._setup.heartbeat_ms)
         return now_ms >= change.until_ms
 
-    def _append(self, change: Change, servers: tuple[ClusterServer, ...], now_ms: int) -> None:
+    def _append(
+        self, change: MemberChange, servers: tuple[ClusterServer, ...], now_ms: int
+    ) -> None:
         core = self._core
         change.until_ms = now_ms + 2 * self._setup.election_timeout_ms_max
         change.again_ms = 0
@@ -343,7 +351,7 @@ class Members:
 
     # Our own leave.
 
-    def _hand_over(self, change: Change, now_ms: int) -> None:
+    def _hand_over(self, change: MemberChange, now_ms: int) -> None:
         """Resigns once another one has all that we have, and lets it win: this wire can't tell it
         to campaign, but we can wait."""
         core = self._core
@@ -356,11 +364,11 @@ class Members:
         elif now_ms >= change.until_ms:
             self._over()
 
-    def _hand_to_next(self, change: Change, now_ms: int) -> None:
+    def _hand_to_next(self, change: MemberChange, now_ms: int) -> None:
         change.stage, change.again_ms = Stage.ASK, now_ms
         change.until_ms = now_ms + self._patience_ms
 
-    def _ask(self, change: Change, now_ms: int, send: Send) -> None:
+    def _ask(self, change: MemberChange, now_ms: int, send: Send) -> None:
         """The new leader removes us, as it would anybody."""
         leader = self._core.leader
         done = self._roster.find(self._setup.server_id) is None
@@ -370,11 +378,11 @@ class Members:
             change.again_ms = now_ms + self._setup.election_timeout_ms_min
             change.server = change.server._replace(id=int(leader))
             own_id = encode_server_id(self._setup.server_id)
-            entry = Entry(0, ValueType.CLUSTER_SERVER, own_id)
+            entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, own_id)
             request = Request(MessageType.REMOVE_SERVER, self._setup.server_id, int(leader))
             send(int(leader), request._replace(entries=(entry,)))
 
-    def _lost(self, change: Change, now_ms: int) -> None:
+    def _lost(self, change: MemberChange, now_ms: int) -> None:
         """We lead no longer: what is not in the log was never begun."""
         if change.stage is Stage.HAND_OVER:
             self._hand_to_next(change, now_ms)
@@ -390,13 +398,13 @@ class Members:
 
 def add_server(server: ClusterServer) -> Request:
     """What an administrator says to a leader."""
-    entry = Entry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
+    entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
     return Request(MessageType.ADD_SERVER, entries=(entry,))
 
 
 def remove_server(server_id: int) -> Request:
     """What an administrator says to a leader."""
-    entry = Entry(0, ValueType.CLUSTER_SERVER, encode_server_id(server_id))
+    entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, encode_server_id(server_id))
     return Request(MessageType.REMOVE_SERVER, entries=(entry,))
 
 

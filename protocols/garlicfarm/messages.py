@@ -60,7 +60,7 @@ class ValueType(IntEnum):
     SNAPSHOT_SYNC = 5
 
 
-class Entry(NamedTuple):
+class FarmLogEntry(NamedTuple):
     """One log entry, or what a request carries in the shape of one."""
 
     term: int
@@ -78,7 +78,7 @@ class Request(NamedTuple):
     last_log_term: int = 0
     last_log_index: int = 0
     commit_index: int = 0
-    entries: Sequence[Entry] = ()  # A tuple, or packed.PackedEntries.
+    entries: Sequence[FarmLogEntry] = ()  # A tuple, or packed.PackedEntries.
 
 
 class Response(NamedTuple):

@@ -8,11 +8,11 @@ from typing import overload
 
 from ...native.errors import NativeError
 from ...native.farm import blocks_of, count_entries, entries_of_block
-from ..raft.messages import Batch
-from .messages import ENTRIES_MAX, Entry
+from ..raft.messages import EntryBatch
+from .messages import ENTRIES_MAX, FarmLogEntry
 
 
-class PackedEntries(Sequence[Entry]):
+class PackedEntries(Sequence[FarmLogEntry]):
     """A tuple of entries that is made when somebody looks at one."""
 
     __slots__ = ("_count", "_entries", "data")
@@ -20,9 +20,9 @@ class PackedEntries(Sequence[Entry]):
     def __init__(self, data: bytes, count: int) -> None:
         self.data = data
         self._count = count
-        self._entries: tuple[Entry, ...] | None = None
+        self._entries: tuple[FarmLogEntry, ...] | None = None
 
-    def unpacked(self) -> tuple[Entry, ...]:
+    def unpacked(self) -> tuple[FarmLogEntry, ...]:
         if self._entries is None:
             from .codec import decode_entries  # It makes these itself.
 
@@ -33,10 +33,10 @@ class PackedEntries(Sequence[Entry]):
         return self._count
 
     @overload
-    def __getitem__(self, at: int) -> Entry: ...
+    def __getitem__(self, at: int) -> FarmLogEntry: ...
     @overload
-    def __getitem__(self, at: slice) -> tuple[Entry, ...]: ...
-    def __getitem__(self, at: int | slice) -> Entry | tuple[Entry, ...]:
+    def __getitem__(self, at: slice) -> tuple[FarmLogEntry, ...]: ...
+    def __getitem__(self, at: int | slice) -> FarmLogEntry | tuple[FarmLogEntry, ...]:
         return self.unpacked()[at]
 
     def __eq__(self, other: object) -> bool:
@@ -57,7 +57,7 @@ def packed(data: bytes) -> PackedEntries | None:
     return None if count is None or count > ENTRIES_MAX else PackedEntries(data, count)
 
 
-def packed_of(batches: Iterable[Batch]) -> PackedEntries:
+def packed_of(batches: Iterable[EntryBatch]) -> PackedEntries:
     """What a log holds, as the wire has it: entries.entries_of() in one piece."""
     parts = [entries_of_block(batch.block, batch.count) for batch in batches]
     return PackedEntries(b"".join(parts), sum(batch.count for batch in batches))
@@ -65,12 +65,12 @@ def packed_of(batches: Iterable[Batch]) -> PackedEntries:
 
 def batches_of_packed(
     first_index: int, entries: PackedEntries, term: int = 0
-) -> list[Batch] | None:
+) -> list[EntryBatch] | None:
     """The same as entries.batches_of(); None when it would say what is wrong.
 
     term   of all of them, in place of their own
     """
     try:
-        return [Batch(*block) for block in blocks_of(entries.data, first_index, term)]
+        return [EntryBatch(*block) for block in blocks_of(entries.data, first_index, term)]
     except NativeError:
         return None

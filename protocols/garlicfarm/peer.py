@@ -16,7 +16,7 @@ from ..raft.membership import Configurations
 from ..raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     Envelope,
     HardState,
     InstallSnapshot,
@@ -25,16 +25,16 @@ from ..raft.messages import (
     Vote,
 )
 from .entries import TERM_MAX, batches_of, configuration_batch, peer_of
-from .inbound import Grant, Inbound, Slot
+from .inbound import Inbound, PeerSession, PendingResponse
 from .intake import Intake
-from .link import Asked, Link, append_response
+from .link import Link, PendingRequest, append_response
 from .members import Members, change_of, leaves_itself
 from .messages import (
     NO_LEADER,
     RESPONSE_TYPES,
     ClusterServer,
-    Entry,
     FarmConfiguration,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
@@ -44,7 +44,7 @@ from .orders import Audit
 from .packed import packed_of
 from .peer_values import NO_SNAPSHOT, Disk, FarmSetup, Recovered, SnapshotMark
 from .posters import PosterWriter, encode_poster
-from .roster import Roster
+from .roster import ServerDirectory
 from .sending import Sending
 from .values import (
     decode_configuration,
@@ -59,12 +59,12 @@ CLIENT_TYPES = frozenset(
 )
 
 
-class _Waiting(NamedTuple):
+class _WaitingRequest(NamedTuple):
     """A ClientRequest whose entries are in the log."""
 
     last_index: int
     term: int
-    slot: Slot
+    slot: PendingResponse
 
 
 class FarmPeer:
@@ -97,10 +97,10 @@ class FarmPeer:
         self._silent: int | None = None  # We have left, as far as we know: in which term.
         self._needed_ms = 0  # Until when we campaign all the same.
         self._incoming: tuple[SnapshotMark, int] | None = None  # And how much of it is here.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingRequest] = deque()
         self._sendings: dict[int, Sending] = {}
         self._retry_ms: dict[int, int] = {}  # When a refused snapshot is reported to the core.
-        self._batches: list[Batch] = []
+        self._batches: list[EntryBatch] = []
         self._answers: list[Envelope] = []
         self._next_connection = 0
 
@@ -109,20 +109,20 @@ class FarmPeer:
     ) -> None:
         """With this log; also once more with an empty one, when we are invited."""
         self.unwilling = ""  # Why the last one who wanted to take us in was refused.
-        self.roster = Roster(configurations)
+        self.roster = ServerDirectory(configurations)
         core_setup = self.setup.for_core(self.roster.note, self._term_entry)
         self.core = Raft(core_setup, self._hard_state, log, self._now_ms, self._random)
         self.roster.core = self.core
         self.members = Members(self.setup, self.core, self.roster, self._read_sync)
 
-    def _term_entry(self, first_index: int, term: int) -> Batch:
+    def _term_entry(self, first_index: int, term: int) -> EntryBatch:
         """A new leader's first entry, which JRaft's followers accept: the same servers again."""
         servers = self.roster.in_force.servers
         return configuration_batch(first_index, term, self.roster.following(first_index, servers))
 
     # ---- connections ----
 
-    def accept(self, grant: Grant) -> int:
+    def accept(self, grant: PeerSession) -> int:
         """Somebody has connected, and was let in; returns the number of the connection."""
         self._next_connection += 1
         inbound = Inbound(grant, self.setup.entries_bytes_max)
@@ -207,7 +207,7 @@ class FarmPeer:
     def _leader_id(self) -> int:
         return NO_LEADER if self.core.leader is None else int(self.core.leader)
 
-    def _on_client(self, slot: Slot) -> None:
+    def _on_client(self, slot: PendingResponse) -> None:
         request, core, grant = slot.request, self.core, slot.inbound.grant
         if request.type is not MessageType.CLIENT_REQUEST:
             is_own = leaves_itself(request) and grant.speaks_for(request.source)
@@ -226,13 +226,13 @@ class FarmPeer:
             self._tell_client(slot, True)
         else:
             self._propose(grant.user, request.entries, slot.size)
-            self._waiting.append(_Waiting(core.log.last_index, core.term, slot))
+            self._waiting.append(_WaitingRequest(core.log.last_index, core.term, slot))
 
-    def _propose(self, user: str, entries: Sequence[Entry], size: int) -> None:
+    def _propose(self, user: str, entries: Sequence[FarmLogEntry], size: int) -> None:
         """Appends a user's entries, in our own term whatever theirs is; this server leads."""
         core = self.core
         if self._posters.is_due(core.term, user, len(entries), size):
-            poster = Entry(core.term, ValueType.APPLICATION, encode_poster(user))
+            poster = FarmLogEntry(core.term, ValueType.APPLICATION, encode_poster(user))
             for batch in batches_of(core.log.last_index + 1, (poster,)):
                 core.propose(batch)
         for batch in batches_of(core.log.last_index + 1, entries, core.term):
@@ -244,7 +244,7 @@ class FarmPeer:
         """
         self._now_ms = now_ms
         core = self.core
-        entry = Entry(core.term, ValueType.APPLICATION, value)
+        entry = FarmLogEntry(core.term, ValueType.APPLICATION, value)
         if core.role is not Role.LEADER:
             request = Request(
                 MessageType.CLIENT_REQUEST,
@@ -257,7 +257,7 @@ class FarmPeer:
             self._propose(self.setup.user, (entry,), len(value))
         return not self.members.is_closed
 
-    def _tell_client(self, slot: Slot, is_accepted: bool) -> None:
+    def _tell_client(self, slot: PendingResponse, is_accepted: bool) -> None:
         next_index = self.core.log.last_index + 1 if self.core.role is Role.LEADER else 0
         self._tell(slot, is_accepted, next_index, self._leader_id)
 
@@ -276,7 +276,9 @@ class FarmPeer:
                 self._tell_client(slot, False)
             slot.inbound.flush()
 
-    def _tell(self, slot: Slot, is_accepted: bool, next_index: int, to: int | None = None) -> None:
+    def _tell(
+        self, slot: PendingResponse, is_accepted: bool, next_index: int, to: int | None = None
+    ) -> None:
         """Answers a request; to: who the answer names, if not whoever asked."""
         request = slot.request
         slot.response = Response(
@@ -325,7 +327,7 @@ class FarmPeer:
         is_over = request.term > log.last_term or request.last_log_index >= log.last_index
         return request.term >= core.term and (self.is_waiting or (not self.is_member and is_over))
 
-    def _on_server(self, slot: Slot) -> None:
+    def _on_server(self, slot: PendingResponse) -> None:
         request, grant = slot.request, slot.inbound.grant
         if not grant.speaks_for(request.source):
             self.refused[request.type] += 1
@@ -379,9 +381,11 @@ class FarmPeer:
         heartbeat = AppendEntries(
             request.term, peer, request.last_log_index, request.last_log_term, 0, ()
         )
-        core.step(peer, heartbeat, self._now_ms, Slot(inbound, request, None))  # Not answered.
+        core.step(
+            peer, heartbeat, self._now_ms, PendingResponse(inbound, request, None)
+        )  # Not answered.
 
-    def _refuse(self, slot: Slot, next_index: int | None = None) -> None:
+    def _refuse(self, slot: PendingResponse, next_index: int | None = None) -> None:
         """Nothing of it is looked at further; next_index: None: our first free one."""
         request = slot.request
         self.refused[request.type] += 1
@@ -391,7 +395,7 @@ class FarmPeer:
         free = self.core.log.last_index + 1
         self._tell(slot, False, free if next_index is None else next_index)
 
-    def _on_vote(self, slot: Slot) -> None:
+    def _on_vote(self, slot: PendingResponse) -> None:
         request = slot.request
         if request.entries:
             raise RemoteProtocolError("a RequestVote holds no entries")
@@ -405,14 +409,16 @@ class FarmPeer:
         message = RequestVote(request.term, peer, request.last_log_index, request.last_log_term)
         self.core.step(peer, message, self._now_ms, slot)
 
-    def _on_append(self, slot: Slot) -> None:
+    def _on_append(self, slot: PendingResponse) -> None:
         request = slot.request
         if not self._may_lead(request.source):
             self._refuse(slot)
             return
         self._append(slot, request.last_log_term, request.entries)
 
-    def _append(self, slot: Slot, prev_term: int, entries: Sequence[Entry]) -> None:
+    def _append(
+        self, slot: PendingResponse, prev_term: int, entries: Sequence[FarmLogEntry]
+    ) -> None:
         request, peer = slot.request, peer_of(slot.request.source)
         if self._leaving is not None:  # News; of another leader: it knows nothing of our leave.
             same = self._leaving[0] == request.term
@@ -430,7 +436,7 @@ class FarmPeer:
         )
         self.core.step(peer, message, self._now_ms, slot)
 
-    def _on_join(self, slot: Slot) -> None:
+    def _on_join(self, slot: PendingResponse) -> None:
         """Text, "Establishment": we begin with an empty log, whatever we had."""
         request = slot.request
         configuration = decode_configuration(only_value(request, ValueType.CONFIGURATION))
@@ -454,7 +460,7 @@ class FarmPeer:
         self._silent = self._leaving = None  # Also when it is who has sent us away that calls us.
         self._tell(slot, True, 1)
 
-    def _on_sync(self, slot: Slot) -> None:
+    def _on_sync(self, slot: PendingResponse) -> None:
         """Entries for a newcomer. What is in front of them is known by the invitation alone."""
         request, log = slot.request, self.core.log
         pack = only_value(request, ValueType.LOG_PACK)
@@ -468,7 +474,7 @@ class FarmPeer:
             return
         self._append(slot, prev_term, entries)
 
-    def _on_leave(self, slot: Slot) -> None:
+    def _on_leave(self, slot: PendingResponse) -> None:
         request, core = slot.request, self.core
         if request.term != core.term or core.leader != peer_of(request.source):
             self._refuse(slot)
@@ -476,7 +482,7 @@ class FarmPeer:
         self._leaving = (core.term, self._now_ms + self._farewell_ms)
         self._tell(slot, True, core.log.last_index + 1)
 
-    def _on_snapshot(self, slot: Slot) -> None:
+    def _on_snapshot(self, slot: PendingResponse) -> None:
         request, core, peer = slot.request, self.core, peer_of(slot.request.source)
         sync = decode_snapshot_sync(only_value(request, ValueType.SNAPSHOT_SYNC))
         if not self._may_lead(request.source):
@@ -518,7 +524,7 @@ class FarmPeer:
 
     # ---- answers to our requests ----
 
-    def _on_answer(self, server_id: int, asked: Asked, response: Response) -> None:
+    def _on_answer(self, server_id: int, asked: PendingRequest, response: Response) -> None:
         request, peer, now_ms = asked.request, peer_of(server_id), self._now_ms
         message: Vote | AppendResponse | SnapshotResponse
         match request.type:
@@ -536,7 +542,7 @@ class FarmPeer:
             case _:
                 self.members.on_answer(asked, response, now_ms)
 
-    def _on_piece(self, server_id: int, asked: Asked, response: Response) -> None:
+    def _on_piece(self, server_id: int, asked: PendingRequest, response: Response) -> None:
         sending = self._sendings.get(server_id)
         if sending is None or not sending.asked:
             return
@@ -602,7 +608,7 @@ class FarmPeer:
 
     def _answer(self, envelope: Envelope) -> None:
         slot, message = envelope.context, envelope.message
-        assert isinstance(slot, Slot)
+        assert isinstance(slot, PendingResponse)
         match message:
             case Vote():
                 self._tell(slot, message.granted and message.term == self.core.term, 0)
@@ -614,7 +620,7 @@ class FarmPeer:
                 raise AssertionError(f"the core answers with {message}")
         slot.inbound.flush()
 
-    def _tell_append(self, slot: Slot, message: AppendResponse) -> None:
+    def _tell_append(self, slot: PendingResponse, message: AppendResponse) -> None:
         """The answer to AppendEntries, or to SyncLog. Everything that the core has spoken of is
         durable now, so what was not when it did so may be confirmed as well."""
         core = self.core
@@ -673,7 +679,7 @@ class FarmPeer:
         """Up to here the log is committed, and on our disk."""
         return min(self.core.commit_index, self.core.durable_index, self.core.log.last_index)
 
-    def read(self, first_index: int, bytes_max: int) -> list[Batch]:
+    def read(self, first_index: int, bytes_max: int) -> list[EntryBatch]:
         """Committed entries from first_index on, about so many bytes of them; none when they are
         not there, or no more."""
         log, last_index = self.core.log, self.readable_index
@@ -686,7 +692,7 @@ class FarmPeer:
         """A piece of our snapshot."""
         return self._disk.read_snapshot(self.snapshot, offset, size)
 
-    def _read(self, first_index: int, bytes_max: int) -> list[Batch]:
+    def _read(self, first_index: int, bytes_max: int) -> list[EntryBatch]:
         """Entries from first_index on, as many as are durable."""
         log = self.core.log
         last_index = min(log.last_index, self.core.durable_index)
@@ -695,7 +701,7 @@ class FarmPeer:
             return []
         return self._disk.batches(first_index, last_index, last_term, bytes_max)
 
-    def _read_sync(self, first_index: int) -> list[Batch]:
+    def _read_sync(self, first_index: int) -> list[EntryBatch]:
         """Entries for one SyncLog."""
         found, count = [], 0
         for batch in self._read(first_index, self.setup.append_bytes_max):

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from ..raft.log import RaftLog
 from ..raft.membership import Configuration, Configurations
-from ..raft.messages import Batch, HardState, Setup
+from ..raft.messages import EntryBatch, HardState, Setup
 from ..record import RECORD_BYTES_MAX, cut_block, slice_block
 from .entries import peer_of, voters_of
 from .messages import ENTRIES_BYTES_MAX, ClusterServer, FarmConfiguration
@@ -37,8 +37,8 @@ class FarmSetup(NamedTuple):
 
     def for_core(
         self,
-        configuration: Callable[[Batch], Configuration | None],
-        term_entry: Callable[[int, int], Batch],
+        configuration: Callable[[EntryBatch], Configuration | None],
+        term_entry: Callable[[int, int], EntryBatch],
     ) -> Setup:
         """The core's part of it. This wire has no pre-votes."""
         return Setup(
@@ -86,7 +86,7 @@ class Recovered(NamedTuple):
 
 def recovered(
     saved: tuple[HardState, bool],
-    batches: Iterable[Batch],
+    batches: Iterable[EntryBatch],
     configurations: list[tuple[int, FarmConfiguration]],
     snapshot: SnapshotMark = NO_SNAPSHOT,
 ) -> Recovered:
@@ -117,7 +117,7 @@ class Disk(Protocol):
     def save(self, state: HardState, is_member: bool) -> None:
         """Term and vote, and whether a committed Configuration has counted us in."""
 
-    def append(self, batches: list[Batch]) -> None:
+    def append(self, batches: list[EntryBatch]) -> None:
         """Entries; the first may replace a suffix of the log."""
 
     def reset(self, index: int, term: int) -> None:
@@ -125,7 +125,7 @@ class Disk(Protocol):
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]:
+    ) -> list[EntryBatch]:
         """Entries from first_index on, up to last_index at most; none when they are not there."""
         ...
 

@@ -2,19 +2,19 @@
 
 from ..raft.core import Raft
 from ..raft.membership import Configuration
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from .entries import configuration_of, voters_of
 from .messages import ClusterServer, FarmConfiguration
 
 
-class Roster:
+class ServerDirectory:
     """The Configurations beside the core's own history of voters: that one says what holds."""
 
     def __init__(self, configurations: tuple[tuple[int, FarmConfiguration], ...]) -> None:
         self._by_index = dict(configurations)
         self.core: Raft | None = None  # Known once it has been made with our note().
 
-    def note(self, batch: Batch) -> Configuration | None:
+    def note(self, batch: EntryBatch) -> Configuration | None:
         """Setup.configuration of the core: what a batch of one entry puts in force."""
         configuration = configuration_of(batch)
         if configuration is None:

@@ -1,7 +1,7 @@
 """Snapshots on their way from us to others: piece by piece, one under way to each."""
 
-from .link import Asked
-from .messages import Entry, MessageType, Request, Response, SnapshotSync, ValueType
+from .link import PendingRequest
+from .messages import FarmLogEntry, MessageType, Request, Response, SnapshotSync, ValueType
 from .peer_values import Disk, SnapshotMark
 from .values import encode_snapshot_sync
 
@@ -30,7 +30,7 @@ class Sending:
         sync = SnapshotSync(
             mark.last_index, mark.last_term, mark.configuration, self.offset, data, is_done
         )
-        entry = Entry(header.term, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
+        entry = FarmLogEntry(header.term, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
         return header._replace(
             type=MessageType.INSTALL_SNAPSHOT,
             last_log_term=mark.last_term,
@@ -38,7 +38,7 @@ class Sending:
             entries=(entry,),
         )
 
-    def on_answer(self, asked: Asked, response: Response) -> bool | None:
+    def on_answer(self, asked: PendingRequest, response: Response) -> bool | None:
         """True: all of it is there. False: refused. None: there is more to send."""
         self.asked = False
         if not response.is_accepted or response.next_index != self.offset + self.size:

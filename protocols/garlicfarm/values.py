@@ -19,8 +19,8 @@ from .messages import (
     ENTRIES_MAX,
     SERVERS_MAX,
     ClusterServer,
-    Entry,
     FarmConfiguration,
+    FarmLogEntry,
     Request,
     SnapshotSync,
     ValueType,
@@ -48,7 +48,7 @@ class Address(NamedTuple):
 class LogPack(NamedTuple):
     """Consecutive entries, and where the first of them begins in its sender's file of the log."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FarmLogEntry, ...]
     base: int
 
 
@@ -205,7 +205,7 @@ def decode_configuration(value: bytes) -> FarmConfiguration:
 # ---- pieces of a log ----
 
 
-def packed_size(entries: Sequence[Entry]) -> int:
+def packed_size(entries: Sequence[FarmLogEntry]) -> int:
     """How much further a file of the log is behind these entries, in bytes."""
     return sum(PACKED_ENTRY_BYTES + len(entry.value) for entry in entries)
 
@@ -253,7 +253,7 @@ def decode_log_pack(value: bytes, bytes_max: int = ENTRIES_BYTES_MAX) -> LogPack
     log_data = reader.take(log_size)
     reader.end()
     base = offsets[0]
-    entries: list[Entry] = []
+    entries: list[FarmLogEntry] = []
     for begin, end in pairwise((*offsets, base + log_size)):
         if end - begin < PACKED_ENTRY_BYTES:
             raise RemoteProtocolError(f"an entry of a LogPack from {begin} to {end}")
@@ -262,7 +262,7 @@ def decode_log_pack(value: bytes, bytes_max: int = ENTRIES_BYTES_MAX) -> LogPack
         if term < 0 or kind not in (ValueType.APPLICATION, ValueType.CONFIGURATION):
             raise RemoteProtocolError(f"an entry of a LogPack has term {term}, type {kind}")
         value = log_data[at + PACKED_ENTRY_BYTES : end - base]
-        entries.append(Entry(term, ValueType(kind), value))
+        entries.append(FarmLogEntry(term, ValueType(kind), value))
     return LogPack(tuple(entries), base)
 
 

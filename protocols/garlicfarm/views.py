@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import RemoteProtocolError
 from ..raft.core import Role
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from .documents import decode_status
 from .entries import entries_of, peer_of
 from .face import DOCUMENTS_BYTES_MAX, ENTRIES_SHOWN, SHOWN_BYTES_MAX, View
-from .messages import Entry, ValueType
+from .messages import FarmLogEntry, ValueType
 from .orders import ORDER_PREFIX, decode_order, export_document, publish_value
 from .posters import POSTER_PREFIX, REPEAT_BYTES, REPEAT_ENTRIES, decode_poster
 from .values import decode_configuration
@@ -215,19 +215,19 @@ def _user_of(peer: "FarmPeer", index: int) -> str:
     return ""
 
 
-def _last_named(batch: Batch, end: int) -> str | None:
+def _last_named(batch: EntryBatch, end: int) -> str | None:
     """The user that the last poster entry of a batch names that is in front of entry `end`."""
     entries = entries_of((batch,))[: max(0, end - batch.first_index)]
     named = (_named_by(entry) for entry in reversed(entries))
     return next((user for user in named if user is not None), None)
 
 
-def _named_by(entry: Entry) -> str | None:
+def _named_by(entry: FarmLogEntry) -> str | None:
     """The user that a poster entry names; None: it is none."""
     return decode_poster(entry.value) if entry.value_type is ValueType.APPLICATION else None
 
 
-def _entry(index: int, entry: Entry, user: str, cluster: str | None) -> bytes:
+def _entry(index: int, entry: FarmLogEntry, user: str, cluster: str | None) -> bytes:
     """One entry; with a cluster, its own documents and orders as such."""
     head = {
         "index": _json(index),

@@ -28,8 +28,8 @@ from .codec import (
     Disconnect,
     Failure,
     Final,
-    Ready,
     Request,
+    WorkerReady,
     decode_client_command,
     decode_worker_command,
     encode_failure,
@@ -75,7 +75,7 @@ class BrokerSetup(NamedTuple):
     durable: DurableOptions | None = None  # None: no service is.
 
 
-class Broker:
+class BrokerMachine:
     """Takes messages in by the batch, then acts once in ready().
 
     What is to be sent is in `clients` and `workers`: messages with the routing id first, which the
@@ -92,7 +92,7 @@ class Broker:
         if setup.durable is not None:
             self.durable = Durable(_durable_setup(setup, setup.durable), now_ms)
             self._join()
-        self._workers: dict[bytes, Ready] = {}
+        self._workers: dict[bytes, WorkerReady] = {}
         self._mdp_workers: set[bytes] = set()  # To them we send HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
         self._beat_ms = now_ms + setup.interval_ms
@@ -305,15 +305,15 @@ class Broker:
             # The text: no further commands to that worker, whether it had said READY or not.
             self._end(routing_id, now_ms)
             self._silence(routing_id)
-        elif isinstance(command, Ready) and self._add(routing_id, command, framing, now_ms):
+        elif isinstance(command, WorkerReady) and self._add(routing_id, command, framing, now_ms):
             self.counters["workers_ready"] += 1
-        elif isinstance(command, Ready) and self._is_for_others(routing_id, command):
+        elif isinstance(command, WorkerReady) and self._is_for_others(routing_id, command):
             pass
         else:
             # The text: DISCONNECT for any valid but unexpected command, then silence.
             self._disconnect(routing_id, framing, now_ms)
 
-    def _is_for_others(self, routing_id: bytes, ready: Ready) -> bool:
+    def _is_for_others(self, routing_id: bytes, ready: WorkerReady) -> bool:
         """A worker that says READY with credit says it once more without, for older brokers."""
         known = self._workers.get(routing_id)
         if known is None or not known.credit:
@@ -321,7 +321,7 @@ class Broker:
         self._workers[routing_id] = ready  # That once.
         return known == ready._replace(deadlines=True, credit=True)
 
-    def _add(self, routing_id: bytes, ready: Ready, framing: Framing, now_ms: int) -> bool:
+    def _add(self, routing_id: bytes, ready: WorkerReady, framing: Framing, now_ms: int) -> bool:
         """False: it may not be a worker."""
         if ready.service.startswith(values.RESERVED):
             return False

@@ -60,7 +60,7 @@ AGAIN_MS_MAX = 1000
 DONE_MAX = 1000  # Calls whose deadlines are kept though they are done, beside as many as are not.
 
 
-class ClientSetup(NamedTuple):
+class BrokerClientSetup(NamedTuple):
     """The brokers, how much may be on its way, and when one of them is given up."""
 
     urls: tuple[str, ...]
@@ -142,7 +142,7 @@ class Call:
         return self.final is not None or self.timed_out or bool(self.refusal)
 
 
-class _Peer:
+class _BrokerConnection:
     """A connection to one broker."""
 
     __slots__ = ("left", "up", "url")
@@ -155,15 +155,15 @@ class _Peer:
         self.left: dict[bytes, Cancel | Credit] = {}
 
 
-class Client:
+class BrokerClientMachine:
     """The machine. Every method that takes now_ms may be followed by ready()."""
 
-    def __init__(self, setup: ClientSetup) -> None:
+    def __init__(self, setup: BrokerClientSetup) -> None:
         self.setup = setup
         self.broker = ""  # The url of the one that is used; empty: none is to be had.
         self.counters: Counter[str] = Counter()
         self.unserved = b""  # A service for which the broker has no worker, as it said last.
-        self._peers = {url: _Peer(url) for url in setup.urls}
+        self._peers = {url: _BrokerConnection(url) for url in setup.urls}
         self._actions: list[Connect | Disconnect | Send] = [Connect(url) for url in self._peers]
         self._added = 0  # Calls, ever.
         self._waiting: OrderedDict[bytes, Call] = OrderedDict()  # Not sent, in order.
@@ -403,7 +403,7 @@ class Client:
             self._ask_features()
             self._probe()  # Whoever answers this alone does not know the other.
 
-    def _return(self, peer: _Peer) -> None:
+    def _return(self, peer: _BrokerConnection) -> None:
         """It is told what has come to its end since it was left."""
         left, peer.left = peer.left, {}
         if self._knows_names:
@@ -411,7 +411,7 @@ class Client:
                 if not self.has(request_id):
                     self._command(farewell)
 
-    def _reconnect(self, peer: _Peer) -> None:
+    def _reconnect(self, peer: _BrokerConnection) -> None:
         """RFC 18, "MDP/Client", recommends a new socket; its routing id is another one."""
         peer.up = False
         self._actions += (Disconnect(peer.url), Connect(peer.url))

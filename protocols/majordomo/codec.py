@@ -82,7 +82,7 @@ class Alive(NamedTuple):
     """Ours: the broker is there."""
 
 
-class Ready(NamedTuple):
+class WorkerReady(NamedTuple):
     """A worker offers a service."""
 
     service: bytes
@@ -159,7 +159,7 @@ LATE = Failure(values.EXPIRED, "no worker took the request in time")  # A broker
 
 ClientCommand = Request | Credit | Cancel
 Reply = Partial | Final | Alive
-WorkerCommand = Ready | WorkPartial | WorkFinal | Ping | Heartbeat | Disconnect
+WorkerCommand = WorkerReady | WorkPartial | WorkFinal | Ping | Heartbeat | Disconnect
 Order = WorkRequest | WorkCredit | WorkCancel | Pong | Heartbeat | Disconnect
 
 
@@ -493,21 +493,21 @@ def _decode_placed(frames: Frames) -> Partial | Final:
 # Octets of the commands by framing; what is missing does not exist there.
 _FROM_WORKER: dict[Framing, dict[bytes, type[WorkerCommand]]] = {
     Framing.TEXT: {
-        values.READY_CREDIT: Ready,
-        values.READY: Ready,  # Behind the other: it is the one to encode with.
+        values.READY_CREDIT: WorkerReady,
+        values.READY: WorkerReady,  # Behind the other: it is the one to encode with.
         values.PARTIAL: WorkPartial,
         values.FINAL: WorkFinal,
         values.PING: Ping,
         values.DISCONNECT: Disconnect,
     },
     Framing.MDP01: {
-        values.READY: Ready,
+        values.READY: WorkerReady,
         values.REPLY_01: WorkFinal,
         values.HEARTBEAT_01: Heartbeat,
         values.DISCONNECT_01: Disconnect,
     },
     Framing.MDP02: {
-        values.READY: Ready,
+        values.READY: WorkerReady,
         values.PARTIAL: WorkPartial,
         values.FINAL: WorkFinal,
         values.HEARTBEAT: Heartbeat,
@@ -551,7 +551,7 @@ def encode_worker_command(
     if octets is None:
         raise LocalProtocolError(f"{framing.name} has no {type(command).__name__} of a worker")
     frames = [*_worker_head(framing, headers), octets]
-    if isinstance(command, Ready):
+    if isinstance(command, WorkerReady):
         if command.credit and framing is Framing.TEXT:
             frames[1] = values.READY_CREDIT
         return frames + _encode_ready(command, framing)
@@ -587,7 +587,7 @@ def decode_worker_command(
     """
     framing = _framing(frames, Side.WORKER, headers)
     kind, rest = _command(frames, framing, _FROM_WORKER[framing])
-    if kind is Ready:
+    if kind is WorkerReady:
         credit = framing is Framing.TEXT and frames[1] == values.READY_CREDIT
         return framing, _decode_ready(rest, framing, credit)
     if kind is WorkPartial or kind is WorkFinal:
@@ -691,7 +691,7 @@ def _command(frames: Frames, framing: Framing, kinds: dict[bytes, type]) -> tupl
     return kind, frames[place + 1 :]
 
 
-def _encode_ready(ready: Ready, framing: Framing) -> list[bytes]:
+def _encode_ready(ready: WorkerReady, framing: Framing) -> list[bytes]:
     if not values.is_service(ready.service) or not 1 <= ready.window <= values.WINDOW_MAX:
         raise LocalProtocolError(f"no such READY: {ready}")
     if ready.window == 1 and not ready.deadlines and not ready.credit:
@@ -703,10 +703,10 @@ def _encode_ready(ready: Ready, framing: Framing) -> list[bytes]:
     return [ready.service, window, *([values.DEADLINES] if says_deadlines else [])]
 
 
-def _decode_ready(frames: Frames, framing: Framing, credit: bool) -> Ready:
+def _decode_ready(frames: Frames, framing: Framing, credit: bool) -> WorkerReady:
     if framing is not Framing.TEXT:
         _exactly(frames, 1, "READY behind its command")
-        return Ready(_service(frames[0]))
+        return WorkerReady(_service(frames[0]))
     if credit:
         _exactly(frames, 2, "READY with credit behind its command")
     if not 1 <= len(frames) <= 3:
@@ -720,7 +720,7 @@ def _decode_ready(frames: Frames, framing: Framing, credit: bool) -> Ready:
             raise RemoteProtocolError("a window is 1 to 65535, got 0")
     if len(frames) > 2 and frames[2] != values.DEADLINES:
         raise RemoteProtocolError(f"READY's last frame is D, got {frames[2][:8]!r}")
-    return Ready(_service(frames[0]), window, credit or len(frames) > 2, credit)
+    return WorkerReady(_service(frames[0]), window, credit or len(frames) > 2, credit)
 
 
 def _address(client: bytes) -> bytes:

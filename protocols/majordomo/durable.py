@@ -44,7 +44,7 @@ EARLY_BYTES = 512  # ... each with what it costs besides its body.
 DELETE_MS = 200  # Between two looks for what can be deleted.
 
 
-class Write(NamedTuple):
+class StoreWrite(NamedTuple):
     """All of it at once, if all guards hold; otherwise nothing."""
 
     ticket: int
@@ -53,7 +53,7 @@ class Write(NamedTuple):
     deletes: list[bytes]
 
 
-class Read(NamedTuple):
+class StoreRead(NamedTuple):
     """Pairs of start <= key < end, a part of them at least."""
 
     ticket: int
@@ -68,10 +68,10 @@ class Watch(NamedTuple):
     index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
 
 
-Order = Write | Read | Watch
+Order = StoreWrite | StoreRead | Watch
 
 
-class Change(NamedTuple):
+class StoreChange(NamedTuple):
     """What one entry of the log did to the store."""
 
     puts: list[Pair]
@@ -93,7 +93,7 @@ class _Sent:
 
     __slots__ = ("deletes", "due_ms", "ends", "is_claim", "renewed_ms", "write")
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: StoreWrite) -> None:
         self.write = write
         self.ends: list[bytes] = []  # Keys of segments.
         self.deletes: list[bytes] = []
@@ -229,7 +229,9 @@ class Durable:
             self.is_loaded = True
             self._take_early(now_ms)
 
-    def on_watched(self, ticket: int, index: int, changes: Sequence[Change], now_ms: int) -> None:
+    def on_watched(
+        self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int
+    ) -> None:
         """Changes, and the index behind them."""
         if self._asked is None or self._asked[0] != ticket:
             return
@@ -356,7 +358,7 @@ class Durable:
         if self._index is None:
             order: Order = Watch(ticket, 0)
         elif self._reads:
-            order = Read(ticket, *self._reads[0])
+            order = StoreRead(ticket, *self._reads[0])
         else:
             order = Watch(ticket, self._index)
         self._asked = ticket, order
@@ -390,7 +392,7 @@ class Durable:
         if not self.ledger.has_asked or self._flying(False) >= WRITES_MAX:
             return
         for pairs in _batches(self.ledger.cut_requests(self._unix(now_ms))):
-            self._send(_Sent(Write(self._ticket(), [], pairs, [])))
+            self._send(_Sent(StoreWrite(self._ticket(), [], pairs, [])))
 
     def _write_ends(self, now_ms: int) -> None:
         unix_ms = self._unix(now_ms)
@@ -405,7 +407,7 @@ class Durable:
         if not batches and (deletes or renews):
             batches = [[]]
         for pairs in batches:
-            sent = _Sent(Write(self._ticket(), [(OWNER, self._own)], list(pairs), deletes))
+            sent = _Sent(StoreWrite(self._ticket(), [(OWNER, self._own)], list(pairs), deletes))
             sent.ends = [key for key, _ in pairs]
             sent.deletes, deletes = deletes, []
             if renews:
@@ -437,7 +439,7 @@ class Durable:
 
     def _claim(self, now_ms: int) -> None:
         guards = [(OWNER, self._owner), (LEASE, self._lease)]
-        sent = _Sent(Write(self._ticket(), guards, [(OWNER, self._own)], []))
+        sent = _Sent(StoreWrite(self._ticket(), guards, [(OWNER, self._own)], []))
         sent.is_claim = self._claims = True
         self._renew(sent, now_ms)
         self._send(sent)
@@ -446,7 +448,7 @@ class Durable:
         """The broker ends: another one may follow at once. Nothing is handed out any more."""
         if self.owns and not self._ends:
             self._write_ends(now_ms)
-            self._send(_Sent(Write(self._ticket(), [(OWNER, self._own)], [], [OWNER, LEASE])))
+            self._send(_Sent(StoreWrite(self._ticket(), [(OWNER, self._own)], [], [OWNER, LEASE])))
         self._ends = True
         self.owns = False
 

@@ -17,9 +17,9 @@ from .codec import (
     Failure,
     Ping,
     Pong,
-    Ready,
     WorkCancel,
     WorkCredit,
+    WorkerReady,
     WorkFinal,
     WorkPartial,
     WorkRequest,
@@ -51,7 +51,7 @@ class WorkerSetup(NamedTuple):
     liveness: int = LIVENESS  # Intervals without a word: the broker is gone.
 
 
-class Job:
+class WorkerRequest:
     """A request that a worker was handed.
 
     granted, spent   for how many octets parts may be sent (None: for any), and were: the first is
@@ -71,7 +71,7 @@ class Job:
         "worker",
     )
 
-    def __init__(self, worker: "Worker", request: WorkRequest, now_ms: int) -> None:
+    def __init__(self, worker: "WorkerMachine", request: WorkRequest, now_ms: int) -> None:
         self.worker = worker
         self.client = request.client
         self.request_id = request.request_id
@@ -97,7 +97,7 @@ class Job:
         return self.worker.is_open(self)
 
 
-class Worker:
+class WorkerMachine:
     """One registration. Every method that takes now_ms may be followed by ready()."""
 
     def __init__(self, url: str, setup: WorkerSetup) -> None:
@@ -108,8 +108,8 @@ class Worker:
         self._actions: list[Connect | Disconnect | Send] = []
         self._up = False
         self._draining = False
-        self._open: dict[tuple[bytes, bytes], Job] = {}  # By client and request id.
-        self._arrived: deque[Job] = deque()  # Of these, what nobody took yet.
+        self._open: dict[tuple[bytes, bytes], WorkerRequest] = {}  # By client and request id.
+        self._arrived: deque[WorkerRequest] = deque()  # Of these, what nobody took yet.
         self._quiet_ms = 0  # Since when the broker has said nothing, nor been asked.
         self._pings = 0  # How often it was asked in vain.
         self._connect_ms: int | None = 0  # When to connect; None: it is done.
@@ -117,17 +117,17 @@ class Worker:
 
     # ---- what the owner wants ----
 
-    def take_jobs(self) -> list[Job]:
+    def take_jobs(self) -> list[WorkerRequest]:
         """The requests that arrived since this was asked last, in order."""
         jobs = list(self._arrived)
         self._arrived.clear()
         return jobs
 
-    def is_open(self, job: Job) -> bool:
+    def is_open(self, job: WorkerRequest) -> bool:
         """Whether a FINAL is still owed for it, on this connection."""
         return self._open.get((job.client, job.request_id)) is job
 
-    def partial(self, job: Job, body: list[bytes]) -> bool:
+    def partial(self, job: WorkerRequest, body: list[bytes]) -> bool:
         """Sends a part of the answer; False: nobody waits for it any more."""
         if not self._up or not self.is_open(job):
             self.counters["late"] += 1
@@ -136,7 +136,7 @@ class Worker:
         return True
 
     # The text, "Request and Reply Processing": precisely one FINAL for each REQUEST.
-    def final(self, job: Job, body: list[bytes]) -> bool:
+    def final(self, job: WorkerRequest, body: list[bytes]) -> bool:
         """Sends the answer's last part; False: nobody waits for it any more."""
         if not self._up or not self.is_open(job):
             self.counters["late"] += 1
@@ -146,7 +146,7 @@ class Worker:
         self._say(WorkFinal(job.client, job.request_id, body))
         return True
 
-    def fail(self, job: Job, failure: Failure) -> bool:
+    def fail(self, job: WorkerRequest, failure: Failure) -> bool:
         """Answers that it can't be done."""
         self.counters["failed"] += not job.cancelled
         return self.final(job, codec.encode_failure(failure))
@@ -166,9 +166,9 @@ class Worker:
         self.counters["connected"] += 1
         setup = self.setup
         if setup.deadlines:
-            self._say(Ready(setup.service, setup.window, True, credit=True))
+            self._say(WorkerReady(setup.service, setup.window, True, credit=True))
         # An older broker does not know the first; one that does expects this behind it.
-        self._say(Ready(setup.service, setup.window, setup.deadlines))
+        self._say(WorkerReady(setup.service, setup.window, setup.deadlines))
 
     def on_disconnected(self, now_ms: int) -> None:
         """The connection is lost, and with it the registration."""
@@ -214,7 +214,7 @@ class Worker:
             self.counters["overrun"] += 1
             self._reopen(now_ms, AGAIN_MS)
             return
-        job = self._open[key] = Job(self, request, now_ms)
+        job = self._open[key] = WorkerRequest(self, request, now_ms)
         self._arrived.append(job)
 
     def _on_change(self, order: WorkCredit | WorkCancel) -> None:
@@ -298,10 +298,10 @@ class Workers:
     """The same service at several brokers; as a client's machine it may be given to Links."""
 
     def __init__(self, urls: Sequence[str], setup: WorkerSetup) -> None:
-        self.workers = {url: Worker(url, setup) for url in urls}
+        self.workers = {url: WorkerMachine(url, setup) for url in urls}
         self.draining = False
 
-    def take_jobs(self) -> list[Job]:
+    def take_jobs(self) -> list[WorkerRequest]:
         """The requests that arrived since this was asked last."""
         return [job for worker in self.workers.values() for job in worker.take_jobs()]
 

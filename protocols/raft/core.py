@@ -15,21 +15,21 @@ from .membership import Configuration
 from .messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     Envelope,
     HardState,
     InstallSnapshot,
     Message,
-    Read,
     ReadIndex,
     Ready,
     RequestVote,
     Setup,
     SnapshotResponse,
+    StoredRead,
     TimeoutNow,
     Vote,
 )
-from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech
+from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities
 from .quorum import is_majority
 from .reads import ReadRounds
 from .transfer import Transfer, unfit
@@ -76,8 +76,8 @@ class Raft:
         self._heard_ms = now_ms  # When the leader was heard last.
         self._election_ms = now_ms + self._election_timeout_ms()
         self._retry_ms = self._election_ms
-        self._speeches: dict[str, Speech] = {}  # Of everybody we ever had to do with.
-        self._peers: dict[str, Speech] = {}  # All other voters and our learners.
+        self._speeches: dict[str, PeerCapabilities] = {}  # Of everybody we ever had to do with.
+        self._peers: dict[str, PeerCapabilities] = {}  # All other voters and our learners.
         self._learners: set[str] = set()
         self._configuration = log.configurations.last
         self._campaigns = 0  # Since a leader was heard, or we led.
@@ -93,7 +93,7 @@ class Raft:
         self._hard_state = hard_state  # As last handed out.
         self._messages: list[Envelope] = []
         self._messages_after: list[Envelope] = []
-        self._batches: list[Batch] = []
+        self._batches: list[EntryBatch] = []
         self._configure()
 
     # What the shell may ask.
@@ -430,7 +430,7 @@ class Raft:
 
     # Entries (Raft, section 5.3).
 
-    def propose(self, batch: Batch) -> None:
+    def propose(self, batch: EntryBatch) -> None:
         """Appends the leader's own batch; it goes out with the next ready().
 
         Raises LocalProtocolError when we do not lead or the batch does not follow.
@@ -452,7 +452,7 @@ class Raft:
         self._rounds.want()
         return self.read_round
 
-    def _append(self, batch: Batch) -> None:
+    def _append(self, batch: EntryBatch) -> None:
         self.log.append(batch)
         self._batches.append(batch)
         if batch.count == 1:
@@ -537,7 +537,7 @@ class Raft:
             )
         return AppendResponse(self.term, False, 0, log.term_first(prev_index), term)
 
-    def _take_in(self, batch: Batch) -> None:
+    def _take_in(self, batch: EntryBatch) -> None:
         """Appends what is new of a leader's batch; a conflict replaces our entries from there on.
 
         All its entries have one term, so the first that we lack or have otherwise is found by
@@ -591,7 +591,7 @@ class Raft:
         self._learners.difference_update(members)
         self._learners.discard(self.setup.peer_id)
         self._peers = {
-            peer: self._speeches.setdefault(peer, Speech())
+            peer: self._speeches.setdefault(peer, PeerCapabilities())
             for peer in (*members, *sorted(self._learners))
             if peer != self.setup.peer_id
         }
@@ -642,7 +642,7 @@ class Raft:
         self._unsynced.on_durable(index, term)
         self._commit_due = True
 
-    def on_read(self, to: str, first_index: int, batches: list[Batch]) -> None:
+    def on_read(self, to: str, first_index: int, batches: list[EntryBatch]) -> None:
         """Answers a Read: entries from first_index on, or none when they are not on disk yet."""
         if self._leading is not None and to in self._peers:
             self._leading.on_read(to, first_index, batches)
@@ -703,7 +703,7 @@ class Raft:
         transfer   it campaigns when a leader tells it to
         forgets    it may lose entries that it has confirmed without a hello that says so
         """
-        speech = self._speeches.setdefault(peer, Speech())
+        speech = self._speeches.setdefault(peer, PeerCapabilities())
         speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
         speech.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
         speech.pre_vote = pre_vote
@@ -729,7 +729,7 @@ class Raft:
     def ready(self) -> Ready:
         """Hands out everything that is to be done, once."""
         leading = self._leading
-        reads: list[Read] = []
+        reads: list[StoredRead] = []
         snapshots: list[str] = []
         read_index: ReadIndex | None = None
         if leading is not None:

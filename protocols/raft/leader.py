@@ -10,12 +10,12 @@ from .messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     Envelope,
-    Read,
     Setup,
+    StoredRead,
 )
-from .progress import APPEND_BYTES_MAX_PLAIN, Follower, Speech, State
+from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities, ReplicationState
 from .quorum import reached
 
 WAITED_MS = 1  # Who waits for a commit is told by the entries behind it, if they come so soon.
@@ -53,7 +53,7 @@ class Leader:
         self._followers: dict[str, Follower] = {}
 
     def configure(
-        self, configuration: Configuration, speeches: Mapping[str, Speech], now_ms: int
+        self, configuration: Configuration, speeches: Mapping[str, PeerCapabilities], now_ms: int
     ) -> None:
         """Counts by this configuration from now on, and serves exactly these peers."""
         self._configuration = configuration
@@ -104,7 +104,10 @@ class Leader:
         if 0 < next_index <= follower.match_index and follower.speech.forgets:
             follower.forget(next_index)
             return True
-        if follower.next_index <= self._log.base_index and follower.state is not State.SNAPSHOT:
+        if (
+            follower.next_index <= self._log.base_index
+            and follower.state is not ReplicationState.SNAPSHOT
+        ):
             # What it was sent, or the answer, was lost, and what follows is compacted: heartbeats
             # build on the base, which it lacks.
             follower.probe(follower.next_index, paused=False)
@@ -126,7 +129,7 @@ class Leader:
             return message.conflict_index
         return max(message.conflict_index, term_last + 1)
 
-    def on_read(self, peer: str, first_index: int, batches: list[Batch]) -> None:
+    def on_read(self, peer: str, first_index: int, batches: list[EntryBatch]) -> None:
         """Takes in entries from disk; those of a log that is no longer ours are dropped."""
         follower = self._followers[peer]
         if follower.read_ms is None or follower.next_index != first_index:
@@ -150,14 +153,14 @@ class Leader:
         What it holds by now, a probe shows; when that is still compacted, it is wished for anew.
         """
         follower = self._followers[peer]
-        if follower.state is State.SNAPSHOT:
+        if follower.state is ReplicationState.SNAPSHOT:
             next_index = max(follower.next_index, last_index + 1)
             follower.probe(min(next_index, self._log.last_index + 1), paused=False)
 
     def on_unreachable(self, peer: str) -> None:
         """The connection is lost, and what was on it: heartbeats alone until it answers."""
         follower = self._followers[peer]
-        if follower.state is not State.SNAPSHOT:
+        if follower.state is not ReplicationState.SNAPSHOT:
             # It may have committed what we told it last, and its answer was lost.
             follower.probe(max(follower.match_index, follower.commit_sent) + 1, paused=True)
 
@@ -166,7 +169,7 @@ class Leader:
         may be another one, of a disk that was lost and another leader's entries."""
         follower = self._followers[peer]
         follower.match_index = 0
-        if follower.state is not State.SNAPSHOT:
+        if follower.state is not ReplicationState.SNAPSHOT:
             follower.probe(min(last_index, self._log.last_index) + 1, paused=False)
 
     def on_speaks(self, peer: str, last_index: int | None) -> None:
@@ -177,7 +180,7 @@ class Leader:
             follower.probe(last_index + 1, paused=False)
         elif (
             last_index is not None
-            and follower.state is State.SNAPSHOT
+            and follower.state is ReplicationState.SNAPSHOT
             and self._log.base_index <= last_index <= self._log.last_index
         ):
             follower.probe(last_index + 1, paused=False)  # It has got one elsewhere.
@@ -247,7 +250,7 @@ class Leader:
                     self._send(follower, (), now_ms, out)
 
     def append(
-        self, now_ms: int, out: list[Envelope], reads: list[Read], snapshots: list[str]
+        self, now_ms: int, out: list[Envelope], reads: list[StoredRead], snapshots: list[str]
     ) -> None:
         """Adds at most one message with entries for each follower, or what it needs instead."""
         last_index = self._log.last_index
@@ -255,7 +258,7 @@ class Leader:
             if follower.next_index > last_index or not follower.is_open():
                 continue
             if follower.next_index <= self._log.base_index:
-                follower.state = State.SNAPSHOT
+                follower.state = ReplicationState.SNAPSHOT
                 snapshots.append(follower.peer)
                 continue
             batches = self._entries(follower)
@@ -263,11 +266,11 @@ class Leader:
                 if self._may_read(follower, now_ms):
                     follower.read_ms = now_ms
                     bytes_max = self._bytes_max(follower)
-                    reads.append(Read(follower.peer, follower.next_index, bytes_max))
+                    reads.append(StoredRead(follower.peer, follower.next_index, bytes_max))
                 continue
             self._send(follower, tuple(batches), now_ms, out)
             follower.next_index = batches[-1].last_index + 1
-            if follower.state is State.PROBE:
+            if follower.state is ReplicationState.PROBE:
                 follower.paused = True
             else:
                 follower.inflight.append(follower.next_index - 1)
@@ -279,9 +282,9 @@ class Leader:
     def _bytes_max(self, follower: Follower) -> int:
         return min(self._setup.append_bytes_max, follower.speech.append_bytes_max)
 
-    def _entries(self, follower: Follower) -> list[Batch] | None:
+    def _entries(self, follower: Follower) -> list[EntryBatch] | None:
         """The entries from next_index on; None when they are not in memory."""
-        found: list[Batch] | None
+        found: list[EntryBatch] | None
         if follower.loaded:
             found, follower.loaded = follower.loaded, []
         else:
@@ -292,7 +295,7 @@ class Leader:
             return self._portion(follower, found)
         return found
 
-    def _portion(self, follower: Follower, batches: list[Batch]) -> list[Batch]:
+    def _portion(self, follower: Follower, batches: list[EntryBatch]) -> list[EntryBatch]:
         """What one message to a peer of another implementation holds of a batch that is larger
         than it takes at a time; the rest waits. Entries of one batch are taken as equally long."""
         first = batches[0]
@@ -304,7 +307,7 @@ class Leader:
         return [self._setup.trim(first, last_index)]
 
     def _send(
-        self, follower: Follower, batches: tuple[Batch, ...], now_ms: int, out: list[Envelope]
+        self, follower: Follower, batches: tuple[EntryBatch, ...], now_ms: int, out: list[Envelope]
     ) -> None:
         prev_index = max(follower.next_index - 1, self._log.base_index)
         prev_term = self._log.term_at(prev_index)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ..errors import LocalProtocolError
 from .membership import Configuration, Configurations
-from .messages import APPEND_BATCHES_MAX, Batch
+from .messages import APPEND_BATCHES_MAX, EntryBatch
 
 CACHE_BYTES_MAX = 16 << 20
 _CACHE_DEAD_MAX = 256  # Dropped batches at the head of the list before it is moved together.
@@ -56,7 +56,7 @@ class RaftLog:
         self._run_firsts = [first for first, _ in runs]
         self._run_terms = [term for _, term in runs]
         self.last_term = self._run_terms[-1] if runs else base_term
-        self._cached: list[Batch] = []
+        self._cached: list[EntryBatch] = []
         self._cached_firsts: list[int] = []
         self._cached_bytes = 0
         self._cached_dead = 0
@@ -116,7 +116,7 @@ class RaftLog:
             return self.last_index
         return self._run_firsts[following] - 1
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: EntryBatch) -> None:
         """Appends a batch behind the last entry.
 
         Raises LocalProtocolError when it does not follow or its term goes back.
@@ -153,7 +153,7 @@ class RaftLog:
             dead = 0
         self._cached_dead = dead
 
-    def truncate(self, index: int, trim: Callable[[Batch, int], Batch]) -> None:
+    def truncate(self, index: int, trim: Callable[[EntryBatch, int], EntryBatch]) -> None:
         """Forgets all entries from `index` on."""
         assert self.base_index < index <= self.last_index, "truncates outside of the log"
         self.last_index = index - 1
@@ -205,7 +205,7 @@ class RaftLog:
         self._cached, self._cached_firsts = [], []
         self._cached_bytes = self._cached_dead = 0
 
-    def slice(self, first_index: int, bytes_max: int) -> list[Batch] | None:
+    def slice(self, first_index: int, bytes_max: int) -> list[EntryBatch] | None:
         """The batches from `first_index` on, at least one, else at most bytes_max of blocks, and
         never more than one AppendEntries may hold.
 
@@ -219,7 +219,7 @@ class RaftLog:
             return None
         if first_index >= firsts[-1]:
             return [self._cached[-1]]
-        batches: list[Batch] = []
+        batches: list[EntryBatch] = []
         size = 0
         begin = bisect_right(firsts, first_index) - 1
         for at in range(begin, min(begin + APPEND_BATCHES_MAX, len(firsts))):
@@ -251,7 +251,7 @@ class Unsynced:
         self.durable_index = index
         self._pieces.clear()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: EntryBatch) -> None:
         """The batch was handed to the writer."""
         last_index = batch[0] + batch[1] - 1
         self._pieces.append([batch[0], last_index, batch[2], last_index])

@@ -13,7 +13,7 @@ KIND_TABLES = 3  # Operations of tables, from a table server.
 APPEND_BATCHES_MAX = 256  # In one AppendEntries.
 
 
-class Batch(NamedTuple):
+class EntryBatch(NamedTuple):
     """Consecutive log entries of one term, framed once and then passed on unchanged.
 
     The core never looks into `block` (docs/disk-format.md, "Block"): on the hot path no Python
@@ -64,7 +64,7 @@ class AppendEntries(NamedTuple):
     prev_index: int
     prev_term: int
     commit_index: int
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[EntryBatch, ...] = ()
     round: int = 0  # Of reads, in which it is sent (reads.py); never on a wire.
 
 
@@ -133,7 +133,7 @@ class Envelope(NamedTuple):
     context: object = None
 
 
-class Job(NamedTuple):
+class AppendJob(NamedTuple):
     """Blocks for the log writer, behind entry prev_index and instead of what stood there.
 
     With reset the log begins anew there first: a durable snapshot ends with that entry. Its
@@ -148,7 +148,7 @@ class Job(NamedTuple):
     reset: bool = False
 
 
-class Read(NamedTuple):
+class StoredRead(NamedTuple):
     """Entries for a follower that are no longer in memory: answered by Raft.on_read()."""
 
     to: str
@@ -174,9 +174,9 @@ class Ready(NamedTuple):
 
     hard_state: HardState | None  # Make this durable first, ...
     messages: list[Envelope]  # ... then send these.
-    batches: list[Batch]  # Write these in order (the first may replace a suffix), ...
+    batches: list[EntryBatch]  # Write these in order (the first may replace a suffix), ...
     messages_after: list[Envelope]  # ... and send these when they are durable.
-    reads: list[Read]
+    reads: list[StoredRead]
     snapshots: list[str]  # Followers that need one, told once: answered by on_snapshot_sent().
     commit_index: int
     commit_term: int  # The term of the entry at commit_index.
@@ -187,11 +187,11 @@ class Setup(NamedTuple):
     """What a core is told once; times in milliseconds."""
 
     peer_id: str
-    cut: Callable[[Batch, int], Batch]  # The batch without its entries below an index.
-    trim: Callable[[Batch, int], Batch]  # The batch without its entries above an index.
-    term_entry: Callable[[int, int], Batch]  # (first index, term): a leader's first entry.
+    cut: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries below an index.
+    trim: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries above an index.
+    term_entry: Callable[[int, int], EntryBatch]  # (first index, term): a leader's first entry.
     # What a batch puts in force; asked only for batches of one entry, as configurations are alone.
-    configuration: Callable[[Batch], Configuration | None]
+    configuration: Callable[[EntryBatch], Configuration | None]
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70

@@ -3,12 +3,12 @@
 from collections import deque
 from enum import IntEnum
 
-from .messages import Batch
+from .messages import EntryBatch
 
 APPEND_BYTES_MAX_PLAIN = 64 << 10  # For a peer that has not said hello.
 
 
-class State(IntEnum):
+class ReplicationState(IntEnum):
     """How entries are sent to a follower.
 
     PROBE      one message with entries, then only heartbeats until an answer shows where they meet
@@ -21,7 +21,7 @@ class State(IntEnum):
     SNAPSHOT = 2
 
 
-class Speech:
+class PeerCapabilities:
     """What a peer has said of itself in its hello; it outlives leaders and terms."""
 
     __slots__ = ("append_bytes_max", "counts", "forgets", "inflight_max", "pre_vote", "transfer")
@@ -58,10 +58,10 @@ class Follower:
         "waits",
     )
 
-    def __init__(self, peer: str, speech: Speech, next_index: int, now_ms: int) -> None:
+    def __init__(self, peer: str, speech: PeerCapabilities, next_index: int, now_ms: int) -> None:
         self.peer = peer
         self.speech = speech
-        self.state = State.PROBE
+        self.state = ReplicationState.PROBE
         self.match_index = 0
         self.next_index = next_index
         self.paused = False  # A probe is under way.
@@ -72,7 +72,7 @@ class Follower:
         self.sent_ms = 0  # Never: something is due at once.
         self.heard_ms = now_ms
         self.read_ms: int | None = None  # When entries were asked for that are not in memory.
-        self.loaded: list[Batch] = []  # ... and what came back.
+        self.loaded: list[EntryBatch] = []  # ... and what came back.
         self.waits = False  # It wants to hear of commits at once.
 
     @property
@@ -98,14 +98,14 @@ class Follower:
 
     def is_open(self) -> bool:
         """Whether a message with entries may be sent now."""
-        if self.state is State.REPLICATE:
+        if self.state is ReplicationState.REPLICATE:
             return len(self.inflight) < self.speech.inflight_max
-        return self.state is State.PROBE and not self.paused
+        return self.state is ReplicationState.PROBE and not self.paused
 
     def probe(self, next_index: int, *, paused: bool) -> None:
         """Starts to look for the place where both logs meet, at next_index - 1."""
         assert next_index > self.match_index
-        self.state = State.PROBE
+        self.state = ReplicationState.PROBE
         self.next_index = next_index
         self.paused = paused
         self.inflight.clear()
@@ -120,7 +120,7 @@ class Follower:
 
     def replicate(self) -> None:
         """Both logs meet at match_index: from here on a window is used."""
-        self.state = State.REPLICATE
+        self.state = ReplicationState.REPLICATE
         self.next_index = max(self.next_index, self.match_index + 1)
         self.paused = False
         self.inflight.clear()
@@ -137,6 +137,6 @@ class Follower:
             self.next_index = match_index + 1
             self.loaded = []
             self.read_ms = None
-        if self.state is not State.REPLICATE and match_index >= self.next_index - 1:
+        if self.state is not ReplicationState.REPLICATE and match_index >= self.next_index - 1:
             self.replicate()
         return news

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from .leader import Leader
 from .log import RaftLog
 from .messages import Envelope, Setup, TimeoutNow
-from .progress import Follower, State
+from .progress import Follower, ReplicationState
 
 
 class Transfer:
@@ -53,6 +53,6 @@ def unfit(follower: Follower, voters: Iterable[str], heard_after_ms: int) -> str
         return f"{peer} is of another implementation, or of a version that takes no leadership over"
     if follower.heard_ms < heard_after_ms:
         return f"{peer} is not heard"
-    if follower.state is State.SNAPSHOT:
+    if follower.state is ReplicationState.SNAPSHOT:
         return f"{peer} is still being sent a snapshot"
     return ""

@@ -274,7 +274,7 @@ def encode_table_info(
     return [_head(request), *chain.from_iterable(pairs)]
 
 
-class Change(NamedTuple):
+class WatchedChange(NamedTuple):
     """What one entry of the log did to the keys that are watched."""
 
     index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
@@ -496,14 +496,14 @@ def _objects(answer: Answer, number_bytes: int) -> dict[int, dict[str, Any]]:
     return found
 
 
-def decode_watch(answer: Answer) -> tuple[int, list[Change]]:
+def decode_watch(answer: Answer) -> tuple[int, list[WatchedChange]]:
     """Returns (LOG INDEX to go on from, changes)."""
     _expect(len(answer.frames) % 2 == 1, answer)
     changes = []
     for number, packed in zip(answer.frames[1::2], answer.frames[2::2], strict=True):
         _expect(len(number) == 8, answer)
         try:
-            changes.append(Change(int.from_bytes(number, "little"), ops.unpack(packed)))
+            changes.append(WatchedChange(int.from_bytes(number, "little"), ops.unpack(packed)))
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from None
     return _body_number(answer, 0), changes

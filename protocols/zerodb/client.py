@@ -54,7 +54,7 @@ OUR_TYPES = frozenset(
 OPTIONAL_FLAGS = PACKED | STALE  # Without them a request says the same to a foreign server.
 
 
-class ClientSetup(NamedTuple):
+class TableClientSetup(NamedTuple):
     """The servers, how much may be on its way, and the times of the search for one."""
 
     urls: tuple[str, ...]
@@ -115,7 +115,7 @@ class Exchange:
         return self.answer is not None or bool(self.refusal)
 
 
-class _Peer:
+class _ServerConnection:
     """One connection."""
 
     __slots__ = ("asked_ms", "up", "url")
@@ -126,14 +126,14 @@ class _Peer:
         self.asked_ms: int | None = None  # When it was asked who it is.
 
 
-class Client:
+class TableClientMachine:
     """The machine. Every method that takes now_ms may be followed by ready()."""
 
-    def __init__(self, setup: ClientSetup) -> None:
+    def __init__(self, setup: TableClientSetup) -> None:
         self.setup = setup
         self.server: ServerInfo | None = None
         self.counters: Counter[str] = Counter()
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, _ServerConnection] = {}
         self._actions: list[Connect | Disconnect | Send] = []
         self._added = 0  # Exchanges, ever.
         self._waiting: OrderedDict[bytes, Exchange] = OrderedDict()  # Not sent, in order.
@@ -209,7 +209,7 @@ class Client:
         except RemoteProtocolError:
             self.counters["junk"] += 1
 
-    def _on_info(self, peer: _Peer, answer: Answer, now_ms: int) -> None:
+    def _on_info(self, peer: _ServerConnection, answer: Answer, now_ms: int) -> None:
         """A server says who it is: because it is to be chosen, or to show that it is there."""
         features, software = decode_server_info(answer)
         self._heard_ms, self._pinged = now_ms, False
@@ -288,7 +288,7 @@ class Client:
         self.counters["searches"] += 1
         for url in self.setup.urls:
             if url not in self._peers:
-                self._peers[url] = _Peer(url)
+                self._peers[url] = _ServerConnection(url)
                 self._actions.append(Connect(url))
 
     def _disconnect(self, url: str) -> None:
@@ -383,7 +383,7 @@ class Client:
             return _NEVER
         return self._heard_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
 
-    def _ask_due_ms(self, peer: _Peer) -> int:
+    def _ask_due_ms(self, peer: _ServerConnection) -> int:
         return 0 if peer.asked_ms is None else peer.asked_ms + self.setup.silence_ms
 
 

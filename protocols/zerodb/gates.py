@@ -10,7 +10,7 @@ GATES_MAX = 10_000  # Connections; the oldest gate opens.
 GATE_MS = 60_000
 
 
-class Gates:
+class RetryFence:
     """The connections that owe a repeat."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ class _Gathered:
         self.found: dict[int, dict[str, Any]] = {}
 
 
-class Gathering:
+class ScatterGather:
     """All that wait for parts. There is one such request: the info of all tables."""
 
     def __init__(self, workers: int) -> None:

@@ -58,7 +58,7 @@ EPOCH_MASK = 0xFFFFFFFF
 Message = list[bytes]
 
 
-class Batch:
+class HandoverBatch:
     """Requests that go to a worker together: [HEAD][routing id][request frames ..] each."""
 
     __slots__ = ("answered", "begun_ms", "frames", "index", "loose", "position", "ticket")
@@ -79,7 +79,7 @@ class Batch:
                 yield self.frames.message(position)
 
 
-class Standing(NamedTuple):
+class WorkerStatus(NamedTuple):
     """What a worker has said of itself."""
 
     applied_index: int = 0
@@ -88,12 +88,12 @@ class Standing(NamedTuple):
     local: dict[int, TableOptions] = {}
 
 
-class Handoff:
+class WorkerChannel:
     """One worker, as the server sees it."""
 
     def __init__(self, number: int, timeout_ms: int, first_ticket: int = 1) -> None:
         self.number = number
-        self.standing = Standing()
+        self.standing = WorkerStatus()
         self.heard: set[int] = set()  # Kinds of its reports.
         self._greeted_ms: int | None = None
         self._waits_due_ms = 0
@@ -101,9 +101,9 @@ class Handoff:
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
         self._ticket = first_ticket - 1
-        self._unsent: deque[Batch] = deque()
-        self._sent: deque[Batch] = deque()
-        self._begun: dict[int, Batch] = {}  # By ticket: what was sent, in part or whole.
+        self._unsent: deque[HandoverBatch] = deque()
+        self._sent: deque[HandoverBatch] = deque()
+        self._begun: dict[int, HandoverBatch] = {}  # By ticket: what was sent, in part or whole.
         self._given_up: set[int] = set()  # Tickets: everybody was told that it is gone.
         self.lost: list[int] = []  # Tickets of what jobs have asked for and nobody does, perhaps.
         self._asked: deque[int] = deque(maxlen=ASKED_MAX)  # Of what it was sent, answered or not.
@@ -143,13 +143,13 @@ class Handoff:
     def add(self, frames: Frames, index: int, now_ms: int) -> None:
         """Hands a batch over, behind all others."""
         if frames.count:
-            self._unsent.append(Batch(frames, index, now_ms))
+            self._unsent.append(HandoverBatch(frames, index, now_ms))
 
     def add_loose(self, message: Message, now_ms: int) -> None:
         """Hands over what a job has asked for, with a ticket of its own."""
         frames = Frames(1 << 12, 8)
         frames.add(message)
-        self._unsent.append(Batch(frames, 0, now_ms, loose=True))
+        self._unsent.append(HandoverBatch(frames, 0, now_ms, loose=True))
 
     def send(self, send: Callable[[Arena, int], int]) -> bool:
         """Sends what waits; False: the pipe is full.
@@ -266,7 +266,7 @@ class Handoff:
         return failed
 
 
-def _ticket(loose: Batch) -> int:
+def _ticket(loose: HandoverBatch) -> int:
     head: tuple[int, ...] = HEAD.unpack(loose.frames.message(0)[0])
     return head[5]
 

@@ -24,7 +24,7 @@ class Writes(NamedTuple):
 Piles = dict[int, list[tuple[int, list[int]]]]  # By worker: (kind, positions) one after the other.
 
 
-class Batch:
+class RowBatch:
     """Positions of rows, in the order of arrival."""
 
     def __init__(self, taken: Requests, workers: int) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import LocalProtocolError
-from .map_orders import Progress
-from .pieces import Scanned, Taken
+from .map_orders import MapProgress
+from .pieces import ChunkPart, Scanned
 from .values import (
     CHUNK_PAIRS_MAX,
     COPY_TABLE,
@@ -57,7 +57,7 @@ class Lease(NamedTuple):
     term: int
 
 
-class Scan(NamedTuple):
+class JobScan(NamedTuple):
     """What a job reads, of which table, and who asked for it."""
 
     request_type: int  # 0x40, 0x41, 0x42 or 0x44
@@ -122,7 +122,7 @@ class JobFailed(Exception):
 
 
 class _Job:
-    def __init__(self, scan: Scan, pairs: Scanned, statistics: Statistics) -> None:
+    def __init__(self, scan: JobScan, pairs: Scanned, statistics: Statistics) -> None:
         self.scan = scan
         self.pairs = pairs
         self.statistics = statistics
@@ -278,7 +278,7 @@ class JobTable:
 
     # ---- jobs ----
 
-    def begin(self, scan: Scan, pairs: Scanned, now_ms: int, unix_ms: int) -> int:
+    def begin(self, scan: JobScan, pairs: Scanned, now_ms: int, unix_ms: int) -> int:
         """A job on a lease that is there; returns its APID. pairs are what the scan yields."""
         held = self._leases[scan.lease]
         if len(self._jobs) >= self.limits.jobs_max:
@@ -336,7 +336,7 @@ class JobTable:
         return frames
 
     @staticmethod
-    def _count(job: _Job, taken: Taken) -> None:
+    def _count(job: _Job, taken: ChunkPart) -> None:
         was = job.statistics
         if taken.pairs:
             job.statistics = was._replace(
@@ -349,7 +349,7 @@ class JobTable:
         was = job.statistics
         job.statistics = was._replace(puts=was.puts + puts, deletes=was.deletes + deletes)
 
-    def progress(self, apid: int, told: Progress) -> None:
+    def progress(self, apid: int, told: MapProgress) -> None:
         """How far a map is that others run."""
         job = self._jobs[apid]
         job.statistics = job.statistics._replace(**told._asdict())

@@ -52,13 +52,13 @@ class MapOrder(NamedTuple):
     parameters: bytes  # Packed records.
 
 
-class Ready(NamedTuple):
+class DriverReady(NamedTuple):
     """A spark_job that takes maps."""
 
     epoch: int  # New at each start of it.
 
 
-class Progress(NamedTuple):
+class MapProgress(NamedTuple):
     """How far a map is: of the tasks that have ended."""
 
     tasks: int = 0  # All of them.
@@ -83,7 +83,7 @@ class Trouble(NamedTuple):
     reason: str
 
 
-AnyBody = Setup | MapOrder | Ready | Progress | Mapped | Trouble
+AnyBody = Setup | MapOrder | DriverReady | MapProgress | Mapped | Trouble
 Body = TypeVar("Body", bound=AnyBody)
 
 

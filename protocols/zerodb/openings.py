@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from ...native.reads import WAIT_CONFIRMED
-from ..zmqraft.client import Client, PendingRead
+from ..zmqraft.client import LogClientMachine, PendingRead
 from . import ops
-from .handoff import Handoff
+from .handoff import WorkerChannel
 from .values import NEW_TABLES_MAX, TABLES_MAX
 
 
@@ -37,10 +37,10 @@ class _Round:
         self.deadline_ms = deadline_ms
 
 
-class Openings:
+class TableExistence:
     """The tables that are open, as far as this node knows."""
 
-    def __init__(self, client: Client, handoffs: Sequence[Handoff]) -> None:
+    def __init__(self, client: LogClientMachine, handoffs: Sequence[WorkerChannel]) -> None:
         self._client = client
         self._handoffs = handoffs
         self._opening: dict[

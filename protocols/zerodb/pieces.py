@@ -12,7 +12,7 @@ PIECE_PAIRS = 64  # That are read before it is known how large they are, ...
 PIECE_BYTES = 1 << 20  # ... fewer where they have had this size.
 
 
-class Taken(NamedTuple):
+class ChunkPart(NamedTuple):
     """What one take() of pieces has brought."""
 
     pairs: int
@@ -24,14 +24,16 @@ class Scanned(Protocol):
     """A scan that is taken piece by piece. Whatever reading raises, comes out of both; what was
     taken before is right."""
 
-    def take(self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]) -> Taken:
+    def take(
+        self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
+    ) -> ChunkPart:
         """Gives the next pairs to add(), as key, value, key, value ..., in pieces.
 
         pairs_max   so many at most
         bytes_max   they end with the pair that reaches this
         """
 
-    def columns(self, pairs_max: int, bytes_max: int) -> tuple[Taken, list[Any]]:
+    def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
         """The same pairs as buffers: key offsets, keys, value offsets, values (columns.join).
         ValueError: 4 GiB or more."""
 
@@ -44,20 +46,22 @@ class Pieces:
         self._piece = 4  # What the first rows are like, few tell.
         self._rest: list[bytes] = []  # Read, and not taken.
 
-    def take(self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]) -> Taken:
+    def take(
+        self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
+    ) -> ChunkPart:
         count = size = 0
         while size < bytes_max and count < pairs_max:
             piece, sizes = self._next(pairs_max - count)
             if not piece:
-                return Taken(count, size, True)
+                return ChunkPart(count, size, True)
             if size + sizes >= bytes_max:
                 piece, sizes = self._cut(piece, bytes_max - size)
             add(piece)
             count += len(piece) // 2
             size += sizes
-        return Taken(count, size, False)
+        return ChunkPart(count, size, False)
 
-    def columns(self, pairs_max: int, bytes_max: int) -> tuple[Taken, list[Any]]:
+    def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
         packed = Packed()
         taken = self.take(pairs_max, bytes_max, packed.add)
         return taken, packed.frames()

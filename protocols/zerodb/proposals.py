@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...native.messages import Frames
-from ..zmqraft.client import Client, Pending
-from .handoff import Message, Standing
+from ..zmqraft.client import LogClientMachine, Pending
+from .handoff import Message, WorkerStatus
 
 FLIGHT_WRITES_MAX = 1024
 FLIGHT_BYTES_MAX = 256 << 10
@@ -22,7 +22,7 @@ RESULTS_BYTES_MAX = 64 << 20  # Kept for flights whose commit is not heard of ye
 RESULT_BYTES = 200  # That one takes besides its data.
 
 
-class Write(NamedTuple):
+class ProposedWrite(NamedTuple):
     """One request, as it goes into the log."""
 
     reqids: Sequence[bytes]
@@ -132,7 +132,7 @@ class Flight:
                 return place
         return end
 
-    def add(self, write: Write) -> None:
+    def add(self, write: ProposedWrite) -> None:
         self.reqids += write.reqids
         self.entries += write.entries
         self.size += sum(map(len, write.entries))
@@ -168,7 +168,7 @@ class Flight:
 class Proposals:
     """All writes that are not applied yet, first to last."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: LogClientMachine) -> None:
         self._client = client
         self._open: Flight | None = None  # The last one, still growing.
         self._queued: deque[Flight] = deque()
@@ -206,7 +206,7 @@ class Proposals:
         """Bytes of them."""
         return sum(flight.size for flight in self._all())
 
-    def add(self, write: Write) -> None:
+    def add(self, write: ProposedWrite) -> None:
         """Takes a write in, behind all others."""
         if len(write.entries) == 1:
             flight = self._growing(write.deadline_ms)
@@ -219,7 +219,7 @@ class Proposals:
         for part in range(len(write.entries) - 1):  # Each in a flight of its own: they are large.
             flight = Flight(_NEVER)
             reqids, entries = [write.reqids[part]], [write.entries[part]]
-            flight.add(Write(reqids, entries, _NEVER, None, write.worker))
+            flight.add(ProposedWrite(reqids, entries, _NEVER, None, write.worker))
             flight.whole = last
             self._queued.append(flight)
         self._due_ms = min(self._due_ms, write.deadline_ms)
@@ -306,7 +306,7 @@ class Proposals:
         self._results = dict(reversed(kept.items()))
         self._results_bytes = size
 
-    def collect(self, standings: Sequence[Standing]) -> None:
+    def collect(self, standings: Sequence[WorkerStatus]) -> None:
         """Takes in what the window knows, and answers what is applied by its workers, in order."""
         self._applied_index = min(each.applied_index for each in standings)
         while self._flying:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from ...native.messages import Arena, Frames
 from ...native.reads import WAIT_CONFIRMED
 from ...native.requests import READ, WRITE, Requests, Row
-from ..zmqraft.client import Client, PendingRead
+from ..zmqraft.client import LogClientMachine, PendingRead
 from . import answers, finished, ops, requests, values
 from .codec import decode_request, error_code, peek
-from .gates import Gates
-from .gathering import PREFIX, Gathering
+from .gates import RetryFence
+from .gathering import PREFIX, ScatterGather
 from .handoff import (
     AGAIN,
     ANSWER,
@@ -28,14 +28,14 @@ from .handoff import (
     LEASE,
     RESULT,
     SILENT,
-    Handoff,
     Message,
+    WorkerChannel,
 )
 from .handoff import WRITE as JOB_WRITE
-from .intake import Batch
-from .openings import Openings, Waiting
+from .intake import RowBatch
+from .openings import TableExistence, Waiting
 from .ownership import Ownership
-from .proposals import ALL_WORKERS, Failure, Lost, Proposals, Write
+from .proposals import ALL_WORKERS, Failure, Lost, Proposals, ProposedWrite
 from .refusals import (
     SYNC_FLAGS,
     AlwaysError,
@@ -126,13 +126,16 @@ class Session:
     """
 
     def __init__(
-        self, setup: SessionSetup, client: Client, new_reqids: Callable[[int], list[bytes]]
+        self,
+        setup: SessionSetup,
+        client: LogClientMachine,
+        new_reqids: Callable[[int], list[bytes]],
     ) -> None:
         self.setup = setup
         self.client = client
         self.proposals = Proposals(client)
         self.handoffs = [
-            Handoff(number, setup.request_timeout_ms, setup.first_ticket)
+            WorkerChannel(number, setup.request_timeout_ms, setup.first_ticket)
             for number in range(setup.workers)
         ]
         self.answers: list[Frames] = []  # For the ROUTER.
@@ -156,10 +159,10 @@ class Session:
         self.asked_client = True  # The client machine has got something to do in this wake.
         self.is_full = False  # Nothing more is to be taken in for now.
         self._taken = False  # Something was, since that was looked at.
-        self._gates = Gates()
-        self._openings = Openings(client, self.handoffs)
+        self._gates = RetryFence()
+        self._openings = TableExistence(client, self.handoffs)
         self.ownership = Ownership(setup.secret, setup.reserved, setup.local)
-        self.gathering = Gathering(setup.workers)
+        self.gathering = ScatterGather(setup.workers)
 
     # ---- what arrives ----
 
@@ -168,7 +171,7 @@ class Session:
         self._begin(now)
         self.counters["requests"] += arena.count
         taken = Requests(arena, True, self._entry_bytes_max)
-        batch = Batch(taken, self.setup.workers)
+        batch = RowBatch(taken, self.setup.workers)
         if self._is_uniform(taken):
             if taken.shapes[0] == READ:
                 batch.read_all()
@@ -200,7 +203,7 @@ class Session:
         """From the PULL or the SUB: [request frames ..] each. Nobody is answered."""
         self._begin(now)
         taken = Requests(arena, False, self._entry_bytes_max)
-        batch = Batch(taken, self.setup.workers)
+        batch = RowBatch(taken, self.setup.workers)
         for position, row in enumerate(taken.rows):
             if row.shape == WRITE and not self._must_look(row):
                 if row.table in self.setup.local:
@@ -233,7 +236,7 @@ class Session:
             return False
         return not self._openings.unknown(set(taken.tables), self._now.ms)
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: RowBatch) -> None:
         """What the batch holds so far, in order."""
         for piles, to in ((batch.straight, self._direct), (batch.reads, self._reads)):
             for worker, pile in piles.items():
@@ -270,7 +273,7 @@ class Session:
         table = int.from_bytes(frames[0], "little")
         if kind == LEASE:
             # Under its client's reqid: who asks again elsewhere gets the same one.
-            write = Write(frames[2:], [], self._deadline(0), None, ALL_WORKERS, ask=ticket)
+            write = ProposedWrite(frames[2:], [], self._deadline(0), None, ALL_WORKERS, ask=ticket)
             self._propose(frames[1], table, write)
         elif table in self.setup.local:
             self._worker(table).add_loose(
@@ -295,7 +298,7 @@ class Session:
         elif problem := self._make({table}):
             self._tell(Failure(None, ticket, problem, False))
         else:
-            write = Write([], [], self._deadline(0), None, self._number(table), ask=ticket)
+            write = ProposedWrite([], [], self._deadline(0), None, self._number(table), ask=ticket)
             self._propose(frames[1], table, write)
 
     # ---- requests ----
@@ -367,7 +370,7 @@ class Session:
         """The worker of a table."""
         return table % self.setup.workers
 
-    def _worker(self, table: int) -> Handoff:
+    def _worker(self, table: int) -> WorkerChannel:
         return self.handoffs[self._number(table)]
 
     def _write(self, prefix: Message, frames: Message) -> None:
@@ -452,7 +455,9 @@ class Session:
             worker = ALL_WORKERS if spreads else self._number(table)
             data = ops.pack(operations)
             deadline_ms = self._deadline(request.extension.deadline_ms, len(data))
-            write = Write([request.extension.reqid], [], deadline_ms, answer, worker, has_result)
+            write = ProposedWrite(
+                [request.extension.reqid], [], deadline_ms, answer, worker, has_result
+            )
             self._propose(data, table, write)
         elif not unheard:  # Nothing is to be done: that is done.
             self._answer(prefix, answers.encode_ok(request))
@@ -485,7 +490,7 @@ class Session:
                 prefix, answers.encode_refusal(refusal(decode_request(frames), problem), True)
             )
 
-    def _propose(self, data: bytes, table: int, write: Write) -> None:
+    def _propose(self, data: bytes, table: int, write: ProposedWrite) -> None:
         reqid = next((each for each in write.reqids if each and each != values.NO_REQID), b"")
         if len(data) <= self._entry_bytes_max:
             reqids, entries = [reqid or self._new_reqids(1)[0]], [data]
@@ -596,13 +601,13 @@ class Session:
             self._out = Frames()
         return taken
 
-    def on_epoch(self, handoff: Handoff, epoch: int, now_ms: int) -> None:
+    def on_epoch(self, handoff: WorkerChannel, epoch: int, now_ms: int) -> None:
         """A worker has reported; if it is a new one, some requests are not known to be done."""
         for message in handoff.on_epoch(epoch, now_ms):
             self._tell_reader(message, "the table_worker has ended; it may have been done", False)
         self._tell_lost(handoff)
 
-    def _tell_lost(self, handoff: Handoff) -> None:
+    def _tell_lost(self, handoff: WorkerChannel) -> None:
         """The job_server tells its client, or asks again; what it has got already it ignores."""
         for ticket in handoff.lost:
             text = f"table_worker {handoff.number + 1} has ended, or takes nothing in"
@@ -732,7 +737,7 @@ class Session:
         if due_ms is None or due_ms > self._now.ms:
             return
         entry = ops.pack([ops.Expire(0, self._now.unix_ms)])
-        self._propose(entry, 0, Write([], [], self._deadline(0), None, 0))
+        self._propose(entry, 0, ProposedWrite([], [], self._deadline(0), None, 0))
         self._expire_again_ms = self._now.ms + EXPIRE_AGAIN_MS
 
     @property

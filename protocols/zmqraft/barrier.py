@@ -30,7 +30,7 @@ class BarrierOrder(NamedTuple):
     at: tuple[int, int] = (0, 0)  # APPLY: index and term of the entry.
 
 
-class Standing(NamedTuple):
+class BarrierReply(NamedTuple):
     """A participant's answer: it stands at this entry (STOP), or has written its state (APPLY).
 
     GO_ON, unasked: it could not write its state, or has just started and knows of no attempt.
@@ -65,7 +65,7 @@ class Barrier:
             self._tell(BarrierOrder(Phase.GO_ON, self.attempt))
         self._phase = self._at_least = None
 
-    def on_standing(self, name: str, standing: Standing, now_ms: int) -> tuple[int, int] | None:
+    def on_standing(self, name: str, standing: BarrierReply, now_ms: int) -> tuple[int, int] | None:
         """Takes an answer; returns the entry at which the states of all are written, once."""
         if standing.phase is Phase.GO_ON and self._phase is not None:
             self._fail(now_ms)
@@ -122,12 +122,12 @@ class StopLine:
         self._target: tuple[int, int] | None = None
         self._until_ms: int | None = None  # It stands still, or goes to the target, until then.
 
-    def take(self, order: BarrierOrder, at: tuple[int, int], now_ms: int) -> Standing | None:
+    def take(self, order: BarrierOrder, at: tuple[int, int], now_ms: int) -> BarrierReply | None:
         """Takes an order; at is where the participant is. Returns what to answer at once."""
         if order.phase is Phase.STOP:
             self.attempt, self._target = order.attempt, None
             self._until_ms = now_ms + STOPPED_MS_MAX
-            return Standing(Phase.STOP, order.attempt, at)
+            return BarrierReply(Phase.STOP, order.attempt, at)
         if order.attempt == self.attempt and self._until_ms is not None:
             if order.phase is Phase.GO_ON or at[0] > order.at[0]:
                 self.go_on()
@@ -148,11 +148,11 @@ class StopLine:
             return 0, 0
         return min(commit, self._target)
 
-    def to_write(self, applied: int) -> Standing | None:
+    def to_write(self, applied: int) -> BarrierReply | None:
         """What to answer once the state of just now is written; None: nobody wants it."""
         if self._target is None or self._target[0] != applied:
             return None
-        return Standing(Phase.APPLY, self.attempt, self._target)
+        return BarrierReply(Phase.APPLY, self.attempt, self._target)
 
     def go_on(self) -> None:
         """Ends the halt: the state is written, or nobody is to wait for it."""

@@ -40,7 +40,7 @@ from .extensions import (
 )
 from .read_codec import FEATURE_READS
 from .read_window import PendingRead, ReadWindow
-from .requests import Ask, Part, Stream, TransferAsk
+from .requests import Ask, EntryRun, EntryStream, TransferAsk
 from .subscription import Subscription
 from .transfer_codec import FEATURE_TRANSFER
 from .values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
@@ -53,7 +53,7 @@ BYTES_A_MS = 4 << 10  # A busy leader takes in that much at least: it is not sil
 HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
 
 
-class ClientSetup(NamedTuple):
+class LogClientSetup(NamedTuple):
     """Who the cluster is, and the text's times."""
 
     cluster: bytes
@@ -71,7 +71,7 @@ AnyAsk = Ask | TransferAsk
 _Ask = TypeVar("_Ask", bound=AnyAsk)
 
 
-class _Peer:
+class _PeerConnection:
     """One connection."""
 
     __slots__ = (
@@ -111,10 +111,10 @@ class _Peer:
         return self.hello is None and self.silent_hellos >= HELLO_TRIES
 
 
-class Client:
+class LogClientMachine:
     """The machine. Every method that takes now_ms may be followed by ready()."""
 
-    def __init__(self, setup: ClientSetup, new_id: Callable[[], bytes], now_ms: int) -> None:
+    def __init__(self, setup: LogClientSetup, new_id: Callable[[], bytes], now_ms: int) -> None:
         self.setup = setup
         self.window = Window(setup.cluster, setup.limits)
         self.reads = ReadWindow(setup.cluster, new_id)
@@ -127,12 +127,12 @@ class Client:
         self.counters: Counter[str] = Counter()
         self.new_id = new_id
         self._listening: dict[Subscription, str | None] = {}  # And where its SUB is connected.
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, _PeerConnection] = {}
         self._actions: list[Action] = []
         self._asks: dict[bytes, AnyAsk] = {}
-        self._streams: dict[bytes, Stream] = {}
-        self._idle_streams: deque[Stream] = deque()  # To be asked for (again).
-        self._elsewhere: list[Stream] = []  # The same of those that need no leader.
+        self._streams: dict[bytes, EntryStream] = {}
+        self._idle_streams: deque[EntryStream] = deque()  # To be asked for (again).
+        self._elsewhere: list[EntryStream] = []  # The same of those that need no leader.
         self._send_again_ms: int | None = None  # After a gap.
         self._sent_again_ms: int | None = None
         self._search(now_ms)
@@ -170,7 +170,7 @@ class Client:
             self._actions.append(Unlisten(subscription))
         subscription.close(self)
 
-    def open_stream(self, stream: Stream) -> Stream:
+    def open_stream(self, stream: EntryStream) -> EntryStream:
         """Asks the leader for entries, or the peer at the stream's url."""
         if self.setup.form is not None:
             stream.url = None  # It takes a form of ours.
@@ -180,7 +180,7 @@ class Client:
             self._elsewhere.append(stream)
         return stream
 
-    def take_part(self, stream: Stream, now_ms: int) -> Part | None:
+    def take_part(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
         """The next entries for their reader; with it the peer is told to go on."""
         part, follow_up = stream.take()
         url = stream.url or self.leader
@@ -189,7 +189,7 @@ class Client:
             self._send_request(url, follow_up)
         return part
 
-    def close_stream(self, stream: Stream) -> None:
+    def close_stream(self, stream: EntryStream) -> None:
         """Stops a stream before its end."""
         if stream in self._idle_streams:
             self._idle_streams.remove(stream)
@@ -262,7 +262,7 @@ class Client:
             return
         subscription.on_broadcast(message, now_ms)
 
-    def _on_message(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_message(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
         reqid = frames[0]
         if reqid == peer.poll_id:
             peer.answered = True
@@ -295,7 +295,7 @@ class Client:
         else:
             self.counters["strays"] += 1
 
-    def _on_pack_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_pack_answer(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
         reqid, answer = decode_pack_answer(frames)
         if answer.status == PACK_NOT_LEADER:
             self._on_refused(peer, now_ms)
@@ -317,14 +317,16 @@ class Client:
                 self._send_again_ms = max(now_ms, self._sent_again_ms + SEND_AGAIN_MS)
             self.window.slow_down()
 
-    def _on_update_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_update_answer(
+        self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int
+    ) -> None:
         reqid, answer = decode_update_answer(frames)
         if answer.status is UpdateStatus.REFUSED:
             self._on_refused(peer, now_ms)
         else:
             self.window.on_update_answer(reqid, answer, now_ms)
 
-    def _on_entries(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_entries(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
         packed = frames[1] == ENTRIES_PACKED
         decode = decode_entries_packed_answer if packed else decode_entries_answer
         reqid, answer = decode(frames)
@@ -352,13 +354,13 @@ class Client:
 
     # ---- the leader ----
 
-    def _on_refused(self, peer: _Peer, now_ms: int) -> None:
+    def _on_refused(self, peer: _PeerConnection, now_ms: int) -> None:
         """The text's first broken-leader case; whom it names is asked like all the others."""
         if peer.url == self.leader:
             self.counters["refused"] += 1
             self._search(now_ms)
 
-    def _on_config(self, peer: _Peer, answer: ConfigAnswer) -> None:
+    def _on_config(self, peer: _PeerConnection, answer: ConfigAnswer) -> None:
         self.heard = True
         if answer.members:
             self.members = dict(answer.members)
@@ -369,7 +371,7 @@ class Client:
                 self._connect(url)
             self._follow(peer)
 
-    def _follow(self, peer: _Peer) -> None:
+    def _follow(self, peer: _PeerConnection) -> None:
         """Takes a peer that says that it leads, once it is known what it speaks."""
         if self.leader is not None or not (peer.up and peer.leads):
             return
@@ -422,7 +424,7 @@ class Client:
 
     def _connect(self, url: str) -> None:
         if url not in self._peers and len(self._peers) < PEERS_MAX:
-            self._peers[url] = _Peer(url)
+            self._peers[url] = _PeerConnection(url)
             self._actions.append(Connect(url))
 
     def _disconnect(self, url: str) -> None:
@@ -504,12 +506,12 @@ class Client:
         ]
         return min(since) + ttl_ms + self.window.size // BYTES_A_MS
 
-    def _poll_due_ms(self, peer: _Peer) -> int:
+    def _poll_due_ms(self, peer: _PeerConnection) -> int:
         if peer.poll_ms is None:
             return 0
         return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_AGAIN_MS)
 
-    def _poll(self, peer: _Peer, now_ms: int) -> None:
+    def _poll(self, peer: _PeerConnection, now_ms: int) -> None:
         """Asks who leads; before it says hello, until the peer has answered one."""
         if self.setup.form is None and peer.hello is None:
             hello = Hello("", self.setup.version)
@@ -546,10 +548,10 @@ class Client:
 
     # ---- streams of peers that need not lead ----
 
-    def _streams_of(self, url: str) -> list[Stream]:
+    def _streams_of(self, url: str) -> list[EntryStream]:
         return [it for it in (*self._elsewhere, *self._streams.values()) if it.url == url]
 
-    def _give_up(self, stream: Stream) -> None:
+    def _give_up(self, stream: EntryStream) -> None:
         """The peer at its url does not serve it: the leader does."""
         if stream in self._elsewhere:
             self._elsewhere.remove(stream)
@@ -623,16 +625,16 @@ _NEVER = 1 << 62
 __all__ = [
     "Action",
     "Ask",
-    "Client",
-    "ClientSetup",
     "Connect",
     "Disconnect",
+    "EntryRun",
+    "EntryStream",
     "Listen",
-    "Part",
+    "LogClientMachine",
+    "LogClientSetup",
     "Pending",
     "PendingRead",
     "Send",
-    "Stream",
     "Subscription",
     "TransferAsk",
     "Unlisten",

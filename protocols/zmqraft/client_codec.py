@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from ..record import RECORD_BYTES_MAX
 from .config_codec import ConfigUpdate
 from .entry import check_heads
@@ -287,7 +287,7 @@ class EntriesAnswer(NamedTuple):
     last_index: int = 0  # Of the last entry here; of the previous one when there is none.
     entries: tuple[bytes, ...] = ()
     leader: str | None = None
-    batches: tuple[Batch, ...] = ()  # Instead of entries, in packed answers.
+    batches: tuple[EntryBatch, ...] = ()  # Instead of entries, in packed answers.
     chunk: StateChunk | None = None  # SNAPSHOT; last_index is the last one that it includes.
 
     @property

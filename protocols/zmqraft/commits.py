@@ -7,7 +7,7 @@ PUBLISH_MS = 40  # How often everybody is told, at most; ...
 ALIVE_MS = 200  # ... and how often again, at least, while a state machine broadcasts for us.
 
 
-class Audience(Enum):
+class NotifyScope(Enum):
     """Who is to be told of a commit now."""
 
     NOBODY = 0
@@ -21,7 +21,7 @@ class Commit(NamedTuple):
     index: int  # type: ignore[assignment]  # Committed, and on our own disk.
     term: int  # Of the entry there.
     leads: int  # The term that we lead, or 0.
-    audience: Audience = Audience.EVERYBODY
+    audience: NotifyScope = NotifyScope.EVERYBODY
     tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
 
 
@@ -49,20 +49,20 @@ class Commits:
             return self._due_ms
         return self._due_ms + ALIVE_MS if self.urgent and self._leads else None
 
-    def audience(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> Audience:
+    def audience(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
         """Whom to tell() now; somebody waits until wanted_index is applied by everybody."""
         if leads != self._leads or wanted_index > self._index_everybody < index:
-            return Audience.EVERYBODY
+            return NotifyScope.EVERYBODY
         due_ms = self._due_ms
         if index == self._index_everybody:
             due_ms += ALIVE_MS
         if now_ms >= due_ms and (index > self._index_everybody or (self.urgent and leads > 0)):
-            return Audience.EVERYBODY
-        return Audience.URGENT if self.urgent and index > self.index else Audience.NOBODY
+            return NotifyScope.EVERYBODY
+        return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NOBODY
 
     def tell(self, commit: Commit, now_ms: int) -> Commit:
         self.index, self._leads = commit.index, commit.leads
-        if commit.audience is Audience.EVERYBODY:
+        if commit.audience is NotifyScope.EVERYBODY:
             self._index_everybody = commit.index
             self._due_ms = now_ms + PUBLISH_MS
         return commit

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
 from ..raft.membership import Configuration
-from ..raft.messages import KIND_CONFIG, Batch
+from ..raft.messages import KIND_CONFIG, EntryBatch
 from ..record import block_kind, block_record
 from .peer_codec import decode_type
 from .values import (
@@ -87,7 +87,7 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
     return ConfigEntry(check_voters(value))
 
 
-def batch_config(batch: Batch) -> ConfigEntry | None:
+def batch_config(batch: EntryBatch) -> ConfigEntry | None:
     """What a batch of one entry says of the configuration; None when it is of another kind.
 
     The block has been checked. Raises RemoteProtocolError as decode_config_entry does.
@@ -97,7 +97,7 @@ def batch_config(batch: Batch) -> ConfigEntry | None:
     return decode_config_entry(block_record(batch).data)
 
 
-def check_configs(batches: list[Batch]) -> list[Batch]:
+def check_configs(batches: list[EntryBatch]) -> list[EntryBatch]:
     """Returns the batches; raises RemoteProtocolError unless their config entries can be read."""
     for batch in batches:
         batch_config(batch)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...native.blocks import block_walk
 from ..errors import LocalProtocolError, RemoteProtocolError
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from ..record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record
 from .values import REQID_BYTES
 
@@ -76,7 +76,7 @@ def check_heads(frames: Sequence[bytes]) -> None:
             raise RemoteProtocolError(f"an entry that begins with {frame[:20].hex()}")
 
 
-def block_log_entries(batch: Batch) -> list[Entry]:
+def block_log_entries(batch: EntryBatch) -> list[Entry]:
     """The entries of a checked block, each with its place."""
     block, index, term = batch.block, batch.first_index, batch.term
     entries = []

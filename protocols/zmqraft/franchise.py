@@ -15,7 +15,7 @@ class Repair(NamedTuple):
     problem: str  # Where the damage was, and what.
 
 
-class Franchise:
+class VoterEligibility:
     """Grants the vote to a peer that can't have forgotten one.
 
     A peer that has never been a voter becomes one when every configured peer reports that it is

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from ...native.updates import Reqids
 from ..raft.core import Raft
-from ..raft.messages import Batch, Envelope, Job
+from ..raft.messages import AppendJob, EntryBatch, Envelope
 from .prune import PruneMarks
 
 
-class _Waiting(NamedTuple):
+class _PendingAck(NamedTuple):
     """What a job's acknowledgement sets free."""
 
     seq: int
@@ -19,7 +19,7 @@ class _Waiting(NamedTuple):
     answers: list[Envelope]
 
 
-class Jobs:
+class AppendQueue:
     """The jobs of one epoch, and the table of request ids in step with them."""
 
     def __init__(
@@ -38,17 +38,17 @@ class Jobs:
         self._on_replaced = on_replaced
         self._written = core.log.last_index  # The last index given to the log writer.
         self._seq = 0
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_PendingAck] = deque()
         self._intake: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
         self.reset = False  # The next job begins the log anew behind a snapshot.
         self.given_bytes = 0
 
-    def propose(self, batch: Batch) -> None:
+    def propose(self, batch: EntryBatch) -> None:
         """Appends a batch of our own whose request ids are in the table already."""
         self._intake[batch.first_index] = batch.block
         self._core.propose(batch)
 
-    def make(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
+    def make(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
         """The job for what a Ready wants written; its answers wait for the acknowledgement, or
         with no job for that of the last one. None with answers left in the list: they are free."""
         if not batches and not self.reset:
@@ -63,13 +63,13 @@ class Jobs:
             last_index, last_term = batches[-1].last_index, batches[-1].term
             self._written = last_index
         self._seq += 1
-        self._waiting.append(_Waiting(self._seq, last_index, last_term, answers))
+        self._waiting.append(_PendingAck(self._seq, last_index, last_term, answers))
         prev_term = self._core.log.term_at(prev_index)
         assert prev_term is not None, "a batch follows what the log holds"
         blocks = [batch.block for batch in batches]
         self.given_bytes += sum(map(len, blocks))
         reset, self.reset = self.reset, False
-        return Job(self._epoch, self._seq, prev_index, prev_term, blocks, reset)
+        return AppendJob(self._epoch, self._seq, prev_index, prev_term, blocks, reset)
 
     def on_written(self, seq: int) -> Iterable[Envelope]:
         """Everything up to seq is durable; returns the answers that may leave."""
@@ -88,10 +88,10 @@ class Jobs:
         self._marks.note(index, self._reqids.newest_s)
         self._on_replaced()
         self._intake.clear()
-        self._waiting = deque(_Waiting(job.seq, 0, 0, []) for job in self._waiting)
+        self._waiting = deque(_PendingAck(job.seq, 0, 0, []) for job in self._waiting)
         self._written, self.reset = index, True
 
-    def _note_reqids(self, batches: list[Batch]) -> None:
+    def _note_reqids(self, batches: list[EntryBatch]) -> None:
         """Keeps the table in step with the log.
 
         Updates of our own are in it since their intake. When a new leader has replaced some of them

@@ -12,7 +12,7 @@ from ..errors import RemoteProtocolError
 from ..raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     InstallSnapshot,
     Message,
     RequestVote,
@@ -87,12 +87,12 @@ Send = Callable[[list[bytes]], None]
 class Entries(NamedTuple):
     """How batches become the entry frames of the text form and back, by the batch in C."""
 
-    expand: Callable[[Batch], list[bytes]]
-    frame: Callable[[int, list[bytes]], list[Batch]]
-    check: Callable[[bytes], Batch]
+    expand: Callable[[EntryBatch], list[bytes]]
+    frame: Callable[[int, list[bytes]], list[EntryBatch]]
+    check: Callable[[bytes], EntryBatch]
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """What a pending request was, or in which form a request came."""
 
     VOTE = 0
@@ -107,13 +107,13 @@ class Kind(IntEnum):
     PACKED_SNAPSHOT = 9
 
 
-TEXT_KINDS = (Kind.VOTE, Kind.APPEND, Kind.SNAPSHOT)
+TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
 
 
 class Pending(NamedTuple):
     """A request that waits for its answer: answers do not say what they answer."""
 
-    kind: Kind
+    kind: RequestKind
     term: int  # Of a hello: whether we said that we may vote; of a snapshot: its size.
     last_index: int  # Of a snapshot's chunk: where it ends.
     round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
@@ -128,7 +128,7 @@ class Origin(NamedTuple):
     peer: str
     routing_id: bytes
     message_id: bytes
-    kind: Kind
+    kind: RequestKind
     # Of an AppendEntries: what a plain "success" would confirm; of a snapshot's chunk: its end.
     last_index: int
 
@@ -176,12 +176,12 @@ class PeerLink:
         """Says who we are; the answer is a Hello of the peer."""
         self.silent_hellos += self._answers
         self._answers = False
-        message_id = self._remember(Pending(Kind.HELLO, int(about_us.voter), 0))
+        message_id = self._remember(Pending(RequestKind.HELLO, int(about_us.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
 
     def ask_log_info(self) -> None:
         """Asks what its log is, as any client may: whoever knows the text answers."""
-        message_id = encode_uint(self._remember(Pending(Kind.LOG_INFO, 0, 0)))
+        message_id = encode_uint(self._remember(Pending(RequestKind.LOG_INFO, 0, 0)))
         self._send([message_id, REQUEST_LOG_INFO, self._cluster])
 
     def request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
@@ -192,34 +192,36 @@ class PeerLink:
             message_id = self._message_id = next_message_id(self._message_id)
             self._send(encode_timeout_now(message_id, self._cluster, message))
         elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
-            message_id = self._remember(Pending(Kind.TRANSFER_VOTE, message.term, 0))
+            message_id = self._remember(Pending(RequestKind.TRANSFER_VOTE, message.term, 0))
             self._send(encode_transfer_vote(message_id, self._cluster, message))
         elif not message.pre_vote:
-            message_id = self._text_id(message, Pending(Kind.VOTE, message.term, 0))
+            message_id = self._text_id(message, Pending(RequestKind.VOTE, message.term, 0))
             self._send(encode_request_vote(message_id, self._cluster, message))
         elif self.features is not None and FEATURE_PRE_VOTE in self.features:
-            message_id = self._remember(Pending(Kind.PRE_VOTE, message.term, 0))
+            message_id = self._remember(Pending(RequestKind.PRE_VOTE, message.term, 0))
             self._send(encode_pre_vote(message_id, self._cluster, message))
 
     def install(self, message: InstallSnapshot, *, plain: bool) -> None:
         """Sends a chunk of a snapshot: plain in the text's form."""
         end = message.offset + len(message.chunk)
         if plain:
-            message_id = self._text_id(message, Pending(Kind.SNAPSHOT, message.size, end))
+            message_id = self._text_id(message, Pending(RequestKind.SNAPSHOT, message.size, end))
             self._send(encode_install(message_id, self._cluster, message))
         else:
-            pending = Pending(Kind.PACKED_SNAPSHOT, message.size, end)
+            pending = Pending(RequestKind.PACKED_SNAPSHOT, message.size, end)
             self._send(encode_install_packed(self._remember(pending), self._cluster, message))
 
     def _append(self, message: AppendEntries) -> None:
         last, round_ = _last_index(message), message.round
         if self.packs:
-            message_id = self._remember(Pending(Kind.PACKED_APPEND, message.term, last, round_))
+            message_id = self._remember(
+                Pending(RequestKind.PACKED_APPEND, message.term, last, round_)
+            )
             self._send(encode_append_packed(message_id, self._cluster, message))
             return
         # Whether it is a repeat is seen by what is on the wire.
         message = message._replace(round=0)
-        pending = Pending(Kind.APPEND, message.term, last, round_, message.prev_index)
+        pending = Pending(RequestKind.APPEND, message.term, last, round_, message.prev_index)
         message_id = self._text_id(message, pending)
         if message.batches:
             self._outdate(message_id)
@@ -231,12 +233,12 @@ class PeerLink:
         too late: sent once more, those entries would be committed ones, and a peer of the npm
         package ends on such."""
         for other, pending in self._pending.items():
-            if other != message_id and pending.kind is Kind.APPEND:
+            if other != message_id and pending.kind is RequestKind.APPEND:
                 self._pending[other] = pending._replace(late=True)
 
     def _text_id(self, message: Message, pending: Pending) -> int:
         """A repeat carries the id of the request that it repeats (text, "Peer")."""
-        is_chunk = pending.kind is Kind.SNAPSHOT
+        is_chunk = pending.kind is RequestKind.SNAPSHOT
         repeat = self._repeats.get(is_chunk)
         if repeat is not None and repeat[1] == message:
             # The answer may be to the first sending: it keeps that one's round.
@@ -262,20 +264,20 @@ class PeerLink:
         """
         message_id = decode_message_id(frames[0])
         pending = self._pending.pop(message_id, None)
-        if pending is None or (self.astray and pending.kind is not Kind.HELLO):
+        if pending is None or (self.astray and pending.kind is not RequestKind.HELLO):
             return None
         self._answers = True
-        is_chunk = pending.kind is Kind.SNAPSHOT
+        is_chunk = pending.kind is RequestKind.SNAPSHOT
         if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
             del self._repeats[is_chunk]
         match pending.kind:
-            case Kind.VOTE | Kind.TRANSFER_VOTE:
+            case RequestKind.VOTE | RequestKind.TRANSFER_VOTE:
                 return decode_vote(frames)[1]
-            case Kind.PRE_VOTE:
+            case RequestKind.PRE_VOTE:
                 return decode_vote(frames)[1]._replace(pre_vote=True)
-            case Kind.PACKED_APPEND:
+            case RequestKind.PACKED_APPEND:
                 return decode_append_packed_answer(frames)[1]._replace(round=pending.round)
-            case Kind.APPEND:
+            case RequestKind.APPEND:
                 answer = decode_append_response(frames)[1]._replace(round=pending.round)
                 if answer.success:
                     self._outdate(message_id)
@@ -287,19 +289,19 @@ class PeerLink:
                     # peer has committed, by which it would stop; where both logs meet can't.
                     return answer._replace(conflict_index=pending.prev_index)
                 return answer
-            case Kind.TIMEOUT_NOW:
+            case RequestKind.TIMEOUT_NOW:
                 return None  # It has no answer, so nothing waits for one.
-            case Kind.LOG_INFO:
+            case RequestKind.LOG_INFO:
                 return decode_log_info_answer(frames)[1]
-            case Kind.PACKED_SNAPSHOT:
+            case RequestKind.PACKED_SNAPSHOT:
                 return decode_install_packed_answer(frames)[1]
-            case Kind.SNAPSHOT:
+            case RequestKind.SNAPSHOT:
                 taken = decode_install_answer(frames)[1]
                 if taken.offset is None:
                     done = pending.last_index == pending.term
                     return taken._replace(offset=pending.last_index, done=done)
                 return taken
-            case Kind.HELLO:
+            case RequestKind.HELLO:
                 hello = decode_hello_answer(frames)[1]
                 self.astray = hello.peer != self.peer
                 if self.astray:
@@ -349,32 +351,32 @@ class PeerRequests:
         message: RequestVote | AppendEntries | InstallSnapshot | TimeoutNow
         last_index = 0
         if kind == APPEND_PACKED:
-            form = Kind.PACKED_APPEND
+            form = RequestKind.PACKED_APPEND
             _, message, blocks = decode_append_packed(frames, self._cluster)
             message = message._replace(batches=tuple(map(self._entries.check, blocks)))
         elif kind == APPEND_ENTRIES:
-            form = Kind.APPEND
+            form = RequestKind.APPEND
             _, message, entries = decode_append_entries(frames, self._cluster)
             if entries and message.leader in self.members - unheard:
                 batches = self._entries.frame(message.prev_index + 1, entries)
                 message = message._replace(batches=tuple(batches))
         elif kind == REQUEST_VOTE:
-            form = Kind.VOTE
+            form = RequestKind.VOTE
             _, message = decode_request_vote(frames, self._cluster)
         elif kind == PRE_VOTE:
-            form = Kind.PRE_VOTE
+            form = RequestKind.PRE_VOTE
             _, message = decode_pre_vote(frames, self._cluster)
         elif kind == TRANSFER_VOTE:
-            form = Kind.TRANSFER_VOTE
+            form = RequestKind.TRANSFER_VOTE
             _, message = decode_transfer_vote(frames, self._cluster)
         elif kind == TIMEOUT_NOW:
-            form = Kind.TIMEOUT_NOW
+            form = RequestKind.TIMEOUT_NOW
             _, message = decode_timeout_now(frames, self._cluster)
         elif kind == INSTALL_PACKED:
-            form = Kind.PACKED_SNAPSHOT
+            form = RequestKind.PACKED_SNAPSHOT
             _, message = decode_install_packed(frames, self._cluster)
         elif kind == INSTALL_SNAPSHOT:
-            form = Kind.SNAPSHOT
+            form = RequestKind.SNAPSHOT
             _, message = decode_install(frames, self._cluster)
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
@@ -382,7 +384,7 @@ class PeerRequests:
         if sender not in self.members or sender in unheard:
             self.strangers += 1
             return None
-        about = sender, form is Kind.SNAPSHOT
+        about = sender, form is RequestKind.SNAPSHOT
         if form in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
             return None
         if isinstance(message, AppendEntries):
@@ -405,7 +407,7 @@ class PeerRequests:
 
     def forget(self, origin: Origin) -> None:
         """The request was dropped, so that a repeat of it is to be taken like the first."""
-        about = origin.peer, origin.kind is Kind.SNAPSHOT
+        about = origin.peer, origin.kind is RequestKind.SNAPSHOT
         last = self._last.get(about)
         if last is not None and last[:2] == (origin.routing_id, origin.message_id):
             del self._last[about]
@@ -420,13 +422,13 @@ class PeerRequests:
         if isinstance(message, Vote):
             frames = encode_vote(message_id, message)
         elif isinstance(message, SnapshotResponse):
-            if origin.kind is Kind.PACKED_SNAPSHOT:
+            if origin.kind is RequestKind.PACKED_SNAPSHOT:
                 frames = encode_install_packed_answer(message_id, message)
             else:
                 frames = encode_install_answer(message_id, message, origin.last_index)
         else:
             assert isinstance(message, AppendResponse)
-            if origin.kind is Kind.PACKED_APPEND:
+            if origin.kind is RequestKind.PACKED_APPEND:
                 frames = encode_append_packed_answer(message_id, message._replace(waits=self.waits))
             else:
                 if message.success and message.match_index < origin.last_index:
@@ -436,7 +438,7 @@ class PeerRequests:
                     )
                 frames = encode_append_response(message_id, message, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
-        about = origin.peer, origin.kind is Kind.SNAPSHOT
+        about = origin.peer, origin.kind is RequestKind.SNAPSHOT
         last = self._last.get(about)
         if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:
             self._last[about] = (last[0], last[1], frames)

@@ -9,8 +9,8 @@ from ...native.messages import Frames
 from ..raft.core import Raft
 from .extensions import FEATURE_PRE_VOTE, Hello
 from .link import Entries, PeerLink
-from .members import Guest
-from .roster import Roster
+from .members import JoiningServer
+from .roster import MemberDirectory
 from .transfer_codec import FEATURE_TRANSFER
 
 HELLO_REPEAT_MS = 100
@@ -22,7 +22,9 @@ GUEST_REPEAT_MS = 5  # A client waits for the change, and what is sent while we 
 class Links:
     """One link to each peer that the core serves, and to each guest."""
 
-    def __init__(self, cluster: bytes, core: Raft, roster: Roster, entries: Entries) -> None:
+    def __init__(
+        self, cluster: bytes, core: Raft, roster: MemberDirectory, entries: Entries
+    ) -> None:
         self._cluster = cluster
         self._core = core
         self._roster = roster
@@ -37,7 +39,7 @@ class Links:
         self._incarnations: dict[str, int] = {}
         self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
 
-    def follow(self, guests: Mapping[str, Guest]) -> None:
+    def follow(self, guests: Mapping[str, JoiningServer]) -> None:
         """Links to exactly those whom the core serves, and to the guests."""
         peers = self._core.peers
         wanted = peers | guests.keys() if guests else peers
@@ -61,7 +63,7 @@ class Links:
         self._roster.forget_peer_url(peer)
         self._core.forget(peer)
 
-    def _place(self, guests: Mapping[str, Guest]) -> None:
+    def _place(self, guests: Mapping[str, JoiningServer]) -> None:
         urls = {peer: guest.url for peer, guest in guests.items()}
         self.places = {peer: self._roster.url_of(peer, urls.get(peer, "")) for peer in self.by_peer}
 
@@ -95,7 +97,7 @@ class Links:
             transfer=FEATURE_TRANSFER in link.features,
         )
 
-    def on_place(self, peer: str, url: str, guests: Mapping[str, Guest]) -> None:
+    def on_place(self, peer: str, url: str, guests: Mapping[str, JoiningServer]) -> None:
         """It says where its door for peers is: from now on we go there."""
         if self._roster.on_peer_url(peer, url):
             self.by_peer[peer].reset()
@@ -103,7 +105,9 @@ class Links:
             self._hellos.pop(peer, None)
             self._place(guests)
 
-    def turn(self, about_us: Callable[[], Hello], guests: Mapping[str, Guest], now_ms: int) -> None:
+    def turn(
+        self, about_us: Callable[[], Hello], guests: Mapping[str, JoiningServer], now_ms: int
+    ) -> None:
         """Says what is due.
 
         Who has lost its disk knows only the members that its topology names, and drops what others
@@ -122,7 +126,7 @@ class Links:
         """Whether it is of another make: the topology says so, or it never answers a hello."""
         return self._roster.names_foreign(peer) or self.by_peer[peer].is_foreign
 
-    def _say(self, about_us: Hello, guests: Mapping[str, Guest], now_ms: int) -> None:
+    def _say(self, about_us: Hello, guests: Mapping[str, JoiningServer], now_ms: int) -> None:
         """Says hello to everybody who has to hear it; asks guests of another make for their log."""
         for peer in self.wanted:
             due_ms, pause_ms = self._hellos.get(peer, (0, 0))
@@ -137,7 +141,7 @@ class Links:
             if not guest.is_ours:
                 self.by_peer[peer].ask_log_info()
 
-    def deadline_ms(self, guests: Mapping[str, Guest]) -> int | None:
+    def deadline_ms(self, guests: Mapping[str, JoiningServer]) -> int | None:
         """When turn() has something to say; None: nobody has to hear anything."""
         if guests:
             return self._guests_ms

@@ -31,7 +31,7 @@ from .config_codec import (
     ids,
 )
 from .extensions import FEATURE_MEMBERS, FEATURE_TABLES
-from .roster import Roster
+from .roster import MemberDirectory
 from .values import check_members, decode_json, is_url, reqid_seconds
 
 MEMBERS_MAX = 64
@@ -68,7 +68,7 @@ class Reply(NamedTuple):
     routing_id: bytes
 
 
-class Guest:
+class JoiningServer:
     """A server that is not a member yet."""
 
     __slots__ = ("heard_ms", "info", "is_ours", "url")
@@ -80,7 +80,7 @@ class Guest:
         self.info: LogInfo | None = None
 
 
-class Change:
+class ConfigChange:
     """The one that is in work."""
 
     __slots__ = (
@@ -119,7 +119,7 @@ class MemberChanges:
     """All changes while we lead. Another leader finishes what is joint."""
 
     def __init__(
-        self, core: Raft, roster: Roster, reqids: Reqids, random: Random, ttl_s: int
+        self, core: Raft, roster: MemberDirectory, reqids: Reqids, random: Random, ttl_s: int
     ) -> None:
         self._core = core
         self._roster = roster
@@ -127,13 +127,13 @@ class MemberChanges:
         self._random = random
         self._ttl_s = ttl_s
         self._unix_s = 0
-        self._change: Change | None = None
+        self._change: ConfigChange | None = None
         self._gone_ms: dict[str, int] = {}  # Who has left and when it goes.
         self._handed_over = False  # We have left ourselves, and another one is to lead.
         self._unversed: set[str] = set()  # Of ours, but of versions without changes of members.
         self._knows_tables: set[str] = set()  # Peers that know the kind of tables' entries.
         self.holds_tables = False  # Whether the cluster has table servers, as far as we know.
-        self.guests: dict[str, Guest] = {}  # Whom the peer must keep a link to.
+        self.guests: dict[str, JoiningServer] = {}  # Whom the peer must keep a link to.
 
     # What arrives.
 
@@ -173,10 +173,10 @@ class MemberChanges:
         new = self._check(request.payload)
         self._check_versed(ids(new))
         self._check_quorum(new, now_ms)
-        self._change = change = Change(reqid, new, Stage.CONNECT, now_ms)
+        self._change = change = ConfigChange(reqid, new, Stage.CONNECT, now_ms)
         change.replies.append(reply)
         members = core.configuration.members
-        self.guests = {peer: Guest(url, now_ms) for peer, url in new if peer not in members}
+        self.guests = {peer: JoiningServer(url, now_ms) for peer, url in new if peer not in members}
         return ConfigUpdateAnswer(ConfigStatus.TAKEN)
 
     def _is_settled(self) -> bool:
@@ -316,14 +316,14 @@ class MemberChanges:
         committed = core.commit_index >= self._roster.history.last_index
         return committed and core.setup.peer_id not in core.configuration.members
 
-    def _resumed(self, now_ms: int) -> Change | None:
+    def _resumed(self, now_ms: int) -> ConfigChange | None:
         """The change in work; also one that is joint and whose leader is gone: we finish it."""
         if self._change is None and self._core.configuration.old:
-            self._change = Change(None, self._roster.entry.new, Stage.JOINT, now_ms)
+            self._change = ConfigChange(None, self._roster.entry.new, Stage.JOINT, now_ms)
             self._change.index = self._roster.history.last_index
         return self._change
 
-    def _advance(self, change: Change, now_ms: int) -> None:
+    def _advance(self, change: ConfigChange, now_ms: int) -> None:
         core = self._core
         if core.transferring is not None:
             return  # Whoever leads next finishes it, or we go on.
@@ -346,7 +346,7 @@ class MemberChanges:
             change.remind_ms = now_ms + REMIND_MS
             self._answer(change, ConfigUpdateAnswer(ConfigStatus.TAKEN))
 
-    def _connect(self, change: Change, now_ms: int) -> None:
+    def _connect(self, change: ConfigChange, now_ms: int) -> None:
         """Until every new server has answered; ours are fed from then on."""
         self._check_versed(ids(change.new))
         missing = []
@@ -360,7 +360,7 @@ class MemberChanges:
         elif now_ms - change.since_ms >= CONNECT_MS:
             raise Refusal("Unreachable", f"no answer from {', '.join(missing)}")
 
-    def _catch_up(self, change: Change, now_ms: int) -> None:
+    def _catch_up(self, change: ConfigChange, now_ms: int) -> None:
         """Until the new servers hold what is committed, and enough of the members count."""
         followers = {follower.peer: follower for follower in self._core.followers}
         if not all(self._has_caught_up(peer, followers, now_ms) for peer in self.guests):
@@ -397,7 +397,7 @@ class MemberChanges:
             index > 0 or not guest.is_ours
         )
 
-    def _is_over(self, change: Change, now_ms: int) -> bool:
+    def _is_over(self, change: ConfigChange, now_ms: int) -> bool:
         """Whether the new members are committed, and those of ours that are new vote: whoever then
         takes another one away must be able to count on them."""
         if self._core.commit_index < self._roster.history.last_index:
@@ -449,14 +449,14 @@ class MemberChanges:
         self._gone_ms = {}
         self._handed_over = False
 
-    def _end(self, change: Change, answer: ConfigUpdateAnswer) -> None:
+    def _end(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
         self._answer(change, answer)
         self._change = None
         for peer in self.guests:
             self._core.remove_learner(peer)
         self.guests = {}
 
-    def _answer(self, change: Change, answer: ConfigUpdateAnswer) -> None:
+    def _answer(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
         for reply in change.replies:
             assert change.reqid is not None
             _send(reply, change.reqid, answer)

@@ -22,11 +22,11 @@ from ..raft.messages import (
     KIND_STATE,
     KIND_TABLES,
     AppendEntries,
-    Batch,
+    AppendJob,
+    EntryBatch,
     Envelope,
     HardState,
     InstallSnapshot,
-    Job,
     RequestVote,
     SnapshotResponse,
     TimeoutNow,
@@ -38,7 +38,7 @@ from .client_codec import (
     RequestEntries,
     decode_client_request,
 )
-from .commits import Audience, Commit, Commits
+from .commits import Commit, Commits, NotifyScope
 from .config_codec import decode_config_update
 from .extensions import (
     FEATURE_ANYWHERE,
@@ -53,22 +53,22 @@ from .extensions import (
     decode_hello,
     encode_hello_answer,
 )
-from .franchise import Franchise
-from .jobs import Jobs
+from .franchise import VoterEligibility
+from .jobs import AppendQueue
 from .link import Entries, Origin, PeerRequests
 from .links import Links
 from .members import MemberChanges, Reply
 from .peer_codec import Dialect
-from .peer_values import FORGET_AFTER_TTL_S, PeerSetup, Reader, Recovered, Wake
+from .peer_values import FORGET_AFTER_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
 from .prune import PruneMarks
-from .questions import QuestionQueue, Questions, Standing
+from .questions import PeerStatus, QuestionQueue, Questions
 from .read_codec import FEATURE_READS
 from .readers import EntryReaders
 from .reads import PeerReads
-from .roster import Roster
+from .roster import MemberDirectory
 from .snapshot_codec import FEATURE_SNAPSHOT
 from .snapshot_orders import Result, Snapshot
-from .snapshots import Place, SnapshotDesk, SnapshotSetup
+from .snapshots import SnapshotContext, SnapshotDesk, SnapshotSetup
 from .streams import Asker
 from .transfer import Transfers
 from .transfer_codec import FEATURE_TRANSFER
@@ -125,7 +125,7 @@ class Peer:
         setup: PeerSetup,
         recovered: Recovered,
         reqids: Reqids,
-        reader: Reader,
+        reader: OwnLogReader,
         now_ms: int,
         random: Random,
     ) -> None:
@@ -133,7 +133,7 @@ class Peer:
         self.cluster = setup.cluster.encode()
         self.reqids = reqids
         log = recovered.log
-        self.roster = recovered.roster or Roster(setup.urls, setup.peer_urls)
+        self.roster = recovered.roster or MemberDirectory(setup.urls, setup.peer_urls)
         log.configurations = self.roster.history
         core_setup = setup.for_core(self.roster.note)
         self.core = Raft(core_setup, recovered.hard_state, log, now_ms, random)
@@ -154,10 +154,10 @@ class Peer:
         self._configuration = self.core.configuration
         self._note_members()
         self._marks = recovered.marks or PruneMarks()
-        self.jobs = Jobs(self.core, reqids, self._marks, recovered.epoch, reader.close)
+        self.jobs = AppendQueue(self.core, reqids, self._marks, recovered.epoch, reader.close)
         self.jobs.reset = recovered.reset
         self.snapshots = SnapshotDesk(
-            Place(self.core, self.links, self.requests, self.roster),
+            SnapshotContext(self.core, self.links, self.requests, self.roster),
             SnapshotSetup(
                 setup.snapshot_entries,
                 setup.snapshot_bytes,
@@ -184,9 +184,9 @@ class Peer:
         self.writable = True
         self.malformed = 0
 
-    def _enfranchise(self, recovered: Recovered) -> Franchise:
+    def _enfranchise(self, recovered: Recovered) -> VoterEligibility:
         setup = self.setup
-        franchise = Franchise(
+        franchise = VoterEligibility(
             (setup.peer_id, self.incarnation),
             setup.urls,
             gap_ms_max=setup.election_timeout_ms_min,
@@ -276,7 +276,7 @@ class Peer:
         while taken := updates.block(core.log.last_index + 1, core.term):
             block, count = taken
             first_index = core.log.last_index + 1
-            self.jobs.propose(Batch(first_index, count, core.term, block))
+            self.jobs.propose(EntryBatch(first_index, count, core.term, block))
 
     def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `peer_url`: the requests of members, and table servers' packs.
@@ -454,8 +454,8 @@ class Peer:
             self._questions.on_question(asker, form, message, self._standing, self._now_ms)
 
     @property
-    def _standing(self) -> Standing:
-        return Standing(self._takes_updates(), self.last_applied, self._unix_s)
+    def _standing(self) -> PeerStatus:
+        return PeerStatus(self._takes_updates(), self.last_applied, self._unix_s)
 
     def _is_leader(self) -> bool:
         return self.core.role is Role.LEADER
@@ -600,7 +600,7 @@ class Peer:
             self.reads.refuse(self._refusal)
             self.readers.refuse()
 
-    def _job(self, batches: list[Batch], answers: list[Envelope]) -> Job | None:
+    def _job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
         if batches:
             self.franchise.on_entries()
         job = self.jobs.make(batches, answers)
@@ -651,7 +651,7 @@ class Peer:
         index, leads = self._told_index, self.core.term if self._is_leader() else 0
         wanted_index = max(self.reads.wanted_index, self._questions.wanted_index)
         audience = self._commits.audience(index, leads, now_ms, wanted_index)
-        if audience is Audience.NOBODY:
+        if audience is NotifyScope.NOBODY:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"

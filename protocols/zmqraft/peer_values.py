@@ -8,13 +8,13 @@ from typing import NamedTuple, Protocol
 
 from ..raft.log import RaftLog
 from ..raft.membership import Configuration
-from ..raft.messages import Batch, HardState, Job, Setup
+from ..raft.messages import AppendJob, EntryBatch, HardState, Setup
 from ..record import RECORD_BYTES_MAX, cut_block
 from .batches import term_entry, trim
 from .commits import Commit
 from .franchise import Repair
 from .prune import PruneMarks
-from .roster import Roster
+from .roster import MemberDirectory
 from .snapshot_orders import Order, Snapshot
 
 FORGET_AFTER_TTL_S = 30 * 60  # So much longer than update_ttl_s request ids are kept.
@@ -50,7 +50,7 @@ class PeerSetup(NamedTuple):
     snapshot_behind: int = 1_000_000  # Entries kept for followers that lack them, at most.
     holds_tables: bool = False  # This node has a table server.
 
-    def for_core(self, configuration: Callable[[Batch], Configuration | None]) -> Setup:
+    def for_core(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
         """The core's part of it, over batches of this wire; configuration is Setup's."""
         return Setup(
             peer_id=self.peer_id,
@@ -81,7 +81,7 @@ class Recovered(NamedTuple):
     snapshot: Snapshot = Snapshot()
     reset: bool = False  # The files of the log do not hold the snapshot's last entry.
     marks: PruneMarks | None = None  # Of what the table of request ids was made of.
-    roster: Roster | None = None  # What the log says of the members; None: nothing.
+    roster: MemberDirectory | None = None  # What the log says of the members; None: nothing.
     repair: Repair | None = None  # The log was damaged, and that is not yet made good.
 
 
@@ -89,18 +89,18 @@ class Wake(NamedTuple):
     """What is to be done after a wake, in this order; frames lie in the peer's outgoing Frames."""
 
     hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
-    job: Job | None
+    job: AppendJob | None
     commit: Commit | None  # Publish.
     orders: list[Order]  # For snapshot_sender; one that gets lost is given again.
     compact: int | None  # Up to here the log writer may remove whole segments.
 
 
-class Reader(Protocol):
+class OwnLogReader(Protocol):
     """Reads our own log from disk (storage.reader.LogReader)."""
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]: ...
+    ) -> list[EntryBatch]: ...
 
     def close(self) -> None:
         """Forgets what it knows of the files: the log was replaced from somewhere on."""

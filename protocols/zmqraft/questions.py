@@ -25,7 +25,7 @@ from .client_codec import (
 from .peer_values import PeerSetup
 from .prune import PruneMarks
 from .read_queue import ReadQueue
-from .roster import Roster
+from .roster import MemberDirectory
 from .snapshots import SnapshotDesk
 from .streams import Asker
 
@@ -59,7 +59,7 @@ class QuestionQueue:
         return frames
 
 
-class Standing(NamedTuple):
+class PeerStatus(NamedTuple):
     """What of the peer's own answers depend on."""
 
     takes_updates: bool
@@ -82,7 +82,7 @@ class Questions:
         self,
         setup: PeerSetup,
         core: Raft,
-        roster: Roster,
+        roster: MemberDirectory,
         snapshots: SnapshotDesk,
         marks: PruneMarks,
     ) -> None:
@@ -104,7 +104,7 @@ class Questions:
         return self._infos.wanted_index
 
     def on_question(
-        self, asker: Asker, form: Form, message: ClientRequest, standing: Standing, now_ms: int
+        self, asker: Asker, form: Form, message: ClientRequest, standing: PeerStatus, now_ms: int
     ) -> None:
         """Answers a question, or keeps it until serve() does. Raises RemoteProtocolError: none."""
         if isinstance(message, RequestLogInfo) and self._core.role is Role.LEADER:
@@ -118,7 +118,7 @@ class Questions:
         if read_index is not None:
             self._infos.confirm(read_index)
 
-    def serve(self, standing: Standing, now_ms: int) -> None:
+    def serve(self, standing: PeerStatus, now_ms: int) -> None:
         """Answers those who asked us as the leader, once all is applied that was acknowledged when
         they asked. Later it is said how far we are, and that we lead only if that is confirmed."""
         if not self._infos:
@@ -134,7 +134,7 @@ class Questions:
                 info = info._replace(leading=False, leader=None)
             asker.out.add([asker.routing_id, *encode_log_info_answer(message.reqid, info)])
 
-    def _answer(self, form: Form, message: ClientRequest, standing: Standing) -> list[bytes]:
+    def _answer(self, form: Form, message: ClientRequest, standing: PeerStatus) -> list[bytes]:
         core = self._core
         match message:
             case RequestConfig():
@@ -149,7 +149,7 @@ class Questions:
                 return encode_state_url_answer(message.reqid, url or None)
         raise RemoteProtocolError("an update that the intake did not take")
 
-    def _log_info(self, form: Form, standing: Standing) -> LogInfo:
+    def _log_info(self, form: Form, standing: PeerStatus) -> LogInfo:
         core = self._core
         return LogInfo(
             leading=core.role is Role.LEADER,

@@ -12,10 +12,10 @@ from collections import deque
 from typing import NamedTuple
 
 from ..raft.core import Raft, Role
-from ..raft.messages import AppendEntries, Batch, ReadIndex
+from ..raft.messages import AppendEntries, EntryBatch, ReadIndex
 from .client_codec import EntriesAnswer, EntriesStatus, RequestEntries, encode_entries_answer
 from .extensions import encode_entries_packed_answer
-from .peer_values import Reader
+from .peer_values import OwnLogReader
 from .read_queue import ReadQueue
 from .snapshots import SnapshotDesk
 from .streams import Asker, EntryStreams
@@ -36,7 +36,7 @@ class _Reading(NamedTuple):
 class EntryReaders:
     """All requests for entries to this peer."""
 
-    def __init__(self, core: Raft, snapshots: SnapshotDesk, reader: Reader) -> None:
+    def __init__(self, core: Raft, snapshots: SnapshotDesk, reader: OwnLogReader) -> None:
         self._core = core
         self._snapshots = snapshots
         self._reader = reader
@@ -157,7 +157,7 @@ class EntryReaders:
         encode = encode_entries_packed_answer if request.packed else encode_entries_answer
         asker.out.add([asker.routing_id, *encode(request.reqid, refusal)])
 
-    def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
+    def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
         """Blocks for a stream; none when the log can't be read just now."""
         last_term = self._core.log.term_at(last_index)
         if last_term is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from ..record import slice_block
 from .client_codec import (
     ConfigAnswer,
@@ -156,12 +156,12 @@ class TransferAsk:
         self.answer, self.done = TransferAnswer(TRANSFER_REFUSED, reason=reason), True
 
 
-class Part(NamedTuple):
+class EntryRun(NamedTuple):
     """Consecutive entries, still as they came: in their frames, or in whole blocks."""
 
     first_index: int
     entries: tuple[bytes, ...]
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[EntryBatch, ...] = ()
 
     @property
     def last_index(self) -> int:
@@ -183,7 +183,7 @@ class Compacted(NamedTuple):
     size: int  # Of the state, in bytes.
 
 
-class Stream:
+class EntryStream:
     """Entries from prev_index on, up to what is committed, or count of them."""
 
     __slots__ = (
@@ -219,7 +219,7 @@ class Stream:
         self.remaining = count
         self.reqid: bytes | None = None  # None: to be asked for (again).
         self.packed = False  # It is asked for whole blocks.
-        self.parts: deque[Part] = deque()
+        self.parts: deque[EntryRun] = deque()
         self.done = count == 0
         self.heard_ms = 0
         self._acks: deque[int] = deque()  # Of the parts that wait for their reader.
@@ -288,7 +288,7 @@ class Stream:
             return self.stop()
         return self._request(last_index, None)
 
-    def take(self) -> tuple[Part | None, RequestEntries | None]:
+    def take(self) -> tuple[EntryRun | None, RequestEntries | None]:
         """The next part for the reader, and the follow-up that lets the peer send more."""
         if not self.parts:
             return None, None
@@ -317,14 +317,14 @@ class Stream:
         return RequestEntries(reqid, prev_index, count, packed=self.packed, anywhere=anywhere)
 
 
-def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> Part:
+def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:
     """What of an answer is wanted: it may begin before, and end behind."""
     if not answer.batches:
         begin = answer.last_index - len(answer.entries) + 1
-        return Part(first_index, answer.entries[first_index - begin : last_index + 1 - begin])
+        return EntryRun(first_index, answer.entries[first_index - begin : last_index + 1 - begin])
     batches = tuple(
         slice_block(batch, max(first_index, batch.first_index), min(last_index, batch.last_index))
         for batch in answer.batches
         if batch.last_index >= first_index and batch.first_index <= last_index
     )
-    return Part(first_index, (), batches)
+    return EntryRun(first_index, (), batches)

@@ -6,7 +6,7 @@ It decides nothing: core counts, config_changes changes. docs/architecture.md, "
 from collections.abc import Mapping
 
 from ..raft.membership import Configuration, Configurations
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from .config_codec import (
     ConfigEntry,
     Members,
@@ -19,7 +19,7 @@ from .config_codec import (
 ACQUAINTANCES_MAX = 64  # Peers that say hello and are in no configuration that we know.
 
 
-class Roster:
+class MemberDirectory:
     """The config entries of our log with their urls, and what is known beside them.
 
     Who is a member, the log says. Where a member is, the topology says when it names it, else the
@@ -45,7 +45,7 @@ class Roster:
 
     # What the log says.
 
-    def note(self, batch: Batch) -> Configuration | None:
+    def note(self, batch: EntryBatch) -> Configuration | None:
         """What a batch puts in force (raft.messages.Setup.configuration)."""
         entry = batch_config(batch)
         if entry is None:
@@ -53,7 +53,7 @@ class Roster:
         self._entries[batch.first_index] = entry
         return entry.configuration
 
-    def recover(self, batch: Batch) -> None:
+    def recover(self, batch: EntryBatch) -> None:
         """A batch of our own log at the start, in order."""
         configuration = self.note(batch)
         if configuration is not None:

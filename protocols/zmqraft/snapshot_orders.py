@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from ..errors import LocalProtocolError
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 
 NUMBER_MAX = (1 << 63) - 1
 
@@ -70,7 +70,7 @@ Order = ReadEntries | ReadPiece | Make | Receive
 class EntriesRead(NamedTuple):
     to: str
     first_index: int
-    batches: list[Batch]
+    batches: list[EntryBatch]
 
 
 class PieceRead(NamedTuple):
@@ -158,9 +158,9 @@ def decode_work(frames: list[bytes]) -> tuple[int, Order | Result]:
 
 def _value(expected: Any, field: Any, large: Iterator[bytes]) -> object:
     """A field of the type that its NamedTuple says. Raises ValueError, TypeError, StopIteration."""
-    if expected == list[Batch]:
+    if expected == list[EntryBatch]:
         numbers = [[_checked(int, number) for number in numbers] for numbers in field]
-        return [Batch(first, count, term, next(large)) for first, count, term in numbers]
+        return [EntryBatch(first, count, term, next(large)) for first, count, term in numbers]
     if expected == Snapshot | None and field is None:
         return None
     if expected in (Snapshot, Snapshot | None):

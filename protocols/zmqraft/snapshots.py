@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft
-from ..raft.messages import InstallSnapshot, Read, SnapshotResponse
+from ..raft.messages import InstallSnapshot, SnapshotResponse, StoredRead
 from .client_codec import RequestEntries
 from .config_codec import ConfigEntry, encode_config_entry
-from .link import Kind, Origin, PeerRequests
+from .link import Origin, PeerRequests, RequestKind
 from .links import Links
 from .members import Reply
-from .roster import Roster
+from .roster import MemberDirectory
 from .snapshot_codec import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_PLAIN,
@@ -61,13 +61,13 @@ class SnapshotSetup(NamedTuple):
     repeat_ms: int = 100  # A single chunk that was not answered is repeated.
 
 
-class Place(NamedTuple):
+class SnapshotContext(NamedTuple):
     """What a desk works with."""
 
     core: Raft
     links: Links
     requests: PeerRequests
-    roster: Roster
+    roster: MemberDirectory
 
 
 class _Transfer:
@@ -120,7 +120,7 @@ class _Transfer:
 class SnapshotDesk:
     """All that one peer does with snapshots: as a leader, as a follower, and for its own log."""
 
-    def __init__(self, place: Place, setup: SnapshotSetup, snapshot: Snapshot) -> None:
+    def __init__(self, place: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
         self.newest = snapshot
         self.states = StateStreams()
         self.orders: list[Order] = []  # To be given to snapshot_sender after this wake.
@@ -144,7 +144,7 @@ class SnapshotDesk:
 
     # ---- leader ----
 
-    def read(self, read: Read) -> None:
+    def read(self, read: StoredRead) -> None:
         """Old entries for a follower, from disk."""
         core = self._core
         last_index = core.durable_index
@@ -247,13 +247,13 @@ class SnapshotDesk:
             self._requests.forget(origin)
             return
         link = self._links.by_peer.get(message.leader)
-        if origin.kind is Kind.SNAPSHOT and link is not None and link.installs:
+        if origin.kind is RequestKind.SNAPSHOT and link is not None and link.installs:
             self._requests.forget(origin)  # It has yet to hear what we are.
             self._links.wanted.add(message.leader)
             return
         _, _, index, term, offset, size, chunk = message
         foreign = b""
-        if origin.kind is Kind.SNAPSHOT:
+        if origin.kind is RequestKind.SNAPSHOT:
             foreign = self._roster.encoded(self._core.log.last_index)
         order = Receive(index, term, offset, size, chunk, foreign)
         self._receiving.append((order, origin))

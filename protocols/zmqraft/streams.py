@@ -9,9 +9,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...native.entries import Room, add_entries, entries_fit
+from ...native.entries import MessageLimits, add_entries, entries_fit
 from ...native.messages import Frames
-from ..raft.messages import Batch
+from ..raft.messages import EntryBatch
 from ..record import slice_block
 from .client_codec import EntriesAnswer, EntriesStatus, RequestEntries, encode_entries_answer
 from .extensions import ENTRIES_BLOCKS_MAX, encode_entries_packed_answer
@@ -29,7 +29,7 @@ RECENT_BYTES_MAX = 16 << 20  # Of blocks read lately, over all streams.
 
 # (first index, last index, bytes at most) -> contiguous batches from the first index on, maybe
 # fewer; none when they can't be read just now.
-ReadBatches = Callable[[int, int, int], list[Batch]]
+ReadBatches = Callable[[int, int, int], list[EntryBatch]]
 
 
 class Asker(NamedTuple):
@@ -64,10 +64,10 @@ class _Recent:
 
     def __init__(self, read: ReadBatches) -> None:
         self._read = read
-        self._runs: deque[list[Batch]] = deque()  # Each contiguous; the newest last.
+        self._runs: deque[list[EntryBatch]] = deque()  # Each contiguous; the newest last.
         self._size = 0
 
-    def batches(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
+    def batches(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
         """Batches of which the first holds first_index; they may end before or behind
         last_index."""
         for run in reversed(self._runs):
@@ -87,7 +87,7 @@ class _Recent:
         self._size = 0
 
 
-def _size(run: list[Batch]) -> int:
+def _size(run: list[EntryBatch]) -> int:
     return sum(len(batch.block) for batch in run)
 
 
@@ -154,7 +154,7 @@ class EntryStreams:
         add = _add_packed if request.packed else _add_entries
         bytes_max = PACKED_BYTES_MAX if request.packed else MESSAGE_BYTES_MAX
         size = 0
-        batches: list[Batch] = []
+        batches: list[EntryBatch] = []
         while not stream.all_sent and len(stream.unacknowledged) < PIPELINES:
             self._gather(stream, batches, bytes_max)
             if not batches:
@@ -166,7 +166,7 @@ class EntryStreams:
                 stream.unacknowledged.append(last)
         return size
 
-    def _gather(self, stream: _Stream, batches: list[Batch], bytes_max: int) -> None:
+    def _gather(self, stream: _Stream, batches: list[EntryBatch], bytes_max: int) -> None:
         """Enough for one message; the first batch holds the stream's next index."""
         while batches and batches[0].last_index < stream.next_index:
             del batches[0]
@@ -208,12 +208,12 @@ def _status(stream: _Stream, last_index: int) -> EntriesStatus:
     return EntriesStatus.LAST if last_index == stream.last_index else EntriesStatus.MORE
 
 
-_ENTRIES_ROOM = Room(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX)
-_PACKED_ROOM = Room(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
+_ENTRIES_ROOM = MessageLimits(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX)
+_PACKED_ROOM = MessageLimits(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
 
 
 def _add_entries(
-    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[Batch]
+    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
 ) -> tuple[int, int]:
     """Adds one message of entries; returns the last index in it, and their bytes."""
     blocks = [batch.block for batch in batches]
@@ -224,7 +224,7 @@ def _add_entries(
 
 
 def _add_packed(
-    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[Batch]
+    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
 ) -> tuple[int, int]:
     """The same with whole blocks; only the first and the last one are cut where they must be."""
     parts: list[bytes] = []

@@ -9,10 +9,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from .client_codec import RequestBroadcastStateUrl, StateBroadcast
-from .requests import Ask, Compacted, Part, Stream
+from .requests import Ask, Compacted, EntryRun, EntryStream
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .client import LogClientMachine
 
 SILENCE_MS_MAX = 750  # Half more than the text's heartbeat: the leader is asked what is wrong.
 POLL_MS = 10, 160  # Pauses between two questions to a leader that does not broadcast.
@@ -25,10 +25,12 @@ class Subscription:
     def __init__(self, prev_index: int) -> None:
         self.prev_index = prev_index  # The last one queued for the reader, by broadcasts or stream.
         self.url: str | None = None  # Where to listen.
-        self.stream: Stream | None = None  # What is asked for, because no broadcast brought it.
-        self._parts: deque[Part] = deque()
+        self.stream: EntryStream | None = (
+            None  # What is asked for, because no broadcast brought it.
+        )
+        self._parts: deque[EntryRun] = deque()
         self._queued = 0  # Bytes in it.
-        self._ahead: deque[Part] = deque()  # Broadcasts behind the stream.
+        self._ahead: deque[EntryRun] = deque()  # Broadcasts behind the stream.
         self._ahead_size = 0
         self._known_index = 0  # The leader has applied so much.
         self._leader: str | None = None
@@ -45,23 +47,23 @@ class Subscription:
         self._known_index = max(self._known_index, last_index)
         if not message.entries or last_index <= self.prev_index:
             return
-        part = Part(last_index - len(message.entries) + 1, message.entries)
+        part = EntryRun(last_index - len(message.entries) + 1, message.entries)
         if self.stream is None and part.first_index <= self.prev_index + 1:
             self._queue(part)
         else:
             self._keep(part)
 
-    def _queue(self, part: Part) -> None:
+    def _queue(self, part: EntryRun) -> None:
         """The next entries; with too many in the queue they are asked for again later."""
         last_index = part.last_index
         if last_index <= self.prev_index or self._queued > QUEUED_BYTES_MAX:
             return
         fresh = part.entries[self.prev_index + 1 - part.first_index :]
-        self._parts.append(Part(self.prev_index + 1, fresh))
+        self._parts.append(EntryRun(self.prev_index + 1, fresh))
         self._queued += sum(map(len, fresh))
         self.prev_index = last_index
 
-    def _keep(self, part: Part) -> None:
+    def _keep(self, part: EntryRun) -> None:
         self._ahead.append(part)
         self._ahead_size += sum(map(len, part.entries))
         while self._ahead_size > QUEUED_BYTES_MAX:
@@ -79,7 +81,7 @@ class Subscription:
         """What comes next is no longer stored: this is as far as it goes."""
         return None if self.stream is None else self.stream.compacted
 
-    def take(self, client: "Client", now_ms: int) -> Part | None:
+    def take(self, client: "LogClientMachine", now_ms: int) -> EntryRun | None:
         """The next entries, if there are any."""
         if self._parts:  # They were queued before there was a stream.
             part = self._parts.popleft()
@@ -93,7 +95,7 @@ class Subscription:
 
     # ---- what is to be done ----
 
-    def act(self, client: "Client", now_ms: int) -> None:
+    def act(self, client: "LogClientMachine", now_ms: int) -> None:
         """Asks where to listen and for what is missing; to be called before each wait."""
         if client.leader is not None and client.leader != self._leader:
             # Also after a failover to the same one: it may have been another process.
@@ -111,7 +113,7 @@ class Subscription:
         if client.leader is not None and (self._check_ms is None or now_ms >= self._check_ms):
             self._check(client, now_ms)
         if self.stream is None and self._known_index > self.prev_index and not self._queued:
-            self.stream = client.open_stream(Stream(self.prev_index))
+            self.stream = client.open_stream(EntryStream(self.prev_index))
 
     def _end_stream(self, now_ms: int) -> None:
         """Goes on with broadcasts, once the reader has what the stream has brought."""
@@ -129,7 +131,7 @@ class Subscription:
             else:
                 self._keep(part)
 
-    def _check(self, client: "Client", now_ms: int) -> None:
+    def _check(self, client: "LogClientMachine", now_ms: int) -> None:
         """A new leader, or silence: where does it broadcast, and what has it applied meanwhile?
 
         One that does not broadcast is asked for entries alone, from time to time.
@@ -139,20 +141,20 @@ class Subscription:
             self._ask = client.ask(Ask(RequestBroadcastStateUrl(client.new_id())))
             self._ask.told_apart = True  # Who leads is found out by asking for entries.
         if self.stream is None and not self._queued:
-            self.stream = client.open_stream(Stream(self.prev_index))
+            self.stream = client.open_stream(EntryStream(self.prev_index))
         self._check_ms = now_ms + SILENCE_MS_MAX
 
     @property
     def deadline_ms(self) -> int | None:
         return self._check_ms
 
-    def close(self, client: "Client") -> None:
+    def close(self, client: "LogClientMachine") -> None:
         self._forget_ask(client)
         if self.stream is not None:
             client.close_stream(self.stream)
             self.stream = None
 
-    def _forget_ask(self, client: "Client") -> None:
+    def _forget_ask(self, client: "LogClientMachine") -> None:
         if self._ask is not None:
             client.drop_ask(self._ask)
             self._ask = None

@@ -22,7 +22,7 @@ SILENT_HEARTBEATS = 3  # Unanswered: who leaves waits no longer for its successo
 Send = Callable[[list[bytes]], None]
 
 
-class _Waiting:
+class _TransferRequest:
     """An operator who waits to hear what becomes of a transfer."""
 
     __slots__ = ("due_ms", "reqid", "routing_id", "send", "to", "until_ms")
@@ -45,7 +45,7 @@ class Transfers:
     def __init__(self, core: Raft, cluster: bytes) -> None:
         self._core = core
         self._cluster = cluster
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_TransferRequest] = []
 
     def on_request(
         self, routing_id: bytes, frames: Sequence[bytes], send: Send, now_ms: int
@@ -53,7 +53,7 @@ class Transfers:
         """Takes one in. Raises RemoteProtocolError."""
         request = decode_transfer(frames, self._cluster)
         core = self._core
-        waiting = _Waiting(send, routing_id, request.reqid)
+        waiting = _TransferRequest(send, routing_id, request.reqid)
         if core.role is not Role.LEADER:
             waiting.answer(TransferAnswer(TRANSFER_NOT_LEADER, core.leader))
             return
@@ -88,7 +88,7 @@ class Transfers:
                 waiting.due_ms = now_ms + REMIND_MS
                 waiting.answer(TransferAnswer(TRANSFER_DONE))
 
-    def _outcome(self, waiting: _Waiting, now_ms: int) -> TransferAnswer | None:
+    def _outcome(self, waiting: _TransferRequest, now_ms: int) -> TransferAnswer | None:
         core, to = self._core, waiting.to
         if core.leader == to:
             return TransferAnswer(TRANSFER_DONE, to)

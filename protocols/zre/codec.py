@@ -31,7 +31,7 @@ from typing import NamedTuple, assert_never
 from ..errors import LocalProtocolError
 from . import values
 from .errors import Malformed
-from .values import SIGNATURE, UUID_BYTES, Kind, Reason, Version
+from .values import SIGNATURE, UUID_BYTES, CommandKind, Reason, Version
 
 Frames = Sequence[bytes]
 
@@ -188,34 +188,36 @@ def decode(frames: Frames, version: Version) -> tuple[int, Command]:
     if len(head) > values.HELLO_BYTES_MAX:
         raise Malformed(Reason.LIMIT, f"a header of {len(head)} octets")
     sequence = int.from_bytes(head[size - 2 : size])
-    if not Kind.HELLO <= head[2] <= Kind.PING_OK:
+    if not CommandKind.HELLO <= head[2] <= CommandKind.PING_OK:
         if version is Version.V1 or not head[2]:
             raise Malformed(Reason.COMMAND, f"command {head[2]}")
         return sequence, Unknown(head[2])
-    kind = Kind(head[2])
+    kind = CommandKind(head[2])
     fields = _Fields(head, size)
     command = _decode_fields(kind, fields, list(frames[1:]), version)
     fields.end()
-    if kind not in (Kind.WHISPER, Kind.SHOUT) and len(frames) > 1:
+    if kind not in (CommandKind.WHISPER, CommandKind.SHOUT) and len(frames) > 1:
         raise Malformed(Reason.TRAILING, f"{kind.name} of {len(frames)} frames")
     return sequence, command
 
 
-def _decode_fields(kind: Kind, fields: _Fields, content: list[bytes], version: Version) -> Command:
+def _decode_fields(
+    kind: CommandKind, fields: _Fields, content: list[bytes], version: Version
+) -> Command:
     match kind:
-        case Kind.HELLO:
+        case CommandKind.HELLO:
             return _decode_hello_v1(fields) if version is Version.V1 else _decode_hello_v2(fields)
-        case Kind.WHISPER:
+        case CommandKind.WHISPER:
             return Whisper(_checked_content(content, version))
-        case Kind.SHOUT:
+        case CommandKind.SHOUT:
             return Shout(_group(fields), _checked_content(content, version))
-        case Kind.JOIN:
+        case CommandKind.JOIN:
             return Join(_group(fields), fields.number(1))
-        case Kind.LEAVE:
+        case CommandKind.LEAVE:
             return Leave(_group(fields), fields.number(1))
-        case Kind.PING:
+        case CommandKind.PING:
             return Ping()
-        case Kind.PING_OK:
+        case CommandKind.PING_OK:
             return PingOk()
         case _:
             assert_never(kind)
@@ -277,30 +279,33 @@ def encode(sequence: int, command: Command, version: Version) -> list[bytes]:
     """Frames of a command. LocalProtocolError: the version can't say it."""
     match command:
         case Hello():
-            hello = head(Kind.HELLO, sequence, version) + _encode_hello(command, version)
+            hello = head(CommandKind.HELLO, sequence, version) + _encode_hello(command, version)
             if len(hello) > values.HELLO_BYTES_MAX:
                 raise LocalProtocolError(f"a HELLO of {len(hello)} octets")
             return [hello]
         case Whisper(content):
-            return [head(Kind.WHISPER, sequence, version), *_content(content, version)]
+            return [head(CommandKind.WHISPER, sequence, version), *_content(content, version)]
         case Shout(group, content):
             fields = _string(group)
-            return [head(Kind.SHOUT, sequence, version) + fields, *_content(content, version)]
+            return [
+                head(CommandKind.SHOUT, sequence, version) + fields,
+                *_content(content, version),
+            ]
         case Join(group, status):
-            return [head(Kind.JOIN, sequence, version) + _string(group) + bytes([status])]
+            return [head(CommandKind.JOIN, sequence, version) + _string(group) + bytes([status])]
         case Leave(group, status):
-            return [head(Kind.LEAVE, sequence, version) + _string(group) + bytes([status])]
+            return [head(CommandKind.LEAVE, sequence, version) + _string(group) + bytes([status])]
         case Ping():
-            return [head(Kind.PING, sequence, version)]
+            return [head(CommandKind.PING, sequence, version)]
         case PingOk():
-            return [head(Kind.PING_OK, sequence, version)]
+            return [head(CommandKind.PING_OK, sequence, version)]
         case Unknown(number):
             raise LocalProtocolError(f"command {number} is not ours to say")
         case _:
             assert_never(command)
 
 
-def head(kind: Kind, sequence: int, version: Version) -> bytes:
+def head(kind: CommandKind, sequence: int, version: Version) -> bytes:
     """What every message begins with."""
     octets = [kind] if version is Version.V1 else [kind, Version.V2]
     return SIGNATURE + bytes(octets) + sequence.to_bytes(2)

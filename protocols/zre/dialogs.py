@@ -12,13 +12,13 @@ from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Ping
+from .effects import CloseLink as CloseLink
 from .effects import Connect as Connect
-from .effects import Disconnect as Disconnect
+from .effects import NodeEffects as NodeEffects
 from .effects import NodeSetup as NodeSetup
-from .effects import Ready as Ready
 from .election import leader_of
 from .errors import Malformed
-from .limiter import Limiter, Room
+from .limiter import Limiter, PeerAllowance
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
 from .values import ANSWER_BEACON_MS, Version
 
@@ -37,8 +37,8 @@ class Dialogs:
         self._status = 0
         self._peers = Peers()
         self._limiter = Limiter(setup.rate)
-        self._room = Room(max(1, setup.peers_max // UNREADY_PART))
-        self._actions: list[Connect | Disconnect] = []
+        self._room = PeerAllowance(max(1, setup.peers_max // UNREADY_PART))
+        self._actions: list[Connect | CloseLink] = []
         self._sending: dict[int, Peer] = {}
         self._beacons: list[bytes] = []
         self._events: list[Event] = []
@@ -125,7 +125,7 @@ class Dialogs:
     def _greet(self, peer: Peer, version: Version, now_ms: int) -> None:
         """Text: SHALL start a dialog by sending HELLO as the first command on a connection."""
         if peer.version_out is not None:
-            self._actions.append(Disconnect(peer.number))
+            self._actions.append(CloseLink(peer.number))
             peer.out.clear()
         peer.version_out, peer.greet_ms = version, None
         peer.awaiting, peer.asked_ms = True, now_ms
@@ -249,7 +249,7 @@ class Dialogs:
         self._peers.remove(peer)
         self._sending.pop(peer.number, None)
         if peer.version_out is not None:
-            self._actions.append(Disconnect(peer.number))
+            self._actions.append(CloseLink(peer.number))
         if peer.ready and not self._stopped:
             self._tell(EventKind.EXIT, peer)
         for group in groups:
@@ -351,7 +351,7 @@ class Dialogs:
         """The messages to and from its peers, by their slots."""
         return self._peers.traffic
 
-    def ready(self, now_ms: int) -> Ready:
+    def ready(self, now_ms: int) -> NodeEffects:
         """Everything to be done now. The batches of sends stay the node's: send them, tell
         on_full() whose did not leave whole, and do not keep them."""
         if not self._stopped:
@@ -365,7 +365,7 @@ class Dialogs:
                 self._beaconed_ms = now_ms
                 self._beacons.append(encode_beacon(Beacon(self.uuid, self.setup.port)))
         sends = [(number, peer.out) for number, peer in self._sending.items()]
-        done = Ready(self._actions, sends, self._beacons, self._events)
+        done = NodeEffects(self._actions, sends, self._beacons, self._events)
         self._actions, self._sending, self._beacons, self._events = [], {}, [], []
         return done
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ...native.messages import Frames
 from . import values
-from .limiter import RATE, Rate, Room
+from .limiter import RATE, PeerAllowance, Rate
 from .peers import Event
 from .values import TIMES, Times, Version
 
@@ -25,7 +25,7 @@ class NodeSetup(NamedTuple):
     gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
     peers_max: int = values.PEERS_MAX
     rate: Rate = RATE  # Of new peers from one address.
-    room: Room | None = None  # That the nodes of a process share, for peers elsewhere.
+    room: PeerAllowance | None = None  # That the nodes of a process share, for peers elsewhere.
     times: Times = TIMES
 
 
@@ -41,16 +41,16 @@ class Connect(NamedTuple):
     watched: bool = False
 
 
-class Disconnect(NamedTuple):
+class CloseLink(NamedTuple):
     """Close that DEALER; what it has not sent is dropped."""
 
     number: int
 
 
-class Ready(NamedTuple):
+class NodeEffects(NamedTuple):
     """What the owner is to do, in this order."""
 
-    actions: list[Connect | Disconnect]
+    actions: list[Connect | CloseLink]
     sends: list[tuple[int, Frames]]  # What is left in one of them: on_full().
     beacons: list[bytes]  # Datagrams to broadcast.
     events: list[Event]

@@ -17,7 +17,7 @@ class Rate(NamedTuple):
 RATE = Rate()
 
 
-class Room:
+class PeerAllowance:
     """Room for so many peers that were heard of and have not greeted: of one node, or of all nodes
     of a process together.
 

@@ -17,10 +17,10 @@ from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
 from .dialogs import Dialogs
+from .effects import CloseLink as CloseLink
 from .effects import Connect as Connect
-from .effects import Disconnect as Disconnect
+from .effects import NodeEffects as NodeEffects
 from .effects import NodeSetup as NodeSetup
-from .effects import Ready as Ready
 from .errors import Malformed
 from .peers import Event, EventKind, Peer, PeerInfo
 from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Version
@@ -28,7 +28,7 @@ from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Version
 WHISPER, SHOUT = EventKind.WHISPER, EventKind.SHOUT  # Enum looks its members up slowly.
 
 
-class Node(Dialogs):
+class NodeMachine(Dialogs):
     """Takes in what arrives, then acts once in ready(). Times are monotonic milliseconds."""
 
     # ---- what the user wants ----

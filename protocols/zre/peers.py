@@ -5,10 +5,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ...native.messages import Frames
-from ...native.zre import Places, Wire
+from ...native.zre import PeerRows, Wire
 from .beacon import is_own_uuid
 from .codec import endpoint_of, routing_id
-from .limiter import Room
+from .limiter import PeerAllowance
 from .values import Version
 
 _FRAMES = 4096, 64  # Room for a peer's outgoing messages at first: bytes, frames.
@@ -72,11 +72,11 @@ class Peer:
         self.greet_ms: int | None = None  # When to greet it, unless it has done so first.
         self.made_ms = self.asked_ms = self.repair_ms = self.beacon_ms = 0
         self.info: PeerInfo | None = None
-        self.rooms: Sequence[Room] = ()  # Which it takes a place of until it greets us.
+        self.rooms: Sequence[PeerAllowance] = ()  # Which it takes a place of until it greets us.
         self.out = Frames(*_FRAMES)
         self.slot = 0  # Its place in C ...
         self.wire: Any = None  # ... and what is there: want, sent, sequences, heard_ms.
-        self.to: Places  # Itself alone, to whisper to.
+        self.to: PeerRows  # Itself alone, to whisper to.
 
     @property
     def endpoint(self) -> str:
@@ -95,7 +95,7 @@ class Peers:
         self.traffic = Wire()
         self.slots: dict[int, Peer] = {}
         self._number = 0
-        self._shouted: dict[str, Places] = {}  # Of groups: who is shouted to.
+        self._shouted: dict[str, PeerRows] = {}  # Of groups: who is shouted to.
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -104,7 +104,11 @@ class Peers:
         return iter(self.numbers.values())
 
     def add(
-        self, uuid: bytes | None, place: tuple[str, int], now_ms: int, rooms: Sequence[Room] = ()
+        self,
+        uuid: bytes | None,
+        place: tuple[str, int],
+        now_ms: int,
+        rooms: Sequence[PeerAllowance] = (),
     ) -> Peer:
         """rooms: which it takes a place of until it greets us."""
         self._number += 1
@@ -114,7 +118,7 @@ class Peers:
         self.slots[peer.slot] = peer
         for moved in self.slots.values() if self.traffic.moves != moves else (peer,):
             moved.wire = self.traffic.peer(moved.slot)
-        peer.to = Places([peer.slot])
+        peer.to = PeerRows([peer.slot])
         peer.made_ms = peer.wire.heard_ms = now_ms
         self.places.setdefault(place, {})[peer.number] = peer
         if uuid is not None:
@@ -182,12 +186,12 @@ class Peers:
         if not members:
             self.groups.pop(group, None)  # Names of groups that others make up are not kept.
 
-    def shouted(self, group: str) -> Places:
+    def shouted(self, group: str) -> PeerRows:
         """Those in a group, as C takes them."""
         found = self._shouted.get(group)
         if found is None:
             slots = [peer.slot for peer in self.groups.get(group, {}).values()]
-            found = Places(slots)
+            found = PeerRows(slots)
             if slots:
                 self._shouted[group] = found
         return found

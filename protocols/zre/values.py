@@ -14,7 +14,7 @@ class Version(IntEnum):
     V2 = 2  # RFC 36, what living nodes speak.
 
 
-class Kind(IntEnum):
+class CommandKind(IntEnum):
     """A command's octet, in both versions."""
 
     HELLO = 1

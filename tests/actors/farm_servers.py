@@ -34,14 +34,14 @@ from kelek.protocols.garlicfarm.fetch import ClientFetch
 from kelek.protocols.garlicfarm.handshake import (
     Challenges,
     ClientHandshake,
-    Door,
+    ConnectTarget,
     Opening,
     Step,
     path_to,
 )
 from kelek.protocols.garlicfarm.htdigest import with_user
 from kelek.protocols.garlicfarm.messages import (
-    Entry,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
@@ -361,7 +361,7 @@ class Farm:
         """A view of what a server shows over HTTP. OSError: it does not."""
         name = self.names[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
-        door = Door(host, name, USER, PASSWORD, path=path)
+        door = ConnectTarget(host, name, USER, PASSWORD, path=path)
         challenges = self._challenges.setdefault((number, name, path), Challenges())
         opening = Opening(Step.AGAIN)
         while opening.step is Step.AGAIN:
@@ -398,7 +398,7 @@ class Farm:
 
     def put(self, *values: bytes, name: str = "", user: str = USER) -> Response:
         """Commits entries, whoever leads."""
-        entries = tuple(Entry(0, ValueType.APPLICATION, value) for value in values)
+        entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
         until = time.monotonic() + DEADLINE_S
         while True:
             try:
@@ -419,7 +419,7 @@ class FarmClient:
         challenges = farm._challenges.setdefault(key, Challenges())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
-        door = Door(f"127.0.0.1:{farm.ports[number]}", name, *who)
+        door = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)
         opening: Opening | None = Opening(Step.AGAIN)
         while opening is not None and opening.step is Step.AGAIN:
             self.sock = farm.dial(number)
@@ -431,7 +431,7 @@ class FarmClient:
         if opening is not None and opening.step is Step.REFUSED:
             raise PermissionError(opening.why)
 
-    def _shake_hands(self, door: Door, challenges: Challenges) -> Opening:
+    def _shake_hands(self, door: ConnectTarget, challenges: Challenges) -> Opening:
         now_ms = time.monotonic_ns() // 1_000_000
         handshake = ClientHandshake(door, challenges, now_ms, os.urandom)
         self.sock.sendall(handshake.request)

@@ -7,15 +7,28 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from kelek.actors.farm_doors import HALF_MS, LINGER_MS, Connection, Doors, Inside, Room
+from kelek.actors.farm_doors import (
+    HALF_MS,
+    LINGER_MS,
+    Connection,
+    ConnectionLimits,
+    FarmListener,
+    Inside,
+)
 from kelek.actors.farm_stream import Poll
 from kelek.protocols.garlicfarm.codec import encode_request
 from kelek.protocols.garlicfarm.face import View
 from kelek.protocols.garlicfarm.gate import Gate
-from kelek.protocols.garlicfarm.handshake import Challenges, Door, ServerHandshake, path_to
+from kelek.protocols.garlicfarm.handshake import Challenges, ConnectTarget, ServerHandshake, path_to
 from kelek.protocols.garlicfarm.htdigest import users_of, with_user
-from kelek.protocols.garlicfarm.inbound import Grant, Inbound
-from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, Response, ValueType
+from kelek.protocols.garlicfarm.inbound import Inbound, PeerSession
+from kelek.protocols.garlicfarm.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
 
 DEADLINE_S = 60
 SHOWN = json.dumps("x" * (8 << 20)).encode()
@@ -52,7 +65,7 @@ class Host:
 
     def on_requests(self, connection: Connection, data: bytes) -> None:
         """They wait for answer()."""
-        inbound = self.inbound.setdefault(connection, Inbound(Grant(), ENTRIES_MAX))
+        inbound = self.inbound.setdefault(connection, Inbound(PeerSession(), ENTRIES_MAX))
         for request in inbound.stream.feed(data):
             inbound.take(request, None).forget_entries()
         connection.bound(inbound.is_full, inbound.half)
@@ -73,7 +86,7 @@ class Host:
         challenges = Challenges()
         offers = self.gate.challenges(self.users, self.now_ms)
         challenges.note([(b"www-authenticate", offer) for offer in offers], self.now_ms)
-        door = Door("a", "farm", "alice", "secret")
+        door = ConnectTarget("a", "farm", "alice", "secret")
         answer = challenges.answer(door, ("GET", PATH), "c").decode()
         return f"GET {PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: {answer}\r\n\r\n".encode()
 
@@ -81,7 +94,7 @@ class Host:
 def test_who_reads_slowly_gets_all_of_it() -> None:
     """Longer than who was refused may stay; one who reads nothing is closed all the same."""
     host = Host()
-    doors = Doors(host, Poll(host), None, Room(10, 1 << 20))  # type: ignore[arg-type]
+    doors = FarmListener(host, Poll(host), None, ConnectionLimits(10, 1 << 20))  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
     with theirs:
         ours.setblocking(False)
@@ -111,15 +124,17 @@ def test_who_reads_slowly_gets_all_of_it() -> None:
 
 def request(size: int) -> bytes:
     """One that takes so many bytes besides its head and its entry's."""
-    entry = Entry(0, ValueType.APPLICATION, bytes(size))
+    entry = FarmLogEntry(0, ValueType.APPLICATION, bytes(size))
     return encode_request(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
 
 
 @contextmanager
-def let_in(count: int) -> Iterator[tuple[Host, Doors, list[tuple[Connection, socket.socket]]]]:
+def let_in(
+    count: int,
+) -> Iterator[tuple[Host, FarmListener, list[tuple[Connection, socket.socket]]]]:
     """So many connections without a handshake, each with its other end."""
     host = Host(is_open=True)
-    doors = Doors(host, Poll(host), None, Room(10, 3 * ENTRIES_MAX))  # type: ignore[arg-type]
+    doors = FarmListener(host, Poll(host), None, ConnectionLimits(10, 3 * ENTRIES_MAX))  # type: ignore[arg-type]
     with ExitStack() as stack:
         made = []
         for _ in range(count):

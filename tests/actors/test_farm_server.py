@@ -15,7 +15,7 @@ from kelek.protocols.garlicfarm import codec, handshake, intake, members
 from kelek.protocols.garlicfarm.htdigest import with_user
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
-    Entry,
+    FarmLogEntry,
     MessageType,
     Request,
     ValueType,
@@ -116,7 +116,7 @@ def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -
         with farm.connect(1, user="peer", password="the servers' own") as client:
             request = members.add_server(ClusterServer(7, "tcp://127.0.0.1:1"))
             assert not client.ask(request).is_accepted
-            entry = Entry(0, ValueType.APPLICATION, b"{}")
+            entry = FarmLogEntry(0, ValueType.APPLICATION, b"{}")
             assert client.ask(Request(MessageType.CLIENT_REQUEST, entries=(entry,))).is_accepted
         with monkeypatch.context() as patch, farm.connect(1) as client:
             patch.setattr(intake, "AUDITS_MAX", 0)  # As if nobody could be told any more.

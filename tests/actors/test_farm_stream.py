@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any, cast
 
-from kelek.actors.farm_stream import Stream
+from kelek.actors.farm_stream import TcpStream
 
 
 class Socket:
@@ -26,6 +26,6 @@ class Socket:
 
 def test_servers_of_one_process_read_into_bytes_of_their_own() -> None:
     """Servers may be threads of one process, and reading lets others run."""
-    other = Stream(cast(Any, Socket(b"b", lambda: None)))
-    stream = Stream(cast(Any, Socket(b"a", other.read)))
+    other = TcpStream(cast(Any, Socket(b"b", lambda: None)))
+    stream = TcpStream(cast(Any, Socket(b"a", other.read)))
     assert stream.read() == b"aaaa"

@@ -37,7 +37,7 @@ from kelek.storage.errors import StorageFull
 from kelek.storage.job_store import StatisticsFile
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry
+from kelek.storage.tables import TableEntry
 
 OPTIONS = {
     "mapper": "wasm",
@@ -103,7 +103,7 @@ class Rig:
 
     def write(self, *operations: Any) -> None:
         self.index += 1
-        self.tables.write([Entry(self.index, 1, operations)])
+        self.tables.write([TableEntry(self.index, 1, operations)])
 
     # ---- the other processes ----
 

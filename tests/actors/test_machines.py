@@ -8,7 +8,7 @@ import pytest
 from kelek.actors.machines import PIECE_BYTES, BroadcastStateMachine, LogDigest, broadcast_url
 from kelek.console.flights import log_hash
 from kelek.native.messages import Frames
-from kelek.protocols.raft.messages import Batch
+from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.client_codec import StateBroadcast, decode_state_broadcast
 from kelek.protocols.zmqraft.entry import Entry, decode_entries
@@ -17,7 +17,7 @@ HEARTBEAT_MS = 500
 REQID = b"request-id-1"
 
 
-def block(first_index: int, *data: bytes, kind: int = 0, term: int = 1) -> Batch:
+def block(first_index: int, *data: bytes, kind: int = 0, term: int = 1) -> EntryBatch:
     return encode_block(first_index, term, [Record(kind, REQID, one) for one in data])
 
 

@@ -12,11 +12,11 @@ from kelek.actors.errors import OperatorError, UnitBroken
 from kelek.actors.spark_job import SparkJob
 from kelek.protocols.zerodb import map_orders
 from kelek.protocols.zerodb.map_orders import (
+    DriverReady,
     MapOrder,
     Mapped,
+    MapProgress,
     Message,
-    Progress,
-    Ready,
     Trouble,
     body_of,
     decode,
@@ -93,13 +93,13 @@ def test_orders_and_reports_pass(start: Start) -> None:
     rig = start()
     rig.turn(lambda: rig.reports.poll(0))
     ready = decode(rig.reports.recv())
-    assert body_of(ready, Ready) == Ready(EPOCH)
+    assert body_of(ready, DriverReady) == DriverReady(EPOCH)
     assert rig.actor.status()["spark"] == "ready"
     rig.map(5, fake.MAPS)
     rig.map(6, fake.FAILS)
     found = [rig.report() for _ in range(3)]
     assert [one.apid for one in found] == [5, 5, 6]
-    assert body_of(found[0], Progress) == Progress(2, 1, 3)
+    assert body_of(found[0], MapProgress) == MapProgress(2, 1, 3)
     assert body_of(found[1], Mapped).progress[2] == len(MODULE)
     assert body_of(found[2], Trouble).reason == "the mapper failed"
     assert (rig.folder / "spark").is_dir()

@@ -16,11 +16,11 @@ from kelek.native.mapper import pack_records
 from kelek.protocols.zerodb import map_orders, requests, values
 from kelek.protocols.zerodb.handoff import AGAIN, CHECKPOINT, FAILED, HEAD
 from kelek.protocols.zerodb.map_orders import (
+    DriverReady,
     MapOrder,
     Mapped,
+    MapProgress,
     Message,
-    Progress,
-    Ready,
     Trouble,
     body_of,
     decode,
@@ -54,7 +54,7 @@ class SparkRig(Rig):
         self.reports.send(encode(kind, apid, body))
 
     def ready(self, epoch: int = 1) -> None:
-        self.say(map_orders.READY, 0, Ready(epoch))
+        self.say(map_orders.READY, 0, DriverReady(epoch))
 
     def order(self) -> Message:
         self.turn(lambda: self.orders.poll(0))
@@ -80,7 +80,7 @@ class SparkRig(Rig):
                 self.write(Put(FRESH, [stage_key(attempt, place)], [output]))
 
     def mapped(self, apid: int, attempts: list[int], staged: int = 0) -> None:
-        done = Progress(len(attempts), len(attempts), ROWS, 123, 4, staged)
+        done = MapProgress(len(attempts), len(attempts), ROWS, 123, 4, staged)
         self.say(map_orders.MAPPED, apid, Mapped(FRESH, attempts, list(done)))
 
 
@@ -161,7 +161,7 @@ def test_progress_is_told_and_never_goes_back(rig: SparkRig) -> None:
     rig.read(part)
     rig.turn(lambda: part not in rig.actor._table.jobs)
     assert int(rig.state(apid)["rows"]) >= BATCH_PAIRS
-    rig.say(map_orders.PROGRESS, apid, Progress(2, 1, ROWS, 77_000, 3, 17))
+    rig.say(map_orders.PROGRESS, apid, MapProgress(2, 1, ROWS, 77_000, 3, 17))
     rig.turn(lambda: rig.actor._table.jobs[apid].tasks_done)
     found = rig.state(apid)
     assert (found["state"], found["rows"]) == ("running", str(ROWS))

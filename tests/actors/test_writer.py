@@ -15,7 +15,7 @@ import pytest
 from kelek.actors import log_writer
 from kelek.actors.actor import ActorSetup
 from kelek.actors.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
-from kelek.protocols.raft.messages import Job
+from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.memory import MemoryDisk
 from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
@@ -106,7 +106,7 @@ def test_a_full_disk_is_said_once_and_tried_again(
     def put() -> Ack | None:
         seq = next(seqs)
         block = encode_block(seq, 1, [Record(0, None, bytes(3000))]).block
-        commits.take(Job(7, seq, seq - 1, min(1, seq - 1), [block]))
+        commits.take(AppendJob(7, seq, seq - 1, min(1, seq - 1), [block]))
         return act()
 
     def act() -> Ack | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.clients.broker_steps import BrokerSteps, Wish, make_client
+from kelek.clients.broker_steps import BrokerOperations, CallOptions, make_client
 from kelek.clients.links import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
@@ -173,9 +173,9 @@ def test_what_a_function_raises_its_caller_gets(host: Host) -> None:
 
 def test_timeouts_say_why() -> None:
     client = make_client("ipc:///there", None)
-    steps, now_ms = BrokerSteps(client), monotonic_ms()
+    steps, now_ms = BrokerOperations(client), monotonic_ms()
     client.on_connected("ipc:///there", now_ms)
-    call = steps.begin("nobody", b"", Wish(60_000, False, None))
+    call = steps.begin("nobody", b"", CallOptions(60_000, False, None))
     client.ready(now_ms)
     client.ready(now_ms + 1000)
     final = Final(MMI_SERVICE, PROBE_ID, [b"404"])
@@ -183,7 +183,7 @@ def test_timeouts_say_why() -> None:
     client.ready(call.deadline_ms)
     with pytest.raises(kelek.BrokerTimeout, match=r"no answer of nobody .*: it has no worker for"):
         steps.answer(call)
-    call = steps.begin("nobody", b"", Wish(60_000, False, None))
+    call = steps.begin("nobody", b"", CallOptions(60_000, False, None))
     client.ready(now_ms)
     busy = Final(b"nobody", call.request.request_id, encode_failure(Failure(429, "too much")))
     client.on_frames("ipc:///there", encode_reply(busy), now_ms)

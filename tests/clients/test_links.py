@@ -6,17 +6,17 @@ from pathlib import Path
 import zmq
 
 from kelek.clients.links import ARENA_BYTES, Links, monotonic_ms
-from kelek.protocols.zmqraft.client import Action, Client, ClientSetup, Connect
+from kelek.protocols.zmqraft.client import Action, Connect, LogClientMachine, LogClientSetup
 
 DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.
 
 
-class Machine(Client):
+class Machine(LogClientMachine):
     """A client machine that only keeps what it hears."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(ClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
+        super().__init__(LogClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
         self.actions: list[Action] = [Connect(url)]
         self.sizes: list[int] = []
 

@@ -24,7 +24,7 @@ from kelek.clients.errors import (
 from kelek.clients.links import monotonic_ms
 from kelek.clients.reqids import new_reqids
 from kelek.clients.steps import Tuning
-from kelek.protocols.zmqraft.client import ClientSetup
+from kelek.protocols.zmqraft.client import LogClientSetup
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
 
@@ -261,7 +261,7 @@ def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls, tuning=tuning) as log:
         setup = log._client.setup
         assert (setup.response_ttl_ms, setup.search_ms) == (100, 10)
-    assert ClientSetup(b"demo", ()).search_ms == Tuning().election_grace_ms // 12
+    assert LogClientSetup(b"demo", ()).search_ms == Tuning().election_grace_ms // 12
 
 
 def test_closed_and_wrong_arguments(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import kelek
 from kelek.console import endings, worker_commands
-from kelek.console.broker_doors import BrokerDoors
+from kelek.console.broker_doors import BrokerTarget
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.clients.broker_world import Host
@@ -124,7 +124,7 @@ def test_a_worker_without_a_broker_says_so(host: Host, tmp_path: Path) -> None:
         assert worker.stderr is not None
         said = worker.stderr.readline()
     assert said.startswith(f"kelek: no broker yet at {nobody}: it waits for one; does it run there")
-    doors = BrokerDoors("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
+    doors = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
     assert worker_commands.no_broker(doors) == (
         "no broker yet at tcp://a:1, tcp://b:1: it waits for one; start it: supervisor start t.yaml"
     )

@@ -17,7 +17,7 @@ from kelek.actors import topology as topologies
 from kelek.clients.table import Table
 from kelek.console import demo, demo_pipeline, demo_services, demo_tables
 from kelek.console.demo_cluster import Cluster, is_free, wipe
-from kelek.console.endings import Ending
+from kelek.console.endings import CliError
 from kelek.console.flights import Flights, log_hash, read_flights
 from kelek.tests.clients.table_world import Cluster as Servers
 
@@ -47,7 +47,7 @@ def test_flights_are_the_lines_without_the_header(tmp_path: Path) -> None:
 
 def test_an_archive_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.zip").write_text("no archive")
-    with pytest.raises(Ending, match=r"f\.zip"):
+    with pytest.raises(CliError, match=r"f\.zip"):
         read_flights(tmp_path / "f.zip")
 
 
@@ -58,7 +58,7 @@ def test_only_a_demo_directory_is_wiped(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "n1").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "log").write_text("dear")
-    with pytest.raises(Ending, match="has not made"):
+    with pytest.raises(CliError, match="has not made"):
         wipe(tmp_path / "mine")
     assert (tmp_path / "mine" / "log").exists()
 
@@ -132,7 +132,7 @@ def test_rows_of_the_table_are_the_flights(tmp_path: Path) -> None:
     rows = demo_tables.rows_of(*file)
     assert rows[1] == (b"DL/2013-02-02T01:01/1/000002", file.lines[1])
     assert demo_tables.flights_of(sorted(rows)) == file.lines
-    with pytest.raises(Ending, match="no column carrier"):
+    with pytest.raises(CliError, match="no column carrier"):
         demo_tables.rows_of(b"year,month,day,hour,minute,flight", file.lines)
 
 
@@ -224,7 +224,7 @@ def test_what_a_service_answers_is_compared_with_the_file(
 def test_workers_that_end_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_services, "EXAMPLE", "examples.flight_delays:nothing")
     monkeypatch.setattr(demo_services.Services, "_known", lambda self, broker: 0)
-    with pytest.raises(Ending, match=r"2 workers are not there; see .*services\.log"):
+    with pytest.raises(CliError, match=r"2 workers are not there; see .*services\.log"):
         served(tmp_path, BROKER).run()
     assert "has no nothing" in (tmp_path / "services.log").read_text()
 

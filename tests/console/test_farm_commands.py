@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import kelek
-from kelek.console.endings import Ending
-from kelek.console.farm_doors import FarmDoors, in_one_line
+from kelek.console.endings import CliError
+from kelek.console.farm_doors import FarmTarget, in_one_line
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm import htdigest
 from kelek.tests.actors.farm_servers import Farm
@@ -196,8 +196,8 @@ def test_urls(farm: Farm) -> None:
 )
 def test_what_goes_wrong_is_one_line(error: Exception, by_topology: bool, said: str) -> None:
     tuning = kelek.FarmTuning()
-    doors = FarmDoors("t.yaml", (), "farm", "u", None, None, tuning, by_topology)
-    with pytest.raises(Ending, match=r"^t\.yaml: farm farm: ") as ending, in_one_line(doors):
+    doors = FarmTarget("t.yaml", (), "farm", "u", None, None, tuning, by_topology)
+    with pytest.raises(CliError, match=r"^t\.yaml: farm farm: ") as ending, in_one_line(doors):
         raise error
     assert said in str(ending.value)
     assert ending.value.code == 1

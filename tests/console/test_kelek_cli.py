@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from kelek.console import endings, supervisor_cli
 from kelek.console.entry_output import entry_json, entry_line
 from kelek.console.kelek_cli import main
-from kelek.console.loading import Lines, Load, committed_line, told_so_far
+from kelek.console.loading import Lines, LoadOptions, committed_line, told_so_far
 from kelek.protocols.zerodb import ops
 from kelek.protocols.zmqraft.entry import Entry
 
@@ -186,9 +186,9 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file.csv"
     path.write_bytes(b"header\none\r\n\ntwo\nthree")
     for options, expected in (
-        (Load("f", False, None), [b"header", b"one", b"two", b"three"]),
-        (Load("f", True, None), [b"one", b"two", b"three"]),
-        (Load("f", True, 2), [b"one", b"two"]),
+        (LoadOptions("f", False, None), [b"header", b"one", b"two", b"three"]),
+        (LoadOptions("f", True, None), [b"one", b"two", b"three"]),
+        (LoadOptions("f", True, 2), [b"one", b"two"]),
     ):
         with path.open("rb") as file:
             lines = Lines(file, options)
@@ -199,7 +199,7 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (endings.Ending("f:9: too long"), endings.FAILED, "f:9: too long"),
+        (endings.CliError("f:9: too long"), endings.FAILED, "f:9: too long"),
         (KeyboardInterrupt(), endings.INTERRUPTED, "f: interrupted"),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_load_that_ends_early_says_how_far_it_came(
             note(1200)
             raise error
 
-    with pytest.raises(endings.Ending) as ended:
+    with pytest.raises(endings.CliError) as ended:
         load()
     assert ended.value.code == code
     assert str(ended.value).startswith(f"{line}; at least the first 1,234 updates are committed: ")

@@ -22,7 +22,7 @@ from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.members import Stage
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
-    Entry,
+    FarmLogEntry,
     MessageType,
     Request,
     ValueType,
@@ -236,7 +236,7 @@ class DrillFarm:
 
     def leave_open(self, leader: int) -> None:
         """An entry that can't be committed: without it there is nothing to wait for."""
-        entry = Entry(0, ValueType.APPLICATION, b"open")
+        entry = FarmLogEntry(0, ValueType.APPLICATION, b"open")
         with suppress(*GONE), self.farm.connect(leader) as client:
             client.send(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
             self.farm.wait(lambda: self.is_open(leader), "nothing is left open")

@@ -34,16 +34,18 @@ from kelek.protocols.zerodb.values import TableOptions
 from kelek.storage import rocks
 from kelek.storage.errors import StorageError
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry, Tables
+from kelek.storage.tables import TableEntry, Tables
 
 FLUSH_EVERY = 97
 DEADLINE_S = 60.0
 
 
-def entry(index: int) -> Entry:
+def entry(index: int) -> TableEntry:
     """A few operations; one in 40 entries makes or truncates a table."""
     random = Random(index)
-    return Entry(index, 1 + index // 100, [operation(random) for _ in range(random.randint(1, 4))])
+    return TableEntry(
+        index, 1 + index // 100, [operation(random) for _ in range(random.randint(1, 4))]
+    )
 
 
 def operation(random: Random) -> Op:

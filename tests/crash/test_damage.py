@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.raft.messages import Batch
+from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.storage import repair
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.log import Log
 from kelek.storage.memory import Killed, MemoryDisk, MemoryFiles
 from kelek.storage.reader import LogReader
-from kelek.storage.recovery import Recovered, recover
+from kelek.storage.recovery import RecoveredFiles, recover
 from kelek.storage.segment import Identity
 
 ME = Identity("demo", "n1")
@@ -21,7 +21,7 @@ SEGMENT_BYTES = 8 << 10
 HEADER = 4096
 
 
-def batches(count: int) -> list[Batch]:
+def batches(count: int) -> list[EntryBatch]:
     """Small and large ones, texts and zeros, each a record or two, terms that rise."""
     made, index = [], 1
     for i in range(count):
@@ -33,7 +33,7 @@ def batches(count: int) -> list[Batch]:
     return made
 
 
-def log_of(count: int, close: bool) -> tuple[MemoryDisk, list[Batch]]:
+def log_of(count: int, close: bool) -> tuple[MemoryDisk, list[EntryBatch]]:
     """A log of that many batches, each synced; its writer closed it or was killed."""
     disk, made = MemoryDisk(), batches(count)
     log = Log.open(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
@@ -50,7 +50,7 @@ def segments(disk: MemoryDisk) -> list[str]:
     return sorted(path for path in disk.names if path.endswith(".seg"))
 
 
-def held(files: MemoryFiles, recovered: Recovered, made: list[Batch]) -> int:
+def held(files: MemoryFiles, recovered: RecoveredFiles, made: list[EntryBatch]) -> int:
     """How many of the batches a recovered log has: the first ones, and nothing else."""
     count = sum(batch.last_index <= recovered.runs.last_index for batch in made)
     assert recovered.runs.last_index == (made[count - 1].last_index if count else 0)
@@ -173,7 +173,7 @@ def test_a_renamed_segment_is_refused() -> None:
         recover(disk.process(), ME)
 
 
-def whole(disk: MemoryDisk) -> list[Batch]:
+def whole(disk: MemoryDisk) -> list[EntryBatch]:
     return list(LogReader(disk.process(), ME).scan())
 
 

@@ -8,7 +8,7 @@ from kelek.bench.kelek_cluster import NODES
 from kelek.protocols.zerodb.ops import Put
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry
+from kelek.storage.tables import TableEntry
 from kelek.tests.crash.kill_drill import SHARED_BYTES, Broken, Drill, Held, Rows
 from kelek.tests.interop import zerodb_plain as plain
 from kelek.tests.interop.zerodb_plain import Client, Frames, Pair, in_pairs, number
@@ -161,7 +161,7 @@ def databases(folder: Path, contents: list[tuple[int, bytes]]) -> None:
     for name, (index, value) in zip(NODES, contents, strict=True):
         path = folder / "d" / "data" / name / "tables" / "table_worker" / "replicated"
         tables = open_tables(str(path), Shared.of(SHARED_BYTES, SHARED_BYTES), replicated=True)
-        tables.write([Entry(index, 1, [Put(7, [b"k"], [value])])])
+        tables.write([TableEntry(index, 1, [Put(7, [b"k"], [value])])])
         tables.close()
 
 

@@ -47,14 +47,14 @@ from kelek.protocols.raft.membership import Configuration, Configurations
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     Envelope,
     HardState,
     InstallSnapshot,
     Message,
-    Read,
     RequestVote,
     SnapshotResponse,
+    StoredRead,
     TimeoutNow,
     Vote,
 )
@@ -63,23 +63,23 @@ STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 RUN_STEPS_MAX = 1000
 
 
-def cut(batch: Batch, first_index: int) -> Batch:
+def cut(batch: EntryBatch, first_index: int) -> EntryBatch:
     drop = first_index - batch.first_index
     assert 0 < drop < batch.count
-    return Batch(first_index, batch.count - drop, batch.term, batch.block[drop:])
+    return EntryBatch(first_index, batch.count - drop, batch.term, batch.block[drop:])
 
 
-def trim(batch: Batch, last_index: int) -> Batch:
+def trim(batch: EntryBatch, last_index: int) -> EntryBatch:
     keep = last_index + 1 - batch.first_index
     assert 0 < keep < batch.count
-    return Batch(batch.first_index, keep, batch.term, batch.block[:keep])
+    return EntryBatch(batch.first_index, keep, batch.term, batch.block[:keep])
 
 
-def term_entry(first_index: int, term: int) -> Batch:
-    return Batch(first_index, 1, term, b"*")
+def term_entry(first_index: int, term: int) -> EntryBatch:
+    return EntryBatch(first_index, 1, term, b"*")
 
 
-def configuration_of(batch: Batch) -> Configuration | None:
+def configuration_of(batch: EntryBatch) -> Configuration | None:
     """What a config entry says: [new|old]."""
     if not batch.block.startswith(b"["):
         return None
@@ -95,7 +95,7 @@ class Disk:
         self.base = (0, 0)
         self.entries: list[tuple[int, bytes]] = []
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: EntryBatch) -> None:
         del self.entries[batch.first_index - 1 - self.base[0] :]
         if configuration_of(batch) is not None:
             self.entries.append((batch.term, batch.block))
@@ -116,9 +116,9 @@ class Disk:
                 runs.append((index, term))
         return runs
 
-    def batches(self, first_index: int) -> list[Batch]:
+    def batches(self, first_index: int) -> list[EntryBatch]:
         return [
-            Batch(index, 1, term, byte)
+            EntryBatch(index, 1, term, byte)
             for index, (term, byte) in enumerate(self.entries, self.base[0] + 1)
             if index >= first_index
         ]
@@ -138,9 +138,9 @@ class Story:
         self.way: list[tuple[str, Envelope]] = []
         self.cuts: set[tuple[str, str]] = set()
         self.slow: set[str] = set()
-        self.unwritten: dict[str, list[Batch]] = {}
+        self.unwritten: dict[str, list[EntryBatch]] = {}
         self.waiting: dict[str, list[Envelope]] = {}
-        self.reads: dict[tuple[str, str], Read] = {}
+        self.reads: dict[tuple[str, str], StoredRead] = {}
         self.commits: dict[str, int] = {}
         self.snapshots: dict[tuple[str, str], int] = {}  # On their way, by leader and follower.
         self.readers: dict[str, list[tuple[str, int]]] = {}
@@ -297,14 +297,14 @@ class Story:
     def do_propose(self, peer: str, entries: str) -> None:
         raft = self.rafts[peer]
         for block in entries.split("/"):
-            batch = Batch(raft.log.last_index + 1, len(block), raft.term, block.encode())
+            batch = EntryBatch(raft.log.last_index + 1, len(block), raft.term, block.encode())
             raft.propose(batch)
         self._ready(peer)
 
     def do_members(self, peer: str, new: str, old: str = "") -> None:
         raft = self.rafts[peer]
         block = f"[{new}|{old}]".encode()
-        raft.propose(Batch(raft.log.last_index + 1, 1, raft.term, block))
+        raft.propose(EntryBatch(raft.log.last_index + 1, 1, raft.term, block))
         self._ready(peer)
 
     def do_learner(self, peer: str, learner: str) -> None:
@@ -471,7 +471,7 @@ class Story:
             self.way.append((peer, envelope))
 
 
-def spell(batch: Batch) -> str:
+def spell(batch: EntryBatch) -> str:
     return f"{batch.first_index}@{batch.term}:{batch.block.decode()}"
 
 

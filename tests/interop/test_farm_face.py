@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, ValueType
+from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, Request, ValueType
 from kelek.protocols.garlicfarm.orders import Choice, Export, Order, OrderKind, encode_order
 from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
 from kelek.tests.http_proxy import HttpProxy
@@ -110,7 +110,7 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         )
 
         with farm.connect(farm.leader(), user="peer", password="the servers' own") as client:
-            entries = (Entry(0, ValueType.APPLICATION, order(OrderKind.PUBLISH, publish=1)),)
+            entries = (FarmLogEntry(0, ValueType.APPLICATION, order(OrderKind.PUBLISH, publish=1)),)
             answer = client.ask(Request(MessageType.CLIENT_REQUEST, entries=entries))
             assert not answer.is_accepted
 

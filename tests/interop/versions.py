@@ -17,7 +17,7 @@ import zmq
 from kelek.protocols.zmqraft.client_codec import LogInfo, decode_log_info_answer
 from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO
 from kelek.storage.disk import Disk
-from kelek.storage.verify import Entry, entries, read_identity
+from kelek.storage.verify import StoredEntry, entries, read_identity
 from kelek.tests.interop.conftest import COMMAND, STOP_S
 from kelek.tests.ports import free_port
 
@@ -176,7 +176,7 @@ class Nodes:
         )
         return max(info.last_index for info in infos.values())
 
-    def entries(self, name: str) -> list[Entry]:
+    def entries(self, name: str) -> list[StoredEntry]:
         """What lies on a node's disk."""
         files = Disk(str(self.folder / "data" / name / "raft"))
         return list(entries(files, read_identity(files)))

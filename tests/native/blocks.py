@@ -2,11 +2,11 @@
 
 from random import Random
 
-from kelek.protocols.raft.messages import Batch
+from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 
 
-def some_blocks(dice: Random) -> list[Batch]:
+def some_blocks(dice: Random) -> list[EntryBatch]:
     """Of several terms, with and without request ids, small and large."""
     blocks, index = [], dice.randint(1, 1000)
     for term in range(1, dice.randint(2, 6)):

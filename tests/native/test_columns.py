@@ -12,7 +12,7 @@ from kelek.native.errors import NativeError
 from kelek.native.messages import Arena, Frames
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.columns import join
-from kelek.protocols.zmqraft.requests import Part
+from kelek.protocols.zmqraft.requests import EntryRun
 from kelek.tests.native.blocks import some_blocks
 
 
@@ -20,7 +20,7 @@ from kelek.tests.native.blocks import some_blocks
 def test_columns_are_their_twins(seed: int) -> None:
     """The columns, taken apart again, are the entries that plain Python makes of the blocks."""
     batches = tuple(some_blocks(Random(seed)))
-    part = Part(batches[0].first_index, (), batches)
+    part = EntryRun(batches[0].first_index, (), batches)
     found = entries_of(part)
     found.validate(full=True)
     assert found.schema == ENTRY_SCHEMA

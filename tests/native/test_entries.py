@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.entries import Room, add_entries, entries_fit
+from kelek.native.entries import MessageLimits, add_entries, entries_fit
 from kelek.native.errors import NativeError
 from kelek.native.messages import Frames
 from kelek.protocols.record import Record, block_entries, encode_block
@@ -24,7 +24,7 @@ def test_messages_of_entries_are_their_twins(seed: int) -> None:
     last = dice.randint(index, batches[-1].last_index)
     blocks = [batch.block for batch in batches]
     out = Frames(1 << dice.randint(4, 16), 1 << dice.randint(2, 10))
-    room = Room(dice.choice([1, 500, 20_000, 1 << 30]), dice.choice([1, 7, 100_000]))
+    room = MessageLimits(dice.choice([1, 500, 20_000, 1 << 30]), dice.choice([1, 7, 100_000]))
     expected, messages = index, []
     while index <= last:
         while batches[0].last_index < index:
@@ -52,6 +52,6 @@ def test_what_the_blocks_do_not_hold_is_refused_and_leaves_nothing() -> None:
         with pytest.raises(NativeError):
             add_entries(out, [b"head"], [batch.block], first, last)
     with pytest.raises(NativeError):
-        entries_fit([batch.block], 8, 9, Room(1, 1))
+        entries_fit([batch.block], 8, 9, MessageLimits(1, 1))
     out.add([b"behind"])
     assert out.messages() == [[b"before"], [b"behind"]]

@@ -11,14 +11,14 @@ from kelek.native.farm import blocks_of, count_entries, entries_of_block
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.garlicfarm.codec import decode_entries, encode_entries
 from kelek.protocols.garlicfarm.entries import BATCH_BYTES_MAX, batches_of, entries_of
-from kelek.protocols.garlicfarm.messages import Entry, ValueType
+from kelek.protocols.garlicfarm.messages import FarmLogEntry, ValueType
 from kelek.protocols.garlicfarm.packed import PackedEntries, packed, packed_of
-from kelek.protocols.raft.messages import KIND_CHECKPOINT, Batch
+from kelek.protocols.raft.messages import KIND_CHECKPOINT, EntryBatch
 from kelek.protocols.record import Record, encode_block
 
 TERM_MAX = 2**53 - 1
 ANY_ENTRY = st.builds(
-    Entry,
+    FarmLogEntry,
     st.one_of(st.integers(1, 3), st.sampled_from((0, TERM_MAX, TERM_MAX + 1))),
     st.sampled_from((ValueType.APPLICATION,) * 9 + (ValueType.CLUSTER_SERVER,)),
     st.binary(max_size=300),
@@ -31,7 +31,7 @@ LARGE = [
 ]
 
 
-def same(entries: Sequence[Entry], first_index: int) -> None:
+def same(entries: Sequence[FarmLogEntry], first_index: int) -> None:
     """Both say the same of entries that are sound."""
     data = encode_entries(tuple(entries))
     found = packed(data)
@@ -52,22 +52,24 @@ def same(entries: Sequence[Entry], first_index: int) -> None:
     assert batches_of(first_index, found) == expected
     assert entries_of(expected) == tuple(entries)
     assert packed_of(expected).data == data
-    own = [Batch(*block) for block in blocks_of(data, first_index, 7)]
+    own = [EntryBatch(*block) for block in blocks_of(data, first_index, 7)]
     assert own == batches_of(first_index, tuple(each._replace(term=7) for each in entries))
 
 
 @given(st.lists(ANY_ENTRY, max_size=20), st.integers(1, 2**50))
-def test_entries_are_their_twins(entries: list[Entry], first_index: int) -> None:
+def test_entries_are_their_twins(entries: list[FarmLogEntry], first_index: int) -> None:
     same(entries, first_index)
 
 
 @pytest.mark.parametrize("sizes", LARGE, ids=str)
 def test_entries_that_fill_blocks(sizes: tuple[int, ...]) -> None:
-    same([Entry(1, ValueType.APPLICATION, bytes(size)) for size in sizes], 1)
+    same([FarmLogEntry(1, ValueType.APPLICATION, bytes(size)) for size in sizes], 1)
 
 
 @given(st.lists(ANY_ENTRY, max_size=4), st.data())
-def test_what_is_cut_or_flipped_is_seen_alike(entries: list[Entry], data: st.DataObject) -> None:
+def test_what_is_cut_or_flipped_is_seen_alike(
+    entries: list[FarmLogEntry], data: st.DataObject
+) -> None:
     """What C takes is what the twin takes; what it leaves the twin may still take."""
     wire = bytearray(encode_entries(tuple(entries)))
     if wire and data.draw(st.booleans()):
@@ -88,7 +90,10 @@ def test_records_that_the_wire_does_not_know() -> None:
 
 
 def test_packed_entries_are_a_tuple_to_others() -> None:
-    entries = (Entry(1, ValueType.APPLICATION, b"a"), Entry(2, ValueType.APPLICATION, b"b"))
+    entries = (
+        FarmLogEntry(1, ValueType.APPLICATION, b"a"),
+        FarmLogEntry(2, ValueType.APPLICATION, b"b"),
+    )
     found = PackedEntries(encode_entries(entries), 2)
     assert (found[1], found[:1], list(found)) == (entries[1], entries[:1], list(entries))
     assert entries == found

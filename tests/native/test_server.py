@@ -12,7 +12,7 @@ from kelek.native.budget import Budget
 from kelek.native.exchange import Exchange, NewWorker, Stop
 from kelek.native.messages import Arena, Frames
 from kelek.native.poller import Poller
-from kelek.native.server import Door, Served, Server
+from kelek.native.server import Served, ServedRouter, Server
 from kelek.native.sockets import Drain
 from kelek.tests.native.exchange_twin import Message, Twin
 from kelek.tests.native.test_exchange import SETUP, a_request, a_worker, an_answer, mutated
@@ -38,14 +38,14 @@ class Broker:
         self.gone: list[bytes] = []
         self.served: set[Served] = set()
 
-    def _door(self, name: str, limits: dict[str, Any]) -> Door:
+    def _door(self, name: str, limits: dict[str, Any]) -> ServedRouter:
         socket = self.context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         for option in (zmq.SNDHWM, zmq.RCVHWM):
             socket.setsockopt(option, 0)
         socket.bind(f"inproc://{name}-{self.number}")
         self.poller.register(socket, zmq.POLLIN, drained=True)
-        return Door(
+        return ServedRouter(
             socket, Drain(socket, **{"message_bytes_max": 1 << 20, **limits}), Budget(1 << 30)
         )
 
@@ -88,7 +88,7 @@ class Broker:
             if not ready and served is Served.ALL:
                 return
 
-    def _read(self, door: Door, requests: bool) -> None:
+    def _read(self, door: ServedRouter, requests: bool) -> None:
         self._take(door.drain.take(), requests, 0)
         while door.drain.more:
             self._take(door.drain.take(), requests, 0)

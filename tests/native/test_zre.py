@@ -7,7 +7,7 @@ import zmq
 
 from kelek.native.messages import Arena, Frames
 from kelek.native.sockets import Drain, opened
-from kelek.native.zre import FRAMES_MAX, Places, Said, Wire
+from kelek.native.zre import FRAMES_MAX, PeerRows, Said, Wire
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, SEQUENCES, Version
@@ -191,7 +191,7 @@ def test_what_is_said_is_what_the_twin_encodes(seed: int) -> None:
         group = dice.choice([None, "", "g", "é" * 127])
         content = dice.randbytes(dice.choice([0, 1, 200, 5000]))
         wire.say(
-            Places([places[i] for i in to]), None if group is None else group.encode(), content
+            PeerRows([places[i] for i in to]), None if group is None else group.encode(), content
         )
         for i in to:
             sent[i] += 1
@@ -237,7 +237,7 @@ def test_a_whisper_leaves_at_once_or_not_at_all(
             frames = mailbox.recv_multipart()[1:]
             assert frames == codec.encode(i + 1, codec.Whisper([bytes([i])]), version)
         assert not wire.whisper(place, bytes(64), socket)  # It has no room in `out`.
-        wire.say(Places([place]), None, b"waits")
+        wire.say(PeerRows([place]), None, b"waits")
         assert not wire.whisper(place, b"before it", socket)
         assert out.messages() == [codec.encode(sent + 1, codec.Whisper([b"waits"]), version)]
         assert wire.peer(place).sent == sent + 1

@@ -9,30 +9,30 @@ from kelek.protocols.zerodb.ops import Put
 from kelek.storage.lease_folder import LeaseFolder
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry
+from kelek.storage.tables import TableEntry
 
 pytest.importorskip("pyarrow", reason="the extra kelek[arrow] is not installed")
 
 from kelek.clients.arguments import Range
-from kelek.pipeline.local_read import EndedEarly, LocalRead, Place, batches, open_place
+from kelek.pipeline.local_read import EndedEarly, LocalRead, SnapshotPath, batches, open_place
 
 TABLE, LEASE = 7, 3
 ROWS = [(b"%06d" % n, os.urandom(40)) for n in range(9000)]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPath:
     """A snapshot of ROWS, as a worker makes it and its server names it."""
     root = tmp_path_factory.mktemp("tables")
     tables = open_tables(str(root / "tables"), Shared.of(1 << 20, 1 << 20), replicated=True)
     for number, first in enumerate(range(0, len(ROWS), 3000), 1):
         keys, values = zip(*ROWS[first : first + 3000], strict=True)
-        tables.write([Entry(number, 1, [Put(TABLE, keys, values)])])
+        tables.write([TableEntry(number, 1, [Put(TABLE, keys, values)])])
     folder = LeaseFolder(str(root / "jobs"))
     tables.checkpoint(folder.path(LEASE))
     tables.close()
     assert folder.nonce(LEASE) == folder.nonce(LEASE), "it is given once"
-    return Place(folder.path(LEASE), folder.nonce(LEASE))
+    return SnapshotPath(folder.path(LEASE), folder.nonce(LEASE))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     ],
 )
 def test_the_rows_of_a_snapshot(
-    place: Place, bounds: Range, with_values: bool, rows: list[tuple[bytes, bytes]]
+    place: SnapshotPath, bounds: Range, with_values: bool, rows: list[tuple[bytes, bytes]]
 ) -> None:
     tables = open_place(place)
     assert tables is not None
@@ -56,7 +56,7 @@ def test_the_rows_of_a_snapshot(
     tables.close()
 
 
-def test_what_is_not_that_snapshot_is_left_to_the_wire(place: Place, tmp_path: Path) -> None:
+def test_what_is_not_that_snapshot_is_left_to_the_wire(place: SnapshotPath, tmp_path: Path) -> None:
     assert open_place(place._replace(nonce=bytes(16))) is None, "another machine's"
     assert open_place(place._replace(nonce=b"")) is None, "a server that names none"
     assert open_place(place._replace(path=str(tmp_path))) is None
@@ -64,7 +64,7 @@ def test_what_is_not_that_snapshot_is_left_to_the_wire(place: Place, tmp_path: P
     assert open_place(place._replace(path=str(tmp_path))) is None, "no tables are there"
 
 
-def test_damage_ends_it_behind_sound_rows(place: Place, tmp_path: Path) -> None:
+def test_damage_ends_it_behind_sound_rows(place: SnapshotPath, tmp_path: Path) -> None:
     for name in os.listdir(place.path):
         data = bytearray((Path(place.path) / name).read_bytes())
         if name.endswith(".sst") and len(data) > 100_000:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kelek.clients.table_steps import TableTuning
-from kelek.pipeline.spark_driver import Link, Stages, short
+from kelek.pipeline.spark_driver import DriverPipes, Stages, short
 from kelek.protocols.zerodb import map_orders
-from kelek.protocols.zerodb.job import JobLimits, JobTable, Lease, Scan
+from kelek.protocols.zerodb.job import JobLimits, JobScan, JobTable, Lease
 from kelek.protocols.zerodb.map_orders import MapOrder, Trouble, encode
 from kelek.protocols.zerodb.pieces import Pieces
 from kelek.protocols.zerodb.values import MAP_TABLE
@@ -46,7 +46,7 @@ def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
     numbers = iter(range(1, 99))
     table = JobTable(JobLimits(), lambda: next(numbers))
     table.add_lease(Lease(next(numbers), 7, "", 0, 0), True, 0)
-    table.begin(Scan(MAP_TABLE, 7, 1), Pieces(iter(pairs)), 0, 0)
+    table.begin(JobScan(MAP_TABLE, 7, 1), Pieces(iter(pairs)), 0, 0)
     return table
 
 
@@ -85,19 +85,19 @@ def test_a_mapper_runs_as_on_the_node() -> None:
 
 
 @pytest.fixture
-def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Link, int, int]]:
+def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DriverPipes, int, int]]:
     """The driver's, with what writes to it and what reads of it."""
     stdin, to = os.pipe()
     of, stdout = os.pipe()
-    made = object.__new__(Link)
+    made = object.__new__(DriverPipes)
     made._out, made._lock = stdout, threading.Lock()
-    monkeypatch.setattr(Link, "_in", stdin)
+    monkeypatch.setattr(DriverPipes, "_in", stdin)
     yield made, to, of
     for fd in (stdin, of, stdout):
         os.close(fd)
 
 
-def test_messages_over_pipes(link: tuple[Link, int, int]) -> None:
+def test_messages_over_pipes(link: tuple[DriverPipes, int, int]) -> None:
     one, to, of = link
     message = encode(map_orders.FAILED, 7, Trouble("why"))
     one.send(message)

@@ -193,10 +193,10 @@ def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
 
 def test_options() -> None:
     stream = zre_options.stream_options({"urls": URL, "table": "7"})
-    assert isinstance(stream, zre_options.ReadOptions)
+    assert isinstance(stream, zre_options.ZreReadOptions)
     assert (stream.table, stream.log.starting_index, stream.log.with_state) == (7, "latest", False)
     batch = zre_options.batch_options({"urls": URL})
-    assert isinstance(batch, zre_options.ReadOptions)
+    assert isinstance(batch, zre_options.ZreReadOptions)
     assert (batch.table, batch.log.starting_index, batch.log.ending_index) == (
         None,
         "earliest",
@@ -204,10 +204,10 @@ def test_options() -> None:
     )
     time = {"startingIndex": "2023-11-14T22:13:20.123Z"}
     table = zre_options.batch_options({"urls": URL, "Table": "7", **time})
-    assert not isinstance(table, zre_options.ReadOptions)
+    assert not isinstance(table, zre_options.ZreReadOptions)
     assert table.range == (TIME_MS.to_bytes(8), b"")
     table = zre_options.batch_options({"urls": URL, "table": "7"})
-    assert not isinstance(table, zre_options.ReadOptions)
+    assert not isinstance(table, zre_options.ZreReadOptions)
     assert table.range == (b"", b"")
 
 

@@ -11,11 +11,11 @@ from hashlib import sha256
 
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.garlicfarm.codec import encode_request
-from kelek.protocols.garlicfarm.inbound import Grant
+from kelek.protocols.garlicfarm.inbound import PeerSession
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
-    Entry,
     FarmConfiguration,
+    FarmLogEntry,
     MessageType,
     Request,
     SnapshotSync,
@@ -31,7 +31,7 @@ from kelek.protocols.garlicfarm.values import (
 )
 from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.membership import NOBODY, Configuration
-from kelek.protocols.raft.messages import Batch, HardState
+from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
 from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, Node, Wire, World, server
 from kelek.tests.sim import sim_world
@@ -80,7 +80,7 @@ class SteppedDisk(Disk):
         super().save(state, is_member)
         self._step("saved")
 
-    def append(self, batches: list[Batch]) -> None:
+    def append(self, batches: list[EntryBatch]) -> None:
         self._step("before append")
         super().append(batches)
         self._step("appended")
@@ -312,7 +312,7 @@ class Writer(Client):
     """Writes one value; what it was told of it."""
 
     def __init__(self, sim: FarmSim, to: int, value: bytes) -> None:
-        super().__init__(sim, to, Grant("somebody", None, False))
+        super().__init__(sim, to, PeerSession("somebody", None, False))
         self._sim, self._value = sim, value
 
     def _read(self, data: bytes, failure: str) -> None:
@@ -328,7 +328,7 @@ class Stranger(Client):
     NUMBER = 99
 
     def __init__(self, sim: FarmSim, to: int) -> None:
-        super().__init__(sim, to, Grant("stranger", self.NUMBER, False))
+        super().__init__(sim, to, PeerSession("stranger", self.NUMBER, False))
         self._sim = sim
 
     def disturb(self, kind: MessageType) -> None:
@@ -352,7 +352,7 @@ class Stranger(Client):
     def _request(self, kind: MessageType, core: Raft) -> Request:
         term, end = core.term + 1000, core.log.last_index
         configuration = FarmConfiguration(end + 1, 0, (server(self.NUMBER),))
-        entry = Entry(term, ValueType.APPLICATION, b"not ours")
+        entry = FarmLogEntry(term, ValueType.APPLICATION, b"not ours")
         values = {
             MessageType.APPEND_ENTRIES: (ValueType.APPLICATION, b"not ours"),
             MessageType.JOIN_CLUSTER: (
@@ -367,7 +367,7 @@ class Stranger(Client):
                 ),
             ),
         }
-        entries = (Entry(term, *values[kind]),) if kind in values else ()
+        entries = (FarmLogEntry(term, *values[kind]),) if kind in values else ()
         commit = 0 if kind is MessageType.REQUEST_VOTE else end
         last_term = max(core.log.last_term, 1)
         return Request(kind, self.NUMBER, self.to, term, last_term, end, commit, entries)

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.protocols.zmqraft.client import (
-    Client,
-    ClientSetup,
     Connect,
     Disconnect,
+    EntryStream,
+    LogClientMachine,
+    LogClientSetup,
     Pending,
     PendingRead,
     Send,
-    Stream,
     WindowLimits,
 )
 from kelek.protocols.zmqraft.client_codec import Form
@@ -43,7 +43,7 @@ class ClientProcess(Process):
         self.home = Home(network, self.nodes, self)
         self.form = form
         self.reads: dict[PendingRead, int] = {}  # What was committed when each began.
-        self.streams: dict[Stream, int] = {}  # Likewise.
+        self.streams: dict[EntryStream, int] = {}  # Likewise.
         self.ids = 0
         self.added = 0
         self.acked = 0
@@ -55,14 +55,14 @@ class ClientProcess(Process):
         one_by_one = form is not None and self.world.chance(0.5)
         if form is None or one_by_one:
             checker.ordered.add(self.name.encode())
-        setup = ClientSetup(
+        setup = LogClientSetup(
             CLUSTER.encode(),
             tuple(self.nodes),
             form=form,
             limits=ONE_BY_ONE if one_by_one else WindowLimits(packs=self.world.between(1, 8)),
         )
         self.updates_max = 1 if one_by_one else 12
-        self.machine = Client(setup, self._new_id, self.world.now_ms)
+        self.machine = LogClientMachine(setup, self._new_id, self.world.now_ms)
         self.wake_after(0)
 
     def _new_id(self) -> bytes:
@@ -144,7 +144,7 @@ class ClientProcess(Process):
                     self.checker.on_entries_end(self.name, floor, stream.prev_index)
         if not self.streams and not self.stopped and self.world.chance(0.1):
             floor = self.checker.committed.last_index
-            stream = Stream(max(0, floor - self.world.between(0, 40)))
+            stream = EntryStream(max(0, floor - self.world.between(0, 40)))
             self.streams[self.machine.open_stream(stream)] = floor
 
     def _take_committed(self) -> None:

@@ -12,7 +12,7 @@ from kelek.native import messages as native_messages
 from kelek.native.messages import Arena
 from kelek.native.updates import Reqids
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.messages import Job
+from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_values import PeerSetup
@@ -25,7 +25,7 @@ from kelek.storage.reader import LogReader
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import newest
 from kelek.storage.snapshot_work import write_state
-from kelek.storage.start import Home, Known, reqids_of, start
+from kelek.storage.start import PeerFiles, PeerIdentity, reqids_of, start
 from kelek.storage.writer import Writer
 from kelek.tests.sim.sim_check import Applied, Broken, Checker
 from kelek.tests.sim.sim_disk import Halt, NodeDisk
@@ -56,11 +56,11 @@ class PeerProcess(Process):
     def begin(self) -> None:
         """The writer has recovered the log: reads it once and starts the peer."""
         reqids = Reqids(b"sixteen bytes...")
-        home = Home(self.files, self.node.identity)
+        home = PeerFiles(self.files, self.node.identity)
         setup = self.node.setup
         options = {"cache_bytes_max": self.node.cache_bytes_max}
         found = start(
-            home, self.reader, reqids, Known(KEEP, setup.urls, setup.peer_urls), **options
+            home, self.reader, reqids, PeerIdentity(KEEP, setup.urls, setup.peer_urls), **options
         )
         stored = self.hard_state
         self.damage = damage = repair.unanswered(self.files, stored.repaired)
@@ -114,7 +114,7 @@ class PeerProcess(Process):
     def _take_result(self, peer: Peer, frames: Frames) -> None:
         result = result_for(self.epoch, frames)
         if result is not None:
-            home = Home(self.files, self.node.identity)
+            home = PeerFiles(self.files, self.node.identity)
             peer.on_results([result], self.world.now_ms, lambda snapshot: reqids_of(home))
 
     def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
@@ -265,7 +265,7 @@ class WriterProcess(Process):
         if self.inbox:
             inbox, self.inbox = self.inbox, []
             for (job,) in inbox:
-                if isinstance(job, Job):
+                if isinstance(job, AppendJob):
                     self.writer.take(job)
                 else:
                     self.log.compact(job)
@@ -571,10 +571,10 @@ class Node:
 
     # The pipes between the processes: in order, and lost when nobody is at their end.
 
-    def send_job(self, job: Job) -> None:
+    def send_job(self, job: AppendJob) -> None:
         self._pipe("jobs", self._job_arrives, job)
 
-    def _job_arrives(self, job: Job | int) -> None:
+    def _job_arrives(self, job: AppendJob | int) -> None:
         if self.writer is not None and self.writer.alive:
             self.writer.post(job)
         else:

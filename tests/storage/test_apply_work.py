@@ -30,7 +30,7 @@ from kelek.protocols.zerodb.ops import (
 )
 from kelek.storage.rocks import RocksTables, open_tables
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry
+from kelek.storage.tables import TableEntry
 
 FEW = 200
 REQID = b"request id 1"
@@ -143,10 +143,10 @@ def applied(folder: Path, kind: str, count: int) -> Work:
             work.rows += 1
             yield pair
 
-    tables.write([Entry(1, 1, before)])
+    tables.write([TableEntry(1, 1, before)])
     tables.scan = scan  # type: ignore[method-assign]
     with work:
-        tables.write([Entry(2, 1, entry)])
+        tables.write([TableEntry(2, 1, entry)])
     tables.close()
     return work
 
@@ -190,7 +190,7 @@ def branch(table: int, *ops: Op) -> Op:
 )
 def test_only_a_put_makes_a_table(rocks: RocksTables, make: Callable[[int], Op]) -> None:
     before = families(rocks)
-    rocks.write([Entry(1, 1, [make(table) for table in range(MANY)])])
+    rocks.write([TableEntry(1, 1, [make(table) for table in range(MANY)])])
     assert rocks.tables() == {}
     assert families(rocks) == before
 
@@ -198,7 +198,7 @@ def test_only_a_put_makes_a_table(rocks: RocksTables, make: Callable[[int], Op])
 def test_an_entry_makes_few_families_more_than_tables(rocks: RocksTables) -> None:
     """Also where nobody can know before which of two branches is taken."""
     made = [branch(table, Put(table, [b"k"], [b"v"])) for table in range(MANY)]
-    rocks.write([Entry(1, 1, [*made, *made])])
+    rocks.write([TableEntry(1, 1, [*made, *made])])
     assert len(rocks.tables()) == MANY
     assert all(rocks.get(table, [b"k"]) == [b"v"] for table in range(MANY))
     assert families(rocks) < 4 * MANY

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kelek.native.updates import Reqids
-from kelek.protocols.raft.messages import Batch
+from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
 from kelek.storage.disk import Disk
@@ -22,14 +22,14 @@ from kelek.storage.recovery import recover
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots, newest
 from kelek.storage.snapshot_work import Keep
-from kelek.storage.start import Home, Known, start
+from kelek.storage.start import PeerFiles, PeerIdentity, start
 
 ME = Identity("demo", "n1")
 MEMBERS = (("n1", "tcp://127.0.0.1:7201"),)
 SEGMENT_BYTES = 16 << 10
 
 
-def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> Batch:
+def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> EntryBatch:
     data = [b"%d:%d" % (term, first_index + i) for i in range(count)]
     return encode_block(first_index, term, [Record(0, None, one.ljust(size)) for one in data])
 
@@ -72,12 +72,12 @@ def test_a_peer_begins_where_its_writer_does(place: Callable[[], Files]) -> None
     with closing(Snapshots.open(files, ME)) as snapshots:
         snapshots.create(450, 1, encode_config_entry(ConfigEntry(MEMBERS))).finish()
     log = opened(place(), (450, 1), epoch=2)
-    known = Known(Keep(1000, 1000), dict(MEMBERS), {})
-    before = start(Home(place(), ME), LogReader(place(), ME), Reqids(), known)
+    known = PeerIdentity(Keep(1000, 1000), dict(MEMBERS), {})
+    before = start(PeerFiles(place(), ME), LogReader(place(), ME), Reqids(), known)
     assert before.log.base_index == log.first_index - 1 > 0
     assert (before.log.last_index, before.snapshot.last_index, before.reset) == (600, 450, False)
     rest(log)
-    after = start(Home(place(), ME), LogReader(place(), ME), Reqids(), known)
+    after = start(PeerFiles(place(), ME), LogReader(place(), ME), Reqids(), known)
     assert (after.log.base_index, after.log.runs) == (before.log.base_index, before.log.runs)
 
 

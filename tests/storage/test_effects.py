@@ -22,14 +22,14 @@ from kelek.protocols.zerodb.ops import (
 from kelek.storage import effects
 from kelek.storage.effects import Effects
 from kelek.storage.memory_tables import MemoryTables
-from kelek.storage.tables import Entry
+from kelek.storage.tables import TableEntry
 
 
 def test_the_oldest_records_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effects, "RECORDS_MAX", 100)
     tables = MemoryTables()
     for index in range(1, 301):
-        tables.write([Entry(index, 1, [DeleteLimited(5, b"", 1), DeleteLimited(5, b"a", 1)])])
+        tables.write([TableEntry(index, 1, [DeleteLimited(5, b"", 1), DeleteLimited(5, b"a", 1)])])
     kept = [index for index in range(1, 301) if tables.effects(index)]
     assert kept[-1] == 300
     assert kept == list(range(kept[0], 301))
@@ -39,9 +39,9 @@ def test_the_oldest_records_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_operation_that_is_refused_leaves_an_empty_record() -> None:
     tables = MemoryTables()
-    tables.write([Entry(1, 1, [Put(5, [b"a"], [b"1"])])])
+    tables.write([TableEntry(1, 1, [Put(5, [b"a"], [b"1"])])])
     (outcome,) = tables.write(
-        [Entry(2, 1, [Part(5, b"r" * 12, 0, 1, b"nothing"), DeleteLimited(5, b"", 1)])]
+        [TableEntry(2, 1, [Part(5, b"r" * 12, 0, 1, b"nothing"), DeleteLimited(5, b"", 1)])]
     )
     assert outcome.problem
     refused, deleted = tables.effects(2)
@@ -51,8 +51,8 @@ def test_an_operation_that_is_refused_leaves_an_empty_record() -> None:
 
 def test_what_belongs_to_no_log_is_not_recorded() -> None:
     tables = MemoryTables()
-    tables.write([Entry(0, 0, [Put(5, [b"a"], [b"1"]), DeleteLimited(5, b"", 1)])])
-    tables.write([Entry(1, 1, [Delete(5, [b"b"])])])
+    tables.write([TableEntry(0, 0, [Put(5, [b"a"], [b"1"]), DeleteLimited(5, b"", 1)])])
+    tables.write([TableEntry(1, 1, [Delete(5, [b"b"])])])
     assert tables.effects(0) == tables.effects(1) == []
 
 
@@ -64,7 +64,7 @@ def told(*compares: Compare, then: list[Op], other: list[Op]) -> tuple[Op, Effec
     """A transaction and what is recorded of it."""
     tables = MemoryTables()
     op = Transaction(5, bytes(12), list(compares), then, other)
-    tables.write([Entry(1, 1, [Put(5, [b"k"], [b"v"]), op])])
+    tables.write([TableEntry(1, 1, [Put(5, [b"k"], [b"v"]), op])])
     (effects,) = tables.effects(1)
     return op, effects
 
@@ -97,6 +97,6 @@ def test_of_keys_that_went_at_once_the_values_are_not_told() -> None:
 def test_deletes_are_told_whole_however_many_there_are() -> None:
     keys = [bytes([number]) * 1000 for number in range(100)]
     tables = MemoryTables()
-    tables.write([Entry(1, 1, [Put(5, keys, keys), DeleteLimited(5, b"", 100)])])
+    tables.write([TableEntry(1, 1, [Put(5, keys, keys), DeleteLimited(5, b"", 100)])])
     (effects,) = tables.effects(1)
     assert effects.done(DeleteLimited(5, b"", 100)) == [Delete(5, keys)]

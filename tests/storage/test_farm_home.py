@@ -6,13 +6,13 @@ from random import Random
 import pytest
 
 from kelek.protocols.garlicfarm.entries import batches_of, configuration_batch
-from kelek.protocols.garlicfarm.messages import Entry, FarmConfiguration, ValueType
+from kelek.protocols.garlicfarm.messages import FarmConfiguration, FarmLogEntry, ValueType
 from kelek.protocols.garlicfarm.peer_values import SnapshotMark
 from kelek.protocols.raft.membership import Configuration
-from kelek.protocols.raft.messages import Batch, HardState
+from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
 from kelek.storage.errors import StorageError
-from kelek.storage.farm_home import SNAPSHOT, FarmHome
+from kelek.storage.farm_home import SNAPSHOT, FarmStorage
 from kelek.storage.memory import Killed, MemoryDisk
 from kelek.storage.segment import Identity
 from kelek.tests.protocols.garlicfarm.farm_world import server
@@ -22,17 +22,17 @@ IDENTITY = Identity("farm", "1")
 SEGMENT_BYTES = 8 << 10
 
 
-def entries(first_index: int, term: int, *values: bytes) -> list[Batch]:
-    found = [Entry(term, ValueType.APPLICATION, value) for value in values]
+def entries(first_index: int, term: int, *values: bytes) -> list[EntryBatch]:
+    found = [FarmLogEntry(term, ValueType.APPLICATION, value) for value in values]
     return batches_of(first_index, found)
 
 
-def opened(disk: MemoryDisk, epoch: int = 1, first: bool = False) -> FarmHome:
+def opened(disk: MemoryDisk, epoch: int = 1, first: bool = False) -> FarmStorage:
     beginning = MEMBERS if first else ()
-    return FarmHome(disk.process(), IDENTITY, epoch, beginning, SEGMENT_BYTES)
+    return FarmStorage(disk.process(), IDENTITY, epoch, beginning, SEGMENT_BYTES)
 
 
-def values_of(home: FarmHome) -> list[bytes]:
+def values_of(home: FarmStorage) -> list[bytes]:
     """Behind the snapshot."""
     log = home.recovered.log
     if log.last_index == log.base_index:
@@ -150,7 +150,7 @@ def test_a_newcomer_begins_anew(with_snapshot: bool) -> None:
     home.close()
 
 
-STORY: list[Callable[[FarmHome], object]] = [
+STORY: list[Callable[[FarmStorage], object]] = [
     lambda home: home.save(HardState(1, "1"), False),
     lambda home: home.append(entries(1, 1, b"a", b"b", b"c")),
     lambda home: home.append(entries(3, 2, b"C")),
@@ -168,7 +168,7 @@ STORY: list[Callable[[FarmHome], object]] = [
 ]
 
 
-def state_of(home: FarmHome) -> tuple[object, ...]:
+def state_of(home: FarmStorage) -> tuple[object, ...]:
     found = home.recovered
     log = found.log
     return (

@@ -8,9 +8,9 @@ import pytest
 from kelek.protocols.garlicfarm import members
 from kelek.protocols.garlicfarm.messages import ClusterServer
 from kelek.protocols.garlicfarm.peer_values import Recovered, SnapshotMark
-from kelek.protocols.raft.messages import KIND_STATE, Batch, HardState
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
 from kelek.protocols.record import decode_block
-from kelek.storage.farm_home import FarmHome
+from kelek.storage.farm_home import FarmStorage
 from kelek.storage.memory import Killed, MemoryDisk
 from kelek.storage.segment import Identity
 from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, World, client_request, server
@@ -27,10 +27,10 @@ class Kept(Disk):
         self.memory = MemoryDisk()
         self._number, self._servers, self._random = number, servers, random
         self._epoch = 0
-        self.home: FarmHome | None = None
+        self.home: FarmStorage | None = None
 
     @property
-    def _home(self) -> FarmHome:
+    def _home(self) -> FarmStorage:
         assert self.home is not None
         return self.home
 
@@ -41,13 +41,13 @@ class Kept(Disk):
         self._epoch += 1
         identity = Identity("farm", str(self._number))
         files = self.memory.process()
-        self.home = FarmHome(files, identity, self._epoch, self._servers, SEGMENT_BYTES)
+        self.home = FarmStorage(files, identity, self._epoch, self._servers, SEGMENT_BYTES)
         return self.home.recovered
 
     def save(self, state: HardState, is_member: bool) -> None:
         self._home.save(state, is_member)
 
-    def append(self, batches: list[Batch]) -> None:
+    def append(self, batches: list[EntryBatch]) -> None:
         self._home.append(batches)
         self._home.tidy()
 
@@ -56,7 +56,7 @@ class Kept(Disk):
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]:
+    ) -> list[EntryBatch]:
         return self._home.batches(first_index, last_index, last_term, bytes_max)
 
     def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
@@ -80,7 +80,7 @@ class KeptWorld(World):
     def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
         return Kept(number, servers, self._dice)
 
-    def home(self, number: int) -> FarmHome:
+    def home(self, number: int) -> FarmStorage:
         disk = self.disks[number]
         assert isinstance(disk, Kept)
         assert disk.home is not None

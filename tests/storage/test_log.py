@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.messages import Batch, HardState, Job
+from kelek.protocols.raft.messages import AppendJob, EntryBatch, HardState
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageError, StorageLocked
@@ -20,7 +20,7 @@ ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10
 
 
-def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> Batch:
+def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> EntryBatch:
     records = [
         Record(0, b"%012d" % (first_index + i), b"%d:%d." % (term, first_index + i) * (size // 8))
         for i in range(count)
@@ -54,7 +54,7 @@ def test_what_was_appended_is_read_by_others_and_after_a_restart(
 ) -> None:
     log = opened(tmp_path, io)
     reader = LogReader(Disk(tmp_path), ME)
-    written: list[Batch] = []
+    written: list[EntryBatch] = []
     for i in range(120):
         one = batch(5 * i + 1, 5, 1 + i // 50)
         log.append(one.first_index - 1, log.last_term, [one.block])
@@ -165,19 +165,19 @@ def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: I
 def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
     writer = Writer(opened(tmp_path), 7)
     assert writer.flush() is None
-    writer.take(Job(6, 1, 0, 0, [batch(1).block]))
+    writer.take(AppendJob(6, 1, 0, 0, [batch(1).block]))
     assert writer.dropped == 1
     assert writer.flush() is None
-    writer.take(Job(7, 1, 0, 0, [batch(1, 3).block, batch(4).block]))
-    writer.take(Job(7, 2, 4, 1, [batch(5, 2).block]))
-    writer.take(Job(7, 3, 2, 1, [batch(3, 1, 2).block]))
-    writer.take(Job(7, 4, 3, 2, [batch(4, 1, 2).block]))
+    writer.take(AppendJob(7, 1, 0, 0, [batch(1, 3).block, batch(4).block]))
+    writer.take(AppendJob(7, 2, 4, 1, [batch(5, 2).block]))
+    writer.take(AppendJob(7, 3, 2, 1, [batch(3, 1, 2).block]))
+    writer.take(AppendJob(7, 4, 3, 2, [batch(4, 1, 2).block]))
     assert writer.flush() == 4
     assert writer.log.runs == [(1, 1), (3, 2)]
     assert writer.log.last_index == 4
     with pytest.raises(LocalProtocolError, match="behind job 4"):
-        writer.take(Job(7, 6, 4, 2, [batch(5, 1, 2).block]))
-    writer.take(Job(7, 5, 4, 1, [batch(5, 1, 2).block]))
+        writer.take(AppendJob(7, 6, 4, 2, [batch(5, 1, 2).block]))
+    writer.take(AppendJob(7, 5, 4, 1, [batch(5, 1, 2).block]))
     with pytest.raises(LocalProtocolError, match="do not follow"):
         writer.flush()
     writer.log.close()
@@ -187,11 +187,11 @@ def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: Seg
     writer = Writer(opened(tmp_path, io, beside=True), 7)
     log = writer.log
     assert log.sync_fd is not None
-    writer.take(Job(7, 1, 0, 0, [batch(1).block]))
+    writer.take(AppendJob(7, 1, 0, 0, [batch(1).block]))
     assert writer.flush() is None
     assert log.syncing
     for index in range(2, 40):
-        writer.take(Job(7, index, index - 1, 1, [batch(index, size=900).block]))
+        writer.take(AppendJob(7, index, index - 1, 1, [batch(index, size=900).block]))
         assert writer.flush() is None
         assert log.last_index == 1, "nothing is written while the disk syncs"
     ready, _, _ = select.select([log.sync_fd], [], [], 10.0)
@@ -202,7 +202,7 @@ def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: Seg
     assert log.last_index == 39
     select.select([log.sync_fd], [], [], 10.0)
     assert writer.end() == 39
-    writer.take(Job(7, 40, 38, 1, []))
+    writer.take(AppendJob(7, 40, 38, 1, []))
     assert writer.flush() == 40, "a cut is durable at once"
     log.close()
     reopened = opened(tmp_path, io, epoch=2)

@@ -37,15 +37,15 @@ from kelek.protocols.zerodb.ops import (
 )
 from kelek.storage import operations
 from kelek.storage.operations import COUNTERS, FLOOR, SYSTEM
-from kelek.storage.tables import Entry as Entry
 from kelek.storage.tables import Outcome, Tables
+from kelek.storage.tables import TableEntry as TableEntry
 
 REQID = b"request id 1"
 
 
 def write(tables: Tables, *ops: Op) -> list[Outcome]:
     """As one entry behind the last."""
-    return tables.write([Entry(tables.applied[0] + 1, 1, ops)])
+    return tables.write([TableEntry(tables.applied[0] + 1, 1, ops)])
 
 
 def told(tables: Tables, op: Op) -> bytes:
@@ -260,7 +260,7 @@ def test_keys_vanish_with_their_session(tables: Tables) -> None:
 def test_sessions_have_numbers_of_their_own(tables: Tables) -> None:
     found = write(tables, SessionOpen(7, 1, 1), SessionOpen(7, 1, 1), SessionOpen(7, 1, 1))
     assert len({one.data for one in found}) == 3
-    local = tables.write([Entry(0, 0, [SessionOpen(7, 1, 1), SessionOpen(7, 1, 1)])])
+    local = tables.write([TableEntry(0, 0, [SessionOpen(7, 1, 1), SessionOpen(7, 1, 1)])])
     assert len({one.data for one in [*found, *local]}) == 5
 
 

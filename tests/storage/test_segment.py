@@ -64,7 +64,7 @@ def test_scan_and_judge_are_their_twins(seed: int) -> None:
     random = Random(seed)
     data = damaged(random, segment(random))
     expected = twins.scan(data, START, 5, 3)
-    scan = segments.Scan(START, 5, 3)
+    scan = segments.SegmentScan(START, 5, 3)
     code = scan.walk(data)
     found = {
         "offset": scan.offset, "next_index": scan.next_index, "term": scan.term,
@@ -100,7 +100,7 @@ def test_more_runs_and_blocks_than_one_call_takes() -> None:
     data = bytes(START) + b"".join(
         block_encode(index, index, [(0, None, b"")]) for index in range(1, count + 1)
     )
-    scan = segments.Scan(START, 1, 0)
+    scan = segments.SegmentScan(START, 1, 0)
     assert scan.walk(data) == 0
     assert scan.runs == [(index, index) for index in range(1, count + 1)]
     places, used = segments.segment_blocks(memoryview(data)[START:])

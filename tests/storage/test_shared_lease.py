@@ -20,8 +20,8 @@ from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.shared_lease import SharedLeases
 from kelek.storage.table_entries import Owner, find_entries, stages
-from kelek.storage.table_home import Place, TableHome
-from kelek.storage.tables import Entry, Tables
+from kelek.storage.table_home import TableDirectory, TableFolder
+from kelek.storage.tables import TableEntry, Tables
 
 WORKERS = 2
 TABLES = (2, 4, 5)  # The last one is the other worker's.
@@ -40,13 +40,13 @@ class Node:
         self.folder = folder
         (folder / "raft").mkdir(exist_ok=True)
         self.leases = LeaseFolder(str(folder / "raft" / "jobs"))
-        self.place = Place(str(folder / "tables"), "w1", WORKERS)
+        self.place = TableFolder(str(folder / "tables"), "w1", WORKERS)
         self.problems: dict[int, str] = {}
         self.told: list[ops.Op] = []
         self.start()
 
     def start(self) -> None:
-        self.home = TableHome(self.place, open_, False)
+        self.home = TableDirectory(self.place, open_, False)
         self.taker = SharedLeases(self.home, self.leases, IDLE_MS)
 
     def crash(self, before: Path) -> None:
@@ -75,7 +75,7 @@ class Node:
                 if stage.opened is not None:
                     problem = self.taker.take(stage.opened, stage.last, NOW_MS)
                     self.problems[stage.last[0]] = problem
-            self.home.replicated.write([Entry(end, 1, [])])
+            self.home.replicated.write([TableEntry(end, 1, [])])
             applied = end
 
     def found(self, index: int) -> dict[int, list[tuple[bytes, bytes]]]:
@@ -109,7 +109,7 @@ def history(dice: Random, length: int = 150) -> tuple[list[bytes], dict[int, obj
                 op = ops.Put(table, keys, [b"%d" % index for _ in keys])
         log.append(ops.pack([op]))
         if isinstance(op, ops.Put | ops.Delete | ops.Truncate) and table != 5:
-            model.write([Entry(index, 1, [op])])
+            model.write([TableEntry(index, 1, [op])])
     return log, expected
 
 
@@ -175,7 +175,7 @@ def test_a_node_that_takes_none_says_why(
     node = Node(tmp_path)
     for index in range(1, 1 + taken):
         assert not node.taker.take(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
-    node.home.replicated.write([Entry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
+    node.home.replicated.write([TableEntry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
     found = node.taker.take(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS + late_ms)
     assert problem in found
     assert bool(found) == bool(problem)

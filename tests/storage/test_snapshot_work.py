@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kelek.native.updates import Reqids
-from kelek.protocols.raft.messages import KIND_CONFIG, Batch
+from kelek.protocols.raft.messages import KIND_CONFIG, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.snapshot_orders import (
     EntriesRead,
@@ -26,7 +26,7 @@ from kelek.storage.reader import LogReader
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import newest, open_snapshot
 from kelek.storage.snapshot_work import Keep, SnapshotWork, write_state
-from kelek.storage.start import Home, Known, reqids_of, start
+from kelek.storage.start import PeerFiles, PeerIdentity, reqids_of, start
 
 ME = Identity("demo", "n1")
 KEEP = Keep(9 * 3600, 1000)
@@ -39,7 +39,7 @@ def reqid(number: int) -> bytes:
     return (1_700_000_000).to_bytes(4) + number.to_bytes(8)
 
 
-def blocks(first_index: int, last_index: int, term: int = 1) -> Iterator[Batch]:
+def blocks(first_index: int, last_index: int, term: int = 1) -> Iterator[EntryBatch]:
     for index in range(first_index, last_index + 1, 10):
         end = min(index + 9, last_index)
         records = [Record(0, reqid(number), b"data" * 25) for number in range(index, end + 1)]
@@ -56,7 +56,7 @@ class Node:
         if entries:
             self.append(blocks(1, entries))
 
-    def append(self, batches: Iterator[Batch]) -> None:
+    def append(self, batches: Iterator[EntryBatch]) -> None:
         for batch in batches:
             self.log.append(self.log.last_index, self.log.last_term, [batch.block])
         self.log.sync()
@@ -89,7 +89,7 @@ def test_it_holds_state_configuration_and_request_ids() -> None:
     assert (made.last_index, made.last_term, made.configuration) == (100, 1, TWO)
     made = node.made(220)
     assert (made.last_index, made.last_term, made.configuration) == (220, 2, THREE)
-    home = Home(node.disk.process(), ME)
+    home = PeerFiles(node.disk.process(), ME)
     info = newest(*home)
     file = info and open_snapshot(*home, info)
     assert file
@@ -164,8 +164,10 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     assert again == Installed(made)
 
     # The log writer has not begun anew yet: a start does so.
-    home, reqids = Home(target.disk.process(), ME), Reqids()
-    found = start(home, LogReader(home.files, ME), reqids, Known(KEEP, {"n1": "tcp://n1"}, {}))
+    home, reqids = PeerFiles(target.disk.process(), ME), Reqids()
+    found = start(
+        home, LogReader(home.files, ME), reqids, PeerIdentity(KEEP, {"n1": "tcp://n1"}, {})
+    )
     assert found.reset
     assert (found.log.base_index, found.log.base_term, found.log.last_index) == (150, 1, 150)
     assert found.roster.encoded(150) == TWO
@@ -235,8 +237,10 @@ def test_a_start_reads_snapshot_and_what_lies_behind(behind: int) -> None:
     node.log.compact(100)
     while node.log.idle():
         pass
-    home, reqids = Home(node.disk.process(), ME), Reqids()
-    found = start(home, LogReader(home.files, ME), reqids, Known(KEEP, {"n1": "tcp://n1"}, {}))
+    home, reqids = PeerFiles(node.disk.process(), ME), Reqids()
+    found = start(
+        home, LogReader(home.files, ME), reqids, PeerIdentity(KEEP, {"n1": "tcp://n1"}, {})
+    )
     assert not found.reset
     assert 0 < found.log.base_index <= 200 - behind
     assert (found.log.last_index, found.snapshot.last_index) == (200, 200 - behind)

@@ -20,7 +20,7 @@ from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.rocks_walk import files_of
 from kelek.storage.sst_scan import TableScan
-from kelek.storage.tables import Entry
+from kelek.storage.tables import TableEntry
 from kelek.tests.storage import sst_twin as twin
 
 SHARED = Shared.of(8 << 20, 32 << 20)
@@ -81,12 +81,12 @@ def _some_snappy(dice: Random) -> bytes:
 def made(folder: Path, steps: Iterator[list[Op] | None], options: TableOptions) -> RocksTables:
     """A checkpoint behind entries; None: what was written before is flushed."""
     tables = open_tables(f"{folder}/tables", SHARED, replicated=True)
-    tables.write([Entry(1, 1, [Open(TABLE, options)])])
+    tables.write([TableEntry(1, 1, [Open(TABLE, options)])])
     for number, ops in enumerate(steps, 2):
         if ops is None:
             tables.flush()
         else:
-            tables.write([Entry(number, 1, ops)])
+            tables.write([TableEntry(number, 1, ops)])
     tables.checkpoint(f"{folder}/checkpoint")
     tables.close()
     return open_checkpoint(f"{folder}/checkpoint", SHARED)
@@ -160,12 +160,12 @@ def test_levels_are_read(tmp_path: Path) -> None:
     """What was compacted, what was deleted since, and files whose keys overlap."""
     keys = [b"%05d" % number for number in range(20_000)]
     tables = open_tables(f"{tmp_path}/tables", SHARED, replicated=True)
-    tables.write([Entry(1, 1, [Put(TABLE, keys, [key * 20 for key in keys])])])
+    tables.write([TableEntry(1, 1, [Put(TABLE, keys, [key * 20 for key in keys])])])
     tables.compact(TABLE)
     for index in (2, 3, 4):
         some = keys[index::7]
         tables.write(
-            [Entry(index, 1, [Delete(TABLE, some[::2]), Put(TABLE, some[::3], some[::3])])]
+            [TableEntry(index, 1, [Delete(TABLE, some[::2]), Put(TABLE, some[::3], some[::3])])]
         )
         tables.flush()
     tables.checkpoint(f"{tmp_path}/checkpoint")
@@ -254,7 +254,7 @@ def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
 
 def test_what_is_not_in_files_yet(tmp_path: Path) -> None:
     tables = open_tables(f"{tmp_path}/tables", SHARED, replicated=True)
-    tables.write([Entry(1, 1, [Put(TABLE, [b"a"], [b"1"])])])
+    tables.write([TableEntry(1, 1, [Put(TABLE, [b"a"], [b"1"])])])
     scan = tables.pieces(TABLE)
     assert isinstance(scan, Pieces)
     assert taken(scan, Random(1)) == [(b"a", b"1")]
@@ -270,7 +270,7 @@ def test_what_is_of_another_kind(
     shared = SHARED._replace(files_max=0) if kind == "files" else SHARED
     tables = open_tables(folder, shared, replicated=True)
     keys = [b"%05d" % number for number in range(3000)]
-    tables.write([Entry(1, 1, [Put(TABLE, keys, [b"v" * 40] * 3000)])])
+    tables.write([TableEntry(1, 1, [Put(TABLE, keys, [b"v" * 40] * 3000)])])
     tables.compact(TABLE)
     tables.close()
     _in_another_kind(monkeypatch, kind)
@@ -279,7 +279,7 @@ def test_what_is_of_another_kind(
     ops: list[Op] = [Put(TABLE, more, [b"w" * 40] * 2000)]
     if kind == "range":
         ops.append(DeleteRange(TABLE, b"02500", b"05100"))
-    tables.write([Entry(2, 1, ops)])
+    tables.write([TableEntry(2, 1, ops)])
     if kind != "range":  # Which a compaction would take away.
         tables.compact(TABLE, more[0], more[-1])
     tables.checkpoint(f"{tmp_path}/checkpoint")

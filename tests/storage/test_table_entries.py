@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.raft.messages import KIND_STATE, Batch
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb import ops
 from kelek.protocols.zerodb.values import TableOptions
@@ -92,7 +92,7 @@ def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
         assert not any(isinstance(op, ops.Put | ops.Delete) for op in refused(log, alone))
 
 
-def told_of(tables: MemoryTables, batch: Batch) -> list[Outcome]:
+def told_of(tables: MemoryTables, batch: EntryBatch) -> list[Outcome]:
     """What a worker reports of a batch."""
     found = find_entries(batch, Owner(0, WORKERS))
     return [placed(outcome, found.places) for outcome in tables.write(found.entries)]

@@ -17,8 +17,8 @@ from kelek.storage.rocks_families import Shared
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots
 from kelek.storage.table_entries import Owner, each_entry, find_entries, placed
-from kelek.storage.table_home import Place, TableHome
-from kelek.storage.tables import Entry, Outcome, Tables
+from kelek.storage.table_home import TableDirectory, TableFolder
+from kelek.storage.tables import Outcome, TableEntry, Tables
 
 ME = Identity("demo", "n1")
 
@@ -33,11 +33,11 @@ class Node:
     def __init__(self, folder: Path, name: str = "table_worker", workers: int = 1) -> None:
         self.disk = Disk(str(folder / "raft"))
         self.disk.make_folder("")
-        self.place = Place(str(folder / "tables"), name, workers)
-        self.home = TableHome(self.place, open_, False)
+        self.place = TableFolder(str(folder / "tables"), name, workers)
+        self.home = TableDirectory(self.place, open_, False)
 
     def put(self, index: int, value: bytes) -> None:
-        self.home.replicated.write([Entry(index, 1, [Put(5, [b"key"], [value])])])
+        self.home.replicated.write([TableEntry(index, 1, [Put(5, [b"key"], [value])])])
 
     def snapshot(self, at: tuple[int, int], state: bytes | None = None) -> None:
         """Makes a snapshot of the worker's state, or of other bytes."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kelek.protocols.raft.messages import KIND_STATE, Batch
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb import answers, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
@@ -31,12 +31,12 @@ from kelek.storage import table_reads, table_requests, table_watch
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner
-from kelek.storage.table_requests import Asked, Databases, Limits, TableRequests
-from kelek.storage.tables import Entry
+from kelek.storage.table_requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
+from kelek.storage.tables import TableEntry
 
 LOCAL = 1000
 UNIX_MS = 1_700_000_000_000
-LIMITS = Limits(1 << 20, 5000, True)
+LIMITS = TableRequestLimits(1 << 20, 5000, True)
 ROWS = [(b"%05d" % number, b"value %d" % number) for number in range(5000)]
 
 
@@ -67,12 +67,12 @@ class CountingTables(MemoryTables):
 class Desk:
     """Requests, and what comes back."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: TableRequestLimits = LIMITS) -> None:
         self.tables, self.local = CountingTables(), CountingTables()
         owner = Owner(0, 1, frozenset([LOCAL]))
         databases = Databases("table_worker", owner, self.tables, self.local)
         self.requests = TableRequests(databases, limits, self.read_log)
-        self.log: list[Batch] = []
+        self.log: list[EntryBatch] = []
         self.base = 0
         self.now_ms = 0
         self.ticket = 0
@@ -84,9 +84,9 @@ class Desk:
         """As an entry of the log."""
         index = self.tables.applied[0] + 1
         self.log.append(encode_block(index, 1, [Record(KIND_STATE, None, pack(ops))]))
-        self.tables.write([Entry(index, 1, list(ops))])
+        self.tables.write([TableEntry(index, 1, list(ops))])
 
-    def read_log(self, index: int) -> list[Batch] | None:
+    def read_log(self, index: int) -> list[EntryBatch] | None:
         if index <= self.base:
             return None
         return [batch for batch in self.log if batch.first_index >= index][:10]
@@ -94,7 +94,7 @@ class Desk:
     def watch(self, index: int, **fields: Any) -> None:
         self.ask(requests.Watch(5, b"b", b"d", index, with_id(index, **fields)), b"w%d" % index)
 
-    def told(self) -> tuple[int, list[answers.Change]]:
+    def told(self) -> tuple[int, list[answers.WatchedChange]]:
         """What the only answer of this turn says."""
         (frames,) = self.run_all(self.tables.applied[0])
         return answers.decode_watch(answers.decode_answer(frames[1:]))
@@ -102,7 +102,7 @@ class Desk:
     def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
         self.ticket += 1
         frames = encode_request(request)
-        self.requests.take(Asked(route, frames, ticket=self.ticket, **asked), self.now_ms)
+        self.requests.take(QueuedRequest(route, frames, ticket=self.ticket, **asked), self.now_ms)
 
     def run(self, applied: int = 100) -> list[list[bytes]]:
         """The answers of one turn."""
@@ -269,7 +269,7 @@ def test_what_belongs_into_the_log_is_not_written_here(request_: Request) -> Non
 
 
 def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
-    desk = Desk(Limits(1000, 5000, True))
+    desk = Desk(TableRequestLimits(1000, 5000, True))
     desk.put(5, ROWS)
     desk.ask(requests.Scan(5))
     desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
@@ -291,7 +291,7 @@ def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("limit", [None, 7])
 def test_pages_give_everything_once(reverse: bool, limit: int | None) -> None:
-    desk = Desk(Limits(3000, 5000, True))
+    desk = Desk(TableRequestLimits(3000, 5000, True))
     desk.put(5, ROWS[:900])
     flags = values.PACKED | (values.REVERSE if reverse else 0)
     got: list[bytes] = []
@@ -310,8 +310,8 @@ def test_pages_give_everything_once(reverse: bool, limit: int | None) -> None:
 
 
 def test_unknown_tables() -> None:
-    desk = Desk(Limits(1000, 5000, False))
-    desk.tables.write([Entry(1, 1, [Open(5, TableOptions())])])
+    desk = Desk(TableRequestLimits(1000, 5000, False))
+    desk.tables.write([TableEntry(1, 1, [Open(5, TableOptions())])])
     for request in (
         requests.Read(5, [b"a"]),
         requests.Read(6, [b"a"]),
@@ -337,8 +337,8 @@ def test_table_info_tells_of_the_content_at_an_index() -> None:
 
 def test_malformed_requests_are_answered_and_counted() -> None:
     desk = Desk()
-    desk.requests.take(Asked(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
-    desk.requests.take(Asked(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
+    desk.requests.take(QueuedRequest(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
+    desk.requests.take(QueuedRequest(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
     assert [frames[1][2] for frames in desk.run()] == [0x10, 0xFF]
     assert desk.requests.handled == 4
 
@@ -357,11 +357,11 @@ def test_tickets_are_handled_when_all_before_them_are() -> None:
 def test_a_repeated_transaction_is_told_its_result_again() -> None:
     desk = Desk()
     transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
-    desk.tables.write([Entry(1, 1, requests.operations(transaction, UNIX_MS))])
+    desk.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
     header = b"\x31\x01\x25\0"
     for number in (7, 8):
         reqid = number.to_bytes(12, "big")
-        desk.requests.take_repeat(Asked(b"c1", [reqid, header], ticket=1), 0)
+        desk.requests.take_repeat(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
     known, unknown = desk.run_all()
     assert known == [b"c1", header, desk.tables.result((7).to_bytes(12, "big"))]
     assert unknown[1][:4] == b"\x31\x01\x25\x01"
@@ -460,13 +460,13 @@ def test_large_values_are_told_as_they_are_now() -> None:
 class LocalDesk(Desk):
     """Watches the local table."""
 
-    def watch_local(self, index: int) -> tuple[int, list[answers.Change]] | None:
+    def watch_local(self, index: int) -> tuple[int, list[answers.WatchedChange]] | None:
         """What is answered at once; None: nothing."""
         request = requests.Watch(LOCAL, b"b", b"d", index, with_id(self.ticket))
         self.ask(request, b"w%d" % self.ticket)
         return self.told_now()
 
-    def told_now(self) -> tuple[int, list[answers.Change]] | None:
+    def told_now(self) -> tuple[int, list[answers.WatchedChange]] | None:
         out = [frames for frames in self.run_all() if frames[0].startswith(b"w")]
         if not out:
             return None
@@ -489,7 +489,7 @@ def test_a_local_table_is_watched() -> None:
     desk.ask(requests.DeleteLimited(LOCAL, b"", 2))
     desk.ask(requests.Put(LOCAL, [b"b"], [b"short"], 0, with_id(1, ttl_ms=1)))
     desk.run_all()
-    desk.local.write([Entry(0, 0, [Expire(0, UNIX_MS + 2)])])
+    desk.local.write([TableEntry(0, 0, [Expire(0, UNIX_MS + 2)])])
     desk.ask(requests.Put(LOCAL, [b"z"], [b"beyond"]))
     gone, short = Delete(LOCAL, [b"b"]), Put(LOCAL, [b"b"], [b"short"])
     assert desk.watch_local(begin + 1) == (
@@ -550,9 +550,9 @@ def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
 
 
 def test_values_are_read_as_many_as_should_fit() -> None:
-    desk = Desk(Limits(32 << 20, 5000, True))
+    desk = Desk(TableRequestLimits(32 << 20, 5000, True))
     keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
-    desk.tables.write([Entry(1, 1, [Put(5, keys, large)])])
+    desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
     desk.put(6, ROWS)
     desk.tables.calls.clear()
     for number in range(4):
@@ -570,9 +570,9 @@ def test_values_are_read_as_many_as_should_fit() -> None:
 
 
 def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
-    desk = Desk(Limits(1 << 20, 5000, True))
+    desk = Desk(TableRequestLimits(1 << 20, 5000, True))
     keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
-    desk.tables.write([Entry(1, 1, [Put(5, keys, large)])])
+    desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
     desk.tables.calls.clear()
     desk.ask(requests.Read(5, [b"%03d" % number for number in range(600)]))
     desk.ask(requests.Read(5, [b"001"]))
@@ -629,7 +629,7 @@ def test_no_more_large_rows_are_in_memory_than_are_wanted(what: str) -> None:
     """A slice of 2048 rows would be 80 MB here, and 128 GiB of the largest."""
     desk = Desk()
     keys = [b"%05d" % number for number in range(2000)]
-    desk.tables.write([Entry(1, 1, [Put(6, keys, [bytes(40_000)] * 2000)])])
+    desk.tables.write([TableEntry(1, 1, [Put(6, keys, [bytes(40_000)] * 2000)])])
     alive = most = 0
 
     class Row(tuple[bytes, bytes]):
@@ -679,7 +679,7 @@ def test_changes_that_are_too_many_for_one_answer_come_in_several(
 ) -> None:
     """An answer that is larger than zerodb_server takes would break the pipe for everybody."""
     monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
-    desk = Desk(Limits(1000, 5000, True))
+    desk = Desk(TableRequestLimits(1000, 5000, True))
     for _ in range(5):
         desk.apply(Put(5, [b"c"], [bytes(100_000)]))
     desk.watch(1)

@@ -27,7 +27,7 @@ from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.recent_changes import RecentChanges
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry, Tables
+from kelek.storage.tables import TableEntry, Tables
 
 
 def put(table: int, **pairs: str) -> Put:
@@ -36,7 +36,7 @@ def put(table: int, **pairs: str) -> Put:
 
 def write(tables: Tables, *ops: Op) -> None:
     """As one entry behind the last."""
-    tables.write([Entry(tables.applied[0] + 1, 1, ops)])
+    tables.write([TableEntry(tables.applied[0] + 1, 1, ops)])
 
 
 def content(tables: Tables, table: int) -> dict[bytes, bytes]:
@@ -110,15 +110,15 @@ def test_operations_of_an_entry_see_those_before(tables: Tables) -> None:
 def test_what_no_log_did_is_kept_for_those_who_watch(tables: Tables) -> None:
     """Done again elsewhere it makes the same tables; what a log did is found there."""
     tables.recent = RecentChanges(50)
-    tables.write([Entry(0, 0, [put(7, a="1", b="2", c="3"), put(9, z="1"), Truncate(9)])])
-    tables.write([Entry(0, 0, [Expiry(7, 1000, [b"c"]), DeleteLimited(7, b"", 1)])])
-    tables.write([Entry(1, 1, [put(7, d="4")])])
-    tables.write([Entry(0, 0, [Expire(0, 2000), put(9, k="v"), DeleteRange(9, b"x", b"")])])
+    tables.write([TableEntry(0, 0, [put(7, a="1", b="2", c="3"), put(9, z="1"), Truncate(9)])])
+    tables.write([TableEntry(0, 0, [Expiry(7, 1000, [b"c"]), DeleteLimited(7, b"", 1)])])
+    tables.write([TableEntry(1, 1, [put(7, d="4")])])
+    tables.write([TableEntry(0, 0, [Expire(0, 2000), put(9, k="v"), DeleteRange(9, b"x", b"")])])
     assert tables.recent.since(49, 1 << 20) is None
     kept = tables.recent.since(50, 1 << 20) or []
     assert [index for index, _ in kept] == list(range(50, tables.recent.next_index))
     again = MemoryTables()
-    again.write([Entry(0, 0, [op for _, op in kept])])
+    again.write([TableEntry(0, 0, [op for _, op in kept])])
     assert {**content(again, 7), b"d": b"4"} == content(tables, 7) == {b"b": b"2", b"d": b"4"}
     assert content(again, 9) == content(tables, 9) == {b"k": b"v"}
 
@@ -137,12 +137,12 @@ def test_a_scan_is_isolated(tables: Tables) -> None:
 
 
 def test_entries_are_applied_once(tables: Tables) -> None:
-    entries = [Entry(index, 1, [put(7, k=str(index))]) for index in (1, 2, 3)]
+    entries = [TableEntry(index, 1, [put(7, k=str(index))]) for index in (1, 2, 3)]
     tables.write(entries)
-    tables.write([*entries, Entry(4, 2, [put(7, j="4")])])
+    tables.write([*entries, TableEntry(4, 2, [put(7, j="4")])])
     assert content(tables, 7) == {b"k": b"3", b"j": b"4"}
     assert tables.applied == (4, 2)
-    tables.write([Entry(0, 0, [put(7, k="of no log")])])
+    tables.write([TableEntry(0, 0, [put(7, k="of no log")])])
     assert tables.applied == (4, 2)
     assert tables.get(7, [b"k"]) == [b"of no log"]
 

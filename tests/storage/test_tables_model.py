@@ -34,7 +34,7 @@ from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.operations import SYSTEM
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import Entry, Outcome
+from kelek.storage.tables import Outcome, TableEntry
 
 SHARED = Shared.of(8 << 20, 32 << 20)
 TABLES = st.integers(1, 3)
@@ -186,13 +186,13 @@ class History(RuleBasedStateMachine):
         self.rocks: RocksTables = open_tables(str(self.folder / "0"), SHARED, replicated=True)
         self.memory = MemoryTables()
         self.model = Model()
-        self.log: list[Entry] = []
+        self.log: list[TableEntry] = []
         self.restarts = 0
         self.told: list[Outcome] = []
 
     @rule(entries=st.lists(st.lists(OPS, max_size=12), min_size=1, max_size=3))
     def write(self, entries: list[list[Op]]) -> None:
-        made = [Entry(len(self.log) + place, 1, ops) for place, ops in enumerate(entries, 1)]
+        made = [TableEntry(len(self.log) + place, 1, ops) for place, ops in enumerate(entries, 1)]
         told = self.rocks.write(made)
         assert told == self.memory.write(made)
         for entry in made:

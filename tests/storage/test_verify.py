@@ -13,7 +13,7 @@ from kelek.storage.log import Log
 from kelek.storage.memory import MemoryDisk
 from kelek.storage.segment import Identity
 from kelek.storage.snapshot import Snapshots
-from kelek.storage.verify import Entry, Finding, entries, read_identity, verify
+from kelek.storage.verify import Finding, StoredEntry, entries, read_identity, verify
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10
@@ -82,7 +82,9 @@ def test_nothing_is_wrong_with_a_sound_directory(snapshot: int | None, clean: bo
 def test_every_entry_is_told() -> None:
     files = filled().process()
     assert read_identity(files) == ME
-    expected = [Entry(index, 1 + (index > 500), *record(index)) for index in range(1, LAST + 1)]
+    expected = [
+        StoredEntry(index, 1 + (index > 500), *record(index)) for index in range(1, LAST + 1)
+    ]
     assert list(entries(files, ME)) == expected
     assert list(entries(files, ME, 505)) == expected[504:]
     assert list(entries(files, ME, 33, 205)) == expected[32:205]

@@ -4,7 +4,7 @@ import os
 import sys
 
 from kelek.protocols.zerodb import map_orders
-from kelek.protocols.zerodb.map_orders import MapOrder, Mapped, Progress, Setup, Trouble, encode
+from kelek.protocols.zerodb.map_orders import MapOrder, Mapped, MapProgress, Setup, Trouble, encode
 
 SIZE_BYTES = 4
 MAPS, FAILS, DIES, JUNK, GIVES_UP = range(1, 6)  # Tables to read.
@@ -39,8 +39,8 @@ def main() -> None:
             continue
         order = map_orders.body_of(message, MapOrder)
         if order.source == MAPS:
-            send(encode(map_orders.PROGRESS, message.apid, Progress(2, 1, 3)))
-            done = Mapped(77, [4, 5], list(Progress(2, 2, len(order.module))))
+            send(encode(map_orders.PROGRESS, message.apid, MapProgress(2, 1, 3)))
+            done = Mapped(77, [4, 5], list(MapProgress(2, 2, len(order.module))))
             send(encode(map_orders.MAPPED, message.apid, done))
         elif order.source == FAILS:
             send(encode(map_orders.FAILED, message.apid, Trouble("the mapper failed")))

@@ -7,17 +7,17 @@ from typing import Any
 from kelek.protocols.garlicfarm import htdigest
 from kelek.protocols.garlicfarm.client import FarmClient
 from kelek.protocols.garlicfarm.client_values import (
-    ClientSetup,
+    FarmClientSetup,
+    FarmCommand,
     Open,
     Question,
     Trouble,
     TroubleKind,
-    Wish,
 )
 from kelek.protocols.garlicfarm.gate import Gate
 from kelek.protocols.garlicfarm.handshake import Reply, ServerHandshake
-from kelek.protocols.garlicfarm.inbound import Grant
-from kelek.protocols.garlicfarm.messages import Entry, MessageType, ValueType
+from kelek.protocols.garlicfarm.inbound import PeerSession
+from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, ValueType
 from kelek.protocols.garlicfarm.values import Address
 from kelek.tests.protocols.garlicfarm.farm_world import World
 
@@ -71,7 +71,7 @@ class Wire:
             self.caller.bring(self, b"")
 
     def _enter(self, rest: bytes) -> None:
-        self.connection = self.peer.accept(Grant("alice", None, self.caller.is_admin))
+        self.connection = self.peer.accept(PeerSession("alice", None, self.caller.is_admin))
         self.caller.world.readers[self.to, self.connection] = self._read
         if rest:
             self.take(rest)
@@ -88,7 +88,7 @@ class Caller:
 
     def __init__(self, world: World, places: tuple[int, ...], **setup: Any) -> None:
         self.world = world
-        known = ClientSetup(FARM, tuple(map(place, places)), "alice", "secret")
+        known = FarmClientSetup(FARM, tuple(map(place, places)), "alice", "secret")
         self.client = FarmClient(known._replace(**setup), world.random.randbytes)
         self.wires: dict[int, Wire] = {}
         self.gates: dict[int, Gate] = {}
@@ -161,14 +161,14 @@ class Caller:
 
     # ---- users ----
 
-    def append(self, *values: bytes, ms: int = 60_000) -> Wish:
-        entries = tuple(Entry(0, ValueType.APPLICATION, value) for value in values)
+    def append(self, *values: bytes, ms: int = 60_000) -> FarmCommand:
+        entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
         until_ms = self.world.now_ms + ms
-        wish = self.client.wish(Wish(MessageType.CLIENT_REQUEST, entries, until_ms))
+        wish = self.client.wish(FarmCommand(MessageType.CLIENT_REQUEST, entries, until_ms))
         self.step()
         return wish
 
-    def until(self, *wishes: Wish | Question, ms: int = 60_000) -> None:
+    def until(self, *wishes: FarmCommand | Question, ms: int = 60_000) -> None:
         self.step()
         self.world.run_until(lambda: all(wish.done for wish in wishes), ms)
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from kelek.protocols.garlicfarm import codec
 from kelek.protocols.garlicfarm.entries import configuration_of
-from kelek.protocols.garlicfarm.inbound import Grant
+from kelek.protocols.garlicfarm.inbound import PeerSession
 from kelek.protocols.garlicfarm.messages import (
     ClusterServer,
-    Entry,
     FarmConfiguration,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
@@ -30,11 +30,11 @@ from kelek.protocols.garlicfarm.peer_values import (
     recovered,
 )
 from kelek.protocols.raft.core import Role
-from kelek.protocols.raft.messages import Batch, HardState
+from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block, slice_block
 
 DELAY_MS_MAX = 20
-ADMIN = Grant(is_server=True)  # As each connection is without the handshake.
+ADMIN = PeerSession(is_server=True)  # As each connection is without the handshake.
 
 
 def server(number: int) -> ClusterServer:
@@ -48,7 +48,7 @@ class Disk:
         self.state = HardState()
         self.is_member = bool(servers)
         self.base = (0, 0)
-        self.log: list[Batch] = []
+        self.log: list[EntryBatch] = []
         self.beginning = FarmConfiguration(0, 0, servers)
         self.mark = SnapshotMark()
         self.snapshot = b""
@@ -58,7 +58,7 @@ class Disk:
         assert state.term >= self.state.term
         self.state, self.is_member = state, is_member
 
-    def append(self, batches: list[Batch]) -> None:
+    def append(self, batches: list[EntryBatch]) -> None:
         for batch in batches:
             while self.log and self.log[-1].first_index >= batch.first_index:
                 self.log.pop()
@@ -81,8 +81,8 @@ class Disk:
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]:
-        found: list[Batch] = []
+    ) -> list[EntryBatch]:
+        found: list[EntryBatch] = []
         for batch in self.log:
             if first_index <= batch.last_index and batch.first_index <= last_index:
                 first, last = max(batch.first_index, first_index), min(batch.last_index, last_index)
@@ -149,7 +149,7 @@ class Node(Protocol):
     @property
     def deadline_ms(self) -> int: ...
 
-    def accept(self, grant: Grant) -> int: ...
+    def accept(self, grant: PeerSession) -> int: ...
 
     def on_requests(self, connection: int, data: bytes, now_ms: int) -> None: ...
 
@@ -169,7 +169,7 @@ class Node(Protocol):
 class Client:
     """Whoever sends requests to a server, and reads the answers."""
 
-    def __init__(self, world: "World", to: int, grant: Grant = ADMIN) -> None:
+    def __init__(self, world: "World", to: int, grant: PeerSession = ADMIN) -> None:
         self.world, self.to = world, to
         self.answers: list[Response] = []
         self._stream = codec.ResponseStream()
@@ -195,7 +195,7 @@ class Client:
 
 
 def client_request(*values: bytes) -> Request:
-    entries = tuple(Entry(0, ValueType.APPLICATION, value) for value in values)
+    entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
     return Request(MessageType.CLIENT_REQUEST, entries=entries)
 
 
@@ -353,7 +353,7 @@ class World:
             return
         if to not in peer.links or link in self._links:
             return
-        wire = self._links[link] = Wire(far.accept(Grant(f"server{number}", number, False)))
+        wire = self._links[link] = Wire(far.accept(PeerSession(f"server{number}", number, False)))
         self.readers[to, wire.connection] = lambda data, failure: self._send_back(link, wire, data)
         peer.on_connected(to, self.now_ms)
 
@@ -446,7 +446,7 @@ class World:
         assert self.leader is not None
         return self.leader
 
-    def ask(self, request: Request, to: int | None = None, grant: Grant = ADMIN) -> Response:
+    def ask(self, request: Request, to: int | None = None, grant: PeerSession = ADMIN) -> Response:
         """One request, and its answer."""
         client = Client(self, self.elect() if to is None else to, grant)
         client.send(request)

@@ -23,12 +23,12 @@ from kelek.protocols.garlicfarm.face import (
     SHOWN_BYTES_MAX,
     View,
 )
-from kelek.protocols.garlicfarm.inbound import Grant
+from kelek.protocols.garlicfarm.inbound import PeerSession
 from kelek.protocols.garlicfarm.intake import AUDITS_MAX
 from kelek.protocols.garlicfarm.members import add_server, remove_server
 from kelek.protocols.garlicfarm.messages import (
-    Entry,
     FarmConfiguration,
+    FarmLogEntry,
     MessageType,
     Request,
     ValueType,
@@ -108,9 +108,9 @@ class AppWorld(World):
 
     # What it is asked.
 
-    def order(self, order: Order, grant: Grant | None = None) -> bool:
+    def order(self, order: Order, grant: PeerSession | None = None) -> bool:
         value = encode_order(order)
-        return self.ask(client_request(value), grant=grant or Grant("admin")).is_accepted
+        return self.ask(client_request(value), grant=grant or PeerSession("admin")).is_accepted
 
     def view(self, number: int, name: str = "status", **numbers: int) -> dict[str, Any]:
         numbers = {key.strip("_"): value for key, value in numbers.items()}
@@ -360,9 +360,9 @@ def test_only_administrators_give_orders() -> None:
     world = AppWorld()
     world.settle()
     before = world.peers[world.elect()].core.log.last_index
-    user = Grant("admin", is_admin=False)
+    user = PeerSession("admin", is_admin=False)
     assert not world.order(publish(3), user)
-    assert not world.order(publish(3), Grant("bob")), "in another one's name"
+    assert not world.order(publish(3), PeerSession("bob")), "in another one's name"
     assert not world.order(publish(3)._replace(cluster="other"))
     values = (b"harmless", encode_order(publish(3)))
     answer = world.ask(client_request(*values), grant=user)
@@ -380,9 +380,9 @@ def test_only_administrators_give_orders() -> None:
 def test_changes_of_members_are_audited() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    client = Client(world, 1, Grant("bob", is_admin=False))
+    client = Client(world, 1, PeerSession("bob", is_admin=False))
     client.send(add_server(server(4)), remove_server(1))
-    broken = Entry(0, ValueType.CLUSTER_SERVER, b"?")
+    broken = FarmLogEntry(0, ValueType.CLUSTER_SERVER, b"?")
     client.send(Request(MessageType.ADD_SERVER, entries=(broken,)))
     world.run_until(lambda: len(client.answers) == 3)
     world.start(4)
@@ -501,7 +501,7 @@ def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
     peer._silent, peer.is_member = True, False
     peer._enfranchise()
     configuration = encode_configuration(FarmConfiguration(1, 0, (server(9),)))
-    entry = Entry(99, ValueType.CONFIGURATION, configuration)
+    entry = FarmLogEntry(99, ValueType.CONFIGURATION, configuration)
     leader = Client(world, 1)
     leader.send(Request(MessageType.JOIN_CLUSTER, 9, 1, 99, entries=(entry,)))
     world.run_until(lambda: bool(leader.answers))
@@ -656,7 +656,7 @@ def test_the_user_of_each_entry_is_kept() -> None:
         leader = world.elect()
         for at, name in enumerate(names):
             values = [b"%d %d %d" % (round_, at, each) for each in range(700 if at == 3 else 2)]
-            grant = Grant(name, is_admin=False)
+            grant = PeerSession(name, is_admin=False)
             assert world.ask(client_request(*values), leader, grant).is_accepted
             told += [(value, name) for value in values]
         world.kill(leader)
@@ -680,7 +680,7 @@ def test_poster_entries_are_repeated() -> None:
     """A reader finds the user without reading the whole log."""
     world = AppWorld(members=(1,))
     world.settle()
-    ann = Grant("ann", is_admin=False)
+    ann = PeerSession("ann", is_admin=False)
     for _ in range(5):
         assert world.ask(client_request(*[b"x"] * 900), 1, ann).is_accepted
     world.run_until(world.is_told)
@@ -699,7 +699,7 @@ def test_what_a_client_may_not_append() -> None:
     world = AppWorld()
     world.settle()
     leader = world.elect()
-    eve, two = Grant("eve", is_admin=False), Grant("two", 2, is_admin=False)
+    eve, two = PeerSession("eve", is_admin=False), PeerSession("two", 2, is_admin=False)
     status = {"cluster": "farm", "date": 1, "id": 2}
     escaped = b'{"cl\\u0075ster":"farm","date":1,"id":2}'
     peer = world.peers[leader]
@@ -722,7 +722,7 @@ def test_what_a_client_may_not_append() -> None:
     assert world.ask(client_request(other, b'{"cluster":"farm"}'), leader, eve).is_accepted
     peer.intake.audits.clear()
     mixed = client_request(encode_order(publish(3)), encode_status(status))
-    assert not world.ask(mixed, leader, Grant("admin")).is_accepted
+    assert not world.ask(mixed, leader, PeerSession("admin")).is_accepted
     assert [audit.taken for audit in peer.intake.audits] == [False, False]
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kelek.protocols.garlicfarm import codec, members
-from kelek.protocols.garlicfarm.inbound import Grant
-from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, ValueType
+from kelek.protocols.garlicfarm.inbound import PeerSession
+from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, Request, ValueType
 from kelek.protocols.garlicfarm.peer import PIPELINED_MAX
 from kelek.protocols.raft.core import Role
 from kelek.tests.protocols.garlicfarm.farm_world import (
@@ -19,7 +19,7 @@ from kelek.tests.protocols.garlicfarm.farm_world import (
     server,
 )
 
-USER = Grant("user", None, False, is_server=True)
+USER = PeerSession("user", None, False, is_server=True)
 APPEND, VOTE = MessageType.APPEND_ENTRIES, MessageType.REQUEST_VOTE
 APPLICATION, CONFIGURATION = ValueType.APPLICATION, ValueType.CONFIGURATION
 
@@ -48,30 +48,30 @@ CLOSED: dict[str, Make] = {
         other, leader, type=MessageType.SYNC_LOG, term=term
     ),
     "a vote with entries": lambda leader, other, term: from_(
-        other, leader, term=term, entries=(Entry(1, APPLICATION, b""),)
+        other, leader, term=term, entries=(FarmLogEntry(1, APPLICATION, b""),)
     ),
     "JoinCluster without a Configuration": lambda leader, other, term: from_(
         other, leader, type=MessageType.JOIN_CLUSTER, term=term
     ),
     "a Configuration that is none": lambda leader, other, term: from_(
-        other, leader, type=APPEND, term=9, entries=(Entry(1, CONFIGURATION, b"x"),)
+        other, leader, type=APPEND, term=9, entries=(FarmLogEntry(1, CONFIGURATION, b"x"),)
     ),
     "a LogPack in a log": lambda leader, other, term: from_(
-        other, leader, type=APPEND, term=9, entries=(Entry(1, ValueType.LOG_PACK, b""),)
+        other, leader, type=APPEND, term=9, entries=(FarmLogEntry(1, ValueType.LOG_PACK, b""),)
     ),
     "entries of term 0": lambda leader, other, term: from_(
-        other, leader, type=APPEND, term=9, entries=(Entry(0, APPLICATION, b""),)
+        other, leader, type=APPEND, term=9, entries=(FarmLogEntry(0, APPLICATION, b""),)
     ),
     "entries that go back in terms": lambda leader, other, term: from_(
         other, leader, type=APPEND, term=9,
-        entries=(Entry(2, APPLICATION, b""), Entry(1, APPLICATION, b"")),
+        entries=(FarmLogEntry(2, APPLICATION, b""), FarmLogEntry(1, APPLICATION, b"")),
     ),
     "a term that no core has": lambda leader, other, term: from_(
         other, leader, type=APPEND, term=2**63 - 1
     ),
     "AddServer without a server": lambda leader, other, term: Request(MessageType.ADD_SERVER),
     "AddServer with an application entry": lambda leader, other, term: Request(
-        MessageType.ADD_SERVER, entries=(Entry(0, APPLICATION, b""),)
+        MessageType.ADD_SERVER, entries=(FarmLogEntry(0, APPLICATION, b""),)
     ),
     "RemoveServer with an endpoint": lambda leader, other, term: members.add_server(
         server(3)
@@ -95,10 +95,10 @@ def test_what_ends_a_connection(name: str) -> None:
     assert world.leader == leader
 
 
-REFUSED: dict[str, tuple[Grant, Make]] = {
+REFUSED: dict[str, tuple[PeerSession, Make]] = {
     "a stranger's vote": (USER, lambda leader, other, term: from_(77, leader, term=term + 1000)),
     "a member's vote": (
-        Grant("two", None, False, is_server=True),
+        PeerSession("two", None, False, is_server=True),
         lambda leader, other, term: from_(
             other, leader, term=term + 1000, last_log_term=term + 1, last_log_index=99
         ),
@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[Grant, Make]] = {
         USER,
         lambda leader, other, term: from_(
             77, leader, type=MessageType.JOIN_CLUSTER, term=term + 1000,
-            entries=(Entry(1, CONFIGURATION, bytes(16)),),
+            entries=(FarmLogEntry(1, CONFIGURATION, bytes(16)),),
         ),
     ),
     "a stranger's AppendEntries": (
@@ -122,13 +122,13 @@ REFUSED: dict[str, tuple[Grant, Make]] = {
     ),
     "a change by somebody": (USER, lambda leader, other, term: members.add_server(server(9))),
     "another one's removal": (
-        Grant("two", 2, False),
+        PeerSession("two", 2, False),
         lambda leader, other, term: members.remove_server(3)._replace(source=2),
     ),
     "entries of other kinds": (
         USER,
         lambda leader, other, term: Request(
-            MessageType.CLIENT_REQUEST, entries=(Entry(0, CONFIGURATION, bytes(16)),)
+            MessageType.CLIENT_REQUEST, entries=(FarmLogEntry(0, CONFIGURATION, bytes(16)),)
         ),
     ),
     "an entry that is too large": (
@@ -158,7 +158,7 @@ def test_what_is_refused(name: str) -> None:
 
 def test_who_speaks_for_another_server() -> None:
     world, leader, other = settled()
-    client = Client(world, leader, Grant("nine", 9, False))
+    client = Client(world, leader, PeerSession("nine", 9, False))
     client.send(from_(other, leader))
     world.run_until(lambda: bool(client.closed))
     assert "nine" in client.closed
@@ -212,7 +212,7 @@ def test_junk_ends_a_connection_and_nothing_else(junk: list[bytes], seed: int) -
         kind = random.choice(sorted(codec.REQUEST_TYPES))
         last_term, last_index, commit = (random.choice((0, 1, 2, term)) for _ in range(3))
         value_type = random.choice(list(ValueType))
-        entries = tuple([Entry(1, value_type, data)][: random.randint(0, 1)])
+        entries = tuple([FarmLogEntry(1, value_type, data)][: random.randint(0, 1)])
         client = Client(world, leader)
         source = random.choice((other, 77))
         client.send(Request(kind, source, leader, term, last_term, last_index, commit, entries))

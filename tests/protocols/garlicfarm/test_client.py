@@ -4,7 +4,7 @@ import pytest
 
 from kelek.protocols.garlicfarm import htdigest
 from kelek.protocols.garlicfarm.client import FarmClient
-from kelek.protocols.garlicfarm.client_values import ClientSetup, TroubleKind, Wish
+from kelek.protocols.garlicfarm.client_values import FarmClientSetup, FarmCommand, TroubleKind
 from kelek.protocols.garlicfarm.messages import MessageType
 from kelek.tests.protocols.garlicfarm.client_world import FARM, Caller, place
 from kelek.tests.protocols.garlicfarm.farm_world import World, server
@@ -152,8 +152,8 @@ def test_nobody_is_there() -> None:
 
 def test_a_server_that_does_not_answer_is_waited_for() -> None:
     """Its address may be right: it counts as unreached once the attempt is over, not before."""
-    client = FarmClient(ClientSetup("farm", (place(1),), "a", "b", unreached_ms=2000), bytes)
-    wish = client.wish(Wish(MessageType.CLIENT_REQUEST, (), 60_000))
+    client = FarmClient(FarmClientSetup("farm", (place(1),), "a", "b", unreached_ms=2000), bytes)
+    wish = client.wish(FarmCommand(MessageType.CLIENT_REQUEST, (), 60_000))
     assert len(client.ready(0)) == 1
     client.ready(2500)
     assert (wish.done, client.deadline_ms) == (False, client.setup.reach_ms)

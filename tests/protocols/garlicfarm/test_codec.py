@@ -19,8 +19,8 @@ from kelek.protocols.garlicfarm.messages import (
     RESPONSE_TYPES,
     SERVERS_MAX,
     ClusterServer,
-    Entry,
     FarmConfiguration,
+    FarmLogEntry,
     MessageType,
     Request,
     Response,
@@ -72,7 +72,7 @@ def test_what_java_has_sent(name: str) -> None:
     )
 
 
-def only_entry(data: bytes) -> Entry:
+def only_entry(data: bytes) -> FarmLogEntry:
     (entry,) = decoded(data).entries
     return entry
 
@@ -82,7 +82,7 @@ def of_type(message_type: MessageType) -> bytes:
 
 
 def test_values_that_java_has_sent() -> None:
-    assert only_entry(of_type(MessageType.CLIENT_REQUEST)) == Entry(
+    assert only_entry(of_type(MessageType.CLIENT_REQUEST)) == FarmLogEntry(
         0, ValueType.APPLICATION, b"hello:world"
     )
     added = only_entry(of_type(MessageType.ADD_SERVER)).value
@@ -136,7 +136,7 @@ def test_a_snapshot_that_java_has_sent() -> None:
 
 IDS = st.integers(-(2**31), 2**31 - 1)
 NUMBERS = st.integers(0, NUMBER_MAX)
-ENTRIES = st.builds(Entry, NUMBERS, st.sampled_from(ValueType), st.binary(max_size=40))
+ENTRIES = st.builds(FarmLogEntry, NUMBERS, st.sampled_from(ValueType), st.binary(max_size=40))
 REQUESTS = st.builds(
     Request,
     st.sampled_from(sorted(RESPONSE_TYPES)),
@@ -155,7 +155,7 @@ CONFIGURATIONS = st.builds(
     st.lists(SERVERS, max_size=5, unique_by=lambda server: server.id).map(tuple),
 )
 LOGGED = st.builds(
-    Entry,
+    FarmLogEntry,
     NUMBERS,
     st.sampled_from((ValueType.APPLICATION, ValueType.CONFIGURATION)),
     st.binary(max_size=40),
@@ -191,7 +191,7 @@ def test_snapshots(
 
 
 @given(st.lists(LOGGED, min_size=1, max_size=8), st.integers(0, 2**40))
-def test_log_packs(entries: list[Entry], base: int) -> None:
+def test_log_packs(entries: list[FarmLogEntry], base: int) -> None:
     found = values.decode_log_pack(values.encode_log_pack(values.LogPack(tuple(entries), base)))
     assert found == (tuple(entries), base)
     behind = values.encode_log_pack(

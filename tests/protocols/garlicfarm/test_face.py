@@ -24,7 +24,7 @@ from kelek.protocols.garlicfarm.gate import Gate
 from kelek.protocols.garlicfarm.handshake import (
     Challenges,
     ClientHandshake,
-    Door,
+    ConnectTarget,
     Opening,
     Reply,
     ServerHandshake,
@@ -251,7 +251,7 @@ def test_curl_sees_a_view_through_a_proxy() -> None:
         assert all(head.startswith(f"GET {url} ") for head in proxy.heads)
 
 
-def knock(proxy: HttpProxy, door: Door, challenges: Challenges) -> Opening:
+def knock(proxy: HttpProxy, door: ConnectTarget, challenges: Challenges) -> Opening:
     """One connection of ours to a proxy."""
     handshake, opening = ClientHandshake(door, challenges, 0, bytes), None
     with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as connection:

@@ -19,7 +19,7 @@ from kelek.protocols.garlicfarm.handshake import (
     HEAD_TIMEOUT_MS,
     Challenges,
     ClientHandshake,
-    Door,
+    ConnectTarget,
     Opening,
     Reply,
     ServerHandshake,
@@ -31,7 +31,7 @@ from kelek.protocols.garlicfarm.htdigest import Users
 DEADLINE_S = 60
 FILE = htdigest.with_user("", "farm", "alice", "secret")
 FARMS = {"farm": htdigest.users_of(FILE, "farm")}
-DOOR = Door("127.0.0.1:7401", "farm", "alice", "secret")
+DOOR = ConnectTarget("127.0.0.1:7401", "farm", "alice", "secret")
 PATH = path_to("farm")
 REQUEST_1 = (
     f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1:7401\r\nCache-Control: no-cache\r\n"
@@ -56,11 +56,11 @@ class World:
         assert reply is not None
         return reply
 
-    def knock(self, door: Door = DOOR) -> tuple[ClientHandshake, Reply]:
+    def knock(self, door: ConnectTarget = DOOR) -> tuple[ClientHandshake, Reply]:
         client = ClientHandshake(door, self.challenges, self.now_ms, self.random_bytes)
         return client, self.ask(client.request)
 
-    def enter(self, door: Door = DOOR) -> Opening | None:
+    def enter(self, door: ConnectTarget = DOOR) -> Opening | None:
         client, reply = self.knock(door)
         return client.feed(reply.data, self.now_ms)
 

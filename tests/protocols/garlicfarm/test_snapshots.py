@@ -5,7 +5,13 @@ from collections.abc import Iterable
 import pytest
 
 from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.messages import Entry, MessageType, Request, SnapshotSync, ValueType
+from kelek.protocols.garlicfarm.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    SnapshotSync,
+    ValueType,
+)
 from kelek.protocols.garlicfarm.values import encode_snapshot_sync
 from kelek.tests.protocols.garlicfarm.farm_world import (
     Client,
@@ -104,14 +110,14 @@ def test_answers_count_bytes() -> None:
         Request(
             MessageType.JOIN_CLUSTER,
             *(1, 4, 5),
-            entries=(Entry(5, ValueType.CONFIGURATION, bytes(16)),),
+            entries=(FarmLogEntry(5, ValueType.CONFIGURATION, bytes(16)),),
         )
     )
     configuration = world.peers[1].roster.in_force
     request = Request(MessageType.INSTALL_SNAPSHOT, 1, 4, 5, 5, 40, 40)
     for offset, done in ((0, False), (7, False), (100, False), (0, False), (7, False), (14, True)):
         sync = SnapshotSync(40, 5, configuration, offset, b"7 bytes", done)
-        entry = Entry(5, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
+        entry = FarmLogEntry(5, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
         leader.send(request._replace(entries=(entry,)))
     world.run_until(lambda: len(leader.answers) == 7)
     joined, *pieces = leader.answers

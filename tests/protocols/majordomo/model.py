@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.majordomo import codec
-from kelek.protocols.majordomo.client import Call, Client, ClientSetup
+from kelek.protocols.majordomo.client import BrokerClientMachine, BrokerClientSetup, Call
 from kelek.protocols.majordomo.codec import (
     Cancel,
     Credit,
@@ -21,10 +21,10 @@ from kelek.protocols.majordomo.codec import (
     Ping,
     Place,
     Pong,
-    Ready,
     Request,
     WorkCancel,
     WorkCredit,
+    WorkerReady,
     WorkFinal,
     WorkPartial,
     WorkRequest,
@@ -40,7 +40,7 @@ from kelek.protocols.majordomo.values import (
     Side,
     part_cost,
 )
-from kelek.protocols.majordomo.worker import Job, Workers, WorkerSetup
+from kelek.protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 
 INTERVAL_MS = 100
 LIVENESS = 4
@@ -119,7 +119,7 @@ class Peer:
 class Registered:
     """What a broker knows of a worker."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: WorkerReady) -> None:
         self.service, self.window = ready.service, ready.window
         self.deadlines, self.credit = ready.deadlines, ready.credit
         self.readies = 1
@@ -219,12 +219,12 @@ class Broker:
         self.heard[connection] = self.world.now_ms
         worker = self.workers.get(connection)
         match command:
-            case Ready() if worker is not None:
+            case WorkerReady() if worker is not None:
                 assert worker.credit, "a second READY"
                 assert not command.credit, "the one for older brokers is without"
                 worker.readies += 1
                 assert worker.readies == 2
-            case Ready():
+            case WorkerReady():
                 self.workers[connection] = Registered(command)
             case Ping():
                 assert worker is not None, "a PING before READY"
@@ -451,10 +451,10 @@ class WorkerPeer(Peer):
                 self.took += 1
                 self._go_on(job, 0)
 
-    def _go_on(self, job: Job, part: int) -> None:
+    def _go_on(self, job: WorkerRequest, part: int) -> None:
         self.world.after(self.world.dice.randint(0, 30), lambda: self._step(job, part))
 
-    def _step(self, job: Job, part: int) -> None:
+    def _step(self, job: WorkerRequest, part: int) -> None:
         if not self.alive:
             return
         if job.cancelled:
@@ -472,7 +472,7 @@ class WorkerPeer(Peer):
             job.worker.final(job, [b"done", *job.body, str(self.parts).encode()])
         self.turn()
 
-    def _changed(self, job: Job, part: int) -> None:
+    def _changed(self, job: WorkerRequest, part: int) -> None:
         job.on_change = None
         self._go_on(job, part)
 
@@ -483,7 +483,7 @@ class ClientPeer(Peer):
     def __init__(
         self, world: World, name: str, requests_max: int = 1000, partial_bytes_max: int = 1 << 20
     ) -> None:
-        setup = ClientSetup(
+        setup = BrokerClientSetup(
             tuple(world.brokers),
             requests_max=requests_max,
             partial_bytes_max=partial_bytes_max,
@@ -491,7 +491,7 @@ class ClientPeer(Peer):
             silence_ms=INTERVAL_MS,
             liveness=LIVENESS,
         )
-        self.client = Client(setup)
+        self.client = BrokerClientMachine(setup)
         self.calls: list[Call] = []
         self.read: dict[Call, list[list[bytes]]] = {}
         super().__init__(world, self.client)

@@ -9,7 +9,7 @@ from kelek.native.exchange import LOOK_MS
 from kelek.native.messages import Arena, Frames
 from kelek.protocols.majordomo import broker as machine
 from kelek.protocols.majordomo import values
-from kelek.protocols.majordomo.broker import Broker, BrokerSetup
+from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
 from kelek.protocols.majordomo.codec import decode_failure
 
 Message = list[bytes]
@@ -36,7 +36,7 @@ class Table:
 
     def __init__(self, setup: BrokerSetup = SETUP) -> None:
         self.now_ms = 0
-        self.broker = Broker(setup, 0)
+        self.broker = BrokerMachine(setup, 0)
 
     def client(self, *messages: Message) -> None:
         self.broker.on_requests(Arena.from_messages(messages), self.now_ms)

@@ -7,7 +7,13 @@ import pytest
 from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.majordomo import codec, values
-from kelek.protocols.majordomo.client import FEATURES_ID, PROBE_ID, Call, Client, ClientSetup
+from kelek.protocols.majordomo.client import (
+    FEATURES_ID,
+    PROBE_ID,
+    BrokerClientMachine,
+    BrokerClientSetup,
+    Call,
+)
 from kelek.protocols.majordomo.codec import (
     Alive,
     Cancel,
@@ -24,20 +30,20 @@ URLS = ("a", "b")
 LATER = 1_000_000
 
 
-def client_of(urls: tuple[str, ...] = URLS, **setup: Any) -> Client:
-    client = Client(ClientSetup(urls)._replace(**setup))
+def client_of(urls: tuple[str, ...] = URLS, **setup: Any) -> BrokerClientMachine:
+    client = BrokerClientMachine(BrokerClientSetup(urls)._replace(**setup))
     assert client.ready(0) == [Connect(url) for url in urls]
     for url in urls:
         client.on_connected(url, 0)
     return client
 
 
-def call_of(client: Client, number: int, deadline_ms: int = LATER) -> Call:
+def call_of(client: BrokerClientMachine, number: int, deadline_ms: int = LATER) -> Call:
     request = Request(b"echo", str(number).encode(), [b"body"])
     return client.add(Call(request, deadline_ms, partials=True))
 
 
-def sent(client: Client, now_ms: int) -> list[tuple[str, Request]]:
+def sent(client: BrokerClientMachine, now_ms: int) -> list[tuple[str, Request]]:
     return [
         (it.url, codec.decode_client_request(it.frames)[1])
         for it in client.ready(now_ms)
@@ -45,7 +51,7 @@ def sent(client: Client, now_ms: int) -> list[tuple[str, Request]]:
     ]
 
 
-def answer(client: Client, reply: codec.Reply, now_ms: int = 0) -> None:
+def answer(client: BrokerClientMachine, reply: codec.Reply, now_ms: int = 0) -> None:
     client.on_frames(client.broker, codec.encode_reply(reply), now_ms)
 
 
@@ -239,7 +245,7 @@ NAME = b"secret"
 WINDOW = 4 * PART_COST
 
 
-def named_client(knows: bool = True, **setup: Any) -> Client:
+def named_client(knows: bool = True, **setup: Any) -> BrokerClientMachine:
     """Its broker a has said what it knows."""
     client = client_of(name=NAME, **setup)
     call = call_of(client, 0)
@@ -252,7 +258,7 @@ def named_client(knows: bool = True, **setup: Any) -> Client:
     return client
 
 
-def said(client: Client, now_ms: int = 0) -> list[codec.ClientCommand]:
+def said(client: BrokerClientMachine, now_ms: int = 0) -> list[codec.ClientCommand]:
     return [
         codec.decode_client_command(it.frames)[1]
         for it in client.ready(now_ms)
@@ -261,7 +267,7 @@ def said(client: Client, now_ms: int = 0) -> list[codec.ClientCommand]:
 
 
 def part(
-    client: Client, number: int, run: int = 1, size: int = 0, request_id: bytes = b"1"
+    client: BrokerClientMachine, number: int, run: int = 1, size: int = 0, request_id: bytes = b"1"
 ) -> None:
     answer(client, Partial(b"echo", request_id, [bytes(size)], Place(run, number)))
 

@@ -27,10 +27,10 @@ from kelek.protocols.majordomo.codec import (
     Ping,
     Place,
     Pong,
-    Ready,
     Request,
     WorkCancel,
     WorkCredit,
+    WorkerReady,
     WorkFinal,
     WorkPartial,
     WorkRequest,
@@ -94,20 +94,20 @@ REPLIES = [
     (MDP01, Final(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
 ]
 WORKER_COMMANDS = [
-    (TEXT, Ready(b"echo"), [b"KLKW01", b"\x01", b"echo"]),
-    (TEXT, Ready(b"echo", 258), [b"KLKW01", b"\x01", b"echo", b"\x01\x02"]),
-    (TEXT, Ready(b"echo", 1, True, True), [b"KLKW01", b"\x07", b"echo", b"\0\1"]),
-    (TEXT, Ready(b"echo", 1, True), [b"KLKW01", b"\x01", b"echo", b"\0\x01", b"D"]),
+    (TEXT, WorkerReady(b"echo"), [b"KLKW01", b"\x01", b"echo"]),
+    (TEXT, WorkerReady(b"echo", 258), [b"KLKW01", b"\x01", b"echo", b"\x01\x02"]),
+    (TEXT, WorkerReady(b"echo", 1, True, True), [b"KLKW01", b"\x07", b"echo", b"\0\1"]),
+    (TEXT, WorkerReady(b"echo", 1, True), [b"KLKW01", b"\x01", b"echo", b"\0\x01", b"D"]),
     (TEXT, WorkPartial(CLIENT, ID, BODY), [b"KLKW01", b"\x03", CLIENT, b"", ID, *BODY]),
     (TEXT, WorkFinal(CLIENT, ID, BODY), [b"KLKW01", b"\x04", CLIENT, b"", ID, *BODY]),
     (TEXT, Ping(), [b"KLKW01", b"PING"]),
     (TEXT, Disconnect(), [b"KLKW01", b"\x06"]),
-    (MDP02, Ready(b"echo"), [b"MDPW02", b"\x01", b"echo"]),
+    (MDP02, WorkerReady(b"echo"), [b"MDPW02", b"\x01", b"echo"]),
     (MDP02, WorkPartial(CLIENT, b"", BODY), [b"MDPW02", b"\x03", CLIENT, b"", *BODY]),
     (MDP02, WorkFinal(CLIENT, b"", BODY), [b"MDPW02", b"\x04", CLIENT, b"", *BODY]),
     (MDP02, Heartbeat(), [b"MDPW02", b"\x05"]),
     (MDP02, Disconnect(), [b"MDPW02", b"\x06"]),  # The text prints this one as its own, too.
-    (MDP01, Ready(b"echo"), [b"", b"MDPW01", b"\x01", b"echo"]),
+    (MDP01, WorkerReady(b"echo"), [b"", b"MDPW01", b"\x01", b"echo"]),
     (MDP01, WorkFinal(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x03", CLIENT, b"", *BODY]),
     (MDP01, Heartbeat(), [b"", b"MDPW01", b"\x04"]),
     (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
@@ -300,9 +300,9 @@ def test_what_is_refused(
         (codec.encode_client_command, Cancel(b"echo", ID, b""), TEXT),
         (codec.encode_order, WorkCancel(CLIENT, ID), MDP02),
         (codec.encode_reply, Partial(b"echo", b"", BODY), MDP01),
-        (codec.encode_worker_command, Ready(b"echo", 2), MDP02),
-        (codec.encode_worker_command, Ready(b"echo", 65_536), TEXT),
-        (codec.encode_worker_command, Ready(b"echo", 0), TEXT),
+        (codec.encode_worker_command, WorkerReady(b"echo", 2), MDP02),
+        (codec.encode_worker_command, WorkerReady(b"echo", 65_536), TEXT),
+        (codec.encode_worker_command, WorkerReady(b"echo", 0), TEXT),
         (codec.encode_worker_command, Ping(), MDP02),
         (codec.encode_worker_command, Heartbeat(), TEXT),
         (codec.encode_worker_command, WorkPartial(CLIENT, b"", BODY), MDP01),
@@ -379,7 +379,7 @@ def test_there_and_back(data: st.DataObject, headers: Headers) -> None:
     assert codec.decode_reply(frames, headers) == (framing, final)
     window = data.draw(st.integers(1, 65_535)) if framing is TEXT else 1
     deadlines = framing is TEXT and data.draw(st.booleans())
-    ready = Ready(asked.service, window, deadlines)
+    ready = WorkerReady(asked.service, window, deadlines)
     frames = codec.encode_worker_command(ready, framing, headers)
     assert codec.decode_worker_command(frames, headers) == (framing, ready)
     remaining_ms = data.draw(st.integers(0, (1 << 64) - 1)) if deadlines else None

@@ -13,8 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kelek.native.messages import Arena
-from kelek.protocols.majordomo.broker import Broker, BrokerSetup, DurableOptions
-from kelek.protocols.majordomo.durable import Change, Durable, Order, Read, Watch, Write
+from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup, DurableOptions
+from kelek.protocols.majordomo.durable import (
+    Durable,
+    Order,
+    StoreChange,
+    StoreRead,
+    StoreWrite,
+    Watch,
+)
 
 KLKC, KLKW = b"KLKC01", b"KLKW01"
 UNIX_MS = 1_700_000_000_000
@@ -27,11 +34,11 @@ class Store:
 
     def __init__(self) -> None:
         self.table: dict[bytes, bytes] = {}
-        self.entries: list[Change] = []
+        self.entries: list[StoreChange] = []
         self.results: dict[tuple[bytes, int], bool] = {}
         self.first = 0  # Changes before it are no longer kept.
 
-    def write(self, token: bytes, write: Write) -> bool:
+    def write(self, token: bytes, write: StoreWrite) -> bool:
         known = self.results.get((token, write.ticket))
         if known is not None:
             return known
@@ -41,7 +48,7 @@ class Store:
                 self.table[key] = value
             for key in write.deletes:
                 self.table.pop(key, None)
-            self.entries.append(Change(list(write.puts), list(write.deletes)))
+            self.entries.append(StoreChange(list(write.puts), list(write.deletes)))
         self.results[token, write.ticket] = holds
         return holds
 
@@ -58,7 +65,7 @@ class Node:
             self.name.decode(), self.token, {b"work": world.ttl_ms, b"idle": world.ttl_ms},
             UNIX_MS, lease_ms=300,
         )  # fmt: skip
-        self.broker = Broker(BrokerSetup(interval_ms=200, durable=durable), world.now_ms)
+        self.broker = BrokerMachine(BrokerSetup(interval_ms=200, durable=durable), world.now_ms)
         self.orders: deque[Order] = deque()
         self.results: deque[Callable[[], None]] = deque()
         self.asleep_ms = 0  # Until then it does nothing.
@@ -81,7 +88,7 @@ class Node:
 
         ticket = order.ticket
         fails = dice.random() < 0.05
-        if isinstance(order, Write):
+        if isinstance(order, StoreWrite):
             if fails and dice.random() < 0.5:
                 self.results.append(lambda: durable.on_failed(ticket, now()))
                 return
@@ -92,7 +99,7 @@ class Node:
                 self.results.append(lambda: durable.on_written(ticket, holds, now()))
         elif fails:
             self.results.append(lambda: durable.on_failed(ticket, now()))
-        elif isinstance(order, Read):
+        elif isinstance(order, StoreRead):
             found = sorted(p for p in store.table.items() if order.start <= p[0] < order.end)
             page, rest = found[:3], found[3:]
             resume = rest[0][0] if rest else b""
@@ -132,7 +139,7 @@ class World:
         self.tokens = 0
         self.store = Store()
         self.nodes = [Node(self, number) for number in range(3)]
-        self.late: list[tuple[bytes, Write]] = []  # Of brokers that are no more.
+        self.late: list[tuple[bytes, StoreWrite]] = []  # Of brokers that are no more.
         self.clients = [Client(b"client %d" % i) for i in range(3)]
         self.asked = 0
         self.executed: Counter[bytes] = Counter()
@@ -218,7 +225,7 @@ class World:
     def kill(self, place: int) -> None:
         """Its writes may arrive later, or never."""
         old = self.nodes[place]
-        self.late += [(old.token, o) for o in old.orders if isinstance(o, Write)]
+        self.late += [(old.token, o) for o in old.orders if isinstance(o, StoreWrite)]
         self.working = [each for each in self.working if each[0] is not old]
         self.nodes[place] = Node(self, place)
 

@@ -58,7 +58,7 @@ def test_commands() -> None:
 
 
 def test_numbers() -> None:
-    setup = client.ClientSetup(())
+    setup = client.BrokerClientSetup(())
     assert f"1 to {values.SERVICE_BYTES_MAX} octets of printable" in row("service |")[0]
     assert f"{values.PRINTABLE_MIN:x} to {values.PRINTABLE_MAX:x}" in row("service |")[0]
     assert f"1 to {values.REQUEST_ID_BYTES_MAX} octets" in row("request id |")[0]

@@ -11,33 +11,33 @@ from kelek.protocols.majordomo.codec import (
     Order,
     Ping,
     Pong,
-    Ready,
     WorkCancel,
     WorkCredit,
     WorkerCommand,
+    WorkerReady,
     WorkFinal,
     WorkPartial,
     WorkRequest,
 )
 from kelek.protocols.majordomo.values import CREDIT_UNLIMITED, REMAINING_MS_UNKNOWN
-from kelek.protocols.majordomo.worker import Job, Worker, Workers, WorkerSetup
+from kelek.protocols.majordomo.worker import WorkerMachine, WorkerRequest, Workers, WorkerSetup
 
 SETUP = WorkerSetup(b"echo", window=2, interval_ms=100, liveness=3)
 CLIENT = b"client"
 # The second one is for brokers that do not know the first.
-READY = [Ready(b"echo", 2, True, credit=True), Ready(b"echo", 2, True)]
+READY = [WorkerReady(b"echo", 2, True, credit=True), WorkerReady(b"echo", 2, True)]
 
 
-def worker_of(setup: WorkerSetup = SETUP) -> Worker:
-    worker = Worker("a", setup)
+def worker_of(setup: WorkerSetup = SETUP) -> WorkerMachine:
+    worker = WorkerMachine("a", setup)
     assert worker.ready(0) == [Connect("a")]
     worker.on_connected(0)
-    own = [Ready(setup.service, setup.window, True, credit=True)] if setup.deadlines else []
-    assert said(worker, 0) == [*own, Ready(setup.service, setup.window, setup.deadlines)]
+    own = [WorkerReady(setup.service, setup.window, True, credit=True)] if setup.deadlines else []
+    assert said(worker, 0) == [*own, WorkerReady(setup.service, setup.window, setup.deadlines)]
     return worker
 
 
-def said(worker: Worker, now_ms: int) -> list[WorkerCommand]:
+def said(worker: WorkerMachine, now_ms: int) -> list[WorkerCommand]:
     return [
         codec.decode_worker_command(it.frames)[1]
         for it in worker.ready(now_ms)
@@ -45,11 +45,13 @@ def said(worker: Worker, now_ms: int) -> list[WorkerCommand]:
     ]
 
 
-def hear(worker: Worker, order: Order, now_ms: int = 0) -> None:
+def hear(worker: WorkerMachine, order: Order, now_ms: int = 0) -> None:
     worker.on_frames(codec.encode_order(order), now_ms)
 
 
-def ask(worker: Worker, number: int, left_ms: int = 1000, now_ms: int = 0) -> list[Job]:
+def ask(
+    worker: WorkerMachine, number: int, left_ms: int = 1000, now_ms: int = 0
+) -> list[WorkerRequest]:
     hear(worker, WorkRequest(CLIENT, str(number).encode(), [b"body"], left_ms), now_ms)
     return worker.take_jobs()
 
@@ -104,7 +106,7 @@ def test_parts_are_sent_for_credit_and_more_may_come() -> None:
 def test_a_cancelled_request_still_has_its_final_and_a_lost_one_none() -> None:
     worker = worker_of()
     (job,), (other,) = ask(worker, 1), ask(worker, 2)
-    told: list[Job] = []
+    told: list[WorkerRequest] = []
     for each in (job, other):
         each.on_change = partial(told.append, each)
     hear(worker, WorkCancel(CLIENT, b"1"))
@@ -230,7 +232,7 @@ def test_with_nothing_to_do_it_goes_at_once() -> None:
     lost.on_disconnected(5)
     assert lost.ready(5) == [Disconnect("a")]
     assert lost.ended
-    unborn = Worker("a", SETUP)
+    unborn = WorkerMachine("a", SETUP)
     unborn.drain()
     assert unborn.ready(0) == []
     assert unborn.ended

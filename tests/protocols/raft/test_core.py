@@ -15,7 +15,7 @@ from kelek.protocols.raft.messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     Envelope,
     HardState,
     InstallSnapshot,
@@ -27,20 +27,20 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.raft.progress import APPEND_BYTES_MAX_PLAIN
 
 
-def batch(first_index: int, count: int, term: int) -> Batch:
-    return Batch(first_index, count, term, bytes([term]) * count)
+def batch(first_index: int, count: int, term: int) -> EntryBatch:
+    return EntryBatch(first_index, count, term, bytes([term]) * count)
 
 
-def cut(batch: Batch, first_index: int) -> Batch:
+def cut(batch: EntryBatch, first_index: int) -> EntryBatch:
     drop = first_index - batch.first_index
     assert 0 < drop < batch.count
-    return Batch(first_index, batch.count - drop, batch.term, batch.block[drop:])
+    return EntryBatch(first_index, batch.count - drop, batch.term, batch.block[drop:])
 
 
-def trim(batch: Batch, last_index: int) -> Batch:
+def trim(batch: EntryBatch, last_index: int) -> EntryBatch:
     keep = last_index + 1 - batch.first_index
     assert 0 < keep < batch.count
-    return Batch(batch.first_index, keep, batch.term, batch.block[:keep])
+    return EntryBatch(batch.first_index, keep, batch.term, batch.block[:keep])
 
 
 def make(
@@ -72,7 +72,7 @@ def make_leader(**options: object) -> Raft:
     return raft
 
 
-def append(leader: str, term: int, prev: tuple[int, int], *batches: Batch) -> AppendEntries:
+def append(leader: str, term: int, prev: tuple[int, int], *batches: EntryBatch) -> AppendEntries:
     return AppendEntries(term, leader, *prev, 0, batches)
 
 
@@ -219,7 +219,7 @@ def test_many_small_batches_take_several_messages() -> None:
 
 NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, (1 << 53) - 1, 1 << 53])
 PEERS = st.sampled_from(["n1", "n2", "n3", "n9"])
-BATCHES = st.builds(Batch, NUMBERS, st.integers(0, 4), NUMBERS, st.just(b"...."))
+BATCHES = st.builds(EntryBatch, NUMBERS, st.integers(0, 4), NUMBERS, st.just(b"...."))
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(RequestVote, NUMBERS, PEERS, NUMBERS, NUMBERS, st.booleans(), st.booleans()),
     st.builds(Vote, NUMBERS, st.booleans(), st.booleans()),

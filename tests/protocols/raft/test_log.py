@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.log import RaftLog, Unsynced
 from kelek.protocols.raft.membership import Configuration
-from kelek.protocols.raft.messages import Batch
+from kelek.protocols.raft.messages import EntryBatch
 
 
-def batch(first_index: int, count: int, term: int) -> Batch:
-    return Batch(first_index, count, term, bytes(count))
+def batch(first_index: int, count: int, term: int) -> EntryBatch:
+    return EntryBatch(first_index, count, term, bytes(count))
 
 
-def trim(batch: Batch, last_index: int) -> Batch:
+def trim(batch: EntryBatch, last_index: int) -> EntryBatch:
     keep = last_index + 1 - batch.first_index
     assert 0 < keep < batch.count
-    return Batch(batch.first_index, keep, batch.term, batch.block[:keep])
+    return EntryBatch(batch.first_index, keep, batch.term, batch.block[:keep])
 
 
 class Model:
@@ -141,7 +141,7 @@ def test_append_that_does_not_follow(wrong: tuple[int, int, int]) -> None:
     log = RaftLog()
     log.append(batch(1, 3, 1))
     with pytest.raises(LocalProtocolError, match="does not follow"):
-        log.append(Batch(*wrong, b""))
+        log.append(EntryBatch(*wrong, b""))
     assert log.last_index == 3
 
 
@@ -166,7 +166,7 @@ def test_unsynced_never_claims_more_than_the_disk_has(seed: int) -> None:
             entries = [(term, stamp)] * random.randint(1, 4)
             log += entries
             waiting.append((first_index, entries, term))
-            unsynced.add(Batch(first_index, len(entries), term, b""))
+            unsynced.add(EntryBatch(first_index, len(entries), term, b""))
         elif waiting:
             for first_index, entries, piece_term in waiting[: random.randint(1, len(waiting))]:
                 waiting.pop(0)

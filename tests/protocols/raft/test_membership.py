@@ -12,7 +12,7 @@ from kelek.protocols.raft.membership import Configuration, Configurations
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     HardState,
     RequestVote,
     Vote,
@@ -24,25 +24,25 @@ JOINT = Configuration(("n1", "n4", "n5"), ABC.voters)
 DEF = Configuration(JOINT.voters)
 
 
-def entry(index: int, term: int, configuration: Configuration) -> Batch:
+def entry(index: int, term: int, configuration: Configuration) -> EntryBatch:
     """A config entry: its block is new|old."""
     block = "|".join(",".join(ids) for ids in configuration).encode()
-    return Batch(index, 1, term, block)
+    return EntryBatch(index, 1, term, block)
 
 
-def configuration_of(batch: Batch) -> Configuration | None:
+def configuration_of(batch: EntryBatch) -> Configuration | None:
     if b"|" not in batch.block:
         return None
     new, old = batch.block.decode().split("|")
     return Configuration(tuple(new.split(",")), tuple(old.split(",")) if old else ())
 
 
-def no_cut(batch: Batch, index: int) -> Batch:
+def no_cut(batch: EntryBatch, index: int) -> EntryBatch:
     raise AssertionError("nothing is cut here")
 
 
 def make(name: str = "n1", configuration: Configuration = ABC) -> Raft:
-    setup = Setup(name, no_cut, no_cut, lambda i, t: Batch(i, 1, t, b"*"), configuration_of)
+    setup = Setup(name, no_cut, no_cut, lambda i, t: EntryBatch(i, 1, t, b"*"), configuration_of)
     log = RaftLog(configurations=Configurations(configuration))
     raft = Raft(setup, HardState(), log, 0, Random(1))
     for peer in ("n1", "n2", "n3", "n4", "n5"):
@@ -240,11 +240,13 @@ def test_a_leader_gives_up_without_one_of_the_two_majorities() -> None:
 
 def test_a_replaced_configuration_is_undone() -> None:
     raft = make("n2")
-    raft.step("n1", AppendEntries(1, "n1", 0, 0, 0, (Batch(1, 1, 1, b"*"), entry(2, 1, JOINT))), 10)
+    raft.step(
+        "n1", AppendEntries(1, "n1", 0, 0, 0, (EntryBatch(1, 1, 1, b"*"), entry(2, 1, JOINT))), 10
+    )
     durable(raft)
     assert raft.configuration == JOINT
     assert set(raft.peers) == {"n1", "n3", "n4", "n5"}
-    raft.step("n3", AppendEntries(2, "n3", 1, 1, 0, (Batch(2, 1, 2, b"*"),)), 20)
+    raft.step("n3", AppendEntries(2, "n3", 1, 1, 0, (EntryBatch(2, 1, 2, b"*"),)), 20)
     assert raft.configuration == ABC
     assert set(raft.peers) == {"n1", "n3"}
     raft.tick(1000)

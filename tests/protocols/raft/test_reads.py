@@ -11,7 +11,7 @@ from kelek.protocols.raft.membership import Configuration, Configurations
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     HardState,
     ReadIndex,
     Ready,
@@ -20,8 +20,8 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.raft.reads import ROUNDS_MAX
 
 
-def batch(first_index: int, term: int, data: bytes = b"*") -> Batch:
-    return Batch(first_index, len(data), term, data)
+def batch(first_index: int, term: int, data: bytes = b"*") -> EntryBatch:
+    return EntryBatch(first_index, len(data), term, data)
 
 
 def make_leader(*others: str, learners: tuple[str, ...] = (), window: int = 4) -> Raft:

@@ -8,7 +8,7 @@ import pytest
 
 from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.zerodb import requests
-from kelek.protocols.zerodb.client import Client, ClientSetup, Exchange
+from kelek.protocols.zerodb.client import Exchange, TableClientMachine, TableClientSetup
 from kelek.protocols.zerodb.values import REVERSE, Extension
 from kelek.tests.clients.table_world import FEATURES, Server, World
 
@@ -22,7 +22,7 @@ class Net:
     def __init__(self, features: int = FEATURES, **setup: Any) -> None:
         self.world = World()
         self.servers = {url: Server(self.world, url, features) for url in URLS}
-        self.client = Client(ClientSetup(URLS, **setup))
+        self.client = TableClientMachine(TableClientSetup(URLS, **setup))
         self.now_ms = 1000
         self.up: set[str] = set()
         self.dead: set[str] = set()

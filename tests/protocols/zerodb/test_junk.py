@@ -20,8 +20,8 @@ from kelek.protocols.zerodb.proposals import Result
 from kelek.protocols.zerodb.values import Extension, decode_extension
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner
-from kelek.storage.table_requests import Asked, Databases, Limits, TableRequests
-from kelek.storage.tables import Entry
+from kelek.storage.table_requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
+from kelek.storage.tables import TableEntry
 from kelek.tests.protocols.zerodb import messages
 from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, Worker, head
 
@@ -40,7 +40,7 @@ class Desk(Worker):
         self.owner = Owner(number, 2, LOCAL)
         self.tables = MemoryTables()
         databases = Databases("table_worker", self.owner, self.tables, MemoryTables())
-        limits = Limits(1 << 20, 5000, True)
+        limits = TableRequestLimits(1 << 20, 5000, True)
         self.requests = TableRequests(databases, limits, lambda index: [])
         self.applied = 0
 
@@ -48,7 +48,7 @@ class Desk(Worker):
         end = super().take(messages, position)
         for kind, flags, _, index, ticket, route, frames in self.taken:
             envelope = bool(flags & ENVELOPE)
-            asked = Asked(route, frames, index, ticket, kind != SILENT, envelope)
+            asked = QueuedRequest(route, frames, index, ticket, kind != SILENT, envelope)
             if kind == RESULT:
                 self.requests.take_repeat(asked, self.world.now_ms)
             else:
@@ -62,7 +62,7 @@ class Desk(Worker):
         for index, (_, data) in enumerate(self.world.log.records, 1):
             if index > self.applied and ops.is_packed(data):
                 batch = [op for op in ops.unpack(data) if self.owner.applies(op)]
-                for outcome in self.tables.write([Entry(index, 1, batch)]):
+                for outcome in self.tables.write([TableEntry(index, 1, batch)]):
                     code = values.ERROR if outcome.problem else values.OK
                     told = outcome.problem.encode() or outcome.data
                     results.append((outcome.log_index, Result(code, told)))

@@ -9,11 +9,11 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb import map_orders
 from kelek.protocols.zerodb.map_orders import (
     AnyBody,
+    DriverReady,
     MapOrder,
     Mapped,
+    MapProgress,
     Message,
-    Progress,
-    Ready,
     Setup,
     Trouble,
     body_of,
@@ -24,7 +24,7 @@ from kelek.protocols.zerodb.map_orders import (
 )
 
 numbers = st.integers(0, (1 << 64) - 1)
-BODIES = [Setup, MapOrder, Ready, Progress, Mapped, Trouble]
+BODIES = [Setup, MapOrder, DriverReady, MapProgress, Mapped, Trouble]
 bodies = st.one_of(*(st.builds(kind) for kind in BODIES)).filter(
     lambda body: all(0 <= n < 1 << 64 for n in flat(body))
 )
@@ -55,12 +55,12 @@ def test_junk(data: bytes, kind: type[AnyBody]) -> None:
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (Ready, [-1]),
-        (Ready, ["1"]),
-        (Ready, [True]),
-        (Ready, 1),
-        (Ready, []),
-        (Ready, [1, 2]),
+        (DriverReady, [-1]),
+        (DriverReady, ["1"]),
+        (DriverReady, [True]),
+        (DriverReady, 1),
+        (DriverReady, []),
+        (DriverReady, [1, 2]),
         (Mapped, [1, [2, "3"], [4]]),
         (Mapped, [1, 2, [4]]),
         (Trouble, [b"bytes"]),

@@ -22,7 +22,7 @@ from kelek.protocols.zerodb.handoff import (
     TABLES,
     WAITS_MS,
     WRITE,
-    Handoff,
+    WorkerChannel,
 )
 from kelek.protocols.zerodb.proposals import Result
 from kelek.protocols.zerodb.values import Extension, TableOptions, encode_extension
@@ -550,7 +550,7 @@ def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
 
 
 def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
-    handoff = Handoff(0, 1000)
+    handoff = WorkerChannel(0, 1000)
     assert handoff.greets(10)
     assert not handoff.greets(20)
     handoff.on_epoch(1, 30)
@@ -568,7 +568,7 @@ def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
 
 
 def test_a_worker_is_told_now_and_then_that_its_server_waits() -> None:
-    handoff = Handoff(0, 1000)
+    handoff = WorkerChannel(0, 1000)
     assert not handoff.says_waiting(0), "nobody is there to hear it"
     handoff.on_epoch(1, 0)
     assert handoff.says_waiting(10)

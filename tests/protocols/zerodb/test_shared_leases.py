@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.zerodb.job import GONE_MAX, JobLimits, JobRefused, JobTable, Lease, Scan
+from kelek.protocols.zerodb.job import GONE_MAX, JobLimits, JobRefused, JobScan, JobTable, Lease
 from kelek.protocols.zerodb.pieces import Pieces
 from kelek.protocols.zerodb.values import shared_lease
 
@@ -97,7 +97,7 @@ def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None
 
 def begin(nodes: Nodes, node: int) -> int:
     """A job without end."""
-    scan = Scan(0x42, 7, nodes.number, chunk_pairs=1)
+    scan = JobScan(0x42, 7, nodes.number, chunk_pairs=1)
     pairs = ((b"%d" % i, b"") for i in count())
     return nodes.tables[node].begin(scan, Pieces(pairs), nodes.now_ms, 0)
 
@@ -115,7 +115,7 @@ def test_a_release_lets_jobs_end_first() -> None:
     one = table()
     held = lease(9)
     one.add_lease(held, True, 0)
-    apid = one.begin(Scan(0x42, 7, held.number), Pieces(iter([(b"k", b"v")])), 0, 0)
+    apid = one.begin(JobScan(0x42, 7, held.number), Pieces(iter([(b"k", b"v")])), 0, 0)
     one.on_ended(held.number)
     assert one.shared == [held.number]
     one.chunk(apid, 0, 0)
@@ -147,7 +147,7 @@ def test_bounds() -> None:
     with pytest.raises(JobRefused, match="2 leases are shared"):
         one.check_room(shared=True)
     one.check_room()
-    one.begin(Scan(0x42, 7, lease(5).number), Pieces(iter([])), 0, 0)
+    one.begin(JobScan(0x42, 7, lease(5).number), Pieces(iter([])), 0, 0)
     assert one.give_up_idle()
     assert not one.give_up_idle(), "it is read"
     assert one.take_freed() == [lease(6)]

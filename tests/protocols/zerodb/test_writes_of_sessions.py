@@ -10,7 +10,7 @@ from kelek.protocols.zerodb.handoff import RESULT
 from kelek.protocols.zerodb.proposals import Result
 from kelek.protocols.zerodb.values import PARTSYNC, Extension
 from kelek.storage.memory_tables import MemoryTables
-from kelek.storage.tables import Entry, Tables
+from kelek.storage.tables import TableEntry, Tables
 from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, entries, led
 
 SESSION = 99
@@ -84,8 +84,10 @@ def test_a_put_whose_result_was_missed_asks_for_it() -> None:
 def after(session: int, operations: Sequence[ops.Op]) -> Tables:
     """A table with a key and a session, and then these operations."""
     tables = MemoryTables()
-    tables.write([Entry(session, 1, [ops.SessionOpen(0, 1000, 1), ops.Put(7, [b"k"], [b"old"])])])
-    tables.write([Entry(200, 1, operations)])
+    tables.write(
+        [TableEntry(session, 1, [ops.SessionOpen(0, 1000, 1), ops.Put(7, [b"k"], [b"old"])])]
+    )
+    tables.write([TableEntry(200, 1, operations)])
     return tables
 
 

@@ -11,8 +11,8 @@ from kelek.protocols.zmqraft.barrier import (
     WRITE_MS_MAX,
     Barrier,
     BarrierOrder,
+    BarrierReply,
     Phase,
-    Standing,
     StopLine,
 )
 
@@ -20,11 +20,11 @@ THREE = ("state_machine", "table_worker", "table_worker.2")
 
 
 def stopped(barrier: Barrier, name: str, index: int) -> tuple[int, int] | None:
-    return barrier.on_standing(name, Standing(Phase.STOP, barrier.attempt, (index, 1)), 0)
+    return barrier.on_standing(name, BarrierReply(Phase.STOP, barrier.attempt, (index, 1)), 0)
 
 
 def written(barrier: Barrier, name: str, index: int) -> tuple[int, int] | None:
-    return barrier.on_standing(name, Standing(Phase.APPLY, barrier.attempt, (index, 1)), 0)
+    return barrier.on_standing(name, BarrierReply(Phase.APPLY, barrier.attempt, (index, 1)), 0)
 
 
 def taken(barrier: Barrier) -> list[tuple[str, BarrierOrder]]:
@@ -60,7 +60,7 @@ def test_who_does_not_stop_holds_nobody_up_for_long() -> None:
     assert barrier.deadline_ms == STOP_MS + RETRY_MS
     barrier.tick(STOP_MS + RETRY_MS)
     assert taken(barrier)[0][1] == BarrierOrder(Phase.STOP, 2)
-    assert barrier.on_standing(THREE[1], Standing(Phase.STOP, 1, (9, 1)), 0) is None
+    assert barrier.on_standing(THREE[1], BarrierReply(Phase.STOP, 1, (9, 1)), 0) is None
     for name in THREE:
         stopped(barrier, name, 9)
     assert {order.phase for _, order in taken(barrier)} == {Phase.APPLY}
@@ -86,7 +86,7 @@ def test_one_that_starts_again_ends_the_attempt_at_once(phase: Phase) -> None:
         for name in THREE:
             stopped(barrier, name, 9)
     taken(barrier)
-    barrier.on_standing(THREE[1], Standing(Phase.GO_ON), 7)
+    barrier.on_standing(THREE[1], BarrierReply(Phase.GO_ON), 7)
     assert {order.phase for _, order in taken(barrier)} == {Phase.GO_ON}
     assert barrier.deadline_ms == 7 + RETRY_MS
 
@@ -94,7 +94,9 @@ def test_one_that_starts_again_ends_the_attempt_at_once(phase: Phase) -> None:
 def test_a_participant_stands_still_goes_to_the_entry_and_on() -> None:
     line = StopLine()
     assert line.reach((20, 2), 10, 0) == (20, 2)
-    assert line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0) == Standing(Phase.STOP, 3, (10, 1))
+    assert line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0) == BarrierReply(
+        Phase.STOP, 3, (10, 1)
+    )
     assert line.reach((20, 2), 10, 1) == (0, 0)
     line.take(BarrierOrder(Phase.APPLY, 2, (15, 2)), (10, 1), 1)
     assert line.reach((20, 2), 10, 1) == (0, 0), "an order of an earlier attempt"
@@ -102,7 +104,7 @@ def test_a_participant_stands_still_goes_to_the_entry_and_on() -> None:
     assert line.reach((12, 2), 10, 1) == (12, 2), "it has not heard of more yet"
     assert line.reach((20, 2), 10, 1) == (15, 2)
     assert line.to_write(14) is None
-    assert line.to_write(15) == Standing(Phase.APPLY, 3, (15, 2))
+    assert line.to_write(15) == BarrierReply(Phase.APPLY, 3, (15, 2))
     line.go_on()
     assert line.reach((20, 2), 10, 1) == (20, 2)
     assert line.to_write(15) is None
@@ -143,7 +145,7 @@ def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
     random = Random(seed)
     members = {name: Member(name) for name in THREE[: random.randint(1, 3)]}
     barrier = Barrier(list(members))
-    mail: list[tuple[str, BarrierOrder | Standing]] = []
+    mail: list[tuple[str, BarrierOrder | BarrierReply]] = []
     now_ms = commit = made = wanted = 0
     while made < 5:
         now_ms += random.choice([1, 5, 20, 50])
@@ -173,7 +175,7 @@ def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
             if random.random() < 0.002:  # Killed: it begins at an earlier entry.
                 lost = random.randint(0, min(50, member.applied))
                 member.line, member.applied = StopLine(), member.applied - lost
-                mail.append((member.name, Standing(Phase.GO_ON)))
+                mail.append((member.name, BarrierReply(Phase.GO_ON)))
             reach = member.line.reach((commit, 1), member.applied, now_ms)[0]
             member.applied = max(member.applied, min(reach, member.applied + random.randint(0, 5)))
             answer = member.line.to_write(member.applied)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zmqraft.client import (
     Ask,
-    Client,
-    ClientSetup,
     Connect,
+    EntryStream,
+    LogClientMachine,
+    LogClientSetup,
     Pending,
     Send,
-    Stream,
     WindowLimits,
 )
 from kelek.protocols.zmqraft.client_codec import (
@@ -271,7 +271,7 @@ def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
     world.run(lambda: list(world._links) == ["tcp://n1"])
 
 
-def read(world: World, stream: Stream) -> list[bytes]:
+def read(world: World, stream: EntryStream) -> list[bytes]:
     found: list[bytes] = []
 
     def take() -> bool:
@@ -298,7 +298,9 @@ def test_entries_by_answers_and_follow_ups(
     for number in range(100):
         world.log.add(b"%012d" % number, b"%d" % number)
     end = 100 if count is None else after + count
-    assert read(world, Stream(after, count)) == [b"%d" % number for number in range(after, end)]
+    assert read(world, EntryStream(after, count)) == [
+        b"%d" % number for number in range(after, end)
+    ]
     assert not world.client._streams
     kinds = {frames[1] for *_, frames in world.sent} & {REQUEST_ENTRIES, ENTRIES_PACKED}
     assert kinds <= {ENTRIES_PACKED if form is None else REQUEST_ENTRIES}
@@ -312,7 +314,7 @@ def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
     for number in range(100):
         world.log.add(b"%012d" % number, b"%d" % number)
     follower = world.peer("tcp://n2")
-    stream = Stream(0, url="tcp://n2")
+    stream = EntryStream(0, url="tcp://n2")
     match trouble:
         case "old":
             follower.features = ("pack", "append", "entries")
@@ -341,7 +343,7 @@ def test_entries_go_on_with_the_next_leader() -> None:
     world.lead("n1")
     for number in range(100):
         world.log.add(b"%012d" % number, b"%d" % number)
-    stream = Stream(0)
+    stream = EntryStream(0)
 
     def fail_over() -> None:
         world.kill("n1")
@@ -357,7 +359,7 @@ def test_a_stream_is_stopped_by_count_0() -> None:
     world.lead("n1")
     for number in range(100):
         world.log.add(b"%012d" % number, b"%d" % number)
-    stream = world.client.open_stream(Stream(0))
+    stream = world.client.open_stream(EntryStream(0))
     world.run(lambda: bool(stream.parts))
     world.client.close_stream(stream)
     world.run(lambda: not world.peers[0].streams)
@@ -411,7 +413,7 @@ def test_the_window_has_limits() -> None:
 
 
 def test_an_answer_without_entries_does_not_move_a_stream() -> None:
-    stream = Stream(0, 10)
+    stream = EntryStream(0, 10)
     stream.begin(b"request-id-1")
     with pytest.raises(RemoteProtocolError):
         stream.on_answer(EntriesAnswer(EntriesStatus.MORE, 1000))
@@ -420,8 +422,8 @@ def test_an_answer_without_entries_does_not_move_a_stream() -> None:
 
 def test_a_peer_that_names_ever_more_members_is_not_followed_everywhere() -> None:
     numbers = count(1)
-    setup = ClientSetup(IDENT, ("tcp://n1",))
-    client = Client(setup, lambda: next(numbers).to_bytes(12, "big"), 0)
+    setup = LogClientSetup(IDENT, ("tcp://n1",))
+    client = LogClientMachine(setup, lambda: next(numbers).to_bytes(12, "big"), 0)
     client.on_connected("tcp://n1", 0)
     made = 0
     for round_ in range(8):

@@ -12,7 +12,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     RequestVote,
     Vote,
 )
@@ -189,7 +189,7 @@ def test_entries_answer_frames() -> None:
 
 
 def test_extension_frames() -> None:
-    batch = Batch(6, 1, 42, b"block")
+    batch = EntryBatch(6, 1, 42, b"block")
     message = AppendEntries(42, "n1", 5, 41, 4, (batch,))
     frames = own.encode_append_packed(3, IDENT, message)
     assert frames[:4] == [b"\x03", b"k+", b"demo", b"n1"]

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.zmqraft.commits import ALIVE_MS, PUBLISH_MS, Audience, Commit, Commits
+from kelek.protocols.zmqraft.commits import ALIVE_MS, PUBLISH_MS, Commit, Commits, NotifyScope
 from kelek.protocols.zmqraft.prune import MARKS_MAX, STEP_S, PruneMarks
 
-NOBODY, URGENT, EVERYBODY = Audience
+NOBODY, URGENT, EVERYBODY = NotifyScope
 
 
 def told(index: int, leads: int, now_ms: int = 0) -> Commits:

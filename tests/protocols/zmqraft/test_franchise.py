@@ -1,14 +1,14 @@
 """Who may vote: first starts, bootstrap, learners that catch up, damaged votes."""
 
-from kelek.protocols.zmqraft.franchise import Franchise, Repair
+from kelek.protocols.zmqraft.franchise import Repair, VoterEligibility
 
 GAP_MS, TRUST_MS = 200, 600
 
 
 def franchise(
     voter: bool, empty: bool, lost: int | None = None, boot: bool = False, name: str = "n1"
-) -> Franchise:
-    made = Franchise((name, 10), ("n1", "n2", "n3"), GAP_MS, TRUST_MS)
+) -> VoterEligibility:
+    made = VoterEligibility((name, 10), ("n1", "n2", "n3"), GAP_MS, TRUST_MS)
     made.restore(voter, empty, lost, boot)
     return made
 
@@ -63,12 +63,12 @@ def test_bootstrap_counts_only_when_empty() -> None:
 
 
 def test_a_single_node_needs_nobody() -> None:
-    node = Franchise(("n1", 10), ("n1",), GAP_MS, TRUST_MS)
+    node = VoterEligibility(("n1", 10), ("n1",), GAP_MS, TRUST_MS)
     node.restore(False, True, None, False)
     assert node.may_vote
 
 
-def hear(node: Franchise, term: int, durable: int, from_ms: int, to_ms: int) -> bool:
+def hear(node: VoterEligibility, term: int, durable: int, from_ms: int, to_ms: int) -> bool:
     """The leader is heard each 100 ms; its commit index is 10."""
     heard = [node.on_leader(term, 10, durable, ms) for ms in range(from_ms, to_ms, 100)]
     return any(heard)

@@ -6,7 +6,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
-    Batch,
+    EntryBatch,
     Message,
     RequestVote,
     TimeoutNow,
@@ -41,7 +41,7 @@ ENTRIES = Entries(
 )
 
 
-def batch(first_index: int, term: int, *data: bytes) -> Batch:
+def batch(first_index: int, term: int, *data: bytes) -> EntryBatch:
     return encode_block(first_index, term, [Record(0, bytes(11) + b"1", d) for d in data])
 
 

@@ -9,7 +9,7 @@ from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
     KIND_CONFIG,
     AppendEntries,
-    Batch,
+    EntryBatch,
     HardState,
     RequestVote,
     Vote,
@@ -45,11 +45,11 @@ class MemoryReader:
     """A log on no disk."""
 
     def __init__(self) -> None:
-        self.held: list[Batch] = []
+        self.held: list[EntryBatch] = []
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[Batch]:
+    ) -> list[EntryBatch]:
         return [batch for batch in self.held if batch.last_index >= first_index][:1]
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Alone:
         return wake
 
 
-def entries(first_index: int, count: int, term: int, size: int = 8) -> Batch:
+def entries(first_index: int, count: int, term: int, size: int = 8) -> EntryBatch:
     records = [Record(0, index.to_bytes(12), b"x" * size) for index in range(1, count + 1)]
     return encode_block(first_index, term, records)
 

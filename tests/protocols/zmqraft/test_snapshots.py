@@ -18,13 +18,13 @@ from kelek.protocols.raft.messages import (
     SnapshotResponse,
     Vote,
 )
-from kelek.protocols.raft.progress import State
+from kelek.protocols.raft.progress import ReplicationState
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft import peer_codec
 from kelek.protocols.zmqraft import snapshot_codec as codec
 from kelek.protocols.zmqraft.commits import PUBLISH_MS
-from kelek.protocols.zmqraft.link import HELLO_TRIES, Kind, Pending
+from kelek.protocols.zmqraft.link import HELLO_TRIES, Pending, RequestKind
 from kelek.protocols.zmqraft.peer import Peer
 from kelek.protocols.zmqraft.peer_values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshot_orders import (
@@ -291,7 +291,7 @@ def test_one_is_sent_when_what_was_under_way_is_lost_and_compacted(inflight: lis
     (follower,) = (each for each in core.followers if each.peer == "n2")
     core.step("n2", AppendResponse(core.term, True, 50), desk.now_ms)
     follower.next_index, follower.paused = 50, not inflight
-    follower.state = State.REPLICATE if inflight else State.PROBE
+    follower.state = ReplicationState.REPLICATE if inflight else ReplicationState.PROBE
     follower.inflight.extend(inflight)
     assert not pieces(desk.wake())
     # A heartbeat builds on the base: it lacks that, and has all that was sent to it before.
@@ -430,7 +430,7 @@ def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
     for _ in range(HELLO_TRIES + 1):
         assert not pieces(desk.wake())
         link.hello(desk.peer._about_us())
-        message_id = link._remember(Pending(Kind.APPEND, term, 0))
+        message_id = link._remember(Pending(RequestKind.APPEND, term, 0))
         answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
         assert link.on_answer(answer) is not None
     link.hello(desk.peer._about_us())

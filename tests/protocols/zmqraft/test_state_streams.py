@@ -11,7 +11,7 @@ from kelek.protocols.zmqraft.client_codec import (
     decode_entries_answer,
     encode_entries_answer,
 )
-from kelek.protocols.zmqraft.requests import Compacted, Stream
+from kelek.protocols.zmqraft.requests import Compacted, EntryStream
 from kelek.protocols.zmqraft.snapshot_codec import CHUNK_BYTES_PLAIN
 from kelek.protocols.zmqraft.snapshot_orders import PieceRead, Snapshot
 from kelek.protocols.zmqraft.state_streams import PIPELINES, StateStreams
@@ -146,7 +146,7 @@ def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
 
 
 def test_the_client_collects_the_state() -> None:
-    server, stream = Server(), Stream(0, wants_state=True)
+    server, stream = Server(), EntryStream(0, wants_state=True)
     request: RequestEntries | None = stream.begin(REQID)
     while request is not None and not stream.done:
         _, answers = server.ask(request)
@@ -161,7 +161,7 @@ def test_the_client_collects_the_state() -> None:
 
 
 def test_a_reader_of_entries_is_told_that_they_are_gone() -> None:
-    stream = Stream(5)
+    stream = EntryStream(5)
     stream.begin(REQID)
     answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3, b"x"))
     stop = stream.on_answer(answer)

@@ -3,7 +3,7 @@
 import pytest
 
 from kelek.native.messages import Frames
-from kelek.protocols.raft.messages import Batch
+from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block, slice_block
 from kelek.protocols.zmqraft import streams
 from kelek.protocols.zmqraft.client_codec import (
@@ -40,9 +40,9 @@ class Log:
             for first in range(1, 1001, block)
         ]
 
-    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Batch]:
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
         self.reads += 1
-        found: list[Batch] = []
+        found: list[EntryBatch] = []
         last_index = min(last_index, self.readable)
         for batch in self.blocks:
             first, last = max(first_index, batch.first_index), min(last_index, batch.last_index)

@@ -9,11 +9,11 @@ from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft import client_codec as codec
 from kelek.protocols.zmqraft import extensions as own
 from kelek.protocols.zmqraft.client import (
-    Client,
-    ClientSetup,
     Connect,
     Disconnect,
     Listen,
+    LogClientMachine,
+    LogClientSetup,
     Send,
     Subscription,
     Unlisten,
@@ -273,7 +273,9 @@ class World:
         self._ids = count(1)
         self._arrivals: dict[int, int] = {}
         urls = tuple(peer.url for peer in self.peers[:known])
-        self.client = Client(ClientSetup(IDENT, urls, form=form), self.new_id, self.now_ms)
+        self.client = LogClientMachine(
+            LogClientSetup(IDENT, urls, form=form), self.new_id, self.now_ms
+        )
 
     def latency_ms(self) -> int:
         return LATENCY_MS

@@ -12,8 +12,8 @@ from kelek.native.messages import Arena
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
-from kelek.protocols.zre.limiter import Room
-from kelek.protocols.zre.node import Connect, Disconnect, Node, NodeSetup, Ready
+from kelek.protocols.zre.limiter import PeerAllowance
+from kelek.protocols.zre.node import CloseLink, Connect, NodeEffects, NodeMachine, NodeSetup
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
 
@@ -28,22 +28,24 @@ class Place:
 
     def __init__(self, version: Version = Version.V2, **settings: object) -> None:
         setup = NodeSetup(ME, "10.0.0.1", 61_000, "me", beacons=False)
-        self.node = Node(setup._replace(**settings), 0)  # type: ignore[arg-type]
+        self.node = NodeMachine(setup._replace(**settings), 0)  # type: ignore[arg-type]
         self.version = version
         self.now_ms = 0
 
     def say(
         self, sequence: int, command: Command, source: str = SOURCE, uuid: bytes = OTHER
-    ) -> Ready:
+    ) -> NodeEffects:
         return self.send(codec.encode(sequence, command, self.version), source, uuid)
 
-    def send(self, frames: Sequence[bytes], source: str = SOURCE, uuid: bytes = OTHER) -> Ready:
+    def send(
+        self, frames: Sequence[bytes], source: str = SOURCE, uuid: bytes = OTHER
+    ) -> NodeEffects:
         routing_id = codec.routing_id(uuid, self.version)
         arena = Arena.from_messages([[routing_id, source.encode(), *frames]])
         self.node.on_messages(arena, self.now_ms)
         return self.node.ready(self.now_ms)
 
-    def hear(self, data: bytes, source: str = SOURCE) -> Ready:
+    def hear(self, data: bytes, source: str = SOURCE) -> NodeEffects:
         self.node.hear(decode_beacon(data), source, self.now_ms)
         return self.node.ready(self.now_ms)
 
@@ -51,7 +53,7 @@ class Place:
         return self.node.counters[name]
 
 
-def connected(ready: Ready) -> list[str]:
+def connected(ready: NodeEffects) -> list[str]:
     return [action.endpoint for action in ready.actions if isinstance(action, Connect)]
 
 
@@ -132,7 +134,7 @@ def test_who_greets_by_our_own_name_ends_nobody(source: str) -> None:
 def test_nothing_counts_before_a_greeting() -> None:
     place = Place()
     for sequence, command in ((1, Ping()), (2, Join("g", 1)), (3, Whisper([b"x"]))):
-        assert place.say(sequence, command) == Ready([], [], [], [])
+        assert place.say(sequence, command) == NodeEffects([], [], [], [])
     assert place.count("before_hello") == 3
     place.say(1, HELLO)
     ready = place.say(2, Whisper([b"now"]))
@@ -152,7 +154,7 @@ def test_a_gap_ends_a_v2_peer(sequence: int) -> None:
     place.say(2, Whisper([b"x"]))
     ready = place.say(sequence, Whisper([b"lost"]))
     assert [event.kind for event in ready.events] == [EventKind.EXIT]
-    assert [type(action) for action in ready.actions] == [Disconnect]
+    assert [type(action) for action in ready.actions] == [CloseLink]
     assert place.say(3, Whisper([b"x"])).events == []
     assert place.count("gaps") == 1
 
@@ -231,7 +233,7 @@ def test_a_flood_of_beacons() -> None:
 @pytest.mark.parametrize("forgers", [1, 5])
 def test_during_a_flood_others_are_heard(forgers: int) -> None:
     """Who only beacons, as another one in a flood of its own does, is believed at once."""
-    room = Room(40)
+    room = PeerAllowance(40)
     place, dice = Place(room=room, peers_max=80), Random(1)
     near = Place(room=room)
     for now_ms in range(0, 30_000, 100):

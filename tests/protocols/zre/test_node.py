@@ -7,7 +7,7 @@ import pytest
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.zre import gossip
 from kelek.protocols.zre.beacon import Beacon, decode_beacon
-from kelek.protocols.zre.node import Node, NodeSetup
+from kelek.protocols.zre.node import NodeMachine, NodeSetup
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
 from kelek.tests.protocols.zre.zre_world import World
@@ -375,7 +375,7 @@ def test_beacons_are_not_answered_by_storms() -> None:
 def test_what_can_not_be_said(setting: dict[str, object]) -> None:
     setup = NodeSetup(FOREIGN, "10.0.0.1", 61_000)
     with pytest.raises(LocalProtocolError):
-        Node(setup._replace(**setting), 0)  # type: ignore[arg-type]
+        NodeMachine(setup._replace(**setting), 0)  # type: ignore[arg-type]
 
 
 def test_group_names_have_a_limit() -> None:

@@ -9,7 +9,7 @@ from kelek.protocols.zre import gossip, log, presence, services, values
 from kelek.protocols.zre.dialogs import UNREADY_PART
 from kelek.protocols.zre.limiter import RATE
 from kelek.protocols.zre.peers import EventKind
-from kelek.protocols.zre.values import TIMES, Kind, Level, LogEvent, Reason
+from kelek.protocols.zre.values import TIMES, CommandKind, Level, LogEvent, Reason
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs/protocols/zre.md").read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ FLAT = " ".join(TEXT.split())
 def test_commands() -> None:
     rows = dict(re.findall(r"^\| (\d) ([A-Z-]+) \|", TEXT, re.M))
     assert {int(number): word.replace("-", "_") for number, word in rows.items()} == {
-        kind.value: kind.name for kind in Kind
+        kind.value: kind.name for kind in CommandKind
     }
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from kelek.native.messages import Arena
 from kelek.protocols.zre.beacon import decode_beacon, own_uuid
-from kelek.protocols.zre.node import Connect, Node, NodeSetup
+from kelek.protocols.zre.node import Connect, NodeMachine, NodeSetup
 from kelek.protocols.zre.peers import Event, EventKind
-from kelek.protocols.zre.values import Kind
+from kelek.protocols.zre.values import CommandKind
 
 PORT = 61_000
 
@@ -30,7 +30,7 @@ class Host:
     def __init__(self, world: "World", address: str, setup: NodeSetup) -> None:
         self.world = world
         self.address = address
-        self.node = Node(setup, world.now_ms)
+        self.node = NodeMachine(setup, world.now_ms)
         self.links: dict[int, _Link] = {}
         self.events: list[Event] = []
         self.alive = True
@@ -139,7 +139,7 @@ class World:
 
     def _send(self, host: Host, link: _Link, number: int, messages: list[list[bytes]]) -> None:
         place = link.endpoint.removeprefix("tcp://")
-        self.greetings += sum(frames[0][2] == Kind.HELLO for frames in messages)
+        self.greetings += sum(frames[0][2] == CommandKind.HELLO for frames in messages)
 
         def arrive() -> None:
             target = self.hosts.get(place)
