@@ -21,10 +21,10 @@ import msgpack
 import zmq
 
 from ..native.files import raise_open_files, sockets_within
-from ..native.messages import Arena as Arena
-from ..native.messages import Frames as Batch
-from ..native.poller import Poller
-from ..native.sockets import Drain, send_batch
+from ..native.net.messages import Arena as Arena
+from ..native.net.messages import Frames as Batch
+from ..native.net.poller import Poller
+from ..native.net.sockets import Drain, send_batch
 from ..storage.errors import Damaged, StorageError
 from . import pipes
 from .errors import OperatorError, UnitBroken

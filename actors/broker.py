@@ -11,9 +11,9 @@ from typing import Any
 
 import zmq
 
-from ..native.budget import Budget, Unsent
-from ..native.messages import Arena, Frames
-from ..native.server import Served, ServedRouter, Server
+from ..native.broker.budget import Budget, Unsent
+from ..native.broker.server import Served, ServedRouter, Server
+from ..native.net.messages import Arena, Frames
 from ..protocols.majordomo.broker import BrokerMachine as Machine
 from ..protocols.majordomo.broker import BrokerSetup, DurableOptions
 from ..protocols.majordomo.ledger import TOKEN_BYTES

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import zmq
 
 from .. import __version__
-from ..native.mapper import pack_records
-from ..native.messages import Arena, Frames
+from ..native.net.messages import Arena, Frames
+from ..native.tables.mapper import pack_records
 from ..protocols.zerodb import answers, job, ops, requests, values
 from ..protocols.zerodb.codec import decode_request
 from ..protocols.zerodb.handoff import (

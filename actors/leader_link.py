@@ -9,8 +9,8 @@ from typing import NamedTuple
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from ..native.messages import Arena, Frames
-from ..native.sockets import send_batch
+from ..native.net.messages import Arena, Frames
+from ..native.net.sockets import send_batch
 from ..protocols.connections import Connect, Disconnect, Machine, Send
 from .actor import Loop, Socket, SocketOptions
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import zmq
 
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.messages import AppendJob
 from ..storage.disk import Disk

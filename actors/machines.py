@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..native.entries import MessageLimits, add_entries, entries_fit
-from ..native.messages import Frames
+from ..native.log.entries import MessageLimits, add_entries, entries_fit
+from ..native.net.messages import Frames
 from ..protocols.raft.messages import (
     KIND_CHECKPOINT,
     KIND_CONFIG,

@@ -6,7 +6,7 @@ They read by the job table, and write by asking zerodb_server; nothing here know
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ..native.mapper import MalformedOutput, output_ops, pack_records
+from ..native.tables.mapper import MalformedOutput, output_ops, pack_records
 from ..protocols.zerodb.job import JobTable
 from ..protocols.zerodb.ops import Put, pack
 from ..storage.errors import StorageError

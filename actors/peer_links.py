@@ -8,7 +8,7 @@ from functools import partial
 
 import zmq
 
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.zmqraft.peer import Peer
 from .actor import RECONNECT_MS, Actor, SocketOptions
 

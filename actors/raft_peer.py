@@ -10,8 +10,8 @@ from random import SystemRandom
 
 import zmq
 
-from ..native.messages import Arena
-from ..native.updates import Reqids
+from ..native.log.updates import Reqids
+from ..native.net.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
 from ..protocols.raft.messages import AppendJob, HardState

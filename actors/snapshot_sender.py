@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zmqraft.barrier import Barrier, BarrierReply, Phase
 from ..protocols.zmqraft.peer_values import FORGET_AFTER_TTL_S

@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zerodb import map_orders
 from ..protocols.zerodb.map_orders import DriverReady, Setup, Trouble

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zerodb import map_orders
 from ..protocols.zerodb.job import JobTable, Lease

@@ -7,7 +7,7 @@ import struct
 
 import zmq
 
-from ..native.messages import Arena, Frames
+from ..native.net.messages import Arena, Frames
 from ..protocols.zmqraft.barrier import BarrierOrder, BarrierReply, Phase, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError

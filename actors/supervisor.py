@@ -16,7 +16,7 @@ import msgpack
 import zmq
 
 from ..native.files import raise_open_files, sockets_within
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.zerodb.values import OWNER_BYTES
 from . import data_dir, pipes
 from .actor import (

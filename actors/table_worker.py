@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgpack
 import zmq
 
-from ..native.messages import Arena
-from ..native.sockets import send_batch
+from ..native.net.messages import Arena
+from ..native.net.sockets import send_batch
 from ..protocols.raft.messages import EntryBatch
 from ..protocols.zerodb import ops
 from ..protocols.zerodb.handoff import (

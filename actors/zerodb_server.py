@@ -16,10 +16,10 @@ import msgpack
 import zmq
 
 from .. import __version__
-from ..native.budget import Budget
+from ..native.broker.budget import Budget
+from ..native.broker.relay import heads, send_messages
 from ..native.errors import NativeError
-from ..native.messages import Arena, Frames
-from ..native.relay import heads, send_messages
+from ..native.net.messages import Arena, Frames
 from ..protocols.zerodb.gathering import PREFIX
 from ..protocols.zerodb.handoff import (
     ANSWER,

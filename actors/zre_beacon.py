@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 import zmq
 
-from ..native.datagrams import Datagrams, Heard
-from ..native.messages import Arena
+from ..native.net.datagrams import Datagrams, Heard
+from ..native.net.messages import Arena
 from ..protocols.zre.limiter import Limiter, Rate
 from .actor import Actor, SocketOptions, main
 from .errors import OperatorError

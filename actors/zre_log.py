@@ -11,7 +11,7 @@ from typing import NamedTuple
 import zmq
 
 from .. import __version__
-from ..native.messages import Arena
+from ..native.net.messages import Arena
 from ..protocols.zerodb.ops import Put, pack
 from ..protocols.zmqraft.client import LogClientMachine, LogClientSetup
 from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids

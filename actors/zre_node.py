@@ -12,8 +12,8 @@ from random import SystemRandom
 
 import zmq
 
-from ..native.messages import Arena
-from ..native.sockets import send_batch
+from ..native.net.messages import Arena
+from ..native.net.sockets import send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import services, values
 from ..protocols.zre.beacon import Beacon, own_uuid

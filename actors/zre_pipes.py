@@ -8,8 +8,8 @@ zre_node.services  PULL  [header][value]                         what the node s
 import struct
 from collections.abc import Iterable
 
-from ..native.datagrams import Heard
-from ..native.interfaces import Interface, chosen
+from ..native.net.datagrams import Heard
+from ..native.net.interfaces import Interface, chosen
 from .actor import ActorSetup
 from .errors import OperatorError
 

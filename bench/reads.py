@@ -20,9 +20,9 @@ from kelek.bench.loadgen import Generator, Load, libzmq
 from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
-from kelek.native.messages import Frames
-from kelek.native.reads import WAIT_APPLIED, Reads, ReadView
-from kelek.native.sockets import Drain, send_batch
+from kelek.native.log.reads import WAIT_APPLIED, Reads, ReadView
+from kelek.native.net.messages import Frames
+from kelek.native.net.sockets import Drain, send_batch
 from kelek.protocols.zmqraft.client_codec import (
     ConfigAnswer,
     RequestConfig,

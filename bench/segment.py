@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kelek.bench.report import aligned
-from kelek.native import segments
+from kelek.native.log import segments
 
 ROUNDS = 9
 WRITES = 60

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import zmq
 
 import kelek
-from kelek.native.datagrams import Datagrams, Heard
+from kelek.native.net.datagrams import Datagrams, Heard
 
 LO, BROADCAST = "127.0.0.1", "127.255.255.255"
 GROUP = "bench"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow
 import pyarrow.compute
 
-from ..native.columns import Message, cut_columns
 from ..native.errors import NativeError
+from ..native.tables.columns import Message, cut_columns
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import block_from_entries
 from ..protocols.zerodb import requests

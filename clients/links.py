@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import zmq
 
-from ..native.columns import Message
-from ..native.messages import Frames
-from ..native.sockets import Drain, send_batch
+from ..native.net.messages import Frames
+from ..native.net.sockets import Drain, send_batch
+from ..native.tables.columns import Message
 from ..protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
 from .clock import monotonic_ms as monotonic_ms
 from .resources import Resources

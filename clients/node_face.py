@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from typing import NamedTuple
 
 from ..native.errors import forks
-from ..native.interfaces import chosen
+from ..native.net.interfaces import chosen
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre.beacon import own_uuid
 from ..protocols.zre.node import NodeMachine, NodeSetup

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from ..native.datagrams import Datagrams
 from ..native.errors import forks
 from ..native.files import raise_open_files, sockets_within
-from ..native.interfaces import Interface
-from ..native.messages import Frames
-from ..native.poller import Poller, Source
-from ..native.sockets import Drain, backend, opened, send_batch
+from ..native.net.datagrams import Datagrams
+from ..native.net.interfaces import Interface
+from ..native.net.messages import Frames
+from ..native.net.poller import Poller, Source
+from ..native.net.sockets import Drain, backend, opened, send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import codec, values
 from ..protocols.zre.beacon import Beacon

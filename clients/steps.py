@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import __version__
-from ..native.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from ..native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.client import (

@@ -23,8 +23,8 @@ from ..clients.body import BODY_BYTES_MAX, BODY_FRAMES_MAX, frames_of
 from ..clients.broker import Broker
 from ..clients.broker_steps import BrokerTuning, checked_service
 from ..clients.errors import BrokerTimeout
-from ..native.messages import Frames
-from ..native.sockets import Drain, send_batch
+from ..native.net.messages import Frames
+from ..native.net.sockets import Drain, send_batch
 from ..protocols.majordomo.codec import (
     Failure,
     Request,

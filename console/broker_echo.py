@@ -13,8 +13,8 @@ import zmq
 
 from ..clients.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
 from ..clients.links import monotonic_ms
-from ..native.messages import Frames
-from ..native.sockets import Drain, send_batch
+from ..native.net.messages import Frames
+from ..native.net.sockets import Drain, send_batch
 from ..protocols.majordomo.codec import (
     Disconnect,
     Ping,

@@ -17,7 +17,7 @@ from ..actors import mapper
 from ..actors.actor import Loop, monotonic_ms
 from ..actors.map_jobs import BATCH_BYTES, BATCH_PAIRS, CALLS_MAX, WRITES_MAX
 from ..actors.mapper_process import Event, MapperProcess, engine_of
-from ..native.mapper import MalformedOutput, output_ops, pack_records
+from ..native.tables.mapper import MalformedOutput, output_ops, pack_records
 from ..protocols.zerodb.map_orders import MapOrder, stage_key
 from ..protocols.zerodb.pieces import Pieces
 

@@ -9,9 +9,10 @@ from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
-from ..native import blocks, errors
-from ..native.blocks import block_check, block_encode, block_size, block_slice, block_walk
+from ..native import errors
 from ..native.errors import ECORRUPT, ETORN, KIND_MAX, RECORD_OVERHEAD_MAX, NativeError
+from ..native.log import blocks
+from ..native.log.blocks import block_check, block_encode, block_size, block_slice, block_walk
 from .errors import LocalProtocolError, RemoteProtocolError
 from .raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from ..native.blocks import crc32c
+from ..native.log.blocks import crc32c
 from .errors import Damaged, StorageError
 from .files import Files
 from .segment import RESTORE

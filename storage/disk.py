@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..native import segments
 from ..native.errors import Readable
+from ..native.log import segments
 from .errors import StorageLocked, refused
 from .files import File
 

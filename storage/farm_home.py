@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from struct import Struct
 
-from ..native.blocks import crc32c
+from ..native.log.blocks import crc32c
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.garlicfarm.entries import configuration_of
 from ..protocols.garlicfarm.messages import ClusterServer, FarmConfiguration

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from struct import Struct
 from typing import NamedTuple
 
-from ..native import segments
-from ..native.blocks import crc32c
+from ..native.log import segments
+from ..native.log.blocks import crc32c
 from ..protocols.raft.messages import HardState
 from .errors import Damaged, StorageError
 from .files import File, Files, Lock

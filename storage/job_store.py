@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from ..native.blocks import crc32c
+from ..native.log.blocks import crc32c
 from .errors import Damaged
 from .files import Files, replace
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Literal, NamedTuple, NoReturn
 
-from ..native import segments
 from ..native.errors import HEADER_SIZE
+from ..native.log import segments
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
 from ..protocols.raft.messages import EntryBatch
 from ..protocols.record import check_block

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..native import blocks as native_blocks
-from ..native import segments
 from ..native.errors import HEADER_SIZE
+from ..native.log import blocks as native_blocks
+from ..native.log import segments
 from ..protocols.raft.messages import EntryBatch
 from ..protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
 from .errors import StorageError

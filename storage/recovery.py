@@ -7,8 +7,8 @@ A write that never finished is cut off; anything else that is wrong is corruptio
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..native import segments
-from ..native.blocks import crc32c
+from ..native.log import segments
+from ..native.log.blocks import crc32c
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import File, Files

@@ -6,8 +6,8 @@ from itertools import zip_longest
 from struct import Struct
 from typing import NamedTuple
 
-from ..native import segments
-from ..native.blocks import crc32c
+from ..native.log import segments
+from ..native.log.blocks import crc32c
 from ..protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from .errors import Damaged, StorageError
 from .files import Files, replace

@@ -27,7 +27,7 @@ from typing import cast
 
 import rocksdict
 
-from ..native.sst import Bounds
+from ..native.tables.sst import Bounds
 from ..protocols.zerodb.ops import Op, Put
 from ..protocols.zerodb.pieces import Pieces, Scanned
 from ..protocols.zerodb.values import TableOptions

@@ -4,7 +4,7 @@ import re
 from struct import Struct
 from typing import NamedTuple
 
-from ..native.blocks import crc32c
+from ..native.log.blocks import crc32c
 from .errors import Damaged, StorageError
 
 FOLDER = "log"

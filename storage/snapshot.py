@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from struct import Struct
 from typing import NamedTuple
 
-from ..native.blocks import crc32c
 from ..native.errors import NativeError, Readable
-from ..native.updates import Reqids
+from ..native.log.blocks import crc32c
+from ..native.log.updates import Reqids
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.zmqraft.config_codec import decode_config_entry
 from .errors import Damaged, StorageError

@@ -6,7 +6,7 @@ One process does all of it for a peer. It waits for the disk, never for another 
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from ..native.updates import Reqids
+from ..native.log.updates import Reqids
 from ..protocols.raft.messages import KIND_CONFIG, EntryBatch
 from ..protocols.record import block_kind, block_record
 from ..protocols.zmqraft.snapshot_orders import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..native.errors import NativeError
-from ..native.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
+from ..native.tables.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
 from .errors import Damaged, StorageError, refused
 
 FOOTER = 53  # Kind of checksum; handles of the metaindex and the index; format, magic number.

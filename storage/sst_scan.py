@@ -12,8 +12,16 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from ..native.errors import EOS, NativeError
-from ..native.ops import cut_column
-from ..native.sst import Bounds, Merge, MergeFailed, OpenFile, PairLimits, Pairs, wanted_blocks
+from ..native.tables.ops import cut_column
+from ..native.tables.sst import (
+    Bounds,
+    Merge,
+    MergeFailed,
+    OpenFile,
+    PairLimits,
+    Pairs,
+    wanted_blocks,
+)
 from ..protocols.zerodb.pieces import ChunkPart, Pieces, Scanned
 from .errors import refused
 from .rocks_walk import TableFile

@@ -5,7 +5,7 @@ snapshot, then the log behind it. It changes nothing.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..native.updates import Reqids
+from ..native.log.updates import Reqids
 from ..protocols.raft.log import RaftLog
 from ..protocols.record import slice_block
 from ..protocols.zmqraft.config_codec import decode_config_entry

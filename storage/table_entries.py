@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..native.ops import ALL_MARKED, Run, cut_block
+from ..native.tables.ops import ALL_MARKED, Run, cut_block
 from ..protocols.raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
 from ..protocols.record import decode_block
 from ..protocols.zerodb.ops import (

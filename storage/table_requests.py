@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from ..native.messages import Frames
+from ..native.net.messages import Frames
 from ..protocols.zerodb import answers, codec, finished, ops, requests, values
 from ..protocols.zerodb.ownership import OWNERS
 from ..protocols.zerodb.requests import Request, RequestError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..native import segments
+from ..native.log import segments
 from ..protocols.raft.messages import HardState
 from ..protocols.record import decode_block
 from . import hard_state

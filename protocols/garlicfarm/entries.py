@@ -5,7 +5,7 @@ The log knows no other kinds; what else travels in the shape of an entry never g
 
 from collections.abc import Iterable, Sequence
 
-from ...native.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
+from ...native.net.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
 from ..errors import RemoteProtocolError, TooLarge
 from ..raft.membership import Configuration
 from ..raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import overload
 
 from ...native.errors import NativeError
-from ...native.farm import blocks_of, count_entries, entries_of_block
+from ...native.net.farm import blocks_of, count_entries, entries_of_block
 from ..raft.messages import EntryBatch
 from .messages import ENTRIES_MAX, FarmLogEntry
 

@@ -1,6 +1,6 @@
 """The broker, without sockets: who its workers are, who is held dead, what it answers itself.
 
-Requests and answers are matched in C (native/exchange.py), which stops at each message that is none
+Requests and answers are matched in C (native/broker/exchange.py), which stops at each message that is none
 of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 that stand beside it.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from ...native.exchange import (
+from ...native.broker.exchange import (
     LOOK_MS,
     Exchange,
     ExchangeSetup,
@@ -20,7 +20,7 @@ from ...native.exchange import (
     Wants,
     WorkerInfo,
 )
-from ...native.messages import Arena, Frames
+from ...native.net.messages import Arena, Frames
 from ..errors import RemoteProtocolError
 from . import values
 from .codec import (
@@ -122,7 +122,7 @@ class BrokerMachine:
 
     @property
     def exchange(self) -> Exchange:
-        """For whoever moves plain requests and answers in C (native/server.py)."""
+        """For whoever moves plain requests and answers in C (native/broker/server.py)."""
         return self._exchange
 
     # ---- what arrives ----

@@ -13,8 +13,8 @@ two rules:
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ...native.exchange import Exchange, ExchangeSetup
-from ...native.messages import Arena
+from ...native.broker.exchange import Exchange, ExchangeSetup
+from ...native.net.messages import Arena
 from . import values
 from .codec import LATE, Credit, Request, decode_client_command, encode_failure
 from .ledger import (

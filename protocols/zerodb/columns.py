@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import overload
 
 from ...native.errors import NativeError
-from ...native.ops import cut_column
+from ...native.tables.ops import cut_column
 
 COLUMN_BYTES_MAX = 2**32 - 1
 OFFSET_BYTES = 4

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from ...native.messages import Arena, Frames
-from ...native.relay import stamp
+from ...native.broker.relay import stamp
+from ...native.net.messages import Arena, Frames
 from . import values
 from .values import TableOptions
 

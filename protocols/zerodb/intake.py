@@ -1,13 +1,13 @@
 """The usual requests of one arena, sorted by where they go; their bytes are moved in C.
 
-It decides nothing: the session says of each row what it is (native/requests.py).
+It decides nothing: the session says of each row what it is (native/tables/requests.py).
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...native.messages import Frames
-from ...native.requests import WRITE, Requests
+from ...native.net.messages import Frames
+from ...native.tables.requests import WRITE, Requests
 from .handoff import ANSWER
 from .proposals import Run
 from .values import NO_REQID

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
-from ...native.reads import WAIT_CONFIRMED
+from ...native.log.reads import WAIT_CONFIRMED
 from ..zmqraft.client import LogClientMachine, PendingRead
 from . import ops
 from .handoff import WorkerChannel

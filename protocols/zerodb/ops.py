@@ -1,7 +1,7 @@
 """The operations of a replicated write as one entry of the log holds them, packed.
 
 All operations of an entry are one atomic batch. Packing and walking is done in C
-(native/ops.py); nothing here knows a table's engine (docs/protocols/zerodb.md, "Entries").
+(native/tables/ops.py); nothing here knows a table's engine (docs/protocols/zerodb.md, "Entries").
 """
 
 import struct
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from ...native import ops as native_ops
 from ...native.errors import ETORN, NativeError
+from ...native.tables import ops as native_ops
 from .values import KEY_BYTES_MAX, NO_REQID, REQID_BYTES, VALUE_BYTES_MAX, TableOptions
 
 ENTRY_MAGIC = b"kLT\x01"  # An entry of the log that begins otherwise is none of ours.

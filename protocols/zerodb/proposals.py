@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...native.messages import Frames
+from ...native.net.messages import Frames
 from ..zmqraft.client import LogClientMachine, Pending
 from .handoff import Message, WorkerStatus
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ...native.messages import Arena, Frames
-from ...native.reads import WAIT_CONFIRMED
-from ...native.requests import READ, WRITE, Requests, Row
+from ...native.log.reads import WAIT_CONFIRMED
+from ...native.net.messages import Arena, Frames
+from ...native.tables.requests import READ, WRITE, Requests, Row
 from ..zmqraft.client import LogClientMachine, PendingRead
 from . import answers, finished, ops, requests, values
 from .codec import decode_request, error_code, peek

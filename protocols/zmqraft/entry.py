@@ -6,7 +6,7 @@ Peers turn whole blocks into entries and back in C (record.block_entries, block_
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...native.blocks import block_walk
+from ...native.log.blocks import block_walk
 from ..errors import LocalProtocolError, RemoteProtocolError
 from ..raft.messages import EntryBatch
 from ..record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise, repeat
 from typing import NamedTuple
 
-from ...native.blocks import block_encode
+from ...native.log.blocks import block_encode
 from ..errors import RemoteProtocolError
 from ..raft.messages import KIND_STATE, AppendEntries, AppendResponse, RequestVote
 from ..record import BLOCK_HEADER, check_block

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ...native.updates import Reqids
+from ...native.log.updates import Reqids
 from ..raft.core import Raft
 from ..raft.messages import AppendJob, EntryBatch, Envelope
 from .prune import PruneMarks

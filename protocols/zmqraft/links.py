@@ -5,7 +5,7 @@ It holds no socket: whoever owns those looks at `places`, and sends what lies in
 
 from collections.abc import Callable, Mapping
 
-from ...native.messages import Frames
+from ...native.net.messages import Frames
 from ..raft.core import Raft
 from .extensions import FEATURE_PRE_VOTE, Hello
 from .link import Entries, PeerLink

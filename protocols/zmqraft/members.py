@@ -10,8 +10,8 @@ from enum import IntEnum
 from random import Random
 from typing import NamedTuple
 
-from ...native.messages import Frames
-from ...native.updates import Reqids
+from ...native.log.updates import Reqids
+from ...native.net.messages import Frames
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role
 from ..raft.membership import Configuration

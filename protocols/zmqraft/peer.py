@@ -7,8 +7,7 @@ door, call wake() once, and do what it returns in that order.
 from collections.abc import Callable, Iterable
 from random import Random
 
-from ...native.messages import Arena, Frames
-from ...native.updates import (
+from ...native.log.updates import (
     MARKED_ALONE,
     MARKED_REFUSED,
     MARKED_TAKEN,
@@ -16,6 +15,7 @@ from ...native.updates import (
     Updates,
     View,
 )
+from ...native.net.messages import Arena, Frames
 from ..errors import RemoteProtocolError
 from ..raft.core import Raft, Role
 from ..raft.messages import (

@@ -1,11 +1,11 @@
 """Linearizable reads on the wire (docs/protocols/zmq-raft.md, "Read index"): for clients and tests.
 
-A peer takes the questions in C (native/reads.py).
+A peer takes the questions in C (native/log/reads.py).
 """
 
 from collections.abc import Sequence
 
-from ...native.reads import WAIT_APPLIED
+from ...native.log.reads import WAIT_APPLIED
 from ..errors import RemoteProtocolError
 from .peer_codec import decode_type
 from .values import READ_INDEX, decode_id, decode_leader, decode_uint, expect

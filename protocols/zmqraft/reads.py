@@ -1,13 +1,13 @@
 """Linearizable reads at the peer: who waits for which round, and when each is answered.
 
-The rounds are the core's (protocols/raft/reads.py), the queues are in C (native/reads.py); nothing
+The rounds are the core's (protocols/raft/reads.py), the queues are in C (native/log/reads.py); nothing
 here is done once a read. The client's half is read_window.py, the frames are in read_codec.py.
 """
 
 from collections import deque
 
-from ...native.messages import Arena, Frames
-from ...native.reads import WAIT_APPLIED, WAIT_CONFIRMED, Reads, ReadView
+from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED, Reads, ReadView
+from ...native.net.messages import Arena, Frames
 from ..raft.core import Raft, Role
 from ..raft.messages import ReadIndex
 

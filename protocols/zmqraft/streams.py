@@ -9,8 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...native.entries import MessageLimits, add_entries, entries_fit
-from ...native.messages import Frames
+from ...native.log.entries import MessageLimits, add_entries, entries_fit
+from ...native.net.messages import Frames
 from ..raft.messages import EntryBatch
 from ..record import slice_block
 from .client_codec import EntriesAnswer, EntriesStatus, RequestEntries, encode_entries_answer

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ...native.blocks import crc32c
+from ...native.log.blocks import crc32c
 from .errors import Malformed
 from .values import UUID_BYTES, Reason
 

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from ipaddress import ip_address
 
-from ...native.zre import Wire
+from ...native.net.zre import Wire
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon

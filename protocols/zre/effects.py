@@ -3,7 +3,7 @@
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
-from ...native.messages import Frames
+from ...native.net.messages import Frames
 from . import values
 from .limiter import RATE, PeerAllowance, Rate
 from .peers import Event

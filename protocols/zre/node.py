@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
-from ...native.messages import Arena
-from ...native.sockets import Drain
-from ...native.zre import Said
+from ...native.net.messages import Arena
+from ...native.net.sockets import Drain
+from ...native.net.zre import Said
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon

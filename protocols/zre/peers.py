@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ...native.messages import Frames
-from ...native.zre import PeerRows, Wire
+from ...native.net.messages import Frames
+from ...native.net.zre import PeerRows, Wire
 from .beacon import is_own_uuid
 from .codec import endpoint_of, routing_id
 from .limiter import PeerAllowance

@@ -13,7 +13,7 @@ import zmq
 from kelek.actors import actor
 from kelek.actors.actor import Actor, ActorSetup, Host, SocketOptions
 from kelek.actors.errors import OperatorError
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.tests.ports import free_port
 
 Frames = list[list[bytes]]

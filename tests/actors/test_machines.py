@@ -7,7 +7,7 @@ import pytest
 
 from kelek.actors.machines import PIECE_BYTES, BroadcastStateMachine, LogDigest, broadcast_url
 from kelek.console.flights import log_hash
-from kelek.native.messages import Frames
+from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.client_codec import StateBroadcast, decode_state_broadcast

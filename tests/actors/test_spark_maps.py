@@ -12,7 +12,7 @@ import zmq
 from kelek.actors import actor, spark_maps
 from kelek.actors.map_jobs import BATCH_PAIRS
 from kelek.actors.mapper import WasmEngine
-from kelek.native.mapper import pack_records
+from kelek.native.tables.mapper import pack_records
 from kelek.protocols.zerodb import map_orders, requests, values
 from kelek.protocols.zerodb.handoff import AGAIN, CHECKPOINT, FAILED, HEAD
 from kelek.protocols.zerodb.map_orders import (

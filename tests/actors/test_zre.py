@@ -14,8 +14,8 @@ from kelek.actors.zre_beacon import ZreBeacon
 from kelek.actors.zre_keys import NODE_ZRE_KEYS, ZRE_KEYS
 from kelek.actors.zre_log import KEY, ZreLog
 from kelek.actors.zre_node import ZreNode, announced
-from kelek.native.datagrams import Heard
-from kelek.native.interfaces import LOOPBACK, LOOPBACK_BROADCAST
+from kelek.native.net.datagrams import Heard
+from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zerodb import ops
 from kelek.protocols.zre import codec, services, values
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid

@@ -12,7 +12,7 @@ import zmq
 
 import kelek
 from kelek.clients import node_hub
-from kelek.native.interfaces import LOOPBACK
+from kelek.native.net.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper

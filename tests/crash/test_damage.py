@@ -62,7 +62,7 @@ def held(files: MemoryFiles, recovered: RecoveredFiles, made: list[EntryBatch]) 
 
 def sizes(disk: MemoryDisk, path: str) -> list[int]:
     """The offsets at which a segment's marks and blocks end, and where they begin."""
-    from kelek.native.segments import segment_blocks
+    from kelek.native.log.segments import segment_blocks
 
     data = disk.process().open(path)
     assert data is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kelek.native import sockets
+from kelek.native.net import sockets
 
 
 @pytest.fixture

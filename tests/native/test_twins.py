@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 
 from kelek.native.errors import NativeError
-from kelek.native.messages import Arena, Frames
-from kelek.native.updates import Reqids, Updates, View
+from kelek.native.log.updates import Reqids, Updates, View
+from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.tests.native import twins
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from kelek.native.updates import View
+from kelek.native.log.updates import View
 
 PACK = b"\x6b\x3d"
 SECONDS = 65536

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any, NamedTuple
 
-from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.protocols.zmqraft.client import (
     Connect,
     Disconnect,

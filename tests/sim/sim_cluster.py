@@ -5,7 +5,7 @@ from functools import partial
 from traceback import format_tb
 
 from kelek.native.errors import NativeError
-from kelek.native.messages import Frames
+from kelek.native.net.messages import Frames
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.quorum import is_majority

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from kelek.native import messages as native_messages
-from kelek.native.messages import Arena
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
+from kelek.native.net import messages as native_messages
+from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import decode_block

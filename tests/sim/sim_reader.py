@@ -7,7 +7,7 @@ node's entries, leader or not, the end may lag; but it never goes back behind wh
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.protocols.zmqraft.client_codec import (
     EntriesAnswer,
     EntriesStatus,

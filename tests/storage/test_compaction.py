@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry

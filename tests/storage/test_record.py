@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kelek.native.blocks import block_from_entries, crc32c, crc32c_sliced
 from kelek.native.errors import Readable
+from kelek.native.log.blocks import block_from_entries, crc32c, crc32c_sliced
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.record import Record

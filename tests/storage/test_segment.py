@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from kelek.native import segments
-from kelek.native.blocks import block_encode
 from kelek.native.errors import ECORRUPT, ETORN, NativeError
+from kelek.native.log import segments
+from kelek.native.log.blocks import block_encode
 from kelek.tests.storage import twins
 
 SEEDS = range(150)

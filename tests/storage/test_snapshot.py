@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.files import Files

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import KIND_CONFIG, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.snapshot_orders import (

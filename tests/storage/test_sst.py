@@ -9,9 +9,9 @@ import pytest
 import rocksdict
 from hypothesis import settings
 
-from kelek.native import sst
 from kelek.native.errors import NativeError
-from kelek.native.ops import cut_column
+from kelek.native.tables import sst
+from kelek.native.tables.ops import cut_column
 from kelek.protocols.zerodb.ops import Delete, DeleteRange, Op, Open, Put
 from kelek.protocols.zerodb.pieces import Pieces, Scanned
 from kelek.protocols.zerodb.values import TableOptions

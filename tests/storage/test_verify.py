@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import HardState
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.errors import StorageError

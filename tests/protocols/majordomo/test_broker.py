@@ -5,8 +5,8 @@ from random import Random
 import msgpack
 import pytest
 
-from kelek.native.exchange import LOOK_MS
-from kelek.native.messages import Arena, Frames
+from kelek.native.broker.exchange import LOOK_MS
+from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.majordomo import broker as machine
 from kelek.protocols.majordomo import values
 from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup, DurableOptions
 from kelek.protocols.majordomo.durable import (
     Durable,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kelek.clients import broker_steps
-from kelek.native import exchange
+from kelek.native.broker import exchange
 from kelek.protocols.majordomo import client, values, worker
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/majordomo.md"

@@ -3,7 +3,7 @@ are a list of what they were handed."""
 
 from itertools import count
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb import answers, ops
 from kelek.protocols.zerodb.handoff import HEAD, PROGRESS, TABLES
 from kelek.protocols.zerodb.session import Now, Session, SessionSetup

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.ops import cut_column
+from kelek.native.tables.ops import cut_column
 from kelek.protocols.zerodb.job import (
     DONE,
     EXPIRED,

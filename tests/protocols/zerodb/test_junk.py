@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb import answers, ops, requests, values
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.codec import peek

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb import openings, ops, requests
 from kelek.protocols.zerodb.client_codec import encode_request
 from kelek.protocols.zerodb.handoff import AGAIN, FAILED, HEAD, WRITE

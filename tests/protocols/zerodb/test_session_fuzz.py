@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.gathering import PREFIX
 from kelek.protocols.zerodb.handoff import ANSWER
 from kelek.protocols.zerodb.requests import TYPES

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from kelek.native.messages import Arena
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
+from kelek.native.net.messages import Arena
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog

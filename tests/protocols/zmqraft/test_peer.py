@@ -2,8 +2,8 @@
 
 from random import Random
 
-from kelek.native.messages import Arena
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
+from kelek.native.net.messages import Arena
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kelek.native.messages import Arena
-from kelek.native.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.native.net.messages import Arena
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse

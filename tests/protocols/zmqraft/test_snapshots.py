@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kelek.native.messages import Arena
-from kelek.native.updates import Reqids
+from kelek.native.log.updates import Reqids
+from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (

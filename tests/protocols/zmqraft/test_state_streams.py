@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek.native.messages import Frames
+from kelek.native.net.messages import Frames
 from kelek.protocols.zmqraft.client_codec import (
     EntriesAnswer,
     EntriesStatus,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek.native.messages import Frames
+from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block, slice_block
 from kelek.protocols.zmqraft import streams

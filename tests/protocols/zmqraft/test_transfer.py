@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.native.updates import REMIND_MS
+from kelek.native.log.updates import REMIND_MS
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse, RequestVote, TimeoutNow
 from kelek.protocols.zmqraft import transfer_codec as wire

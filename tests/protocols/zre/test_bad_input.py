@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kelek.actors import zre_beacon, zre_reports
-from kelek.native import datagrams
+from kelek.native.net import datagrams
 from kelek.protocols.zre import gossip, log, presence, services, values
 from kelek.protocols.zre.dialogs import UNREADY_PART
 from kelek.protocols.zre.limiter import RATE

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from kelek.native.messages import Arena
+from kelek.native.net.messages import Arena
 from kelek.protocols.zre.beacon import decode_beacon, own_uuid
 from kelek.protocols.zre.node import Connect, NodeMachine, NodeSetup
 from kelek.protocols.zre.peers import Event, EventKind

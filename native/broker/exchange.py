@@ -1,0 +1,358 @@
+"""The broker's requests and workers in C: taken in, matched and forwarded by the batch.
+
+It knows who waits for whom and what each message is. What a worker's READY or DISCONNECT means,
+what the broker's own services answer and who is held dead protocols/majordomo/broker.py says.
+"""
+
+import os
+import weakref
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import NativeError
+from ..net.messages import Arena, Frames
+
+NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
+PART_COST: int = lib.KLK_EXCHANGE_PART_COST
+LOOK_MS: int = lib.KLK_EXCHANGE_LOOK_MS
+WINDOW_MAX: int = lib.KLK_EXCHANGE_WINDOW_MAX
+COUNTERS = (
+    "requests",
+    "repeated",
+    "refused",
+    "expired",
+    "dispatched",
+    "resent",
+    "partials",
+    "finals",
+    "discarded",
+    "cancelled",
+)
+
+
+class Stop(IntEnum):
+    """Why a message is left to the caller."""
+
+    INVALID = lib.KLK_STOP_INVALID
+    INTERNAL = lib.KLK_STOP_INTERNAL
+    STRANGER = lib.KLK_STOP_STRANGER
+    COMMAND = lib.KLK_STOP_COMMAND
+    UNEXPECTED = lib.KLK_STOP_UNEXPECTED
+    KEPT = lib.KLK_STOP_KEPT
+
+
+_STOPS = {int(stop): stop for stop in Stop}  # An enumeration's call costs as much as the rest.
+
+
+class Wants(IntEnum):
+    """What a worker wants to hear with each request."""
+
+    NOTHING = lib.KLK_WANTS_NOTHING
+    DEADLINE = lib.KLK_WANTS_DEADLINE  # How much time it has left.
+    CREDIT = lib.KLK_WANTS_CREDIT  # That, how many parts may be sent, and when it is cancelled.
+
+
+class ExchangeSetup(NamedTuple):
+    """Headers and limits of an exchange."""
+
+    client_header: bytes
+    worker_header: bytes
+    deadline_header: bytes  # Of clients that send a deadline with each request.
+    named_header: bytes  # Of clients that send a deadline, credit for parts, and their name.
+    refusals: tuple[
+        bytes, bytes, bytes
+    ]  # To a client over its limit, a full queue, an old request.
+    inflight_max: int = 4096  # Requests of one client.
+    services_max: int = 65_536
+    request_ttl_ms: int = 60_000
+    bytes_max: int = 1 << 30  # Of all requests that are held.
+    service_bytes_max: int = 1 << 28  # Of those that wait for one service.
+    collected_bytes_max: int = 1 << 24  # Of PARTIALs for one request of an RFC 7 client.
+    first_number: int = 1  # Of clients and workers, as others are told of them.
+    kept: tuple[bytes, ...] = ()  # Services whose requests are left to the caller: Stop.KEPT.
+
+
+class WorkerInfo(NamedTuple):
+    """One worker, as it is now."""
+
+    number: int
+    routing_id: bytes
+    service: bytes
+    framing: int
+    window: int
+    load: int  # Requests that it works on.
+    done: int
+    heard_ms: int
+
+
+class ServiceInfo(NamedTuple):
+    """One service, as it is now."""
+
+    name: bytes
+    workers: int
+    waiting: int
+    waiting_bytes: int
+    working: int
+    done: int
+    oldest_ms: int | None  # Since when the oldest of those that wait does so.
+
+
+class NewWorker(NamedTuple):
+    """What a READY says."""
+
+    routing_id: bytes
+    service: bytes
+    framing: int = 0  # protocols/majordomo/values.Framing
+    window: int = 1
+    wants: Wants = Wants.NOTHING
+
+
+class Exchange:
+    """Requests wait for workers, workers for requests; `clients` and `workers` get what is sent.
+
+    Both are to be sent and cleared by the caller. All times are monotonic milliseconds.
+    """
+
+    def __init__(self, setup: ExchangeSetup) -> None:
+        """ValueError: a header is empty or too long, a limit or a lifetime is 0."""
+        self.clients = Frames()
+        self.workers = Frames()
+        numbers = {
+            name: getattr(setup, name)
+            for name in ExchangeSetup._fields
+            if isinstance(getattr(setup, name), int)
+        }
+        made = ffi.new("struct klk_exchange_setup *", numbers)
+        made.seed = int.from_bytes(os.urandom(8), "little")
+        for name in ("client_header", "worker_header", "deadline_header", "named_header"):
+            header = getattr(setup, name)
+            if not 0 < len(header) <= lib.KLK_EXCHANGE_NAME_MAX:
+                raise ValueError(f"{name} has {len(header)} bytes")
+            ffi.memmove(getattr(made, name), header, len(header))
+            setattr(made, f"{name}_size", len(header))
+        self._exchange: Any = lib.klk_exchange_open(made)
+        if not self._exchange:
+            raise ValueError(f"no exchange can be made with {numbers}")
+        weakref.finalize(self, lib.klk_exchange_close, self._exchange)
+        for number, refusal in enumerate(setup.refusals):
+            self._check(lib.klk_exchange_refusal(self._exchange, number, refusal, len(refusal)))
+        for service in setup.kept:
+            self._check(lib.klk_exchange_keep(self._exchange, service, len(service)))
+        self._position = ffi.new("uint32_t *")
+        self._stop = ffi.new("int32_t *")
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What has happened so far."""
+        numbers = lib.klk_exchange_counters(self._exchange)
+        return dict(zip(COUNTERS, ffi.unpack(numbers, len(COUNTERS)), strict=True))
+
+    # ---- what arrives ----
+
+    def take_requests(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
+        """Takes in messages of clients, from one on.
+
+        Returns (position, None) behind the last one, or the position of a message that is the
+        caller's, and why.
+        """
+        return self._take(
+            lambda: lib.klk_exchange_take_requests(
+                self._exchange,
+                arena._struct,
+                self._position,
+                now_ms,
+                self.clients._struct,
+                self.workers._struct,
+                self._stop,
+            ),
+            position,
+        )
+
+    def kept(self, arena: Arena, position: int) -> int:
+        """How many messages from one on, where take_requests() stopped with Stop.KEPT, are kept
+        ones, one behind the other."""
+        return int(lib.klk_exchange_kept(self._exchange, arena._struct, position))
+
+    def take_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
+        """Takes in messages of workers, as take_requests() does those of clients."""
+        return self._take(
+            lambda: lib.klk_exchange_take_answers(
+                self._exchange,
+                arena._struct,
+                self._position,
+                now_ms,
+                self.clients._struct,
+                self.workers._struct,
+                self._stop,
+            ),
+            position,
+        )
+
+    def _take(self, call: Any, position: int) -> tuple[int, Stop | None]:
+        self._position[0] = position
+        result = self._fill(call)
+        stop = _STOPS[self._stop[0]] if result == lib.KLK_MORE else None
+        return int(self._position[0]), stop
+
+    def _fill(self, call: Any) -> int:
+        """Calls until what it writes has had room."""
+        while (result := int(call())) == lib.KLK_EFULL:
+            self.clients._double()
+            self.workers._double()
+        self._check(result)
+        return result
+
+    @staticmethod
+    def _check(result: int) -> None:
+        if result < 0:
+            raise NativeError(result)
+
+    # ---- what is done with it ----
+
+    def dispatch(self, now_ms: int) -> None:
+        """Sends requests to workers, as far as there are both."""
+        self._fill(
+            lambda: lib.klk_exchange_dispatch(
+                self._exchange, now_ms, self.clients._struct, self.workers._struct
+            )
+        )
+
+    def expire(self, now_ms: int) -> None:
+        """Ends requests that no worker has taken in request_ttl_ms, or in their clients' time."""
+        self._fill(lambda: lib.klk_exchange_expire(self._exchange, now_ms, self.clients._struct))
+
+    def beat(self, before_ms: int, now_ms: int) -> None:
+        """HEARTBEATs for MDP workers to whom nothing was sent since before_ms."""
+        self._fill(
+            lambda: lib.klk_exchange_beat(self._exchange, before_ms, now_ms, self.workers._struct)
+        )
+
+    def add_worker(self, worker: NewWorker, now_ms: int) -> bool:
+        """False: it is one already, breaks a limit, or there are too many services."""
+        result = lib.klk_exchange_worker_add(
+            self._exchange,
+            worker.routing_id,
+            len(worker.routing_id),
+            worker.service,
+            len(worker.service),
+            worker.framing,
+            worker.window,
+            worker.wants,
+            now_ms,
+        )
+        return bool(result == lib.KLK_OK)
+
+    def end_worker(self, routing_id: bytes, now_ms: int) -> int | None:
+        """Others get its requests: how many it had. None: it is no worker."""
+        count = lib.klk_exchange_worker_end(self._exchange, routing_id, len(routing_id), now_ms)
+        return None if count < 0 else int(count)
+
+    def end_client(self, routing_id: bytes, now_ms: int) -> int:
+        """It is gone: how many requests of it were queued, which nobody will do."""
+        size = len(routing_id)
+        return int(lib.klk_exchange_client_end(self._exchange, routing_id, size, now_ms))
+
+    def look(self, now_ms: int) -> None:
+        """Each LOOK_MS: looks whether clients are there that wait, and cancels what those have at
+        workers that are not."""
+        self._fill(
+            lambda: lib.klk_exchange_look(
+                self._exchange, now_ms, self.clients._struct, self.workers._struct
+            )
+        )
+
+    def lose(self, client: bytes, request_id: bytes) -> bool:
+        """Cancels a request, a part of whose answer was dropped. False: it has ended, or was."""
+        count = self._fill(
+            lambda: lib.klk_exchange_lose(
+                self._exchange,
+                client,
+                len(client),
+                request_id,
+                len(request_id),
+                self.workers._struct,
+            )
+        )
+        return count > 0
+
+    def lose_mdp(self, client: bytes) -> None:
+        """The same of a client of MDP: of all that workers do for it."""
+        self._fill(
+            lambda: lib.klk_exchange_lose_mdp(
+                self._exchange, client, len(client), self.workers._struct
+            )
+        )
+
+    def silent(self, before_ms: int) -> bytes | None:
+        """The worker that was not heard for the longest, when that is not since before_ms."""
+        routing_id = ffi.new("uint8_t[]", NAME_BYTES_MAX)
+        size = lib.klk_exchange_silent(self._exchange, before_ms, routing_id)
+        return bytes(ffi.buffer(routing_id, size)) if size else None
+
+    # ---- what is known ----
+
+    @property
+    def heard_ms(self) -> int | None:
+        """When the most silent worker was heard last."""
+        heard_ms = lib.klk_exchange_heard_ms(self._exchange)
+        return None if heard_ms < 0 else int(heard_ms)
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When the next request that waits is ended."""
+        expires_ms = lib.klk_exchange_expires_ms(self._exchange)
+        return None if expires_ms < 0 else int(expires_ms)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Requests that are held, and what they take, in bytes."""
+        size = ffi.new("uint64_t *")
+        return int(lib.klk_exchange_held(self._exchange, size)), int(size[0])
+
+    def service(self, name: bytes) -> ServiceInfo | None:
+        """None: it has neither workers nor requests."""
+        info = ffi.new("struct klk_service_info *")
+        if lib.klk_exchange_service(self._exchange, name, len(name), info) < 0:
+            return None
+        return _service(info)
+
+    def services(self) -> list[ServiceInfo]:
+        """All that have workers or requests."""
+        infos = self._all("struct klk_service_info[]", lib.klk_exchange_services)
+        return sorted(map(_service, infos))
+
+    def worker_infos(self) -> list[WorkerInfo]:
+        """All workers, the one that was heard first, first."""
+        infos = self._all("struct klk_worker_info[]", lib.klk_exchange_workers)
+        return [
+            WorkerInfo(
+                info.number,
+                bytes(ffi.buffer(info.id, info.id_size)),
+                bytes(ffi.buffer(info.service, info.service_size)),
+                info.framing,
+                info.window,
+                info.load,
+                info.done,
+                info.heard_ms,
+            )
+            for info in infos
+        ]
+
+    def _all(self, kind: str, call: Any) -> Any:
+        room = call(self._exchange, ffi.NULL, 0)
+        infos = ffi.new(kind, room)
+        call(self._exchange, infos, room)
+        return infos
+
+
+def _service(info: Any) -> ServiceInfo:
+    return ServiceInfo(
+        bytes(ffi.buffer(info.name, info.name_size)),
+        info.workers,
+        info.waiting,
+        info.bytes,
+        info.working,
+        info.done,
+        None if info.oldest_ms < 0 else info.oldest_ms,
+    )

@@ -1,0 +1,121 @@
+"""CRC32C and checksummed blocks of records, by the block (csrc/crc32c.c, frame.c)."""
+
+from array import array
+from collections.abc import Sequence
+
+from ..._native import ffi, lib
+from ..errors import HEADER_SIZE, KIND_MAX, NativeError, Readable, taken_bytes, uncleared
+
+
+def crc32c(data: Readable, value: int = 0) -> int:
+    """CRC32C (Castagnoli) of data, continued from value."""
+    buffer = ffi.from_buffer(data)
+    return int(lib.klk_crc32c(value, buffer, len(buffer)))
+
+
+def crc32c_sliced(data: Readable, value: int = 0) -> int:
+    """The same without the processor's instructions: for tests."""
+    buffer = ffi.from_buffer(data)
+    return int(lib.klk_crc32c_sliced(value, buffer, len(buffer)))
+
+
+def crc32c_backend() -> str:
+    """By what means crc32c() works here: `sse4.2`, `arm` or `slice-by-8`."""
+    return ("slice-by-8", "sse4.2", "arm")[lib.klk_crc32c_kind()]
+
+
+def block_encode(
+    first_index: int, term: int, records: Sequence[tuple[int, bytes | None, bytes]]
+) -> bytes:
+    """One block of (kind, reqid, data) records. NativeError: a number or size over its limit."""
+    tags = bytes([kind | 0x80 if reqid is not None else kind for kind, reqid, _ in records])
+    sizes = array("I", [len(data) for _, _, data in records])
+    reqids = b"".join([reqid for _, reqid, _ in records if reqid is not None])
+    joined = b"".join([data for _, _, data in records])
+    capacity = HEADER_SIZE + len(joined) + len(records) * lib.KLK_RECORD_OVERHEAD_MAX + 8
+    out = uncleared("uint8_t[]", capacity)
+    size = lib.klk_block_encode(
+        first_index,
+        term,
+        len(records),
+        tags,
+        ffi.from_buffer("uint32_t[]", sizes),
+        reqids,
+        len(reqids),
+        joined,
+        len(joined),
+        out,
+        capacity,
+    )
+    return taken_bytes(out, size)
+
+
+def block_size(payload_size: int) -> int:
+    """Bytes of a block whose records take payload_size: header and padding added."""
+    return (HEADER_SIZE + payload_size + 7) & ~7
+
+
+def block_check(data: Readable) -> int:
+    """Size of the block or mark that data begins with, checked in full, or a negative KLK_E*."""
+    buffer = ffi.from_buffer(data)
+    header = ffi.new("struct klk_header *")
+    return int(lib.klk_block_check(buffer, len(buffer), header))
+
+
+def block_walk(block: Readable, count: int) -> list[int]:
+    """Three numbers for each of a checked block's records: tag, offset of its data, size of it."""
+    buffer = ffi.from_buffer(block)
+    out = uncleared("uint32_t[]", 3 * count)
+    code = lib.klk_block_walk(buffer, len(buffer), out)
+    if code < 0:
+        raise NativeError(code)
+    return list(ffi.unpack(out, 3 * count))
+
+
+def block_slice(block: Readable, first_index: int, last_index: int) -> bytes:
+    """The records first_index..last_index of a checked block as a block of their own."""
+    buffer = ffi.from_buffer(block)
+    out = uncleared("uint8_t[]", len(buffer))
+    return taken_bytes(out, lib.klk_block_slice(buffer, len(buffer), first_index, last_index, out))
+
+
+def block_states(block: Readable, kind: int) -> tuple[bytes, list[int]]:
+    """The records of one kind (u32 little endian size, data; joined), and counts by kind."""
+    buffer = ffi.from_buffer(block)
+    out = uncleared("uint8_t[]", lib.klk_block_states_size(buffer, len(buffer)))
+    counts = ffi.new("uint32_t[]", KIND_MAX + 1)
+    states = taken_bytes(out, lib.klk_block_states(buffer, len(buffer), kind, out, counts))
+    return states, list(ffi.unpack(counts, KIND_MAX + 1))
+
+
+def block_entries(block: Readable, first_index: int, last_index: int) -> tuple[bytes, list[int]]:
+    """Records as entries of the text's wire: joined, and the size of each."""
+    buffer = ffi.from_buffer(block)
+    capacity = lib.klk_block_entries_size(buffer, len(buffer))
+    count = max(last_index - first_index + 1, 0)
+    out = uncleared("uint8_t[]", capacity)
+    sizes = uncleared("uint32_t[]", count)
+    size = lib.klk_block_entries(buffer, len(buffer), first_index, last_index, out, capacity, sizes)
+    return taken_bytes(out, size), list(ffi.unpack(sizes, count))
+
+
+def block_from_entries(
+    first_index: int, joined: Readable, sizes: Sequence[int]
+) -> tuple[bytes, int]:
+    """A block of the first run of equal terms among the text's entries; how many entries it took.
+
+    NativeError: an entry without data, over a limit, of an unknown kind or of term 0.
+    """
+    buffer = ffi.from_buffer(joined)
+    out = uncleared("uint8_t[]", lib.klk_block_size(len(buffer)))
+    used = ffi.new("uint32_t *")
+    size = lib.klk_block_from_entries(
+        first_index,
+        buffer,
+        len(buffer),
+        ffi.from_buffer("uint32_t[]", array("I", sizes)),
+        len(sizes),
+        out,
+        used,
+    )
+    return taken_bytes(out, size), int(used[0])

@@ -1,0 +1,115 @@
+"""Linearizable reads in C: cut out of an arena, kept until they are confirmed, answered.
+
+It knows nothing of Raft: its callers say which round a read belongs to, and what that round showed.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import NativeError
+from ..net.messages import Arena, Frames
+
+WAIT_APPLIED: int = lib.KLK_READS_APPLIED
+WAIT_CONFIRMED: int = lib.KLK_READS_CONFIRMED
+RING_BYTES = 1 << 22  # For those who wait in one way: some 80,000 with libzmq's own routing ids.
+_COUNTERS = ("reads", "reads_dropped", "reads_over", "reads_astray")
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+
+
+class ReadView(NamedTuple):
+    """What the peer knows at the moment of an intake."""
+
+    leader: bool
+    refusal: bytes  # msgpack of the leader's PEER ID or of nil: where to go instead.
+    round: int  # Confirms what is taken in now; it never goes back.
+    now_ms: int  # Monotonic.
+
+
+class Reads:
+    """Reads that wait for their round, in the order of arrival, in two queues.
+
+    WAIT_CONFIRMED ones are answered when their round is, WAIT_APPLIED ones when its index is
+    applied, too. Beyond ring_bytes (a power of two) a read stays unanswered: it comes again.
+    """
+
+    def __init__(self, ident: bytes, ring_bytes: int = RING_BYTES) -> None:
+        if ring_bytes < 512 or ring_bytes & ring_bytes - 1:
+            raise ValueError(f"a ring has a power of two bytes, 512 at least, not {ring_bytes}")
+        self._ident = ffi.new("uint8_t[]", ident)
+        self._rings = [_uncleared("uint64_t[]", ring_bytes // 8) for _ in range(2)]
+        self._numbers = ffi.new("uint32_t[]", 1)
+        self._count = ffi.new("uint32_t *")
+        self._view = ffi.new("struct klk_reads_view *")
+        reads = self._struct = ffi.new("struct klk_reads *")
+        reads.ident, reads.ident_size = self._ident, len(ident)
+        for wait, ring in enumerate(self._rings):
+            reads.readers[wait].ring, reads.readers[wait].ring_max = ring, ring_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Reads that wait for an answer."""
+        return int(self._struct.readers[0].waiting + self._struct.readers[1].waiting)
+
+    def waits(self, wait: int) -> bool:
+        """Whether anybody waits in this way."""
+        return bool(self._struct.readers[wait].waiting)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When remind() has something to do, at the earliest."""
+        readers = self._struct.readers
+        return min((int(each.remind_ms) for each in readers if each.waiting), default=None)
+
+    def counters(self) -> dict[str, int]:
+        """Reads taken; dropped (malformed), over what may wait, astray (not the leader)."""
+        counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
+        return dict(zip(_COUNTERS, counts, strict=True))
+
+    def take(
+        self, arena: Arena, numbers: Sequence[int], view: ReadView, out: Frames
+    ) -> tuple[int, list[int]]:
+        """Takes in the reads among the messages with these numbers, and refuses them, into out,
+        when we do not lead. Returns how many wait now that did not, and the other messages."""
+        reads, count = self._struct, len(numbers)
+        before = reads.counters[lib.KLK_READS_TAKEN]
+        if count > len(self._numbers):
+            self._numbers = _uncleared("uint32_t[]", 2 * count)
+        self._numbers[0:count] = numbers
+        self._count[0] = count
+        c, refusal = self._view, ffi.from_buffer(view.refusal)
+        c.refusal, c.refusal_size, c.leader = refusal, len(view.refusal), view.leader
+        c.round, c.now_ms = view.round, view.now_ms
+        while code := lib.klk_reads_take(
+            reads, arena._struct, c, out._struct, self._numbers, self._count
+        ):
+            self._make_room(code, out)
+        others = ffi.unpack(self._numbers, self._count[0])
+        return int(reads.counters[lib.KLK_READS_TAKEN] - before), others
+
+    @staticmethod
+    def _make_room(code: int, out: Frames) -> None:
+        if code != lib.KLK_EFULL:
+            raise NativeError(code)
+        out._double()
+
+    def answer(self, wait: int, round_: int, index: int, out: Frames) -> int:
+        """Answers whoever waits so for this round or an earlier one; returns how many."""
+        readers = self._struct.readers[wait]
+        waited = readers.waiting
+        while code := lib.klk_reads_answer(self._struct, wait, round_, index, out._struct):
+            self._make_room(code, out)
+        return int(waited - readers.waiting)
+
+    def remind(self, now_ms: int, out: Frames) -> None:
+        """Says that the read is taken to whoever has waited for REMIND_MS, and again each as
+        long."""
+        while code := lib.klk_reads_remind(self._struct, now_ms, out._struct):
+            self._make_room(code, out)
+
+    def refuse(self, refusal: bytes, out: Frames) -> int:
+        """Sends whoever waits to the leader in refusal (as ReadView.refusal); how many."""
+        waited = self.waiting
+        while code := lib.klk_reads_refuse(self._struct, refusal, len(refusal), out._struct):
+            self._make_room(code, out)
+        return waited

@@ -1,0 +1,192 @@
+"""Segments of the log as C writes, syncs and walks them; the files stay their caller's."""
+
+import errno
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ..._native import ffi, lib
+from ..errors import ETORN, HEADER_SIZE, NativeError, Readable, forks
+
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+
+
+class Segment:
+    """An open file that is written in place, its size allocated before (fd stays the caller's)."""
+
+    def __init__(self, fd: int, size: int, io: str) -> None:
+        self._segment = ffi.new("struct klk_segment *")
+        mode = {"pwrite": lib.KLK_IO_PWRITE, "mmap": lib.KLK_IO_MMAP}[io]
+        _system(lib.klk_segment_open(self._segment, fd, size, mode))
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        """Writes parts one behind the other, in one call. OSError; NativeError beyond the size."""
+        pointers = [ffi.from_buffer("uint8_t[]", part) for part in parts]
+        sizes = [len(part) for part in parts]
+        _system(lib.klk_segment_write(self._segment, offset, pointers, sizes, len(parts)))
+
+    def sync(self) -> None:
+        """Makes what was written durable. OSError: nothing is known about it any more."""
+        _system(lib.klk_segment_sync(self._segment))
+
+    def close(self) -> None:
+        """Ends the mapping; syncs nothing."""
+        _system(lib.klk_segment_close(self._segment))
+
+
+class Syncer:
+    """A thread of its own, of C alone, that syncs segments beside whoever calls.
+
+    Of one process: in one forked from it begin() and end() raise OSError, close() does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._syncer = ffi.new("struct klk_syncer *")
+        _system(lib.klk_syncer_open(self._syncer))
+        self._forks = forks()
+        self._segments: deque[Segment] = deque()  # They must live while the thread works on them.
+        self._close = weakref.finalize(self, _close_syncer, self._syncer, self._forks)
+
+    def fileno(self) -> int:
+        """Readable while the end of a sync is to be taken in by end(); never read it."""
+        return int(self._syncer.answers[0])
+
+    def begin(self, segment: Segment) -> None:
+        """Begins a sync behind those that run. The segment must not be used until its end()."""
+        self._check()
+        _system(lib.klk_syncer_begin(self._syncer, segment._segment))
+        self._segments.append(segment)
+
+    def end(self, wait: bool = False) -> bool:
+        """Takes in the end of the sync that was begun first; False: it still runs, or none does.
+
+        Raises OSError when the sync has failed: nothing is known about the segment any more.
+        """
+        self._check()
+        if not self._segments:
+            return False
+        code = lib.klk_syncer_end(self._syncer, wait)
+        if code == lib.KLK_MORE:
+            return False
+        self._segments.popleft()
+        _system(code)
+        return True
+
+    def close(self) -> None:
+        """Waits for what runs and ends the thread."""
+        self._close()
+
+    def _check(self) -> None:
+        if self._forks != forks() or not self._close.alive:
+            raise OSError(errno.EBADF, "this thread is closed, or of the process before the fork")
+
+
+def _close_syncer(syncer: Any, made_behind: int) -> None:
+    if made_behind == forks():
+        _system(lib.klk_syncer_close(syncer))
+
+
+class SegmentScan:
+    """A walk over a whole segment's bytes; see klk_segment_scan()."""
+
+    def __init__(self, offset: int, next_index: int, term: int) -> None:
+        self._scan = ffi.new("struct klk_scan *")
+        self._scan.offset = self._scan.synced = offset
+        self._scan.next_index = next_index
+        self._scan.term = term
+        self.runs: list[tuple[int, int]] = []  # (first index, term) of each run that begins
+
+    def walk(self, data: Readable) -> int:
+        """0: only zeros are left. ETORN: data ends within a block. ECORRUPT: see order()."""
+        buffer = ffi.from_buffer(data)
+        runs = ffi.new("uint64_t[]", 2 * _RUNS_MAX)
+        while True:
+            code = int(lib.klk_segment_scan(buffer, len(buffer), self._scan, runs, _RUNS_MAX))
+            flat = ffi.unpack(runs, 2 * self._scan.runs) if self._scan.runs else []
+            self.runs += zip(flat[::2], flat[1::2], strict=True)
+            if code != lib.KLK_ESPACE:
+                return code
+
+    @property
+    def offset(self) -> int:
+        """Where the good part ends."""
+        return int(self._scan.offset)
+
+    @property
+    def next_index(self) -> int:
+        return int(self._scan.next_index)
+
+    @property
+    def term(self) -> int:
+        """The term of the entry before next_index."""
+        return int(self._scan.term)
+
+    @property
+    def synced(self) -> int:
+        """The largest offset that a mark calls synced."""
+        return int(self._scan.synced)
+
+    @property
+    def misplaced(self) -> bool:
+        """What stopped the walk is sound in itself, but does not belong there."""
+        return bool(self._scan.order)
+
+
+_RUNS_MAX = 256
+_PLACES_MAX = 4096
+
+
+def segment_torn(data: Readable, offset: int) -> bool:
+    """Whether what a Scan refused at offset is a write that never finished; False: corruption."""
+    buffer = ffi.from_buffer(data)
+    return bool(lib.klk_segment_judge(buffer, len(buffer), offset) == ETORN)
+
+
+def segment_find(data: Readable, index: int) -> tuple[bool, int]:
+    """Walks headers from data's start to the block that holds index.
+
+    Returns whether it is there, and where; or how far the walk came (that may be behind data).
+    """
+    buffer = ffi.from_buffer(data)
+    offset = ffi.new("uint64_t *")
+    found = lib.klk_segment_find(buffer, len(buffer), index, offset)
+    return bool(found), int(offset[0])
+
+
+def segment_blocks(data: Readable) -> tuple[list[tuple[int, int, int, int, int]], int]:
+    """The sound blocks that data begins with, at most 4096: (offset, size, first index, count,
+    term) of each, and how many bytes were walked (marks included)."""
+    buffer = ffi.from_buffer(data)
+    places = ffi.new("struct klk_place[]", min(len(buffer) // HEADER_SIZE + 1, _PLACES_MAX))
+    used = ffi.new("uint64_t *")
+    count = lib.klk_segment_blocks(buffer, len(buffer), places, len(places), used)
+    return [
+        (place.offset, place.size, place.first_index, place.count, place.term)
+        for place in places[0:count]
+    ], int(used[0])
+
+
+def segment_zero(fd: int, offset: int, size: int) -> None:
+    """Writes size zeros at offset and has them carried to the disk. OSError."""
+    _system(lib.klk_segment_zero(fd, offset, size))
+
+
+def mark(synced_offset: int, epoch: int) -> bytes:
+    """A mark: everything in its segment up to synced_offset was synced by this epoch's writer."""
+    out = _uncleared("uint8_t[]", HEADER_SIZE)
+    lib.klk_mark_write(out, synced_offset, epoch)
+    return bytes(ffi.buffer(out))
+
+
+def zeros(data: Readable) -> int:
+    """The number of zero bytes that data begins with."""
+    buffer = ffi.from_buffer(data)
+    return int(lib.klk_zeros(buffer, len(buffer)))
+
+
+def _system(code: int) -> None:
+    if code == lib.KLK_EOS:
+        raise OSError(ffi.errno, "the system refused")
+    if code < 0:
+        raise NativeError(code)

@@ -1,0 +1,334 @@
+"""The leader's intake in C: request ids seen, updates cut out of an arena, answers at commit.
+
+It knows nothing of Raft: its callers say what is the log's last index and what is committed.
+"""
+
+import os
+from collections.abc import Iterable
+from struct import Struct
+from typing import Any, NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import HEADER_SIZE, RECORD_BYTES_MAX, NativeError, Readable
+from ..net.messages import Arena, Frames
+
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+
+# ---- reqids.c ----
+
+_SHARD_SLOTS_MIN = 32
+_TABLE = Struct("<QQII")  # Ids, last index, forgotten_s, newest_s.
+_SLOT_BYTES: int = ffi.sizeof("struct klk_reqid_slot")
+_CACHE_LINE = 64
+
+
+class Reqids:
+    """Request ids seen, each with the index of its entry: 23 to 32 bytes an id, no dict.
+
+    Ids of 12 zero bytes (a checkpoint's) are never kept. `secret` (16 bytes) keeps others from
+    choosing ids that collide.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        table = self._struct = ffi.new("struct klk_reqids *")
+        self._seconds = ffi.new("uint32_t[]", lib.KLK_REQID_SECONDS)
+        table.seconds = self._seconds
+        secret = self._secret = secret or os.urandom(16)
+        table.seeds = [int.from_bytes(secret[:8]), int.from_bytes(secret[8:16])]
+        self._shards: list[Any] = [None] * lib.KLK_REQID_SHARDS
+        for shard in range(lib.KLK_REQID_SHARDS):
+            self._move(shard, _SHARD_SLOTS_MIN)
+
+    def _move(self, shard: int, size: int) -> None:
+        held = _uncleared("struct klk_reqid_slot[]", size + 4)
+        address = int(ffi.cast("uintptr_t", held))
+        slots = ffi.cast("struct klk_reqid_slot *", address + -address % _CACHE_LINE)
+        code = lib.klk_reqids_move(self._struct, shard, slots, size)
+        if code < 0:
+            raise NativeError(code)
+        self._shards[shard] = held
+
+    def _grow(self) -> None:
+        """Makes the room that the last call has asked for; forgotten ids make room for others."""
+        while (shard := lib.klk_reqids_crowded(self._struct)) >= 0:
+            ids = lib.klk_reqids_live(self._struct, shard) + self._struct.need[shard]
+            self._move(shard, max(_SHARD_SLOTS_MIN, 2 * ids + -2 * ids % 8))
+
+    def __len__(self) -> int:
+        """Ids kept, without those forgotten."""
+        return int(self._struct.count)
+
+    @property
+    def forgotten_s(self) -> int:
+        """Ids of this second (Unix time) and before are not kept."""
+        return int(self._struct.forgotten_s)
+
+    @property
+    def newest_s(self) -> int:
+        """The largest time (Unix seconds) of any id: log time."""
+        return int(self._struct.newest_s)
+
+    def find(self, reqid: bytes) -> int | None:
+        """The index of the entry with this id."""
+        if len(reqid) != lib.KLK_REQID_SIZE:
+            raise ValueError(f"a reqid has 12 bytes, not {len(reqid)}")
+        return lib.klk_reqids_find(self._struct, reqid) or None
+
+    def add_block(self, block: Readable) -> int:
+        """Keeps the ids of a checked block; returns the largest time among them, 0 without any.
+
+        An id that is there already keeps the smaller index.
+        """
+        buffer = ffi.from_buffer(block)
+        header = ffi.new("struct klk_header *")
+        lib.klk_header_read(buffer, header)
+        offset = ffi.new("size_t *", HEADER_SIZE)
+        index = ffi.new("uint64_t *", header.first_index)
+        newest_s = ffi.new("uint32_t *")
+        add, size = lib.klk_reqids_add, len(buffer)
+        while code := add(self._struct, buffer, size, offset, index, newest_s):
+            if code != lib.KLK_EGROW:
+                raise NativeError(code)
+            self._grow()
+        return int(newest_s[0])
+
+    def truncate(self, last_index: int) -> None:
+        """Forgets the ids of entries behind last_index: they may come again."""
+        lib.klk_reqids_truncate(self._struct, last_index)
+
+    def forget(self, seconds: int) -> None:
+        """Forgets the ids of this second (Unix time) and before, for good; costs little."""
+        lib.klk_reqids_forget(self._struct, seconds)
+
+    def bound(self, count_max: int) -> None:
+        """Forgets whole seconds, the oldest first, until at most count_max ids are kept.
+
+        What that leaves depends on the ids alone, not on how often it is called.
+        """
+        lib.klk_reqids_bound(self._struct, count_max)
+
+    def settle(self, kept_s: int, count_max: int) -> None:
+        """Bounds the table by what the log alone decides: ids more than kept_s older than log time
+        are forgotten, then the oldest until count_max are left."""
+        if self.newest_s - kept_s > self.forgotten_s:
+            self.forget(self.newest_s - kept_s)
+        self.bound(count_max)
+
+    def export(self, last_index: int) -> memoryview:
+        """The ids of entries up to last_index as a snapshot holds them (docs/disk-format.md,
+        "Request ids"): who has added the same blocks up to it and then settled gets the same bytes.
+        """
+        room = len(self)
+        out = _uncleared("uint8_t[]", _TABLE.size + _SLOT_BYTES * room)
+        slots = ffi.cast("struct klk_reqid_slot *", out + _TABLE.size)
+        count = lib.klk_reqids_export(self._struct, last_index, slots, room)
+        if count < 0:
+            raise NativeError(count)
+        exported = memoryview(ffi.buffer(out))
+        _TABLE.pack_into(exported, 0, count, last_index, self.forgotten_s, self.newest_s)
+        return exported[: _TABLE.size + _SLOT_BYTES * count]
+
+    def load(self, pieces: Iterable[Readable]) -> None:
+        """Replaces the table by what export() gave, in pieces of any size; nothing: no ids.
+
+        NativeError: it is malformed, and the table as it was.
+        """
+        table = Reqids(self._secret)
+        table._import(pieces)
+        self._struct[0] = table._struct[0]
+        self._seconds, self._shards = table._seconds, table._shards
+
+    def _import(self, pieces: Iterable[Readable]) -> None:
+        rest = b""
+        header: tuple[int, ...] | None = None
+        index = ffi.new("uint64_t *")
+        for piece in pieces:
+            data = b"".join((rest, piece))
+            if header is None and len(data) >= _TABLE.size:
+                header = _TABLE.unpack_from(data)
+                data = data[_TABLE.size :]
+                _, _, forgotten_s, newest_s = header
+                if not 0 <= newest_s - forgotten_s <= lib.KLK_REQID_SECONDS:
+                    raise NativeError(lib.KLK_ECORRUPT)
+                self.forget(forgotten_s)
+                self._struct.newest_s = newest_s
+            whole = len(data) - len(data) % _SLOT_BYTES if header is not None else 0
+            rest = data[whole:]
+            if header is not None and whole:
+                self._import_slots(header[1], data[:whole], index)
+        if rest or (header is not None and header[0] != len(self)):
+            raise NativeError(lib.KLK_ECORRUPT)
+
+    def _import_slots(self, last_index: int, slots: bytes, index: Any) -> None:
+        buffer, offset = ffi.from_buffer(slots), ffi.new("size_t *")
+        while code := lib.klk_reqids_import(
+            self._struct, last_index, buffer, len(slots), offset, index
+        ):
+            if code != lib.KLK_EGROW:
+                raise NativeError(code)
+            self._grow()
+
+
+# ---- updates.c ----
+
+PACK_BYTES_MAX: int = lib.KLK_PACK_BYTES_MAX
+PACK_COUNT_MAX: int = lib.KLK_PACK_COUNT_MAX
+REMIND_MS: int = lib.KLK_REMIND_MS
+TTL_S_MAX = 60_000
+_COUNTERS = ("taken", "repeated", "refused", "dropped", "over", "gaps", "astray")
+
+
+MARKED_TAKEN: int = lib.KLK_MARKED_TAKEN
+MARKED_REFUSED: int = lib.KLK_MARKED_REFUSED
+MARKED_ALONE: int = lib.KLK_MARKED_ALONE
+
+
+class View(NamedTuple):
+    """What the peer knows at the moment of an intake."""
+
+    leader: bool
+    refusal: bytes  # msgpack of the leader's PEER ID or of nil: where to go instead.
+    next_index: int  # The log's last index + 1.
+    commit_index: int
+    now_ms: int  # Monotonic.
+    unix_s: int  # For the age of a reqid.
+    marked: int = MARKED_TAKEN  # What becomes of data that begin as operations of tables do.
+    kind: int = 0  # Of the records that are written.
+
+
+class IntakeResult(NamedTuple):
+    """What an intake found in an arena."""
+
+    count: int  # type: ignore[assignment]  # New updates.
+    others: list[int]  # Messages that are no updates, by number.
+
+
+class Updates:
+    """The leader's intake: updates cut out of an arena into blocks, and the answers to them.
+
+    Speaks RequestUpdate in text and node form and our own packs (docs/protocols/zmq-raft.md). What
+    can't be answered at once waits, in the order of arrival, until commit() or refuse(). Beyond
+    inflight_max updates or inflight_bytes_max bytes a message stays unanswered: it comes again.
+    """
+
+    def __init__(
+        self,
+        ident: bytes,
+        reqids: Reqids,
+        *,
+        record_bytes_max: int = RECORD_BYTES_MAX,
+        inflight_max: int = 1 << 16,
+        inflight_bytes_max: int = 1 << 26,
+        ttl_s: int = 8 * 3600,
+    ) -> None:
+        if not 0 < ttl_s <= TTL_S_MAX:
+            raise ValueError(f"a reqid's time to live is 1 to {TTL_S_MAX} s, not {ttl_s}")
+        if not (0 < record_bytes_max <= RECORD_BYTES_MAX and 0 < inflight_max <= 1 << 24):
+            raise ValueError(f"updates of {record_bytes_max} bytes, {inflight_max} in flight")
+        self.reqids = reqids
+        self._ident = ffi.new("uint8_t[]", ident)
+        self._waiters_max = 1 << (64 * inflight_max + (1 << 17)).bit_length()
+        self._waiters = _uncleared("uint64_t[]", self._waiters_max // 8)
+        self._blocks: Any = None
+        self._others = ffi.new("uint32_t[]", 1)
+        self._others_count = ffi.new("uint32_t *")
+        self._view = ffi.new("struct klk_updates_view *")
+        updates = self._struct = ffi.new("struct klk_updates *")
+        updates.reqids, updates.ident, updates.ident_size = reqids._struct, self._ident, len(ident)
+        updates.record_bytes_max, updates.ttl_s = record_bytes_max, ttl_s
+        updates.inflight_max, updates.inflight_bytes_max = inflight_max, inflight_bytes_max
+        updates.waiters, updates.waiters_max = self._waiters, self._waiters_max
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for an answer."""
+        return int(self._struct.waiting)
+
+    @property
+    def pending(self) -> int:
+        """Updates taken that block() has not handed out yet."""
+        return int(self._struct.records)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When remind() has something to do, at the earliest."""
+        return int(self._struct.remind_ms) if self._struct.waiting else None
+
+    def counters(self) -> dict[str, int]:
+        """Updates taken; requests repeated, refused for good, dropped, over what may be in flight,
+        packs with a gap before them, requests astray (not the leader)."""
+        counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
+        return dict(zip(_COUNTERS, counts, strict=True))
+
+    def take(self, arena: Arena, view: View, out: Frames) -> IntakeResult:
+        """Takes in the updates of an arena; the answers that are due at once go to out.
+
+        next_index counts what the log has: updates that block() has not handed out come on top.
+        Whatever view.refusal is, it must live only as long as this call.
+        """
+        before, messages = self._struct.records, arena.count
+        if messages > len(self._others):
+            self._others = _uncleared("uint32_t[]", 2 * messages)
+        self._others_count[0] = 0
+        c, refusal = self._view, ffi.from_buffer(view.refusal)
+        c.refusal, c.refusal_size, c.leader = refusal, len(view.refusal), view.leader
+        c.next_index, c.commit_index = view.next_index, view.commit_index
+        c.now_ms, c.unix_s = view.now_ms, view.unix_s
+        c.marked, c.kind = view.marked, view.kind
+        while code := lib.klk_updates_take(
+            self._struct, arena._struct, c, out._struct, self._others, self._others_count
+        ):
+            self._make_room(code, out)
+        others = ffi.unpack(self._others, self._others_count[0])
+        return IntakeResult(self._struct.records - before, others)
+
+    def _make_room(self, code: int, out: Frames) -> None:
+        """What a call in C has asked for before it goes on."""
+        if code == lib.KLK_EGROW:
+            self.reqids._grow()
+        elif code == lib.KLK_EFULL:
+            out._double()
+        elif code == lib.KLK_ESPACE:
+            updates, held = self._struct, self._blocks
+            size = max(updates.blocks_need, min(2 * updates.blocks_max, 1 << 24))
+            self._blocks = _uncleared("uint8_t[]", size)
+            if updates.records:
+                ffi.memmove(self._blocks, held, updates.used)
+            updates.blocks, updates.blocks_max = self._blocks, size
+        else:
+            raise NativeError(code)
+
+    def block(self, first_index: int, term: int) -> tuple[bytes, int] | None:
+        """The next block of what was taken, sealed, and how many updates it holds; or None.
+
+        NativeError: first_index is not what take() was told.
+        """
+        block, count = ffi.new("uint8_t **"), ffi.new("uint32_t *")
+        size = lib.klk_updates_block(self._struct, first_index, term, block, count)
+        if size == 0:
+            return None
+        if size < 0:
+            raise NativeError(size)
+        return bytes(ffi.buffer(block[0], size)), int(count[0])
+
+    def commit(self, index: int, out: Frames) -> int:
+        """Answers whoever waits for an index up to this one; returns how many."""
+        waited = self._struct.waiting
+        while code := lib.klk_updates_commit(self._struct, index, out._struct):
+            self._make_room(code, out)
+        return int(waited - self._struct.waiting)
+
+    def remind(self, now_ms: int, out: Frames) -> None:
+        """Says "accepted" to whoever has waited for REMIND_MS, and again each as long."""
+        while code := lib.klk_updates_remind(self._struct, now_ms, out._struct):
+            self._make_room(code, out)
+
+    def refuse(self, refusal: bytes, out: Frames) -> int:
+        """Sends whoever waits to the leader in refusal (as View.refusal); returns how many.
+
+        What block() has not handed out is forgotten: its ids must be, too, by Reqids.truncate().
+        """
+        waited = self._struct.waiting
+        while code := lib.klk_updates_refuse(self._struct, refusal, len(refusal), out._struct):
+            self._make_room(code, out)
+        return int(waited)

@@ -1,0 +1,146 @@
+"""The UDP socket of beacons: whom they reach, and what comes, by the batch."""
+
+import ipaddress
+import os
+import socket
+import struct
+from contextlib import suppress
+from typing import NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import os_error
+from .interfaces import Interface
+
+MICROS = 1_000_000
+TAKEN_MAX = 1024  # Beacons of one take().
+BURST, PER_S = 4096, 8192  # Of all beacons that come; what is beyond is dropped.
+SOURCE_PART = 2  # One source has half of that at most.
+RECEIVE_BYTES = 1 << 20  # The kernel's buffer: about two thousand beacons.
+_IPV6_MULTICAST_ALL = 29  # Linux 4.20; Python has no name for it.
+_SOURCES_MAX = 4096  # Addresses whose text is kept.
+_ROW = struct.Struct("=16s16sI")
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Heard(NamedTuple):
+    """A valid beacon, and the numeric address that it came from."""
+
+    uuid: bytes
+    port: int
+    source: str
+
+
+class Datagrams:
+    """One socket that hears beacons, one that sends them from the interface's own address.
+
+    Any number of processes of a machine share the port: each hears all that is broadcast.
+    """
+
+    def __init__(self, interface: Interface, port: int) -> None:
+        """Raises OSError: the port can't be bound, or the address is not of this machine."""
+        self.interface, self.port = interface, port
+        self.unsent = 0  # Beacons that the machine did not let out.
+        self.more = False  # take() ended early: call it again before polling.
+        family = socket.AF_INET6 if interface.is_v6 else socket.AF_INET
+        self._in = socket.socket(family, socket.SOCK_DGRAM)
+        self._out = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            index = interface.if_index if interface.is_v6 else 0
+            self._target = (
+                (interface.broadcast, port, 0, index)
+                if interface.is_v6
+                else (interface.broadcast, port)
+            )
+            for option in ("SO_REUSEADDR", "SO_REUSEPORT"):
+                if hasattr(socket, option):
+                    self._in.setsockopt(socket.SOL_SOCKET, getattr(socket, option), 1)
+            self._in.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+            if interface.is_v6:
+                self._join(index)
+            # Bound to one address it would hear no broadcast.
+            self._in.bind(("", port))
+            self._out.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            address = interface.address.partition("%")[0]
+            self._out.bind((address, 0, 0, index) if interface.is_v6 else (address, 0))
+            self._in.setblocking(False)
+            self._out.setblocking(False)
+        except OSError:
+            self.close()
+            raise
+        self._state = ffi.new("struct klk_beacons *")
+        self._state.seed = int.from_bytes(os.urandom(8))
+        self._fill(BURST, PER_S, BURST // SOURCE_PART, PER_S // SOURCE_PART)
+        self._rows = ffi.new("struct klk_beacon[]", TAKEN_MAX)
+        self._more = ffi.new("int32_t *")
+        self._sources: dict[bytes, str] = {}
+
+    def _join(self, index: int) -> None:
+        """Has the group's datagrams come, of this interface alone, and ours reach others here."""
+        self._in.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 may share the port.
+        group = socket.inet_pton(socket.AF_INET6, self.interface.broadcast)
+        wanted = group + struct.pack("@I", index)
+        self._in.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, wanted)
+        with suppress(OSError):  # Else what others here have joined comes, too, by other links.
+            self._in.setsockopt(socket.IPPROTO_IPV6, _IPV6_MULTICAST_ALL, 0)
+        self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
+
+    def _fill(self, burst: int, per_s: int, source_burst: int, source_per_s: int) -> None:
+        """Sets how many may come at once and in a second, of all and of one source."""
+        state = self._state
+        state.burst, state.per_s = burst, per_s
+        state.source_burst, state.source_per_s = source_burst, source_per_s
+        state.all.left_micros = burst * MICROS
+        for bucket in state.sources:
+            bucket.left_micros = source_burst * MICROS
+
+    def fileno(self) -> int:
+        """Of the socket that hears."""
+        return self._in.fileno()
+
+    @property
+    def malformed(self) -> int:
+        """Datagrams that were no beacon."""
+        return int(self._state.malformed)
+
+    @property
+    def flooded(self) -> int:
+        """Beacons that came too fast."""
+        return int(self._state.flooded)
+
+    def take(self, now_ms: int) -> list[Heard]:
+        """The beacons that wait, TAKEN_MAX at most; never blocks."""
+        count = lib.klk_beacons_take(
+            self._state, self._in.fileno(), now_ms, self._rows, TAKEN_MAX, self._more
+        )
+        if count < 0:
+            raise os_error("receiving beacons")
+        self.more = bool(self._more[0])
+        rows = ffi.buffer(self._rows, count * _ROW.size) if count else b""
+        return [
+            Heard(uuid, port, self._source(source)) for source, uuid, port in _ROW.iter_unpack(rows)
+        ]
+
+    def _source(self, packed: bytes) -> str:
+        found = self._sources.get(packed)
+        if found is None:
+            if len(self._sources) >= _SOURCES_MAX:
+                self._sources.clear()
+            mapped = packed.startswith(_MAPPED)
+            address = ipaddress.ip_address(packed[12:] if mapped else packed)
+            # An address that is good on its link alone can't be connected to without the link.
+            zoned = address.version == 6 and address.is_link_local
+            found = f"{address}%{self.interface.name}" if zoned else str(address)
+            self._sources[packed] = found
+        return found
+
+    def send(self, beacon: bytes) -> None:
+        """Broadcasts it; what the machine does not let out is counted: the next one may leave."""
+        try:
+            self._out.sendto(beacon, self._target)
+        except OSError:
+            self.unsent += 1
+
+    def close(self) -> None:
+        self._in.close()
+        self._out.close()

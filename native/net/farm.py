@@ -1,0 +1,50 @@
+"""Entries on Garlic Farm's wire in C, by the batch: into blocks of the log, and out of them.
+
+Their twins are protocols/garlicfarm/codec.py and entries.py, which also say what is wrong with
+entries that are not taken here.
+"""
+
+from struct import Struct
+
+from ..._native import ffi, lib
+from ..errors import HEADER_SIZE, taken_bytes, uncleared
+
+PREFIX: int = lib.KLK_FARM_ENTRY_PREFIX
+BLOCK_COUNT_MAX: int = lib.KLK_FARM_BLOCK_COUNT_MAX
+BLOCK_VALUES_MAX: int = lib.KLK_FARM_BLOCK_VALUES_MAX
+_ROOM = BLOCK_VALUES_MAX + BLOCK_COUNT_MAX * PREFIX
+_HEAD = Struct(">QxI")  # Term and size of an entry.
+
+
+def count_entries(data: bytes) -> int | None:
+    """How many entries fill the data, if all are Application and fit for a log; else None."""
+    count = int(lib.klk_farm_count(data, len(data)))
+    return None if count < 0 else count
+
+
+def blocks_of(data: bytes, first_index: int, term: int) -> list[tuple[int, int, int, bytes]]:
+    """Blocks of entries that were counted: (first index, count, term, block) of each.
+
+    term   of all of them, whatever they say; 0: as they say
+
+    Raises NativeError when no block can hold them: a term or an index is not from 1 to 2**53 - 1.
+    """
+    found: list[tuple[int, int, int, bytes]] = []
+    at, count = ffi.new("size_t *"), ffi.new("uint32_t *")
+    while (begin := at[0]) < len(data):
+        own_term, value_size = _HEAD.unpack_from(data, begin)
+        # The values of a block, and of each entry a few bytes more; or one that is larger.
+        room = min(len(data) - begin, max(_ROOM, PREFIX + value_size))
+        capacity = HEADER_SIZE + room + 8
+        out = uncleared("uint8_t[]", capacity)
+        size = lib.klk_farm_block(data, len(data), at, first_index, term, count, out, capacity)
+        found.append((first_index, count[0], term or own_term, taken_bytes(out, size)))
+        first_index += count[0]
+    return found
+
+
+def entries_of_block(block: bytes, count: int) -> bytes:
+    """A checked block of so many records as entries of the wire. Raises NativeError."""
+    capacity = len(block) + PREFIX * count
+    out = uncleared("uint8_t[]", capacity)
+    return taken_bytes(out, lib.klk_farm_entries(block, len(block), out, capacity))

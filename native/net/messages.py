@@ -1,0 +1,268 @@
+"""Whole messages in one buffer each: Arena for those received, Frames for those to send."""
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from ..._native import ffi, lib
+from ..errors import EINVAL, NativeError, Readable, uncleared
+
+BYTES_MAX = 1 << 30  # Of one buffer of messages: offsets have 32 bits.
+FRAMES_MAX = 1 << 26
+_FEW_FRAMES = 32  # Beyond, a message is put together in C.
+_FRAMES_PIECE = 1 << 12
+_FRAMES_FEW = 8  # So many are cut faster without it.
+_JOIN_MAX = 1 << 14  # Up to here one copy more is cheaper than one call for each frame.
+
+
+def doubled_size(size: int, need: int, size_max: int) -> int:
+    """A new size for a buffer that must hold need: the old one where that is enough."""
+    return size if need <= size else max(need, min(2 * size, size_max))
+
+
+def cut_frames(offsets: Any, count: int, data: Any, base: int) -> list[bytes]:
+    """Copies of frames. Python's struct module makes them three times faster than slices do, when C
+    writes its format; by pieces, so that formats stay in the cache.
+
+    offsets   uint32_t *, count + 1 of them
+    data      uint8_t *, what lies at offset base
+    """
+    frames: list[bytes] = []
+    out = uncleared("char[]", 1 + min(count, _FRAMES_PIECE) * lib.KLK_FORMAT_FRAME_MAX)
+    for at in range(0, count, _FRAMES_PIECE):
+        many = min(count - at, _FRAMES_PIECE)
+        used = lib.klk_frames_format(offsets + at, many, out)
+        start, stop = offsets[at], offsets[at + many]
+        found = ffi.buffer(data + (start - base), stop - start)
+        frames += struct.Struct(ffi.unpack(out, used)).unpack(found)
+    return frames
+
+
+class Arena:
+    """Whole messages in one buffer. On a ROUTER the first frame of each is the routing id.
+
+    An arena from a drain is good until the next take() of that drain: copy what must live longer.
+    """
+
+    __slots__ = ("_buffer", "_bytes", "_firsts", "_offsets", "_struct")
+
+    def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
+        self._struct = ffi.new("struct klk_messages *")
+        self._allocate(bytes_max, frames_max)
+        self._offsets[0] = self._firsts[0] = 0
+
+    def _allocate(self, bytes_max: int, frames_max: int) -> None:
+        if not (0 < bytes_max <= BYTES_MAX and 0 < frames_max <= FRAMES_MAX):
+            raise ValueError(f"a buffer of {bytes_max} bytes, {frames_max} frames")
+        self._bytes = uncleared("uint8_t[]", bytes_max)
+        self._buffer = ffi.buffer(self._bytes)
+        self._offsets = uncleared("uint32_t[]", frames_max + 1)
+        self._firsts = uncleared("uint32_t[]", frames_max + 1)
+        messages = self._struct
+        messages.bytes, messages.offsets, messages.firsts = self._bytes, self._offsets, self._firsts
+        messages.bytes_max, messages.frames_max = bytes_max, frames_max
+
+    def _grow(self, bytes_max: int, frames_max: int) -> None:
+        """Room for so much in all; what is here stays."""
+        messages = self._struct
+        if bytes_max <= messages.bytes_max and frames_max <= messages.frames_max:
+            return
+        held = self._bytes, self._offsets, self._firsts
+        self._allocate(max(bytes_max, messages.bytes_max), max(frames_max, messages.frames_max))
+        ffi.memmove(self._bytes, held[0], held[1][messages.frames])
+        ffi.memmove(self._offsets, held[1], 4 * (messages.frames + 1))
+        ffi.memmove(self._firsts, held[2], 4 * (messages.messages + 1))
+
+    def _add(self, frames: Sequence[bytes]) -> None:
+        if not frames:
+            raise ValueError("a message has at least one frame")
+        self._put(frames)
+        self._end()
+
+    def _end(self) -> None:
+        """The message that grows is whole."""
+        self._struct.messages += 1
+        self._firsts[self._struct.messages] = self._struct.frames
+
+    def _put(self, frames: Sequence[bytes]) -> None:
+        """Adds frames to the message that grows."""
+        if len(frames) > _FEW_FRAMES:
+            self._put_many(frames)
+            return
+        messages = self._struct
+        first = messages.frames
+        end = first + len(frames)
+        ends = list(accumulate(map(len, frames), initial=self._offsets[first]))
+        if ends[-1] > messages.bytes_max or end > messages.frames_max:
+            self._grow(
+                doubled_size(messages.bytes_max, ends[-1], BYTES_MAX),
+                doubled_size(messages.frames_max, end, FRAMES_MAX),
+            )
+        self._offsets[first : end + 1] = ends
+        if ends[-1] - ends[0] < _JOIN_MAX:
+            joined = b"".join(frames)
+            ffi.memmove(self._bytes + ends[0], joined, len(joined))
+        else:
+            for start, frame in zip(ends, frames, strict=False):
+                ffi.memmove(self._bytes + start, frame, len(frame))
+        messages.frames = end
+
+    def _put_many(self, frames: Sequence[bytes]) -> None:
+        """The same without an object for each offset; by pieces: no copy is large."""
+        for first in range(0, len(frames), _FRAMES_PIECE):
+            piece = frames[first : first + _FRAMES_PIECE]
+            sizes, data = array("I", list(map(len, piece))), b"".join(piece)
+            messages = self._struct
+            bytes_need = self._offsets[messages.frames] + len(data)
+            self._grow(
+                doubled_size(messages.bytes_max, bytes_need, BYTES_MAX),
+                doubled_size(messages.frames_max, messages.frames + len(piece), FRAMES_MAX),
+            )
+            numbers = ffi.from_buffer("uint32_t[]", sizes)
+            code = lib.klk_messages_add(messages, numbers, len(piece), data, len(data))
+            if code < 0:
+                raise NativeError(code)
+
+    def _clear(self) -> None:
+        self._struct.frames = self._struct.messages = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return int(self._struct.messages)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all frames together."""
+        return int(self._offsets[self._struct.frames])
+
+    def sizes(self) -> list[int]:
+        """Bytes of all frames of each message."""
+        offsets = self._offsets
+        ends = [offsets[first] for first in ffi.unpack(self._firsts, self.count + 1)]
+        return [end - start for start, end in pairwise(ends)]
+
+    def message(self, i: int) -> list[bytes]:
+        """The frames of message i, copied."""
+        if not 0 <= i < self._struct.messages:
+            raise IndexError(f"message {i} of {self._struct.messages}")
+        first, end = self._firsts[i], self._firsts[i + 1]
+        return self._cut(first, end)
+
+    def head(self, i: int, count: int) -> list[bytes]:
+        """The first frames of message i, at most so many, copied."""
+        first = self._firsts[i]
+        return self._cut(first, min(first + count, self._firsts[i + 1]))
+
+    def frame_count(self, i: int) -> int:
+        """How many frames message i has."""
+        return int(self._firsts[i + 1] - self._firsts[i])
+
+    def raw(self, i: int) -> tuple[bytes, bytes]:
+        """Message i, copied: where its frames begin and where the last one ends (u32 of this
+        machine, counted from anywhere), and its bytes."""
+        first, end = self._firsts[i], self._firsts[i + 1]
+        start, stop = self._offsets[first], self._offsets[end]
+        offsets = ffi.buffer(self._offsets + first, 4 * (end - first + 1))
+        return bytes(offsets), bytes(ffi.buffer(self._bytes + start, stop - start))
+
+    def messages(self) -> list[list[bytes]]:
+        """The frames of every message, copied."""
+        firsts = ffi.unpack(self._firsts, self.count + 1)
+        frames = self._cut(0, firsts[-1])
+        return [frames[first:end] for first, end in pairwise(firsts)]
+
+    def _cut(self, first: int, end: int) -> list[bytes]:
+        """Copies of some frames."""
+        if end - first <= _FRAMES_FEW:
+            ends, buffer = ffi.unpack(self._offsets + first, end - first + 1), self._buffer
+            return [buffer[start:stop] for start, stop in pairwise(ends)]
+        return cut_frames(self._offsets + first, end - first, self._bytes, 0)
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[Sequence[bytes]]) -> "Arena":
+        """What a drain would have taken in: for the simulator and for tests."""
+        arena = cls()
+        for frames in messages:
+            arena._add(frames)
+        return arena
+
+
+class Frames(Arena):
+    """Outgoing messages in one buffer, filled by add() and by C, sent by send_batch()."""
+
+    __slots__ = ("_lost", "_position", "dropped", "sent", "skip")
+
+    def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
+        super().__init__(bytes_max, frames_max)
+        self._position, self._lost = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        self.sent = 0  # How many of the messages have left.
+        self.dropped = 0  # Messages that could not leave, ever.
+        self.skip = 0  # Frames at the start of each message that stay here.
+
+    def __len__(self) -> int:
+        """Messages that have not left."""
+        return int(self._struct.messages) - self.sent
+
+    def add(self, frames: Sequence[bytes]) -> None:
+        self._add(frames)
+
+    def begin(self, frames: Sequence[bytes]) -> None:
+        """The first frames of a message whose others are added in C; end() makes it whole."""
+        self._put(frames)
+
+    def end(self) -> None:
+        self._end()
+
+    def add_pairs(self, frames: Sequence[bytes], columns: Sequence[Readable]) -> None:
+        """A message of frames, behind which the items of two columns stand in turns, a frame each.
+
+        columns   offsets (u32 of this machine) and bytes of the first, and of the second
+
+        NativeError: EINVAL when these are no columns of equal length.
+        """
+        if len(columns) != 4:
+            raise NativeError(EINVAL)
+        self.begin(frames)
+        held = [ffi.from_buffer(one) for one in columns]
+        packed = ffi.new("struct klk_packed[2]")
+        for column, offsets, data in zip(packed, held[::2], held[1::2], strict=True):
+            column.offsets, column.offsets_size = offsets, len(offsets)
+            column.data, column.data_size = data, len(data)
+        messages = self._struct
+        size, count = len(held[1]) + len(held[3]), len(held[0]) // 2
+        self._grow(
+            doubled_size(messages.bytes_max, self._offsets[messages.frames] + size, BYTES_MAX),
+            doubled_size(messages.frames_max, messages.frames + count, FRAMES_MAX),
+        )
+        code = lib.klk_columns_join(messages, packed)
+        if code < 0:
+            self.undo()
+            raise NativeError(code)
+        self.end()
+
+    def undo(self) -> None:
+        """Forgets the message that begin() began."""
+        self._struct.frames = self._firsts[self._struct.messages]
+
+    def clear(self) -> None:
+        self._clear()
+        self.sent = 0
+
+    def _double(self) -> None:
+        """Room for more, for C that writes here."""
+        messages = self._struct
+        if messages.bytes_max == BYTES_MAX or messages.frames_max == FRAMES_MAX:
+            raise MemoryError(f"{messages.messages} outgoing messages")
+        self._grow(
+            min(max(2 * messages.bytes_max, 1 << 17), BYTES_MAX),
+            min(2 * messages.frames_max, FRAMES_MAX),
+        )
+
+    def _on_sent(self, position: int, dropped: int) -> None:
+        self.sent = position
+        self.dropped += dropped
+        if position == self._struct.messages:
+            self.clear()

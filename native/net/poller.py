@@ -1,0 +1,99 @@
+"""Waits for many sockets at the price of one system call, where zmq_poll makes four for each."""
+
+from typing import Any
+
+import zmq
+
+from ..._native import ffi, lib
+from ..errors import os_error
+from .sockets import backend
+
+Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
+
+
+class Poller:
+    """As zmq.Poller, with one rule more: check() a socket that was sent on, or not read empty.
+
+    libzmq shows on a socket's descriptor only that something has happened since it was last asked,
+    and sending asks it, too. Every 100 ms all are asked whatever they show.
+    """
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+        self._places: dict[Source, int] = {}
+        self._drained: set[Source] = set()
+        self._poll = ffi.new("struct klk_poll *")
+        self._items: Any = ffi.NULL
+        self._fds: Any = ffi.NULL
+        self._plain = zmq.Poller() if backend() == "pyzmq" else None
+
+    def register(self, source: Source, flags: int, drained: bool = False) -> None:
+        """Waits for zmq.POLLIN, zmq.POLLOUT or both on a source; 0 takes it out.
+
+        drained   whoever is told of it receives until nothing is left: it may then be told of a
+                  socket that has nothing
+        """
+        if self._plain is not None:
+            self._plain.register(source, flags)
+            return
+        place = self._places.get(source)
+        if drained:
+            self._drained.add(source)
+        else:
+            self._drained.discard(source)
+        if flags and place is None:
+            self._sources.append(source)
+            self._build({source: flags})
+        elif flags and place is not None:
+            self._items[place].wanted = flags
+            self._items[place].check = 1
+            self._items[place].drained = drained
+        elif place is not None:
+            self._sources.remove(source)
+            self._build({})
+
+    def _build(self, flags: dict[Source, int]) -> None:
+        """Makes the table anew; the sources that are not in flags keep theirs."""
+        known = {source: self._items[place].wanted for source, place in self._places.items()}
+        self._items = ffi.new("struct klk_poll_item[]", max(1, len(self._sources)))
+        self._fds = ffi.new("uint64_t[]", max(1, len(self._sources)))
+        for place, source in enumerate(self._sources):
+            item = self._items[place]
+            item.wanted = flags.get(source) or known[source]
+            item.check = 1
+            item.drained = source in self._drained
+            if isinstance(source, int):
+                item.socket, item.fd = ffi.NULL, source
+            else:
+                item.socket = ffi.cast("void *", source.underlying)
+                item.fd = int(source.getsockopt(zmq.FD))
+        self._places = {source: place for place, source in enumerate(self._sources)}
+        self._poll.items, self._poll.count = self._items, len(self._sources)
+        self._poll.fds = ffi.cast("struct pollfd *", self._fds)
+
+    def check(self, source: Source) -> None:
+        """Asks a socket before the next wait; nothing when it is not waited for."""
+        place = self._places.get(source)
+        if place is not None:
+            self._items[place].check = 1
+
+    def poll(self, timeout_ms: int) -> list[tuple[Source, int]]:
+        """The sources that are ready and what for, after timeout_ms at the latest."""
+        if self._plain is not None:
+            return self._plain.poll(timeout_ms)
+        found = lib.klk_poll_wait(self._poll, timeout_ms)
+        if found == 1:
+            place = self._poll.last
+            return [(self._sources[place], self._items[place].ready)]
+        if found < 0:
+            raise os_error("waiting for sockets")
+        return self.ready() if found else []
+
+    def ready(self) -> list[tuple[Source, int]]:
+        """The sources that the last wait in C has found ready, and what for."""
+        items = self._items
+        return [
+            (source, items[place].ready)
+            for place, source in enumerate(self._sources)
+            if items[place].ready
+        ]

@@ -1,0 +1,299 @@
+"""Receives and sends whole messages by the batch, in C on the sockets of pyzmq, or by pyzmq."""
+
+import errno
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..._native import ffi, lib
+from ..errors import forks, os_error
+from .messages import BYTES_MAX, FRAMES_MAX, Arena, Frames, doubled_size
+
+if TYPE_CHECKING:
+    import zmq
+
+_TAKES_BEFORE_SHRINK = 256
+_KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
+_DONTWAIT = 1
+Backend = Literal["c", "pyzmq"]
+_backend: Backend | None = None
+
+
+class _Open:
+    """A pyzmq socket that may be used: never a closed one, never one from before a fork."""
+
+    __slots__ = ("_forks", "pointer", "socket")
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        # An asyncio socket learns of messages by an edge that our receive would swallow.
+        if hasattr(socket, "_shadow_sock"):
+            raise TypeError("an asyncio socket can't be drained: give its plain zmq.Socket")
+        self.socket = socket
+        self.pointer = ffi.cast("void *", socket.underlying)
+        self._forks = forks()
+
+    def check(self) -> None:
+        if self._forks != forks() or self.socket.closed:
+            self.refuse(self._forks)
+
+    @staticmethod
+    def refuse(made: int) -> None:
+        if made != forks():
+            raise OSError(errno.ENOTSOCK, "this socket belongs to the process before the fork")
+        raise OSError(errno.ENOTSOCK, "this socket is closed")
+
+
+def _libzmq_paths() -> Iterator[str]:
+    """Where the libzmq of this process's pyzmq may be: in its extension (whose symbols are those of
+    the library that it is linked to, static or not), in the memory map, beside the package."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None) or ""
+        if name.startswith("zmq.backend.") and not path.endswith((".py", ".pyc")):
+            yield path
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        for line in maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            if "libzmq" in line:
+                yield line.split(maxsplit=5)[-1]
+    package = Path(getattr(sys.modules["zmq"], "__file__", None) or "").parent
+    for folder in (package / ".dylibs", package.parent / "pyzmq.libs"):
+        yield from map(str, sorted(folder.glob("libzmq*")))
+
+
+def _bind() -> Backend:
+    if os.environ.get("KELEK_SOCKETS") == "pyzmq":
+        return "pyzmq"
+    major, minor, patch = sys.modules["zmq"].zmq_version_info()
+    version = ffi.new("int *")
+    for path in _libzmq_paths():
+        bound = lib.klk_sockets_bind(os.fsencode(path), version) == lib.KLK_OK
+        if bound and version[0] == major * 10000 + minor * 100 + patch:
+            return "c"
+    sys.stderr.write(
+        "kelek: pyzmq's libzmq was not found in this process: sockets are read and"
+        " written by pyzmq, several times slower; install pyzmq's own wheel\n"
+    )
+    return "pyzmq"
+
+
+def backend() -> Backend:
+    """Who moves the messages: "c", or "pyzmq" where its libzmq can't be found (said once).
+
+    Settled at the first use of a socket; KELEK_SOCKETS=pyzmq in the environment chooses pyzmq.
+    """
+    global _backend
+    if _backend is None:
+        _backend = _bind()
+    return _backend
+
+
+class Drain:
+    """Receives everything that waits on one socket, whole messages only.
+
+    Messages over message_bytes_max (all frames together) or message_frames_max are thrown away and
+    counted in `dropped`. `more` tells that take() ended early: call it again before polling.
+    With `addressed` each message gets a second frame behind its first one: the address that its
+    connection comes from, as libzmq tells it; empty where there is none.
+    """
+
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        *,
+        message_bytes_max: int,
+        message_frames_max: int = 1 << 16,
+        arena_bytes: int = 1 << 22,
+        frames: int = 1 << 14,
+        addressed: bool = False,
+    ) -> None:
+        if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
+            raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
+        self.more = False
+        self._open = _Open(socket)
+        self._arena_bytes, self._frames = arena_bytes, frames
+        self._quiet, self._large = 0, False
+        self._arena = Arena(arena_bytes, frames)
+        self._drain = ffi.new("struct klk_drain *")
+        self._drain.message_bytes_max = message_bytes_max
+        self._drain.message_frames_max = message_frames_max
+        self._drain.arena = self._arena._struct
+        self._drain.addressed = addressed
+        if backend() == "c":
+            if lib.klk_drain_open(self._drain) != lib.KLK_OK:
+                raise os_error("zmq_msg_init")
+            self._drain = ffi.gc(self._drain, lib.klk_drain_close)
+
+    @property
+    def dropped(self) -> int:
+        """Messages over a limit, thrown away."""
+        return int(self._drain.dropped)
+
+    @property
+    def arena_bytes(self) -> int:
+        """The room that the arena has now."""
+        return int(self._arena._struct.bytes_max)
+
+    @property
+    def arena(self) -> Arena:
+        """What take() returns."""
+        return self._arena
+
+    @property
+    def is_grown(self) -> bool:
+        """The arena has more room than it is meant to, for a large message that came lately."""
+        arena = self._arena._struct
+        return bool(arena.bytes_max > self._arena_bytes or arena.frames_max > self._frames)
+
+    def take(self) -> Arena:
+        """Everything that waits, up to the size of the arena; never blocks.
+
+        Returns the drain's one arena, which may hold no message. Raises OSError with libzmq's
+        errno; ENOTSOCK on a closed socket and in a process forked from the socket's own.
+        """
+        self._open.check()
+        if _backend == "pyzmq":
+            return self._take_pyzmq()
+        if self._large:
+            self._shrink()
+        self._on_taken(lib.klk_drain_take(self._drain, self._open.pointer, 1))
+        return self._arena
+
+    def _on_taken(self, result: int) -> None:
+        """Goes on with what a first call in C has returned."""
+        while result == _ESPACE:
+            self._grow(self._drain.bytes_need, self._drain.frames_need)
+            result = lib.klk_drain_take(self._drain, self._open.pointer, 0)
+        if result < 0:
+            raise os_error("zmq_msg_recv")
+        self.more = result == _MORE
+
+    def _grow(self, bytes_need: int, frames_need: int) -> None:
+        """Room for one message that the arena is too small for."""
+        arena, drain = self._arena._struct, self._drain
+        self._arena._grow(
+            doubled_size(arena.bytes_max, bytes_need, drain.message_bytes_max),
+            doubled_size(arena.frames_max, frames_need, drain.message_frames_max),
+        )
+        self._quiet, self._large = 0, self.is_grown
+
+    def _shrink(self) -> None:
+        """Gives back what a large message has needed, once none has come for a while."""
+        arena = self._arena._struct
+        self._quiet += 1
+        growing = arena.frames - self._arena._firsts[arena.messages]
+        if self._quiet > _TAKES_BEFORE_SHRINK and not growing:
+            self._arena._clear()
+            self._arena._allocate(self._arena_bytes, self._frames)
+            self._arena._offsets[0] = self._arena._firsts[0] = 0
+            self._large = False
+
+    def _take_pyzmq(self) -> Arena:
+        """take() without libzmq's symbols: the same, a message at a time."""
+        from zmq import EVENTS, POLLIN, ZMQError
+
+        self._arena._clear()
+        self.more = False
+        try:
+            while int(self._open.socket.getsockopt(EVENTS)) & POLLIN:
+                arena = self._arena._struct
+                used = arena.offsets[arena.frames]
+                if used >= self._arena_bytes or arena.frames >= self._frames:
+                    self.more = True
+                    break
+                self._receive_pyzmq()
+        except ZMQError as error:
+            raise OSError(error.errno, str(error)) from error
+        return self._arena
+
+    def _receive_pyzmq(self) -> None:
+        frames = self._receive_frames_pyzmq()
+        size = sum(map(len, frames))
+        limits = self._drain
+        if size > limits.message_bytes_max or len(frames) > limits.message_frames_max:
+            limits.dropped += 1
+        else:
+            self._arena._add(frames)
+
+    def _receive_frames_pyzmq(self) -> list[bytes]:
+        if not self._drain.addressed:
+            return self._open.socket.recv_multipart(_DONTWAIT)
+        from zmq import ZMQError
+
+        found = self._open.socket.recv_multipart(_DONTWAIT, copy=False)
+        try:
+            address = str(found[0].get("Peer-Address")).encode()
+        except ZMQError:
+            address = b""
+        first, *others = (frame.bytes for frame in found)
+        return [first, address, *others]
+
+
+_opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], tuple[Any, int]]"
+_opened = weakref.WeakKeyDictionary()  # libzmq's own sockets, and as of how many forks.
+
+
+def opened(socket: "zmq.Socket[bytes]") -> Any:
+    """libzmq's own socket, for C; OSError: it is closed, or of the process before a fork."""
+    found = _opened.get(socket)
+    if found is None:
+        made = _Open(socket)
+        found = _opened[socket] = made.pointer, forks()
+    if found[1] != forks() or socket.closed:
+        _Open.refuse(found[1])
+    return found[0]
+
+
+def send_batch(
+    socket: "zmq.Socket[bytes]", frames: Frames, mode: Literal["drop", "keep"] = "drop"
+) -> int:
+    """Sends the messages of frames that have not left yet, whole and without blocking.
+
+    A peer that is not there (EHOSTUNREACH) loses its message: dropped and counted. What would block
+    (EAGAIN) is dropped and counted too with "drop", for a ROUTER; with "keep", for a pipe, sending
+    stops: len(frames) tells what is left, the next call goes on there. When nothing is left, frames
+    is cleared. Returns how many messages left in this call.
+
+    Raises OSError with libzmq's errno; ENOTSOCK on a closed socket and in a forked process.
+    """
+    if not len(frames):
+        return 0
+    pointer = opened(socket)
+    if backend() == "pyzmq":
+        return _send_pyzmq(socket, frames, mode == "keep")
+    first, position, dropped = frames.sent, frames._position, frames._lost
+    position[0], dropped[0] = first, 0
+    how = _KEEP if mode == "keep" else _DROP
+    result = lib.klk_send(pointer, frames._struct, frames.skip, how, position, dropped)
+    error = None if result >= 0 else os_error("zmq_send")
+    end, lost = int(position[0]), int(dropped[0])
+    frames._on_sent(end, lost)
+    if error:
+        raise error
+    return end - first - lost
+
+
+def _send_pyzmq(socket: "zmq.Socket[bytes]", frames: Frames, keep: bool) -> int:
+    """send_batch() without libzmq's symbols: the same, a message at a time."""
+    from zmq import ZMQError
+
+    first = position = frames.sent
+    dropped = 0
+    try:
+        while position < frames.count:
+            try:
+                if not (parts := frames.message(position)[frames.skip :]):
+                    raise ZMQError(errno.EHOSTUNREACH)
+                socket.send_multipart(parts, _DONTWAIT)
+            except ZMQError as error:
+                if error.errno == errno.EAGAIN and keep:
+                    break
+                if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+                    raise OSError(error.errno, str(error)) from error
+                dropped += 1
+            position += 1
+    finally:
+        frames._on_sent(position, dropped)
+    return position - first - dropped

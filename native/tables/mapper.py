@@ -1,0 +1,58 @@
+"""A mapper's batches, packed and taken apart in C: no call for each record (docs/mapper.md)."""
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import NativeError, Readable, uncleared
+
+_ENTRY_MAGIC = b"kLT\x01"  # protocols/zerodb/ops.py
+
+
+class Output(NamedTuple):
+    """What a mapper made of one batch."""
+
+    entry: bytes  # Packed operations (protocols/zerodb/ops.py), its magic first.
+    puts: int
+    deletes: int
+
+
+class MalformedOutput(ValueError):
+    """A mapper's output that is none; offset is where in it."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the mapper's output is malformed at byte {offset}")
+        self.offset = offset
+
+
+def pack_records(frames: Sequence[bytes]) -> bytes:
+    """Key, value, key, value ... as a mapper takes them: of each pair u32 key size, u32 value size
+    (little endian), key, value."""
+    sizes = array("I", map(len, frames))
+    if len(sizes) % 2:
+        raise ValueError("a key without a value")
+    joined = b"".join(frames)
+    count = len(sizes) // 2
+    capacity = len(joined) + 8 * count
+    out = uncleared("uint8_t[]", capacity)
+    size = lib.klk_records_pack(
+        ffi.from_buffer("uint32_t[]", sizes), count, joined, len(joined), out, capacity
+    )
+    if size < 0:
+        raise NativeError(size)
+    return bytes(ffi.buffer(out, size))
+
+
+def output_ops(output: Readable, table: int) -> Output:
+    """A mapper's output (of each record u8 0 put or 1 delete, u32 key size, u32 value size, key,
+    value) as operations on a table, in their order. Raises MalformedOutput."""
+    buffer = ffi.from_buffer(output)
+    counts = ffi.new("uint64_t[3]")
+    out = uncleared("uint8_t[]", 2 * len(buffer))
+    size = lib.klk_output_ops(buffer, len(buffer), table, out, 2 * len(buffer), counts)
+    if size == lib.KLK_ECORRUPT:
+        raise MalformedOutput(int(counts[2]))
+    if size < 0:
+        raise NativeError(size)
+    return Output(_ENTRY_MAGIC + bytes(ffi.buffer(out, size)), int(counts[0]), int(counts[1]))

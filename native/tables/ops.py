@@ -1,0 +1,112 @@
+"""Keys and values cut in C from packed operations and from columns; no object stands between."""
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import NativeError, Readable
+
+KEY_BYTES_MAX: int = lib.KLK_KEY_BYTES_MAX
+VALUE_BYTES_MAX: int = lib.KLK_VALUE_BYTES_MAX
+_ITEM_MAX: int = lib.KLK_FORMAT_ITEM_MAX
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+
+
+def pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
+    """The sizes of keys, or of keys and values in turns, as u32 little endian.
+
+    Raises NativeError: ECORRUPT on an empty key or one over a limit.
+    """
+    sizes = array("I", list(map(len, items)))
+    if sys.byteorder == "big":
+        sizes.byteswap()
+    data = sizes.tobytes()
+    code = lib.klk_sizes_check(data, len(sizes), columns)
+    if code < 0:
+        raise NativeError(code)
+    return data
+
+
+def cut_sizes(
+    data: Readable, offset: int, end: int, count: int, columns: int
+) -> tuple[tuple[bytes, ...], int]:
+    """Cuts what lies at offset: count * columns sizes (u32 little endian), then keys, or keys and
+    values in turns, as columns is 1 or 2. Nothing at or behind end is looked at.
+
+    Returns (what was cut, where it ends). Raises NativeError: ETORN when end comes before,
+    ECORRUPT on an empty key or one over a limit.
+    """
+    size = end - offset
+    if not 0 <= offset <= end <= len(data) or count * columns > size // 4:
+        raise NativeError(lib.KLK_ETORN)  # Before memory is taken for so many.
+    buffer = ffi.from_buffer(data)
+    capacity = 1 + count * columns * _ITEM_MAX
+    out, total = _uncleared("char[]", capacity), ffi.new("uint64_t *")
+    used = lib.klk_sizes_format(buffer + offset, size, count, columns, out, capacity, total)
+    if used < 0:
+        raise NativeError(used)
+    first = offset + 4 * count * columns
+    return struct.Struct(ffi.unpack(out, used)).unpack_from(data, first), first + total[0]
+
+
+def cut_column(offsets: Readable, data: Readable) -> tuple[bytes, ...]:
+    """The items of a column (klk_offsets_format). Raises NativeError: ECORRUPT."""
+    count = len(offsets) // 4 - 1
+    if len(offsets) % 4 or count < 0:
+        raise NativeError(lib.KLK_ECORRUPT)
+    capacity = 1 + count * _ITEM_MAX
+    out = _uncleared("char[]", capacity)
+    used = lib.klk_offsets_format(ffi.from_buffer(offsets), count, len(data), out, capacity)
+    if used < 0:
+        raise NativeError(used)
+    return struct.Struct(ffi.unpack(out, used)).unpack(data)
+
+
+class Run(NamedTuple):
+    """What consecutive entries of a block put into or delete from one table, or another entry."""
+
+    log_index: int  # Of the last one.
+    operation: int  # 0x20 put, 0x21 delete; 0: one entry with other operations, or malformed ones.
+    table: int
+    keys: Sequence[bytes]
+    values: Sequence[bytes]  # Of a put.
+    data: bytes  # Of an entry with operation 0: packed operations.
+
+
+_RUN = struct.Struct("=QIIIIII")
+assert ffi.sizeof("struct klk_run") == _RUN.size
+
+
+ALL_MARKED = (1 << 64) - 1
+
+
+def cut_block(
+    block: Readable, number: int, workers: int, marked_last: int = ALL_MARKED
+) -> list[Run]:
+    """The entries of a checked block that are for tables, in order; of those that only put or
+    delete, what concerns the tables number, number + workers, ... Raises NativeError.
+
+    marked_last   the last index up to which a state entry's mark is believed
+    """
+    buffer, size = ffi.from_buffer(block), len(block)
+    runs_max, capacity = size // lib.KLK_RUN_BYTES_MIN + 1, 4 * size + 16
+    runs = _uncleared("struct klk_run[]", runs_max)
+    out, used = _uncleared("char[]", capacity), ffi.new("size_t *")
+    count = lib.klk_runs_cut(
+        buffer, size, marked_last, number, workers, runs, runs_max, out, capacity, used
+    )
+    if count < 0:
+        raise NativeError(count)
+    items = struct.Struct(ffi.unpack(out, used[0])).unpack_from(block)
+    found, first = [], 0
+    for row in _RUN.iter_unpack(bytes(ffi.buffer(runs, count * _RUN.size))):
+        log_index, offset, length, table, many, operation, _ = row
+        own, first = items[first : first + many], first + many
+        keys, values = (own[::2], own[1::2]) if operation == 0x20 else (own, ())
+        found.append(
+            Run(log_index, operation, table, keys, values, bytes(block[offset : offset + length]))
+        )
+    return found

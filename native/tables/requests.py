@@ -1,0 +1,126 @@
+"""Requests of tables, judged, packed, forwarded and acknowledged in C by the arena.
+
+What it finds to be a read or a write of the usual kinds needs no object but its row; whatever else
+there is has the shape OTHER and is decoded one by one (protocols/zerodb/codec.py).
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import NativeError
+from ..net.messages import Arena, Frames
+
+OTHER: int = lib.KLK_REQUEST_OTHER
+READ: int = lib.KLK_REQUEST_READ
+WRITE: int = lib.KLK_REQUEST_WRITE
+_ROW = struct.Struct("=IIIIBBBBBB12s2x")
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+assert ffi.sizeof("struct klk_request") == _ROW.size
+
+
+class Row(NamedTuple):
+    """A request, as far as its header and its table say; see struct klk_request."""
+
+    message: int  # Its number in the arena.
+    table: int  # Of the shapes READ and WRITE.
+    deadline_ms: int  # Of our extension; 0: none.
+    entry_size: int  # Of a WRITE: bytes of its entry.
+    type: int
+    flags: int  # Of a write.
+    extension: int  # Flags of our extension.
+    shape: int  # OTHER, READ, WRITE
+    header: int  # Which frame of the message the header is.
+    extended: int  # 1: it has our extension.
+    reqid: bytes  # 12 bytes.
+
+
+class Requests:
+    """All requests of one arena, good as long as that is.
+
+    routed            the messages begin with a routing id and, from a REQ, an empty frame
+    entry_bytes_max   a write with a larger entry has the shape OTHER
+    """
+
+    def __init__(self, arena: Arena, routed: bool, entry_bytes_max: int) -> None:
+        self._arena = arena
+        self._count = arena.count
+        self._structs = _uncleared("struct klk_request[]", self._count)
+        lib.klk_requests_read(arena._struct, routed, entry_bytes_max, self._structs)
+        # The same by column, one octet a request: what they have in common needs no rows.
+        self._data = data = bytes(ffi.buffer(self._structs))
+        self.flags = data[17 :: _ROW.size]
+        self.extensions = data[18 :: _ROW.size]
+        self.shapes = data[19 :: _ROW.size]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One for each message."""
+        return [Row._make(row) for row in _ROW.iter_unpack(self._data)]
+
+    @cached_property
+    def tables(self) -> list[int]:
+        """Of each row."""
+        return self._numbers_at(1)
+
+    @cached_property
+    def deadlines_ms(self) -> list[int]:
+        """Of each row."""
+        return self._numbers_at(2)
+
+    @cached_property
+    def reqids(self) -> list[bytes]:
+        """Of each row."""
+        return [self._data[at : at + 12] for at in range(22, len(self._data), _ROW.size)]
+
+    def _numbers_at(self, column: int) -> list[int]:
+        return memoryview(self._data).cast("I")[column :: _ROW.size // 4].tolist()
+
+    def entries(self) -> list[bytes]:
+        """The entry of each WRITE, in order: packed operations (protocols/zerodb/ops.py)."""
+        sizes = [
+            size
+            for size, shape in zip(self._numbers_at(3), self.shapes, strict=True)
+            if shape == WRITE
+        ]
+        ends = list(accumulate(sizes, initial=0))
+        out = _uncleared("uint8_t[]", ends[-1])
+        used = lib.klk_requests_pack(self._arena._struct, self._structs, self._count, out, ends[-1])
+        if used != ends[-1]:
+            raise NativeError(used)
+        data = ffi.buffer(out)
+        return [data[start:end] for start, end in pairwise(ends)]
+
+    def forward(self, positions: Sequence[int], kind: int, out: Frames) -> None:
+        """Adds [HEAD][routing id][request frames ..] for the rows at these positions; HEAD is
+        <BBHIQQ: kind, 1 if there was the empty frame of a REQ, zeros."""
+        numbers, done = self._numbers(positions)
+        while code := lib.klk_requests_forward(
+            self._arena._struct, self._structs, numbers, len(positions), done, kind, out._struct
+        ):
+            _make_room(code, out)
+
+    def acknowledge(self, positions: Sequence[int], out: Frames) -> None:
+        """Adds [routing id]([empty])[header with code 0, echo] for the rows at these positions."""
+        numbers, done = self._numbers(positions)
+        while code := lib.klk_requests_acknowledge(
+            self._arena._struct, self._structs, numbers, len(positions), done, out._struct
+        ):
+            _make_room(code, out)
+
+    def _numbers(self, positions: Sequence[int]) -> tuple[object, object]:
+        if positions and not 0 <= min(positions) <= max(positions) < self._count:
+            raise IndexError(f"rows {min(positions)} to {max(positions)} of {self._count}")
+        return ffi.new("uint32_t[]", list(positions)), ffi.new("uint32_t *")
+
+
+def _make_room(code: int, out: Frames) -> None:
+    if code != lib.KLK_EFULL:
+        raise NativeError(code)
+    out._double()

@@ -1,0 +1,251 @@
+"""Files of sorted keys, as RocksDB writes them, read in C: blocks, and many files as one row of
+pairs in Arrow's layout. Which files there are, and what they say of themselves, others know."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..._native import ffi, lib
+from ..errors import NativeError, Readable
+
+EUNKNOWN: int = lib.KLK_EUNKNOWN
+TRAILER_SIZE: int = lib.KLK_SST_TRAILER_SIZE
+STAMP_SIZE: int = lib.KLK_SST_STAMP_SIZE
+BLOCK_BYTES_MAX = 1 << 30  # Stored or decompressed; a block has one pair at least.
+WINDOW_BYTES = 128 << 10  # That are read of a file at once, if its blocks are not larger.
+BLOCK_BYTES = 16 << 10  # At first, of a block that is decompressed.
+KEY_BYTES_MAX = (64 << 10) + STAMP_SIZE
+COLUMN_BYTES_MAX = (1 << 31) - 1  # Arrow's offsets are signed numbers of 4 bytes.
+ENTRY_BYTES_MIN = 4  # Of an index: two sizes, and a handle of two numbers.
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+
+
+def xxh3(data: Readable) -> int:
+    """XXH3 of 64 bits, seed 0."""
+    buffer = ffi.from_buffer(data)
+    return int(lib.klk_xxh3(buffer, len(buffer)))
+
+
+def snappy_decode(data: Readable) -> bytes:
+    """What the data stands for. NativeError: ECORRUPT; ESPACE beyond BLOCK_BYTES_MAX."""
+    buffer = ffi.from_buffer(data)
+    size = lib.klk_snappy_size(buffer, len(buffer))
+    if size < 0 or size > BLOCK_BYTES_MAX:
+        raise NativeError(size if size < 0 else lib.KLK_ESPACE)
+    out = _uncleared("uint8_t[]", max(size, 1))
+    _check(lib.klk_snappy_decode(buffer, len(buffer), out, size))
+    return bytes(ffi.buffer(out, size))
+
+
+def open_block(stored: bytes) -> bytes:
+    """A block, checked and decompressed, from its bytes with their trailer.
+
+    NativeError: ECORRUPT; EUNKNOWN when it is compressed in a way that is not known.
+    """
+    size = len(stored) - TRAILER_SIZE
+    if size < 0:
+        raise NativeError(lib.KLK_ECORRUPT)
+    kind = _check(lib.klk_sst_block_check(ffi.from_buffer(stored), size))
+    return snappy_decode(stored[:size]) if kind == lib.KLK_SST_SNAPPY else stored[:size]
+
+
+class Bounds(NamedTuple):
+    """What is wanted: start <= key < end; an empty end is none."""
+
+    start: bytes = b""
+    end: bytes = b""
+
+
+class Index(NamedTuple):
+    """The index of a file, and what must be known to read it."""
+
+    block: bytes
+    stamped: bool  # Its keys have stamps.
+    file_size: int
+
+
+class Blocks(NamedTuple):
+    """Where wanted blocks of a file lie."""
+
+    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    offsets: Any  # u64
+    sizes: Any  # u64
+
+
+def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
+    """The blocks that may have keys within bounds. NativeError: ECORRUPT, EUNKNOWN."""
+    most = len(index.block) // ENTRY_BYTES_MIN + 1
+    offsets, sizes = _uncleared("uint64_t[]", most), _uncleared("uint64_t[]", most)
+    blocks = ffi.new("struct klk_sst_blocks *", {"offsets": offsets, "sizes": sizes})
+    blocks.count_max = most
+    held = [ffi.from_buffer(one) for one in bounds]
+    asked = ffi.new("struct klk_sst_bounds *", {"start": held[0], "end": held[1]})
+    asked.start_size, asked.end_size = map(len, bounds)
+    asked.stamp_size = STAMP_SIZE if index.stamped else 0
+    asked.file_size = index.file_size
+    block = ffi.from_buffer(index.block)
+    _check(lib.klk_sst_index(block, len(block), asked, blocks))
+    return Blocks(blocks.count, offsets, sizes)
+
+
+class Pairs(NamedTuple):
+    """Pairs as columns; the buffers are theirs alone."""
+
+    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    key_offsets: Any  # i32, one more than pairs; the first is 0
+    keys: Any
+    value_offsets: Any  # i32, one more than pairs; the first is 0
+    values: Any
+
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values."""
+        return len(self.keys) + len(self.values)
+
+    def last_key(self) -> bytes:
+        """There must be one."""
+        start, end = memoryview(self.key_offsets).cast("i")[-2:]
+        return bytes(self.keys[start:end])
+
+
+class PairLimits(NamedTuple):
+    """How many pairs there may be, and of how many bytes: they end with the one that has them."""
+
+    pairs_max: int
+    bytes_max: int
+
+
+class OpenFile(NamedTuple):
+    """A file that a merge reads from."""
+
+    fd: int  # It stays open until the next one is asked for.
+    blocks: Blocks
+
+
+class MergeFailed(Exception):
+    """A file could not be read on; code is one of KLK_E*, run says whose file it was, errno is of
+    the operating system."""
+
+    def __init__(self, code: int, run: int, errno: int) -> None:
+        super().__init__(f"run {run}: csrc answered {code}")
+        self.code, self.run, self.errno = code, run, errno
+
+
+class Merge:
+    """Runs of files, each ascending, as one row of pairs: of each key what is newest."""
+
+    def __init__(self, runs: int, sequence: int, bounds: Bounds) -> None:
+        """
+        runs       how many
+        sequence   entries with a larger number are not seen
+        """
+        self._runs = ffi.new("struct klk_sst_run[]", max(runs, 1))
+        self._held: list[dict[str, Any]] = [{} for _ in range(runs)]
+        for place in range(runs):
+            run = self._runs[place]
+            run.state, run.key_max = lib.KLK_SST_NEXT, KEY_BYTES_MAX
+            self._hold(place, "key", KEY_BYTES_MAX)
+            self._hold(place, "window", WINDOW_BYTES)
+            self._hold(place, "block", BLOCK_BYTES)
+        self._order = ffi.new("uint32_t[]", max(runs, 1))
+        self._last = _uncleared("uint8_t[]", KEY_BYTES_MAX)
+        self._bounds = [ffi.from_buffer(one) for one in bounds]
+        merge = self._merge = ffi.new("struct klk_sst_merge *")
+        merge.runs, merge.count, merge.order = self._runs, runs, self._order
+        merge.last, merge.last_max = self._last, KEY_BYTES_MAX
+        merge.start, merge.end = self._bounds
+        merge.start_size, merge.end_size = map(len, bounds)
+        merge.sequence = sequence
+
+    def _hold(self, place: int, name: str, size: int) -> None:
+        self._held[place][name] = memory = _uncleared("uint8_t[]", size)
+        setattr(self._runs[place], name, memory)
+        setattr(self._runs[place], f"{name}_max", size)
+
+    def take(
+        self, room: PairLimits, with_values: bool, next_file: Callable[[int], OpenFile | None]
+    ) -> tuple[Pairs, bool]:
+        """The next pairs, and whether there is nothing behind them. Raises MergeFailed, and what
+        next_file raises: it opens the next file of a run; None: there is none."""
+        merge, columns = self._merge, _Columns(self._merge, room)
+        merge.with_values = with_values
+        while True:
+            state = lib.klk_sst_merge(merge)
+            if state < 0:
+                raise MergeFailed(state, merge.wants, ffi.errno)
+            if state in (lib.KLK_SST_FULL, lib.KLK_SST_END):
+                return columns.pairs(), state == lib.KLK_SST_END
+            if state == lib.KLK_SST_FILE:
+                self._go_on(merge.wants, next_file(merge.wants))
+            elif state in (lib.KLK_SST_KEYS, lib.KLK_SST_VALUES):
+                columns.grow("keys" if state == lib.KLK_SST_KEYS else "values", merge.wants_size)
+            elif merge.wants_size > BLOCK_BYTES_MAX:
+                raise MergeFailed(EUNKNOWN, merge.wants, 0)
+            else:
+                name = "window" if state == lib.KLK_SST_WINDOW else "block"
+                self._hold(merge.wants, name, merge.wants_size)
+                if name == "window":
+                    self._runs[merge.wants].window_size = 0
+
+    def _go_on(self, place: int, file: OpenFile | None) -> None:
+        run = self._runs[place]
+        if file is None:
+            run.state = lib.KLK_SST_OVER
+            self._held[place] = {}
+            return
+        self._held[place]["file"] = file
+        run.fd = file.fd
+        run.blocks.offsets, run.blocks.sizes = file.blocks.offsets, file.blocks.sizes
+        run.blocks.count = file.blocks.count
+        run.next = run.window_size = 0
+        run.at = run.end = ffi.NULL
+        run.seeks, run.state = 1, lib.KLK_SST_ADVANCE
+
+
+class _Columns:
+    """The columns that a merge fills."""
+
+    def __init__(self, merge: Any, room: PairLimits) -> None:
+        pairs_max, bytes_max = room
+        self._merge = merge
+        size = min(bytes_max + (64 << 10), COLUMN_BYTES_MAX)
+        self._held = {
+            "key_offsets": _uncleared("int32_t[]", pairs_max + 1),
+            "value_offsets": _uncleared("int32_t[]", pairs_max + 1),
+        }
+        for name, memory in self._held.items():
+            setattr(merge, name, memory)
+        merge.pairs, merge.pairs_max, merge.bytes_max = 0, pairs_max, bytes_max
+        for name in ("keys", "values"):
+            self._hold(name, size)
+
+    def _hold(self, name: str, size: int) -> None:
+        self._held[name] = memory = _uncleared("uint8_t[]", size)
+        setattr(self._merge, name, memory)
+        setattr(self._merge, f"{name}_max", size)
+
+    def grow(self, name: str, size: int) -> None:
+        """Room for one pair that is larger than what was left."""
+        if size > COLUMN_BYTES_MAX:
+            raise MergeFailed(EUNKNOWN, self._merge.wants, 0)
+        old, used = self._held[name], self._used(name)
+        self._hold(name, size)
+        ffi.memmove(self._held[name], old, used)
+
+    def _used(self, name: str) -> int:
+        offsets = self._held["key_offsets" if name == "keys" else "value_offsets"]
+        return int(offsets[self._merge.pairs])
+
+    def pairs(self) -> Pairs:
+        count = self._merge.pairs
+        offsets = [
+            ffi.buffer(self._held[name], 4 * (count + 1))
+            for name in ("key_offsets", "value_offsets")
+        ]
+        data = [ffi.buffer(self._held[name], self._used(name)) for name in ("keys", "values")]
+        return Pairs(count, offsets[0], data[0], offsets[1], data[1])
+
+
+def _check(code: int) -> int:
+    if code < 0:
+        raise NativeError(code)
+    return int(code)

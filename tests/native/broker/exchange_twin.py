@@ -1,0 +1,575 @@
+"""The exchange in plain Python: what native/broker/exchange.py says, without tables and lists in C."""
+
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+from kelek.native.broker.exchange import (
+    COUNTERS,
+    LOOK_MS,
+    PART_COST,
+    ExchangeSetup,
+    NewWorker,
+    Stop,
+    Wants,
+)
+
+Message = list[bytes]
+TEXT, MDP1, MDP2 = range(3)
+MDP_CLIENTS = {MDP1: b"MDPC01", MDP2: b"MDPC02"}
+MDP_WORKERS = {MDP1: b"MDPW01", MDP2: b"MDPW02"}
+HEARTBEATS = {MDP1: b"\4", MDP2: b"\5"}
+# command -> what it is, by framing
+KINDS = {
+    TEXT: {
+        b"\1": "ready",
+        b"\3": "partial",
+        b"\4": "final",
+        b"\6": "bye",
+        b"\7": "ready",
+        b"PING": "ping",
+    },
+    MDP1: {b"\1": "ready", b"\3": "final", b"\4": "beat", b"\5": "bye"},
+    MDP2: {b"\1": "ready", b"\3": "partial", b"\4": "final", b"\5": "beat", b"\6": "bye"},
+}
+
+
+UNLIMITED = 2**64 - 1
+CREDIT_MAX = 2**62
+PLAIN, NUMBERED, UNWANTED = range(3)
+
+
+class Stopped(Exception):  # It is no error: the message is the caller's.
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+
+class Asked(NamedTuple):
+    framing: int
+    client: bytes
+    service: bytes
+    request_id: bytes
+    deadline_ms: int | None
+    body: Message
+    name: bytes = b""
+    credit: int = 0
+    command: bytes = b"\1"
+
+
+class Client:
+    def __init__(self, route: bytes, name: bytes, number: int) -> None:
+        self.route = route
+        self.name = name
+        self.address = number.to_bytes(8, "big")
+        self.left = b""
+        self.gone_ms: int | None = None
+        self.heard_ms = self.sent_ms = 0
+
+
+class Request:
+    def __init__(self, client: Client, asked: Asked, number: int, expires_ms: int) -> None:
+        self.client = client
+        self.asked = asked
+        self.number = number
+        self.expires_ms = expires_ms
+        self.collected: Message = []
+        self.key = (client, asked.request_id)
+        self.credit = asked.credit
+        self.parts_are = PLAIN
+        if asked.name:
+            self.parts_are = NUMBERED if asked.credit else UNWANTED
+        self.run = self.parts = 0
+        self.is_over = False
+        self.worker: Worker | None = None
+
+    @property
+    def due_ms(self) -> int:
+        """When it is ended if it still waits."""
+        deadline_ms = self.asked.deadline_ms
+        return self.expires_ms if deadline_ms is None else min(self.expires_ms, deadline_ms)
+
+
+class Worker:
+    def __init__(self, new: NewWorker, now_ms: int) -> None:
+        self.new = new
+        self.number = 0
+        self.window = new.window if new.framing == TEXT else 1
+        self.requests: list[Request] = []
+        self.heard_ms = self.sent_ms = now_ms
+        self.done = 0
+
+
+class Service:
+    def __init__(self) -> None:
+        self.ready: list[Worker] = []
+        self.again: list[Request] = []
+        self.lines: OrderedDict[Client, list[Request]] = OrderedDict()
+        self.workers = 0
+        self.done = 0
+
+
+def is_name(frame: bytes) -> bool:
+    return 0 < len(frame) <= 255
+
+
+def wanted(condition: bool, stop: Stop = Stop.INVALID) -> None:
+    if not condition:
+        raise Stopped(stop)
+
+
+class Twin:
+    """Has the limits that the tests use: requests of one client."""
+
+    def __init__(self, setup: ExchangeSetup) -> None:
+        self.setup = setup
+        self.clients: list[Message] = []
+        self.workers: list[Message] = []
+        self.requests: dict[tuple[Client, bytes], Request] = {}
+        self.known: OrderedDict[bytes, Worker] = OrderedDict()  # By when they were heard.
+        self.services: dict[bytes, Service] = {}
+        self.dirty: OrderedDict[bytes, None] = OrderedDict()
+        self.waiting: list[Request] = []
+        self.number = 0
+        self.next_client = self.next_worker = setup.first_number
+        self.run = setup.first_number
+        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+
+    # ---- requests ----
+
+    def take_request(self, message: Message, now_ms: int) -> Stop | None:
+        try:
+            self._take_request(self._read_request(message, now_ms), now_ms)
+        except Stopped as stopped:
+            return stopped.stop
+        return None
+
+    def _read_request(self, message: Message, now_ms: int) -> Asked:
+        client, *frames = message
+        setup, request_id, deadline_ms, name, credit = self.setup, b"", None, b"", 0
+        command = b"\1"
+        if frames[:2] == [b"", MDP_CLIENTS[MDP1]]:
+            framing, frames = MDP1, frames[2:]
+        else:
+            wanted(bool(frames))
+            header, *frames = frames
+            framing = MDP2 if header == MDP_CLIENTS[MDP2] else TEXT
+            own = (setup.deadline_header, setup.named_header)
+            wanted(header in (setup.client_header, MDP_CLIENTS[MDP2], *own) and bool(frames))
+            command, *frames = frames
+            commands = (b"\1", b"\4", b"\5") if header == setup.named_header else (b"\1",)
+            wanted(command in commands)
+        wanted(bool(frames) and is_name(frames[0]) and all(32 <= c < 127 for c in frames[0]))
+        service, *frames = frames
+        if framing == TEXT:
+            wanted(bool(frames) and is_name(frames[0]))
+            request_id, *frames = frames
+            if header in own:
+                wanted(bool(frames))
+                options = frames.pop(0)
+                is_named = header == setup.named_header
+                wanted(len(options) > 16 if is_named else len(options) == 8)
+                left_ms = int.from_bytes(options[:8], "big")
+                deadline_ms = now_ms + left_ms if left_ms < 2**63 - now_ms - 1 else None
+                credit = min(int.from_bytes(options[8:16], "big"), CREDIT_MAX)
+                name = options[16:]
+                wanted(not is_named or (is_name(name) and name[0] != 0))
+        wanted(bool(frames) == (command == b"\1"))
+        wanted(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
+        wanted(service not in setup.kept, Stop.KEPT)
+        return Asked(
+            framing, client, service, request_id, deadline_ms, frames, name, credit, command
+        )
+
+    def _known_clients(self) -> set[Client]:
+        return {request.client for request in self.requests.values()}
+
+    def _find_client(self, route: bytes, name: bytes) -> Client | None:
+        known = self._known_clients()
+        for client in known:
+            if (client.route, client.name) == (route, name):
+                return client
+        for client in known:
+            if name and client.name == name:
+                if client.left != route:
+                    client.left, client.route = client.route, route
+                return client
+        return None
+
+    def _take_request(self, asked: Asked, now_ms: int) -> None:
+        client = self._find_client(asked.client, asked.name)
+        if client is not None:
+            client.gone_ms, client.heard_ms = None, now_ms
+        if asked.command != b"\1":
+            if client is not None and (client, asked.request_id) in self.requests:
+                self._take_command(asked, self.requests[client, asked.request_id])
+            return
+        if client is None:
+            client = Client(asked.client, asked.name, self.next_client)
+            client.heard_ms = client.sent_ms = now_ms
+            self.next_client += 1
+        if asked.framing != TEXT:
+            number = self.number + 1
+            while (client, number.to_bytes(8, "big")) in self.requests:
+                number += 1
+            self.number = number - 1
+            asked = asked._replace(request_id=number.to_bytes(8, "big"))
+        elif (client, asked.request_id) in self.requests:
+            self._repeat(asked, self.requests[client, asked.request_id])
+            return
+        if sum(key[0] is client for key in self.requests) >= self.setup.inflight_max:
+            self._refuse(asked, asked.client, 0)
+            self.counters["refused"] += 1
+            return
+        self.number += 1
+        request = Request(client, asked, self.number, now_ms + self.setup.request_ttl_ms)
+        self.requests[request.key] = request
+        service = self.services.setdefault(asked.service, Service())
+        service.lines.setdefault(client, []).append(request)
+        self._wait(request)
+        self.counters["requests"] += 1
+
+    def _repeat(self, asked: Asked, request: Request) -> None:
+        if request.is_over:
+            self._refuse(asked, asked.client, 0)
+            self.counters["refused"] += 1
+            return
+        self.counters["repeated"] += 1
+        if not asked.name:
+            return
+        if not asked.credit:
+            self._unwanted(request)
+            return
+        request.parts_are = NUMBERED
+        if asked.credit > request.credit:
+            self._add_credit(request, asked.credit - request.credit)
+
+    def _take_command(self, asked: Asked, request: Request) -> None:
+        if request.is_over:
+            return
+        if asked.command == b"\5":
+            self._cancel(request)
+        elif not asked.credit:
+            self._unwanted(request)
+        elif request.parts_are == NUMBERED:
+            self._add_credit(request, asked.credit)
+
+    def _order(self, request: Request, command: bytes, *more: bytes) -> None:
+        worker = request.worker
+        if worker is not None and worker.new.wants is Wants.CREDIT:
+            address, request_id = request.client.address, request.asked.request_id
+            head = [*self._to_worker(worker), command, address, b"", request_id]
+            self.workers.append([*head, *more])
+
+    def _add_credit(self, request: Request, octets: int) -> None:
+        self._order(request, b"\7", octets.to_bytes(8, "big"))
+        request.credit += octets if octets < CREDIT_MAX - request.credit else 0
+
+    def _unwanted(self, request: Request) -> None:
+        if request.parts_are == NUMBERED:
+            self._order(request, b"\7", UNLIMITED.to_bytes(8, "big"))
+            request.parts_are = UNWANTED
+
+    def _cancel(self, request: Request) -> None:
+        if request.is_over:
+            return
+        self._order(request, b"\x08")
+        self.counters["cancelled"] += 1
+        if request.worker is not None:
+            request.is_over = True
+        else:
+            self._stop_waiting(request)
+            self._forget(request)
+
+    def _refuse(self, asked: Asked, route: bytes, refusal: int) -> None:
+        if asked.framing == TEXT:
+            told = [b"KLK-ERROR", self.setup.refusals[refusal]]
+            self.clients.append([*self._to_client(asked, route, b"\3"), *told])
+
+    def _to_client(self, asked: Asked, route: bytes, command: bytes) -> Message:
+        if asked.framing == MDP1:
+            return [route, b"", MDP_CLIENTS[MDP1], asked.service]
+        if asked.framing == MDP2:
+            return [route, MDP_CLIENTS[MDP2], command, asked.service]
+        head = [route, self.setup.client_header, command]
+        return [*head, asked.service, asked.request_id]
+
+    def _wait(self, request: Request) -> None:
+        self.waiting.append(request)
+        self.dirty.setdefault(request.asked.service)
+
+    def _stop_waiting(self, request: Request) -> None:
+        self.waiting.remove(request)
+        service = self.services[request.asked.service]
+        if request in service.again:
+            service.again.remove(request)
+            return
+        line = service.lines[request.client]
+        line.remove(request)
+        if not line:
+            del service.lines[request.client]
+
+    def _forget(self, request: Request) -> None:
+        del self.requests[request.key]
+        self._settle(request.asked.service)
+
+    def _settle(self, name: bytes) -> None:
+        held = any(request.asked.service == name for request in self.requests.values())
+        if name in self.services and not self.services[name].workers and not held:
+            del self.services[name]
+            self.dirty.pop(name, None)
+
+    # ---- answers ----
+
+    def take_answer(self, message: Message, now_ms: int) -> Stop | None:
+        try:
+            self._take_answer(message, now_ms)
+        except Stopped as stopped:
+            return stopped.stop
+        return None
+
+    def _take_answer(self, message: Message, now_ms: int) -> None:
+        sender, *frames = message
+        if frames[:2] == [b"", MDP_WORKERS[MDP1]]:
+            framing, frames = MDP1, frames[2:]
+        else:
+            wanted(bool(frames) and frames[0] in (self.setup.worker_header, MDP_WORKERS[MDP2]))
+            framing = TEXT if frames[0] == self.setup.worker_header else MDP2
+            frames = frames[1:]
+        kind = KINDS[framing].get(frames[0] if frames else b"none", "")
+        worker = self.known.get(sender)
+        wanted(bool(kind))
+        wanted(worker is None or worker.new.framing == framing or kind == "bye")
+        frames = frames[1:]
+        address = request_id = b""
+        if kind in ("partial", "final"):
+            wanted(len(frames) >= 2 + (framing == TEXT))
+            address, empty, *frames = frames
+            wanted(is_name(address) and not empty)
+            if framing == TEXT:
+                request_id, *frames = frames
+                wanted(is_name(request_id))
+            else:
+                wanted(bool(frames))
+        elif kind != "ready":
+            wanted(not frames)
+        wanted(kind not in ("ready", "bye"), Stop.COMMAND)
+        if worker is None:
+            raise Stopped(Stop.STRANGER)
+        if kind == "ping":
+            self.workers.append([*self._to_worker(worker), b"PONG"])
+            worker.sent_ms = now_ms
+        elif kind != "beat":
+            self._answer(worker, kind == "final", (address, request_id), frames, now_ms)
+        worker.heard_ms = now_ms
+        self.known.move_to_end(sender)
+
+    def _answer(
+        self,
+        worker: Worker,
+        is_final: bool,
+        key: tuple[bytes, bytes],
+        body: Message,
+        now_ms: int,
+    ) -> None:
+        mine = [each for each in worker.requests if each.client.address == key[0]]
+        if worker.new.framing == TEXT:
+            mine = [each for each in mine if each.asked.request_id == key[1]]
+        if not mine:
+            raise Stopped(Stop.UNEXPECTED)
+        request = mine[0]
+        is_unwanted = not is_final and request.parts_are == UNWANTED
+        if request.client.gone_ms is not None or request.is_over or is_unwanted:
+            self.counters["discarded"] += not is_unwanted
+        elif not is_final and request.asked.framing == MDP1:
+            request.collected += body
+        else:
+            self._tell(request, is_final, body)
+            request.client.sent_ms = now_ms
+        if not is_final:
+            request.parts += 1
+            request.credit -= PART_COST + sum(map(len, body))
+        self.counters["finals" if is_final else "partials"] += 1
+        if is_final:
+            worker.done += 1
+            self.services[request.asked.service].done += 1
+            self._leave(worker, request)
+            self._forget(request)
+
+    def _tell(self, request: Request, is_final: bool, body: Message) -> None:
+        place = []
+        command = b"\3" if is_final else b"\2"
+        if request.parts_are == NUMBERED:
+            command = b"\5" if is_final else b"\4"
+            place = [request.run.to_bytes(4, "big") + request.parts.to_bytes(4, "big")]
+        head = [*self._to_client(request.asked, request.client.route, command), *place]
+        whole = [*request.collected, *body]
+        self.clients.append([*head, *([*request.collected, b""] if not body else whole)])
+
+    def _leave(self, worker: Worker, request: Request) -> None:
+        worker.requests.remove(request)
+        request.worker = None
+        if len(worker.requests) == worker.window - 1:
+            self.services[worker.new.service].ready.append(worker)
+            self.dirty.setdefault(worker.new.service)
+
+    def _to_worker(self, worker: Worker) -> Message:
+        new = worker.new
+        if new.framing == MDP1:
+            return [new.routing_id, b"", MDP_WORKERS[MDP1]]
+        header = MDP_WORKERS[MDP2] if new.framing == MDP2 else self.setup.worker_header
+        return [new.routing_id, header]
+
+    # ---- workers and times ----
+
+    def add_worker(self, new: NewWorker, now_ms: int) -> bool:
+        if new.routing_id in self.known:
+            return False
+        worker = self.known[new.routing_id] = Worker(new, now_ms)
+        worker.number = self.next_worker
+        self.next_worker += 1
+        service = self.services.setdefault(new.service, Service())
+        service.workers += 1
+        service.ready.append(worker)
+        self.dirty.setdefault(new.service)
+        return True
+
+    def end_worker(self, routing_id: bytes, now_ms: int) -> int | None:
+        worker = self.known.pop(routing_id, None)
+        if worker is None:
+            return None
+        service = self.services[worker.new.service]
+        count = 0
+        for request in list(worker.requests):
+            self._leave(worker, request)
+            if request.client.gone_ms is not None or request.is_over:
+                self.counters["cancelled"] += 1
+                self._forget(request)
+                continue
+            request.collected = []
+            request.expires_ms = now_ms + self.setup.request_ttl_ms
+            service.again.append(request)
+            service.again.sort(key=lambda each: each.number)
+            self._wait(request)
+            self.counters["resent"] += 1
+            count += 1
+        if worker in service.ready:
+            service.ready.remove(worker)
+        service.workers -= 1
+        self._settle(worker.new.service)
+        return count
+
+    def end_client(self, routing_id: bytes, now_ms: int) -> int:
+        mine = [each for each in self.requests.values() if each.client.route == routing_id]
+        lined = [
+            each
+            for each in mine
+            if each in self.waiting and each not in self.services[each.asked.service].again
+        ]
+        for request in mine:
+            if request.client.gone_ms is None:
+                request.client.gone_ms = now_ms
+        for request in lined:
+            self._stop_waiting(request)
+            self._forget(request)
+            self.counters["cancelled"] += 1
+        return len(lined)
+
+    def look(self, now_ms: int) -> None:
+        for worker in self.known.values():
+            for request in worker.requests:
+                client, asked = request.client, request.asked
+                if client.gone_ms is None:
+                    pause_ms = LOOK_MS // 2 + (now_ms - client.heard_ms) // 8
+                    if client.name and now_ms - client.sent_ms >= pause_ms:
+                        self.clients.append([client.route, self.setup.client_header, b"\6"])
+                        client.sent_ms = now_ms
+                elif now_ms - client.gone_ms < LOOK_MS:
+                    pass
+                elif asked.framing == TEXT and asked.deadline_ms is None:
+                    self._unwanted(request)
+                else:
+                    self._cancel(request)
+
+    def lose(self, routing_id: bytes, request_id: bytes) -> bool:
+        for client, known_id in list(self.requests):
+            request = self.requests[client, known_id]
+            if (client.route, known_id) == (routing_id, request_id) and not request.is_over:
+                self._cancel(request)
+                return True
+        return False
+
+    def lose_mdp(self, routing_id: bytes) -> None:
+        for worker in self.known.values():
+            for request in worker.requests:
+                if request.client.route == routing_id and request.asked.framing != TEXT:
+                    self._cancel(request)
+
+    def silent(self, before_ms: int) -> bytes | None:
+        for routing_id, worker in self.known.items():
+            return routing_id if worker.heard_ms < before_ms else None
+        return None
+
+    def expire(self, now_ms: int) -> None:
+        for request in sorted(self.waiting, key=lambda it: (it.due_ms, it.number)):
+            if request.due_ms <= now_ms:
+                self._expired(request)
+
+    def _expired(self, request: Request) -> None:
+        if request.client.gone_ms is None:
+            self._refuse(request.asked, request.client.route, 2)
+        self._stop_waiting(request)
+        self._forget(request)
+        self.counters["expired"] += 1
+
+    def dispatch(self, now_ms: int) -> None:
+        while self.dirty:
+            name = next(iter(self.dirty))
+            service = self.services[name]
+            while service.ready and (request := self._next(service)):
+                self._send(service, request, now_ms)
+            del self.dirty[name]
+
+    @staticmethod
+    def _next(service: Service) -> Request | None:
+        if service.again:
+            return service.again[0]
+        return next((line[0] for line in service.lines.values()), None)
+
+    def _send(self, service: Service, request: Request, now_ms: int) -> None:
+        asked = request.asked
+        if request.client.gone_ms is not None:
+            self._stop_waiting(request)
+            self._forget(request)
+            self.counters["cancelled"] += 1
+        elif asked.deadline_ms is not None and asked.deadline_ms <= now_ms:
+            self._expired(request)
+        else:
+            worker = service.ready.pop(0)
+            if request.client in service.lines and request not in service.again:
+                service.lines.move_to_end(request.client)
+            self._stop_waiting(request)
+            worker.requests.append(request)
+            request.worker, request.parts = worker, 0
+            self.run = request.run = (self.run + 1) % 2**32
+            if len(worker.requests) < worker.window:
+                service.ready.append(worker)
+            frames = [*self._to_worker(worker), b"\2", request.client.address, b""]
+            if worker.new.framing == TEXT:
+                frames.append(asked.request_id)
+                left = asked.deadline_ms and asked.deadline_ms - now_ms
+                options = (left or UNLIMITED).to_bytes(8, "big")
+                if worker.new.wants is Wants.CREDIT:
+                    credit = max(request.credit, 0)
+                    if request.parts_are != NUMBERED:
+                        credit = UNLIMITED
+                    options += credit.to_bytes(8, "big")
+                if worker.new.wants is not Wants.NOTHING:
+                    frames.append(options)
+            self.workers.append([*frames, *asked.body])
+            worker.sent_ms = now_ms
+            self.counters["dispatched"] += 1
+
+    def beat(self, before_ms: int, now_ms: int) -> None:
+        for worker in self.known.values():
+            if worker.new.framing != TEXT and worker.sent_ms < before_ms:
+                self.workers.append([*self._to_worker(worker), HEARTBEATS[worker.new.framing]])
+                worker.sent_ms = now_ms

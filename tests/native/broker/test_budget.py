@@ -1,0 +1,117 @@
+"""What clients leave unread is bounded for each: in C, by pyzmq and by a plain model the same."""
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from kelek.native.broker.budget import COUNTED_BYTES_MIN, Budget
+from kelek.native.net.messages import Arena
+
+Socket = zmq.Socket[bytes]
+DEADLINE_S = 60
+BYTES_MAX = 4 * COUNTED_BYTES_MIN
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+@pytest.fixture
+def made() -> Iterator[list[Socket]]:
+    """A ROUTER, and behind it three clients that are known to it by their numbers."""
+    context: zmq.Context[Socket] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind("inproc://router")
+    sockets = [router]
+    for number in range(3):
+        client = context.socket(zmq.DEALER)
+        client.setsockopt(zmq.ROUTING_ID, b"%d" % number)
+        client.connect("inproc://router")
+        client.send(b"")
+        sockets.append(client)
+    for _ in range(3):
+        router.recv_multipart()
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    yield sockets
+    for socket in sockets:
+        socket.close(0)
+    context.term()
+
+
+def message(dice: random.Random, client: int) -> list[bytes]:
+    sizes = [dice.choice([0, 100, 9_000, 20_000, 70_000]) for _ in range(dice.randint(1, 3))]
+    return [b"mark", b"%d" % client, *map(bytes, sizes)]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_history_of_clients_that_read_and_do_not(
+    made: list[Socket], seed: int, in_order: bool
+) -> None:
+    dice = random.Random(seed)
+    router, *clients = made
+    budget = Budget(BYTES_MAX, in_order)
+    unread: list[list[list[bytes]]] = [[], [], []]  # What each client can still receive.
+    for _ in range(200):
+        if dice.random() < 0.4:
+            client = dice.randrange(3)
+            for frames in unread[client][: dice.randrange(4)]:
+                assert clients[client].recv_multipart() == frames
+                unread[client].remove(frames)
+            wait_queued(budget, client, counted_bytes(unread[client]))
+            continue
+        sent = [message(dice, dice.randrange(4)) for _ in range(dice.randint(1, 5))]
+        over, full, gone = [], [], []
+        lost = set()
+        for position, (_, name, *frames) in enumerate(sent):
+            if name == b"3":  # Nobody.
+                gone.append(position)
+                continue
+            queue = unread[int(name)]
+            counted, size = counted_bytes(queue), bytes_of(frames)
+            if name in lost and in_order:
+                full.append(position)
+            elif size >= COUNTED_BYTES_MIN and counted and counted + size > BYTES_MAX:
+                over.append(position)
+                lost.add(name)
+            else:
+                queue.append(frames)
+        unsent = budget.send(router, Arena.from_messages(sent), skip=1)
+        assert unsent == (over, full, gone)
+        for client in range(3):
+            wait_queued(budget, client, counted_bytes(unread[client]))
+
+
+def test_what_a_client_that_goes_has_not_read_is_free_again(made: list[Socket]) -> None:
+    router, client, *_ = made
+    budget = Budget(BYTES_MAX)
+    sent = Arena.from_messages([[b"0", bytes(COUNTED_BYTES_MIN)]] * 3)
+    assert budget.send(router, sent) == ([], [], [])
+    assert budget.queued(b"0") == 3 * (COUNTED_BYTES_MIN + 1)
+    client.close(0)
+    while budget.queued(b"0"):
+        router.poll(1)  # It hears of the end as it looks.
+
+
+def test_a_budget_may_go_before_what_it_counts(made: list[Socket]) -> None:
+    router, client, *_ = made
+    budget = Budget(BYTES_MAX)
+    budget.send(router, Arena.from_messages([[b"0", b"x" * 100_000]]))
+    del budget
+    assert client.recv_multipart() == [b"x" * 100_000]
+
+
+def wait_queued(budget: Budget, client: int, size: int) -> None:
+    """pyzmq hears in a thread of its own what libzmq is done with."""
+    until = time.monotonic() + DEADLINE_S
+    while budget.queued(b"%d" % client) != size:
+        assert time.monotonic() < until, f"client {client} should have {size} bytes unread"
+
+
+def bytes_of(frames: list[bytes]) -> int:
+    """With the routing id's one byte."""
+    return 1 + sum(map(len, frames))
+
+
+def counted_bytes(queue: list[list[bytes]]) -> int:
+    return sum(size for size in map(bytes_of, queue) if size >= COUNTED_BYTES_MIN)

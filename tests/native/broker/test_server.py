@@ -1,0 +1,253 @@
+"""The broker's inner loop over real sockets: in C and by pyzmq what its twin in Python says."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.native.broker.budget import Budget
+from kelek.native.broker.exchange import Exchange, NewWorker, Stop
+from kelek.native.broker.server import Served, ServedRouter, Server
+from kelek.native.net.messages import Arena, Frames
+from kelek.native.net.poller import Poller
+from kelek.native.net.sockets import Drain
+from kelek.tests.native.broker.exchange_twin import Message, Twin
+from kelek.tests.native.broker.test_exchange import (
+    SETUP,
+    a_request,
+    a_worker,
+    an_answer,
+    mutated,
+)
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+Socket = zmq.Socket[bytes]
+WAIT_MS = 2
+FOREVER = SETUP._replace(request_ttl_ms=10**9, inflight_max=10_000)
+NUMBERS = itertools.count()
+
+
+class Broker:
+    """What an actor does around the inner loop: what is left to it, and nothing of its own."""
+
+    def __init__(self, context: "zmq.Context[Socket]", **limits: Any) -> None:
+        self.context, self.number = context, next(NUMBERS)
+        self.exchange, self.poller = Exchange(FOREVER), Poller()
+        self.doors = {name: self._door(name, limits) for name in ("clients", "workers")}
+        self.server = Server(self.exchange, self.poller, *self.doors.values())
+        self.peers: dict[bytes, Socket] = {}
+        self.stops: list[Stop] = []
+        self.gone: list[bytes] = []
+        self.served: set[Served] = set()
+
+    def _door(self, name: str, limits: dict[str, Any]) -> ServedRouter:
+        socket = self.context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        for option in (zmq.SNDHWM, zmq.RCVHWM):
+            socket.setsockopt(option, 0)
+        socket.bind(f"inproc://{name}-{self.number}")
+        self.poller.register(socket, zmq.POLLIN, drained=True)
+        return ServedRouter(
+            socket, Drain(socket, **{"message_bytes_max": 1 << 20, **limits}), Budget(1 << 30)
+        )
+
+    def peer(self, name: bytes, door: str) -> Socket:
+        if name not in self.peers:
+            socket = self.peers[name] = self.context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.ROUTING_ID, name)
+            for option in (zmq.SNDHWM, zmq.RCVHWM):
+                socket.setsockopt(option, 0)
+            socket.connect(f"inproc://{door}-{self.number}")
+        return self.peers[name]
+
+    def close(self) -> None:
+        for socket in (*self.peers.values(), *(door.socket for door in self.doors.values())):
+            socket.close(0)
+
+    def settle(self) -> None:
+        """Until nothing comes any more, and all that is to be sent was sent."""
+        while True:
+            ready, served, position, unsent = self.server.wait(WAIT_MS)
+            self.served.add(served)
+            clients, workers = self.doors.values()
+            if served is Served.REQUESTS:
+                self._take(clients.drain.arena, True, position)
+            elif served is Served.ANSWERS:
+                self._take(workers.drain.arena, False, position)
+            elif unsent is not None:
+                out = {Served.CLIENTS: self.exchange.clients, Served.WORKERS: self.exchange.workers}
+                self._sent(out[served], unsent.gone)
+            for door in (workers, clients):
+                if (door.socket, zmq.POLLIN) in ready:
+                    self._read(door, door is clients)
+            self.exchange.dispatch(1)
+            for door, messages in (
+                (workers, self.exchange.workers),
+                (clients, self.exchange.clients),
+            ):
+                self._sent(messages, door.budget.send(door.socket, messages).gone)
+                self.poller.check(door.socket)
+            if not ready and served is Served.ALL:
+                return
+
+    def _read(self, door: ServedRouter, requests: bool) -> None:
+        self._take(door.drain.take(), requests, 0)
+        while door.drain.more:
+            self._take(door.drain.take(), requests, 0)
+
+    def _sent(self, messages: Frames, gone: list[int]) -> None:
+        self.gone += [messages.message(position)[0] for position in gone]
+        messages.clear()
+
+    def _take(self, arena: Arena, requests: bool, position: int) -> None:
+        take = self.exchange.take_requests if requests else self.exchange.take_answers
+        while position < arena.count:
+            position, stop = take(arena, position, 1)
+            if stop is not None:
+                self.stops.append(stop)
+                position += 1
+
+
+Made = Callable[..., Broker]
+
+
+@pytest.fixture
+def made(context: "zmq.Context[Socket]") -> Iterator[Made]:
+    """Makes a broker; its sockets are closed at the end."""
+    brokers: list[Broker] = []
+
+    def make(**limits: int) -> Broker:
+        brokers.append(Broker(context, **limits))
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        broker.close()
+
+
+@pytest.fixture
+def broker(made: Made) -> Broker:
+    return made()
+
+
+def received(socket: Socket) -> Iterator[Message]:
+    while socket.poll(0):
+        yield socket.recv_multipart()
+
+
+def request(number: int, body: bytes = b"body") -> Message:
+    return [b"KLKC01", b"\1", b"echo", b"%d" % number, body]
+
+
+def final(number: int, body: bytes = b"body", client: int = 1) -> Message:
+    return [b"KLKW01", b"\4", client.to_bytes(8, "big"), b"", b"%d" % number, body]
+
+
+def has_deadline(message: Message) -> bool:
+    """By this test's clock its time would never be over."""
+    named = len(message) > 5 and message[1] == b"KLKN01"
+    return message[1] == b"KLKD01" or (named and message[5][:8] != b"\xff" * 8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_is_its_twins(broker: Broker, seed: int) -> None:
+    dice, twin, served = Random(seed), Twin(FOREVER), broker.served
+    for name in (b"w%d" % number for number in range(1, 10)):
+        broker.peer(name, "workers")
+    for _ in range(120):
+        stops: list[Stop | None] = []
+        if dice.random() < 0.2:
+            new = a_worker(dice)
+            assert broker.exchange.add_worker(new, 1) == twin.add_worker(new, 1)
+        is_request = dice.random() < 0.5
+        sender = b""
+        for _ in range(dice.randint(1, 6)):
+            said = mutated(dice, a_request(dice) if is_request else an_answer(dice, twin))
+            # One peer at a time: the order of different ones is nobody's to say.
+            sender = sender or said[0]
+            if said[0] != sender or len(said) == 1 or has_deadline(said):
+                continue
+            door = "clients" if is_request else "workers"
+            broker.peer(sender, door).send_multipart(said[1:])
+            take = twin.take_request if is_request else twin.take_answer
+            stops.append(take(said, 1))
+        twin.dispatch(1)
+        broker.settle()
+        assert broker.stops == [stop for stop in stops if stop]
+        assert {name: list(received(socket)) for name, socket in broker.peers.items()} == {
+            name: [out[1:] for out in (*twin.clients, *twin.workers) if out[0] == name]
+            for name in broker.peers
+        }
+        assert broker.exchange.counters == twin.counters
+        broker.stops.clear()
+        twin.clients.clear()
+        twin.workers.clear()
+    assert twin.counters["finals"] > 10
+    assert served in ({Served.ALL}, {Served.ALL, Served.REQUESTS, Served.ANSWERS})
+
+
+def test_all_of_a_flood_is_dispatched_and_answered(made: Made, backend: str) -> None:
+    """More than an arena takes in at once, and than one wake sends."""
+    broker = made(arena_bytes=1 << 18)
+    count = 9000 if backend == "c" else 50  # Of more frames pyzmq hangs when they are freed here.
+    client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
+    assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=65_535), 1)
+    worker.send_multipart([b"KLKW01", b"PING"])
+    for number in range(count):
+        client.send_multipart(request(number))
+    broker.settle()
+    asked = [message for message in received(worker) if message[1] == b"\2"]
+    assert [message[4] for message in asked] == [b"%d" % number for number in range(count)]
+    for number in range(count):
+        worker.send_multipart(final(number))
+    broker.settle()
+    assert [message[3] for message in received(client)] == [b"%d" % n for n in range(count)]
+
+
+def test_a_large_message_has_room_for_a_while(made: Made) -> None:
+    broker = made(arena_bytes=1 << 12, frames=64)
+    client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
+    assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=9), 1)
+    body = bytes(100_000)
+    for number in range(3):
+        client.send_multipart(request(number, body))
+        broker.settle()
+        worker.send_multipart(final(number, body, client=1 + number))
+        broker.settle()
+    assert [message[4] for message in received(client)] == [body] * 3
+    assert [message[5:] for message in received(worker)] == [[body]] * 3
+
+
+def test_an_oversize_message_is_told_of_and_the_next_ones_pass(made: Made) -> None:
+    broker = made(message_bytes_max=1000)
+    client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
+    assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=9), 1)
+    for number in range(4):
+        client.send_multipart(request(number, bytes(2000 if number % 2 else 20)))
+    broker.settle()
+    assert [message[4] for message in received(worker)] == [b"0", b"2"]
+    assert broker.doors["clients"].drain.dropped == 2
+
+
+@pytest.mark.parametrize("who", ["clients", "workers"])
+def test_who_is_gone_is_told_of(broker: Broker, who: str) -> None:
+    client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
+    assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=65_535), 1)
+    worker.send_multipart([b"KLKW01", b"PING"])
+    for number in range(1000 if who == "clients" else 1):
+        client.send_multipart(request(number))
+    broker.settle()
+    {"clients": client, "workers": worker}[who].close(0)
+    for number in range(1000):  # Another thread closes it.
+        if who == "clients":
+            worker.send_multipart(final(number))
+        else:
+            client.send_multipart(request(1000 + number))
+        broker.settle()
+        if broker.gone:
+            break
+    assert broker.gone == [{"clients": b"c1", "workers": b"w1"}[who]]

@@ -1,0 +1,161 @@
+"""Beacons by the batch, over real sockets on loopback, held to a plain Python twin."""
+
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kelek.native.net import interfaces as places
+from kelek.native.net.datagrams import Datagrams, Heard
+from kelek.native.net.interfaces import (
+    LOOPBACK,
+    LOOPBACK_BROADCAST,
+    Interface,
+    chosen,
+    interfaces,
+    interfaces_v6,
+)
+from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon
+from kelek.protocols.zre.errors import Malformed
+from kelek.tests.ports import free_udp_port
+
+DEADLINE_S = 60
+LOOP = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)
+LOOPBACK_2 = "127.0.0.2"
+UUID = bytes(range(1, 17))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Datagrams, Datagrams]]:
+    """Two that share a port, as two processes of a machine do."""
+    port = free_udp_port()
+    both = Datagrams(LOOP, port), Datagrams(LOOP, port)
+    yield both
+    for one in both:
+        one.close()
+
+
+def heard(one: Datagrams, now_ms: int) -> list[Heard]:
+    """What comes, once something has."""
+    assert select.select([one], [], [], DEADLINE_S)[0], "nothing came"
+    found = one.take(now_ms)
+    while one.more:
+        found += one.take(now_ms)
+    return found
+
+
+def test_everybody_hears_a_broadcast(pair: tuple[Datagrams, Datagrams]) -> None:
+    beacon = Beacon(UUID, 61_000)
+    pair[0].send(encode_beacon(beacon))
+    for one in pair:
+        assert heard(one, 0) == [Heard(UUID, 61_000, LOOPBACK)]
+        assert one.take(0) == []
+        assert not one.more
+    assert pair[0].unsent == 0
+
+
+def twin_take(data: list[bytes], left: float) -> tuple[list[Beacon], int, int]:
+    """(beacons, malformed, flooded) of datagrams, with so many allowed."""
+    found, malformed = [], 0
+    for one in data:
+        try:
+            found.append(decode_beacon(one))
+        except Malformed:
+            malformed += 1
+    return found[: int(left)], malformed, max(0, len(found) - int(left))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, Datagrams]) -> None:
+    dice = Random(seed)
+    one, other = pair
+    other.close()  # Which of two gets what is not broadcast the kernel chooses.
+    one._fill(40, 1000, 40, 1000)
+    one._state.all.left_micros = 0
+    taken: list[Beacon] = []
+    malformed = flooded = 0
+    left, now_ms = 0.0, 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(10):
+            passed_ms = dice.choice([0, 1, 7, 30, 10_000])
+            now_ms += passed_ms
+            left = min(left + passed_ms, 40)
+            data = []
+            for _ in range(dice.randint(0, 40)):
+                valid = encode_beacon(Beacon(dice.randbytes(16), dice.randrange(65_536)))
+                junk = valid[: dice.randrange(22)], valid + b"x", b"ZRE\2" + valid[4:]
+                noise = dice.randbytes(22), b"", dice.randbytes(dice.randrange(3000))
+                data.append(dice.choice([valid, valid, *junk, *noise]))
+            expected = twin_take(data, left)
+            for piece in data:
+                sender.sendto(piece, (LOOPBACK, one.port))
+            found = one.take(now_ms)
+            while one.more:
+                found += one.take(now_ms)
+            taken = [Beacon(beacon.uuid, beacon.port) for beacon in found]
+            left -= len(taken)
+            malformed, flooded = malformed + expected[1], flooded + expected[2]
+            assert taken == expected[0]
+            assert (one.malformed, one.flooded) == (malformed, flooded)
+
+
+def test_one_that_floods_leaves_room_for_others(pair: tuple[Datagrams, Datagrams]) -> None:
+    one, other = pair
+    other.close()
+    one._state.seed = 1  # These two sources have buckets of their own.
+    one._fill(100, 0, 60, 0)
+    beacon = encode_beacon(Beacon(UUID, 61_000))
+    for source, count, taken, flooded in ((LOOPBACK_2, 80, 60, 20), (LOOPBACK, 70, 40, 50)):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind((source, 0))
+            for _ in range(count):
+                sender.sendto(beacon, (LOOPBACK, one.port))
+        assert heard(one, 0) == [Heard(UUID, 61_000, source)] * taken
+        assert one.flooded == flooded
+
+
+def test_an_interface_is_found() -> None:
+    assert interfaces()[-1] == LOOP
+    assert chosen(LOOPBACK) == LOOP
+    assert chosen("lo", "127.255.0.0").broadcast == "127.255.0.0"
+    assert chosen("127.0.0.9").broadcast == LOOPBACK_BROADCAST
+    assert chosen("192.0.2.7").broadcast == "255.255.255.255"
+    with pytest.raises(OSError, match="no interface 'eth77'"):
+        chosen("eth77")
+
+
+def test_an_address_of_ipv6_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tmp_path / "if_inet6"
+    monkeypatch.setattr(places, "_IF_INET6", known)
+    known.write_text(
+        "fe800000000000000000000000000001 02 40 20 80     eth0\n"
+        "fd000000000000000000000000000009 02 40 00 40     eth0\n"  # Not known to be free yet.
+        "fd000000000000000000000000000002 02 40 00 82     eth0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+    )
+    group = "ff02::1"
+    local = Interface("eth0", "fe80::1%eth0", group)
+    loopback = Interface("lo", "::1", group)
+    assert interfaces_v6(group) == [Interface("eth0", "fd00::2", group), local, loopback]
+    assert chosen("", "FF02::1") == chosen("eth0", group) == Interface("eth0", "fd00::2", group)
+    assert chosen("fe80::1%eth0", group) == local
+    assert chosen("lo", group) == loopback
+    assert chosen("fe80::7%eth1", group) == Interface("eth1", "fe80::7%eth1", group)
+    known.unlink()
+    assert chosen("", group) == loopback
+    for wish, reached, problem in (
+        ("eth77", group, "no interface 'eth77'"),
+        ("10.0.0.1", group, "no interface '10.0.0.1'"),
+        ("", "fd00::1", "no multicast group"),
+        ("", "everybody", "no address"),
+    ):
+        with pytest.raises(OSError, match=problem):
+            chosen(wish, reached)
+
+
+def test_an_address_that_is_not_here() -> None:
+    with pytest.raises(OSError, match="assign"):
+        Datagrams(Interface("", "192.0.2.7", "255.255.255.255"), free_udp_port())

@@ -1,0 +1,278 @@
+"""The poller over real sockets: nothing that arrives may wait for the safety net of 100 ms."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.native.net.poller import Poller
+from kelek.native.net.sockets import Drain, backend
+from kelek.tests.native import twins
+
+Pairs = list[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]]
+
+PAIRS = 3
+TIMEOUT_MS = 20_000  # Nothing comes so late by itself.
+
+
+@pytest.fixture
+def pairs() -> Iterator[Pairs]:
+    context = zmq.Context()
+    made = []
+    for number in range(PAIRS):
+        ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        ours.bind(f"inproc://{number}")
+        theirs.connect(f"inproc://{number}")
+        made.append((ours, theirs))
+    yield made
+    context.destroy(0)
+
+
+def poller_of(pairs: Pairs) -> Poller:
+    poller = Poller()
+    for ours, _ in pairs:
+        poller.register(ours, zmq.POLLIN)
+    return poller
+
+
+def settled(poller: Poller) -> None:
+    """Until nothing shows any more: registration itself counts as an event."""
+    while poller.poll(0):
+        pass
+
+
+def test_only_what_is_ready_is_named(pairs: Pairs) -> None:
+    poller = poller_of(pairs)
+    settled(poller)
+    pairs[1][1].send(b"x")
+    assert poller.poll(TIMEOUT_MS) == [(pairs[1][0], zmq.POLLIN)]
+    assert pairs[1][0].recv() == b"x"
+    poller.check(pairs[1][0])
+    assert poller.poll(0) == []
+
+
+def test_timeout_passes(pairs: Pairs) -> None:
+    poller = poller_of(pairs)
+    begun = time.monotonic()
+    assert poller.poll(250) == []
+    assert time.monotonic() - begun >= 0.248  # Milliseconds are counted whole.
+
+
+def test_descriptors_and_sockets_together(pairs: Pairs) -> None:
+    poller = poller_of(pairs)
+    read_end, write_end = os.pipe()
+    poller.register(read_end, zmq.POLLIN)
+    settled(poller)
+    os.write(write_end, b"x")
+    assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
+    pairs[0][1].send(b"x")
+    assert dict(poller.poll(TIMEOUT_MS)) == {read_end: zmq.POLLIN, pairs[0][0]: zmq.POLLIN}
+    poller.register(read_end, 0)
+    assert dict(poller.poll(0)).get(read_end) is None
+    os.close(write_end)
+    os.close(read_end)
+
+
+def test_end_of_file_shows_as_readable() -> None:
+    poller = Poller()
+    read_end, write_end = os.pipe()
+    poller.register(read_end, zmq.POLLIN)
+    os.close(write_end)
+    assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
+    os.close(read_end)
+
+
+def test_writable_is_told_when_asked_for(pairs: Pairs) -> None:
+    poller = Poller()
+    poller.register(pairs[0][0], zmq.POLLIN | zmq.POLLOUT)
+    assert poller.poll(TIMEOUT_MS) == [(pairs[0][0], zmq.POLLOUT)]
+    poller.register(pairs[0][0], zmq.POLLIN)
+    assert poller.poll(0) == []
+
+
+@pytest.mark.skipif(backend() != "c", reason="the plain poller asks every socket each time")
+def test_a_checked_send_never_hides_what_arrived(pairs: Pairs) -> None:
+    """Sending settles the descriptor of a socket: without check() the message would wait."""
+    ours, theirs = pairs[0]
+    poller = poller_of(pairs)
+    drain = Drain(ours, message_bytes_max=100)
+    rounds = 2000
+
+    def echo() -> None:
+        for _ in range(rounds):
+            theirs.send(theirs.recv())
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    worst, got = 0.0, 0
+    for _ in range(rounds):
+        begun = time.monotonic()
+        ours.send(b"ping")
+        poller.check(ours)
+        while not (taken := drain.take().count if poller.poll(TIMEOUT_MS) else 0):
+            pass
+        got += taken
+        worst = max(worst, time.monotonic() - begun)
+    thread.join()
+    assert got == rounds
+    assert worst < 0.9 * TIMEOUT_MS / 1000, "a message waited for the end of the timeout"
+
+
+def test_many_messages_are_all_told(pairs: Pairs) -> None:
+    """A drain that fills its arena ends early and says so: check() is then needed."""
+    ours, theirs = pairs[2]
+    poller = poller_of(pairs)
+    drain = Drain(ours, message_bytes_max=1000, arena_bytes=4096, frames=16)
+    for number in range(500):
+        theirs.send(str(number).encode())
+    got: list[bytes] = []
+    while len(got) < 500 and poller.poll(TIMEOUT_MS):
+        got += [frames[0] for frames in drain.take().messages()]
+        if drain.more:
+            poller.check(ours)
+    assert got == [str(number).encode() for number in range(500)]
+
+
+class Waiting:
+    """A poller with sockets and pipes of its own, used as its contract asks: what was sent on is
+    checked, and so is what was not read until nothing was left."""
+
+    def __init__(self, poller: Any, context: "zmq.Context[zmq.Socket[bytes]]", name: str) -> None:
+        self.poller = poller
+        self.sockets, self.others, self.pipes = [], [], []
+        for number in range(PAIRS):
+            ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+            for socket in (ours, theirs):
+                socket.sndhwm = socket.rcvhwm = 2  # So that one is not always writable.
+            ours.bind(f"inproc://{name}{number}")
+            theirs.connect(f"inproc://{name}{number}")
+            self.sockets.append(ours)
+            self.others.append(theirs)
+            self.pipes.append(os.pipe())
+        self.drained: set[int] = set()
+
+    def close(self) -> None:
+        for socket in self.sockets + self.others:
+            socket.close(0)
+        for pipe in self.pipes:
+            for fd in pipe:
+                os.close(fd)
+
+    def register(self, place: int, flags: int, drained: bool) -> None:
+        self.poller.register(self.sockets[place], flags, drained=drained)
+        (self.drained.add if drained and flags else self.drained.discard)(place)
+
+    def register_pipe(self, place: int, end: int, flags: int) -> None:
+        self.poller.register(self.pipes[place][end], flags)
+
+    def arrive(self, place: int, count: int) -> list[bool]:
+        other = self.others[place]
+        return [tried(other, lambda: other.send(b"in", zmq.DONTWAIT)) for _ in range(count)]
+
+    def leave(self, place: int) -> bool:
+        other = self.others[place]
+        return tried(other, lambda: other.recv(zmq.DONTWAIT))
+
+    def send(self, place: int) -> bool:
+        own = self.sockets[place]
+        sent = tried(own, lambda: own.send(b"out", zmq.DONTWAIT))
+        self.poller.check(own)
+        return sent
+
+    def take_one(self, place: int) -> bool:
+        own = self.sockets[place]
+        taken = tried(own, lambda: own.recv(zmq.DONTWAIT))
+        self.poller.check(own)
+        return taken
+
+    def write(self, place: int) -> int:
+        return os.write(self.pipes[place][1], b"xx")
+
+    def read(self, place: int) -> int:
+        """Never more than was written: it would block."""
+        return len(os.read(self.pipes[place][0], 1))
+
+    def wait(self, timeout_ms: int) -> list[tuple[str, int, int]]:
+        """Who is ready for what; of a drained one, who may be told of for nothing, what it has."""
+        names: dict[Any, tuple[str, int]] = {}
+        for place in range(PAIRS):
+            names[self.sockets[place]] = ("socket", place)
+            names[self.pipes[place][0]] = ("read end", place)
+            names[self.pipes[place][1]] = ("write end", place)
+        found = []
+        for source, flags in self.poller.poll(timeout_ms):
+            kind, place = names[source]
+            if kind == "socket" and place in self.drained:
+                while self.take_one(place):
+                    found.append(("taken", place, flags))
+            else:
+                found.append((kind, place, flags))
+                self.poller.check(source)  # Nothing was done about it.
+        return sorted(found)
+
+
+def tried(socket: "zmq.Socket[bytes]", call: Callable[[], object]) -> bool:
+    """Whether a send or receive went through; asked before, a socket knows of all that happened,
+    else it looks only now and then, by the processor's clock."""
+    socket.getsockopt(zmq.EVENTS)
+    try:
+        call()
+    except zmq.Again:
+        return False
+    return True
+
+
+@pytest.fixture
+def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    """The poller and its plain twin are told the same and see the same throughout."""
+    dice = Random(seed)
+    both = [Waiting(Poller(), context, "c"), Waiting(twins.Poller(), context, "p")]
+    written = [0] * PAIRS
+    kinds: set[tuple[str, int]] = set()
+
+    def alike(name: str, *arguments: Any) -> Any:
+        seen = [getattr(one, name)(*arguments) for one in both]
+        assert seen[0] == seen[1], (name, arguments)
+        return seen[0]
+
+    for _ in range(400):
+        place = dice.randrange(PAIRS)
+        flags = dice.choice((0, zmq.POLLIN, zmq.POLLIN, zmq.POLLOUT, zmq.POLLIN | zmq.POLLOUT))
+        match dice.randrange(12):
+            case 0:
+                alike("register", place, flags, dice.random() < 0.4 and flags == zmq.POLLIN)
+            case 1:
+                end = dice.randrange(2)
+                alike("register_pipe", place, end, flags and (zmq.POLLIN, zmq.POLLOUT)[end])
+            case 2 | 3:
+                alike("arrive", place, dice.randint(1, 3))
+            case 4:
+                alike("leave", place)
+            case 5:
+                alike("send", place)
+            case 6:
+                alike("take_one", place)
+            case 7 if written[place] < 1000:
+                written[place] += alike("write", place)
+            case 8 if written[place]:
+                written[place] -= alike("read", place)
+            case 9 if dice.random() < 0.1:
+                alike("wait", twins.CHECK_ALL_MS + 20)
+            case _:
+                seen = alike("wait", 0)
+                kinds.update((kind, flags) for kind, _, flags in seen)
+    assert len(kinds) >= 5, kinds
+    for one in both:
+        one.close()

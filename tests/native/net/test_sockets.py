@@ -1,0 +1,351 @@
+"""Drain and send_batch over real sockets, in C and by pyzmq: the same contract for both."""
+
+import errno
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from kelek._native import ffi, lib
+from kelek.native.broker.relay import send_messages
+from kelek.native.net import sockets
+from kelek.native.net.messages import Arena, Frames
+from kelek.native.net.sockets import Drain, _libzmq_paths, send_batch
+
+Socket = zmq.Socket[bytes]
+Pair = Callable[..., tuple[Socket, Socket]]
+DEADLINE_MS = 60_000
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+@pytest.fixture
+def pair(ipc_dir: Path, context: zmq.Context[Socket]) -> Iterator[Pair]:
+    """Makes (bound, connected) sockets of two types over ipc, without a HWM unless one is given."""
+
+    made: list[Socket] = []
+
+    def make(bound_type: int, connected_type: int, hwm: int = 0) -> tuple[Socket, Socket]:
+        bound, connected = context.socket(bound_type), context.socket(connected_type)
+        for socket in (bound, connected):
+            socket.linger = 0
+            socket.sndhwm = socket.rcvhwm = hwm
+            made.append(socket)
+        bound.bind(f"ipc://{ipc_dir}/s")
+        connected.connect(f"ipc://{ipc_dir}/s")
+        return bound, connected
+
+    yield make
+    for socket in made:
+        socket.close()
+
+
+def take(drain: Drain, socket: Socket, count: int) -> list[list[bytes]]:
+    """The next count messages, waiting for them."""
+    messages: list[list[bytes]] = []
+    while len(messages) < count:
+        assert drain.more or socket.poll(DEADLINE_MS), f"{len(messages)} of {count} messages came"
+        messages += drain.take().messages()
+    assert len(messages) == count
+    return messages
+
+
+def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    dice = random.Random(1)
+    sent = [
+        [dice.randbytes(dice.choice([0, 1, 5, 300, 5000])) for _ in range(dice.randint(1, 9))]
+        for _ in range(2000)
+    ]
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=9000, frames=20)
+    frames = Frames()
+    for message in sent:
+        frames.add(message)
+    assert len(frames) == 2000
+    assert send_batch(connected, frames, "keep") == 2000
+    assert len(frames) == 0
+    assert take(drain, bound, 2000) == sent
+    assert drain.dropped == 0
+
+
+def test_a_router_tells_where_its_messages_come_from(context: zmq.Context[Socket]) -> None:
+    """A frame behind the routing id: the address, or nothing where there is none."""
+    router, over_tcp, within = (
+        context.socket(kind) for kind in (zmq.ROUTER, zmq.DEALER, zmq.DEALER)
+    )
+    port = router.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=30_000)
+    router.bind("inproc://addressed")
+    over_tcp.routing_id, within.routing_id = b"tcp", b"inproc"
+    over_tcp.connect(f"tcp://127.0.0.1:{port}")
+    within.connect("inproc://addressed")
+    drain = Drain(router, message_bytes_max=1 << 20, addressed=True)
+    over_tcp.send_multipart([b"a", b"b"])
+    assert take(drain, router, 1) == [[b"tcp", b"127.0.0.1", b"a", b"b"]]
+    within.send(b"c")
+    assert take(drain, router, 1) == [[b"inproc", b"", b"c"]]
+    for socket in (router, over_tcp, within):
+        socket.close(linger=0)
+
+
+def test_nothing_waits(pair: Pair) -> None:
+    bound, _ = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=100)
+    assert drain.take().count == 0
+    assert not drain.more
+    with pytest.raises(IndexError):
+        drain.take().message(0)
+
+
+def test_router_answers(pair: Pair) -> None:
+    router, dealer = pair(zmq.ROUTER, zmq.DEALER)
+    drain, answers = (Drain(s, message_bytes_max=100) for s in (router, dealer))
+    dealer.send_multipart([b"id", b"", b"x"])
+    [[routing_id, *rest]] = take(drain, router, 1)
+    assert rest == [b"id", b"", b"x"]
+    frames = Frames()
+    frames.add([routing_id, b"id", b"\x01"])
+    assert send_batch(router, frames) == 1
+    assert take(answers, dealer, 1) == [[b"id", b"\x01"]]
+
+
+@pytest.mark.parametrize("size", [20 << 20, (4 << 20) + 1])
+def test_a_frame_larger_than_the_arena_is_delivered_whole(pair: Pair, size: int) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=32 << 20)
+    large = random.Random(size).randbytes(size)
+    for message in ([b"a"], [b"b", large, b"c"], [b"d"]):
+        connected.send_multipart(message)
+    assert take(drain, bound, 3) == [[b"a"], [b"b", large, b"c"], [b"d"]]
+
+
+def test_a_grown_arena_shrinks_again(pair: Pair, backend: str) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=1000, frames=10)
+    connected.send_multipart([bytes(500_000)] + [b"."] * 50)
+    take(drain, bound, 1)
+    assert drain.arena_bytes >= 500_000
+    for i in range(300):
+        connected.send(b"%d" % i)
+        assert take(drain, bound, 1) == [[b"%d" % i]]
+    assert drain.arena_bytes == (1000 if backend == "c" else drain.arena_bytes)
+
+
+def test_messages_over_a_limit_are_dropped_whole(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=1000, message_frames_max=10, arena_bytes=300)
+    sent = [
+        [b"first"],
+        [b"x" * 1001],
+        [b"fits", b"y" * 996],
+        [b"over", b"y" * 997],
+        [b"x" * 500, b"x" * 500, b"x", b"more", b"and more"],
+        [b"."] * 10,
+        [b"."] * 11,
+        [b"last", b""],
+    ]
+    for message in sent:
+        connected.send_multipart(message)
+    kept = [sent[0], sent[2], sent[5], sent[7]]
+    assert take(drain, bound, 4) == kept
+    assert drain.dropped == 4
+
+
+def test_endless_more_frames_are_thrown_away(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=1 << 16, message_frames_max=64)
+    frames = Frames()
+    frames.add([b"1234"] * 600_000)
+    frames.add([b"after"])
+    assert send_batch(connected, frames, "keep") == 2
+    assert take(drain, bound, 1) == [[b"after"]]
+    assert drain.dropped == 1
+    assert drain.arena_bytes == 1 << 22
+
+
+def test_an_unreachable_peer_loses_only_its_own(pair: Pair) -> None:
+    router, dealer = pair(zmq.ROUTER, zmq.DEALER)
+    router.router_mandatory = 1
+    drain, answers = (Drain(s, message_bytes_max=100) for s in (router, dealer))
+    dealer.send(b"hello")
+    [[routing_id, _]] = take(drain, router, 1)
+    frames = Frames()
+    for to, text in [(b"gone", b"0"), (routing_id, b"1"), (b"gone", b"2"), (routing_id, b"3")]:
+        frames.add([to, text, b"end"])
+    assert send_batch(router, frames) == 2
+    assert (frames.dropped, len(frames), frames.count) == (2, 0, 0)
+    assert take(answers, dealer, 2) == [[b"1", b"end"], [b"3", b"end"]]
+
+
+def test_a_full_router_drops_and_goes_on(pair: Pair) -> None:
+    router, dealer = pair(zmq.ROUTER, zmq.DEALER, hwm=1)
+    router.router_mandatory = 1
+    drain, arrived = (Drain(s, message_bytes_max=1 << 20) for s in (router, dealer))
+    dealer.send(b"hello")
+    [[routing_id, _]] = take(drain, router, 1)
+    frames = Frames()
+    for i in range(2000):
+        frames.add([routing_id, bytes(1 << 14), b"%d" % i])
+    sent = send_batch(router, frames)
+    assert 0 < sent < 2000
+    assert sent + frames.dropped == 2000
+    assert len(frames) == 0
+    # libzmq aborts when a socket closes without linger under a half sent message (libzmq#3442).
+    numbers = [int(message[1]) for message in take(arrived, dealer, sent)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_full_pipe_keeps_the_rest_in_order(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH, hwm=10)
+    drain = Drain(bound, message_bytes_max=1000, arena_bytes=200)
+    sent = [[b"%d" % i, b"x" * (i % 90)] for i in range(1000)]
+    frames = Frames()
+    for message in sent:
+        frames.add(message)
+    went = send_batch(connected, frames, "keep")
+    assert len(frames) == 1000 - went > 0
+    frames.add([b"added", b"later"])
+    got: list[list[bytes]] = []
+    while len(got) < 1001:
+        if len(frames) and connected.poll(0, zmq.POLLOUT):
+            send_batch(connected, frames, "keep")
+        assert drain.more or bound.poll(DEADLINE_MS)
+        got += drain.take().messages()
+    assert got == [*sent, [b"added", b"later"]]
+
+
+def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH, hwm=10)
+    drain = Drain(bound, message_bytes_max=1000)
+    messages = [[b"%d" % i, b"x"] for i in range(1000)]
+    arena = Arena.from_messages(messages)
+    position = 10
+    got: list[list[bytes]] = []
+    while len(got) < 990:
+        if position < 1000 and connected.poll(0, zmq.POLLOUT):
+            position, dropped = send_messages(connected, arena, position, "keep")
+            assert dropped == 0
+        assert drain.more or bound.poll(DEADLINE_MS)
+        got += drain.take().messages()
+    assert position == 1000
+    assert (got, arena.messages()) == (messages[10:], messages)
+
+
+def test_a_closed_socket_is_refused(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=100)
+    frames = Frames()
+    frames.add([b"x"])
+    bound.close()
+    connected.close()
+    for use in (drain.take, lambda: send_batch(connected, frames)):
+        with pytest.raises(OSError) as caught:
+            use()
+        assert caught.value.errno == errno.ENOTSOCK
+    assert len(frames) == 1
+
+
+def test_a_forked_child_is_refused(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=100)
+    frames = Frames()
+    frames.add([b"1"])
+    send_batch(connected, frames)
+    frames.add([b"2"])
+
+    def refused(use: Callable[[], object]) -> bool:
+        try:
+            use()
+        except OSError as error:
+            return error.errno == errno.ENOTSOCK
+        return False
+
+    child = os.fork()
+    if child == 0:
+        took = refused(drain.take) and refused(lambda: send_batch(connected, frames))
+        os._exit(0 if took else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert send_batch(connected, frames) == 1
+    assert take(drain, bound, 2) == [[b"1"], [b"2"]]
+
+
+def test_an_asyncio_socket_is_refused() -> None:
+    with (
+        zmq.asyncio.Context() as context,
+        context.socket(zmq.PULL) as socket,
+        pytest.raises(TypeError, match="asyncio"),
+    ):
+        Drain(socket, message_bytes_max=100)  # type: ignore[arg-type]
+
+
+def test_a_terminated_context_is_an_error(ipc_dir: Path) -> None:
+    context: zmq.Context[Socket] = zmq.Context()
+    socket = context.socket(zmq.PULL)
+    socket.bind(f"ipc://{ipc_dir}/s")
+    drain = Drain(socket, message_bytes_max=100)
+    ended = threading.Thread(target=context.term)
+    ended.start()
+    try:
+        with pytest.raises(zmq.ContextTerminated):
+            socket.recv()
+        with pytest.raises(OSError) as caught:
+            drain.take()
+        assert caught.value.errno in (zmq.ETERM, errno.ENOTSOCK)
+    finally:
+        socket.close()
+        ended.join()
+
+
+def test_signals_neither_lose_nor_cut(pair: Pair) -> None:
+    """Interrupted many times, messages still come whole and in order."""
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=5000)
+    sent = [[b"%d" % i] * (i % 7 + 1) for i in range(20_000)]
+    frames = Frames()
+    for message in sent:
+        frames.add(message)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        assert send_batch(connected, frames, "keep") == len(sent)
+        assert take(drain, bound, len(sent)) == sent
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_drain_that_goes_away_mid_message_frees_it(pair: Pair) -> None:
+    bound, connected = pair(zmq.PULL, zmq.PUSH)
+    drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=100, frames=4)
+    for _ in range(3):
+        connected.send_multipart([b"x" * 60, b"y" * 60])
+    assert bound.poll(DEADLINE_MS)
+    drain.take()
+    del drain
+
+
+def test_without_symbols_pyzmq_is_used_and_says_so_once(
+    backend: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KELEK_SOCKETS", raising=False)
+    monkeypatch.setattr(sockets, "_backend", None)
+    monkeypatch.setattr(sockets, "_libzmq_paths", lambda: iter(["/nowhere/libzmq.so", "libc.so.6"]))
+    assert [sockets.backend(), sockets.backend()] == ["pyzmq", "pyzmq"]
+    assert capfd.readouterr().err.count("libzmq was not found") == 1
+
+
+def test_every_place_of_libzmq_is_the_same_library(backend: str) -> None:
+    """Found through pyzmq's extension; the memory map and the wheel's folder agree with it."""
+    paths = list(_libzmq_paths())
+    assert len(paths) >= 2
+    version: Any = ffi.new("int *")
+    for path in set(paths):
+        assert lib.klk_sockets_bind(os.fsencode(path), version) == lib.KLK_OK
+        assert version[0] == zmq.zmq_version_info()[0] * 10000 + (
+            zmq.zmq_version_info()[1] * 100 + zmq.zmq_version_info()[2]
+        )

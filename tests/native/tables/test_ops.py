@@ -1,0 +1,128 @@
+"""Keys and values cut in C, against twins in plain Python."""
+
+import struct
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek.native.errors import ECORRUPT, ETORN, NativeError
+from kelek.native.net.messages import Arena, Frames
+from kelek.native.tables import ops as native_ops
+
+KEY_MAX, VALUE_MAX = native_ops.KEY_BYTES_MAX, native_ops.VALUE_BYTES_MAX
+SIZE = st.one_of(st.integers(0, 9), st.sampled_from([KEY_MAX, KEY_MAX + 1, VALUE_MAX + 1, 2**31]))
+
+
+def twin_sizes(data: bytes, count: int, columns: int) -> list[bytes] | int:
+    """What cut_sizes() must give at offset 0, or the code of its error."""
+    head = 4 * count * columns
+    if head > len(data):
+        return ETORN
+    sizes = struct.unpack_from(f"<{count * columns}I", data)
+    found, at = [], head
+    for i, size in enumerate(sizes):
+        value = columns == 2 and i % 2
+        if size > VALUE_MAX if value else not 0 < size <= KEY_MAX:
+            return ECORRUPT
+        if at + size > len(data):
+            return ETORN
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def twin_column(offsets: bytes, data: bytes) -> list[bytes] | int:
+    if not offsets or len(offsets) % 4:
+        return ECORRUPT
+    ends = struct.unpack(f"<{len(offsets) // 4}I", offsets)
+    if ends[0] or ends[-1] != len(data) or any(a > b for a, b in pairwise(ends)):
+        return ECORRUPT
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+@given(st.lists(SIZE, max_size=8), st.integers(0, 3), st.integers(1, 2), st.binary(max_size=60))
+def test_sizes_are_cut_as_the_twin_does(
+    sizes: list[int], missing: int, columns: int, rest: bytes
+) -> None:
+    head = struct.pack(f"<{len(sizes)}I", *sizes)
+    data = head[: len(head) - missing] + rest
+    count = len(sizes) // columns
+    expected = twin_sizes(data, count, columns)
+    before, behind = b"before", b"behind it"
+    whole = before + data + behind
+    end = len(before) + len(data)
+    if isinstance(expected, int):
+        with pytest.raises(NativeError) as raised:
+            native_ops.cut_sizes(whole, len(before), end, count, columns)
+        assert raised.value.code == expected
+        return
+    items, at = native_ops.cut_sizes(whole, len(before), end, count, columns)
+    assert list(items) == expected
+    assert at == len(before) + 4 * count * columns + sum(map(len, expected))
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9), st.integers(0, 40), st.integers(-2, 2))
+def test_a_column_is_cut_as_the_twin_does(items: list[bytes], place: int, by: int) -> None:
+    data = b"".join(items)
+    ends = list(accumulate(map(len, items), initial=0))
+    if place < len(ends):
+        ends[place] = max(ends[place] + by, 0)
+    offsets = struct.pack(f"<{len(ends)}I", *ends)[: None if place < 38 else place - 38]
+    expected = twin_column(offsets, data)
+    if isinstance(expected, int):
+        with pytest.raises(NativeError) as raised:
+            native_ops.cut_column(offsets, data)
+        assert raised.value.code == expected
+    else:
+        assert list(native_ops.cut_column(offsets, data)) == expected
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@given(items=st.lists(st.binary(max_size=3), max_size=8))
+def test_sizes_are_packed_as_the_twin_does(columns: int, items: list[bytes]) -> None:
+    head = struct.pack(f"<{len(items)}I", *map(len, items))
+    if any(not item for i, item in enumerate(items) if columns == 1 or i % 2 == 0):
+        with pytest.raises(NativeError):
+            native_ops.pack_sizes(columns, items)
+    else:
+        assert native_ops.pack_sizes(columns, items) == head
+
+
+def test_sizes_over_their_limits_are_not_packed() -> None:
+    largest = [bytes(KEY_MAX), bytes(VALUE_MAX)]
+    assert native_ops.pack_sizes(2, largest) == struct.pack("<2I", KEY_MAX, VALUE_MAX)
+    for items in ([bytes(KEY_MAX + 1), b""], [b"k", bytes(VALUE_MAX + 1)]):
+        with pytest.raises(NativeError):
+            native_ops.pack_sizes(2, items)
+
+
+def test_a_count_is_checked_before_memory_is_taken() -> None:
+    with pytest.raises(NativeError) as raised:
+        native_ops.cut_sizes(bytes(100), 0, 100, 2**32 - 1, 2)
+    assert raised.value.code == ETORN
+
+
+@given(st.lists(st.binary(max_size=5), min_size=1, max_size=9), st.sampled_from([1, 20, 3000]))
+def test_many_frames_are_put_as_the_few_of_a_twin(frames: list[bytes], times: int) -> None:
+    out = Frames(64, 8)
+    out.add([b"before"])
+    out.add([b"head", *(frames * times)])
+    out.begin([b"head"])
+    out.undo()
+    out.add(frames)
+    assert out.messages() == [[b"before"], [b"head", *(frames * times)], frames]
+    assert Arena.from_messages(out.messages()).messages() == out.messages()
+
+
+@given(st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=9), max_size=4))
+@pytest.mark.parametrize("times", [1, 40, 900])
+def test_frames_are_cut_as_the_twin_does(times: int, messages: list[list[bytes]]) -> None:
+    """The twin: what was put in."""
+    longer = [message * times for message in messages]
+    arena = Arena.from_messages(longer)
+    assert arena.messages() == longer
+    assert [arena.message(i) for i in range(arena.count)] == longer
+    arena._put([b"of a message that still grows"])
+    assert arena.messages() == longer
