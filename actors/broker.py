@@ -1,6 +1,6 @@
 """The broker of services: clients' requests go to workers, their answers back.
 
-What is decided is in protocols/majordomo/broker.py and csrc/exchange.c; bodies never become objects
+What is decided is in protocols/majordomo/broker.py and csrc/broker/exchange.c; bodies never become objects
 here.
 """
 

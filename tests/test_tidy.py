@@ -388,7 +388,7 @@ def test_every_c_function_is_documented() -> None:
     header = "".join(text_of(part) or "" for part in parts)
     declared = set(re.findall(r"\b(klk_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
     # One C file's for another one: those that a header declares and does not define.
-    state = text_of("csrc/exchange_state.h") or ""
+    state = text_of("csrc/broker/exchange_state.h") or ""
     inner = re.findall(r"^(?!static)\w[\w *]*?\b(klk_\w+)\([^{;]*\);", state, re.M)
     assert declared | set(inner) == set(exported_functions()), "csrc/api.h and csrc/*.c differ"
     bare = [

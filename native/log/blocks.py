@@ -1,4 +1,4 @@
-"""CRC32C and checksummed blocks of records, by the block (csrc/crc32c.c, frame.c)."""
+"""CRC32C and checksummed blocks of records, by the block (csrc/log/crc32c.c, frame.c)."""
 
 from array import array
 from collections.abc import Sequence

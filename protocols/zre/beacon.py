@@ -31,7 +31,7 @@ def encode_beacon(beacon: Beacon) -> bytes:
 
 def decode_beacon(data: bytes) -> Beacon:
     """The beacon in a datagram, whose port may be 0: the caller knows whether that is a goodbye.
-    What C takes in by the batch (csrc/beacons.c) is held to this.
+    What C takes in by the batch (csrc/net/beacons.c) is held to this.
 
     The text: a valid beacon has a recognized header and a body of the right size; an invalid one
     SHALL be discarded silently. Malformed has the reason that is counted.

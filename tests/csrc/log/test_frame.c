@@ -1,4 +1,4 @@
-/* csrc/frame.c on exact-size heap buffers: round trips, every cut, every wrong byte. */
+/* csrc/log/frame.c on exact-size heap buffers: round trips, every cut, every wrong byte. */
 #include "exact.h"
 
 enum { COUNT = 9 };

@@ -1,4 +1,4 @@
-/* csrc/requests.c on exact-size heap buffers: random requests, many of them wrong. */
+/* csrc/tables/requests.c on exact-size heap buffers: random requests, many of them wrong. */
 #include "exact.h"
 
 enum { ROUNDS = 20000, FRAMES_MAX = 40, BYTES_MAX = 4096 };

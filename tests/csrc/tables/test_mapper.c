@@ -1,4 +1,4 @@
-/* csrc/mapper.c on exact-size heap buffers: every cut and every wrong byte of an output. */
+/* csrc/tables/mapper.c on exact-size heap buffers: every cut and every wrong byte of an output. */
 #include "exact.h"
 
 static const uint8_t OUTPUT[] = {

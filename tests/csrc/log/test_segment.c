@@ -1,4 +1,4 @@
-/* csrc/segment.c on exact-size heap buffers and small files: writing, scanning, judging. */
+/* csrc/log/segment.c on exact-size heap buffers and small files: writing, scanning, judging. */
 #define _GNU_SOURCE
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* csrc/entries.c on exact-size heap buffers: every place to stop, every cut, every wrong byte. */
+/* csrc/log/entries.c on exact-size heap buffers: every place to stop, every cut, every wrong byte. */
 #include "exact.h"
 
 enum { COUNT = 5, SIZE = 40 };

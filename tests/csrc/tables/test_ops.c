@@ -1,4 +1,4 @@
-/* csrc/ops.c on exact-size heap buffers: every cut, every capacity, every wrong size. */
+/* csrc/tables/ops.c on exact-size heap buffers: every cut, every capacity, every wrong size. */
 #include "exact.h"
 
 enum { PAIRS = 3, SIZES = 2 * PAIRS };

@@ -1,4 +1,4 @@
-/* csrc/runs.c on exact-size heap buffers: random entries, each cut and every room. */
+/* csrc/tables/runs.c on exact-size heap buffers: random entries, each cut and every room. */
 #include "exact.h"
 
 enum { ROUNDS = 4000, RECORDS_MAX = 6, ENTRY_MAX = 120 };
