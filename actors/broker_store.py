@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.majordomo.durable import Durable, Order, StoreChange, StoreRead, StoreWrite, Watch
-from ..protocols.zerodb import answers, ops, requests, values
-from ..protocols.zerodb.client import Exchange, TableClientMachine, TableClientSetup
-from ..protocols.zerodb.values import PACKED, PARTSYNC, Extension
-from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
+from ..protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
+from ..protocols.zerodb.wire import answers, ops, requests, values
+from ..protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
+from ..protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
 from .actor import Loop
 from .leader_link import LeaderLink, LinkLimits
 

@@ -11,9 +11,9 @@ import ssl
 from collections import Counter
 from typing import NamedTuple, Protocol
 
-from ..protocols.garlicfarm.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
-from ..protocols.garlicfarm.inbound import Half
-from ..protocols.garlicfarm.values import Address
+from ..protocols.garlicfarm.server.inbound import Half
+from ..protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
+from ..protocols.garlicfarm.wire.values import Address
 from .farm_stream import IN, OUT, Poll, TcpStream
 
 BACKLOG = 512

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..protocols.errors import ProtocolError
-from ..protocols.garlicfarm.messages import ID_MAX, SERVERS_MAX
-from ..protocols.garlicfarm.values import address_of, is_loopback
+from ..protocols.garlicfarm.wire.messages import ID_MAX, SERVERS_MAX
+from ..protocols.garlicfarm.wire.values import address_of, is_loopback
 from .errors import OperatorError
 from .schema import (
     GIB,

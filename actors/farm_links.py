@@ -11,8 +11,13 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.garlicfarm.handshake import Challenges, ClientHandshake, ConnectTarget, Step
-from ..protocols.garlicfarm.values import Address, address_of, is_loopback
+from ..protocols.garlicfarm.wire.handshake import (
+    Challenges,
+    ClientHandshake,
+    ConnectTarget,
+    Step,
+)
+from ..protocols.garlicfarm.wire.values import Address, address_of, is_loopback
 from .farm_doors import keep_alive
 from .farm_names import Names
 from .farm_stream import IN, OUT, Poll, TcpStream

@@ -3,7 +3,7 @@
 import socket
 from threading import Thread
 
-from ..protocols.garlicfarm.values import Address
+from ..protocols.garlicfarm.wire.values import Address
 
 SocketAddress = tuple[int, tuple[str, int]]  # Family, and what connect() takes.
 

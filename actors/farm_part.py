@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from random import SystemRandom
 from typing import Any, NamedTuple, Protocol
 
-from ..protocols.garlicfarm.application import Application, AppSetup
-from ..protocols.garlicfarm.documents import PublishConfig
-from ..protocols.garlicfarm.face import View
-from ..protocols.garlicfarm.inbound import PeerSession
-from ..protocols.garlicfarm.messages import ClusterServer
-from ..protocols.garlicfarm.peer import FarmPeer
-from ..protocols.garlicfarm.peer_values import FarmSetup
-from ..protocols.garlicfarm.router import Router
+from ..protocols.garlicfarm.app.application import Application, AppSetup
+from ..protocols.garlicfarm.app.documents import PublishConfig
+from ..protocols.garlicfarm.app.router import Router
+from ..protocols.garlicfarm.server.inbound import PeerSession
+from ..protocols.garlicfarm.server.peer import FarmPeer
+from ..protocols.garlicfarm.server.values import FarmSetup
+from ..protocols.garlicfarm.wire.http_api import View
+from ..protocols.garlicfarm.wire.messages import ClusterServer
 from ..storage.disk import Disk
 from ..storage.farm_home import FarmStorage
 from ..storage.segment import Identity

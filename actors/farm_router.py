@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.garlicfarm.documents import DOCUMENT_BYTES_MAX, load_object, object_of
-from ..protocols.garlicfarm.router import KEYS, Publication, RouterStatus
+from ..protocols.garlicfarm.app.documents import DOCUMENT_BYTES_MAX, load_object, object_of
+from ..protocols.garlicfarm.app.router import KEYS, Publication, RouterStatus
 
 FARMS = "farms"  # In the router's file: what it says to one farm alone.
 PUBLISHED_BYTES_MAX = 64 << 20

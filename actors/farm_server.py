@@ -6,10 +6,10 @@ What is decided is in protocols/garlicfarm; each farm's part is in farm_part.py.
 import os
 from pathlib import Path
 
-from ..protocols.garlicfarm.gate import Gate
-from ..protocols.garlicfarm.handshake import ServerHandshake
-from ..protocols.garlicfarm.inbound import PeerSession
-from ..protocols.garlicfarm.values import address_of
+from ..protocols.garlicfarm.server.inbound import PeerSession
+from ..protocols.garlicfarm.wire.gate import Gate
+from ..protocols.garlicfarm.wire.handshake import ServerHandshake
+from ..protocols.garlicfarm.wire.values import address_of
 from .actor import Actor, main
 from .errors import OperatorError
 from .farm_doors import Connection, ConnectionLimits, FarmListener, Inside

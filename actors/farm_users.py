@@ -7,8 +7,13 @@ import os
 import stat
 from typing import Any
 
-from ..protocols.garlicfarm.htdigest import FILE_BYTES_MAX, PasswordFileError, Users, users_of
-from ..protocols.garlicfarm.inbound import PeerSession
+from ..protocols.garlicfarm.server.inbound import PeerSession
+from ..protocols.garlicfarm.wire.htdigest import (
+    FILE_BYTES_MAX,
+    PasswordFileError,
+    Users,
+    users_of,
+)
 from .errors import OperatorError
 
 LOOK_MS = 1000  # How often it is looked whether the file has changed.

@@ -17,9 +17,19 @@ import zmq
 from .. import __version__
 from ..native.net.messages import Arena, Frames
 from ..native.tables.mapper import pack_records
-from ..protocols.zerodb import answers, job, ops, requests, values
-from ..protocols.zerodb.codec import decode_request
-from ..protocols.zerodb.handoff import (
+from ..protocols.zerodb.server import jobs as job
+from ..protocols.zerodb.server.jobs import (
+    JobFailed,
+    JobLimits,
+    JobRefused,
+    JobScan,
+    JobTable,
+    Lease,
+)
+from ..protocols.zerodb.server.map_orders import MapOrder
+from ..protocols.zerodb.server.ownership import Ownership
+from ..protocols.zerodb.server.session import features_of
+from ..protocols.zerodb.server.worker_channel import (
     AGAIN,
     ANSWER,
     CHECKPOINT,
@@ -32,10 +42,8 @@ from ..protocols.zerodb.handoff import (
     PAIRS,
     WRITE,
 )
-from ..protocols.zerodb.job import JobFailed, JobLimits, JobRefused, JobScan, JobTable, Lease
-from ..protocols.zerodb.map_orders import MapOrder
-from ..protocols.zerodb.ownership import Ownership
-from ..protocols.zerodb.session import features_of
+from ..protocols.zerodb.wire import answers, ops, requests, values
+from ..protocols.zerodb.wire.codec import decode_request
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
 from ..storage.job_store import ApidCounter, StatisticsFile

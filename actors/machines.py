@@ -19,8 +19,8 @@ from ..protocols.raft.messages import (
     EntryBatch,
 )
 from ..protocols.record import block_kind, block_states
-from ..protocols.zmqraft.client_codec import StateBroadcast, encode_state_broadcast
-from ..protocols.zmqraft.streams import MESSAGE_ENTRIES_MAX
+from ..protocols.zmqraft.server.entry_streams import MESSAGE_ENTRIES_MAX
+from ..protocols.zmqraft.wire.client_codec import StateBroadcast, encode_state_broadcast
 
 BROADCAST = "broadcast"
 KIND_NAMES = {KIND_STATE: "state", KIND_CONFIG: "config", KIND_CHECKPOINT: "checkpoint"}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..native.tables.mapper import MalformedOutput, output_ops, pack_records
-from ..protocols.zerodb.job import JobTable
-from ..protocols.zerodb.ops import Put, pack
+from ..protocols.zerodb.server.jobs import JobTable
+from ..protocols.zerodb.wire.ops import Put, pack
 from ..storage.errors import StorageError
 from . import mapper
 from .actor import Loop

@@ -9,7 +9,7 @@ from functools import partial
 import zmq
 
 from ..native.net.messages import Arena
-from ..protocols.zmqraft.peer import Peer
+from ..protocols.zmqraft.server.peer import Peer
 from .actor import RECONNECT_MS, Actor, SocketOptions
 
 

@@ -15,9 +15,9 @@ from ..native.net.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.core import Role
 from ..protocols.raft.messages import AppendJob, HardState
-from ..protocols.zmqraft.commits import Commit, NotifyScope
-from ..protocols.zmqraft.peer import Peer
-from ..protocols.zmqraft.snapshot_orders import Result, encode_work, result_for
+from ..protocols.zmqraft.server.commits import Commit, NotifyScope
+from ..protocols.zmqraft.server.peer import Peer
+from ..protocols.zmqraft.snapshots.orders import Result, encode_work, result_for
 from ..storage import repair
 from ..storage.disk import Disk
 from ..storage.hard_state import HardStateFile

@@ -8,9 +8,9 @@ is in use on one of them, or was released; none ends one for want of use that an
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..protocols.zerodb import ops
-from ..protocols.zerodb.handoff import ENDED, KEPT, OPENED
-from ..protocols.zerodb.job import JobTable, Lease
+from ..protocols.zerodb.server.jobs import JobTable, Lease
+from ..protocols.zerodb.server.worker_channel import ENDED, KEPT, OPENED
+from ..protocols.zerodb.wire import ops
 from ..storage.lease_folder import LeaseFolder
 from ..storage.shared_lease import FREE_BYTES_MIN
 

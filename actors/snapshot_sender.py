@@ -13,9 +13,9 @@ import zmq
 
 from ..native.net.messages import Arena
 from ..protocols.errors import LocalProtocolError
-from ..protocols.zmqraft.barrier import Barrier, BarrierReply, Phase
-from ..protocols.zmqraft.peer_values import FORGET_AFTER_TTL_S
-from ..protocols.zmqraft.snapshot_orders import (
+from ..protocols.zmqraft.server.values import FORGET_AFTER_TTL_S
+from ..protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
+from ..protocols.zmqraft.snapshots.orders import (
     Begun,
     Made,
     Make,

@@ -18,8 +18,8 @@ import zmq
 
 from ..native.net.messages import Arena
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.zerodb import map_orders
-from ..protocols.zerodb.map_orders import DriverReady, Setup, Trouble
+from ..protocols.zerodb.server import map_orders
+from ..protocols.zerodb.server.map_orders import DriverReady, Setup, Trouble
 from .actor import Actor, SocketOptions, main, monotonic_ms
 from .child_pipes import ChildPipes
 from .errors import OperatorError, UnitBroken

@@ -11,9 +11,9 @@ import zmq
 
 from ..native.net.messages import Arena
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.zerodb import map_orders
-from ..protocols.zerodb.job import JobTable, Lease
-from ..protocols.zerodb.map_orders import MapOrder, Mapped, MapProgress
+from ..protocols.zerodb.server import map_orders
+from ..protocols.zerodb.server.jobs import JobTable, Lease
+from ..protocols.zerodb.server.map_orders import MapOrder, Mapped, MapProgress
 from ..storage.errors import StorageError
 from ..storage.lease_folder import LeaseFolder
 from ..storage.tables import Tables

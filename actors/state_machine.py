@@ -8,7 +8,7 @@ import struct
 import zmq
 
 from ..native.net.messages import Arena, Frames
-from ..protocols.zmqraft.barrier import BarrierOrder, BarrierReply, Phase, StopLine
+from ..protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError
 from ..storage.reader import LogReader

@@ -17,7 +17,7 @@ import zmq
 
 from ..native.files import raise_open_files, sockets_within
 from ..native.net.messages import Arena
-from ..protocols.zerodb.values import OWNER_BYTES
+from ..protocols.zerodb.wire.values import OWNER_BYTES
 from . import data_dir, pipes
 from .actor import (
     EXIT_BROKEN,

@@ -15,8 +15,8 @@ import zmq
 from ..native.net.messages import Arena
 from ..native.net.sockets import send_batch
 from ..protocols.raft.messages import EntryBatch
-from ..protocols.zerodb import ops
-from ..protocols.zerodb.handoff import (
+from ..protocols.zerodb.server.ownership import OWNERS, owners_of
+from ..protocols.zerodb.server.worker_channel import (
     ANSWER,
     CHECKPOINT,
     ENDED,
@@ -34,14 +34,14 @@ from ..protocols.zerodb.handoff import (
     WAITS,
     WRITE,
 )
-from ..protocols.zerodb.ownership import OWNERS, owners_of
-from ..protocols.zerodb.values import (
+from ..protocols.zerodb.wire import ops
+from ..protocols.zerodb.wire.values import (
     DATABASE_ERROR,
     REQUEST_BYTES_MAX,
     REQUEST_FRAMES_MAX,
     shared_lease,
 )
-from ..protocols.zmqraft.barrier import BarrierOrder, BarrierReply, Phase, StopLine
+from ..protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
 from ..storage.disk import Disk
 from ..storage.errors import Damaged, StorageError, StorageFull
 from ..storage.lease_folder import FOLDER, LeaseFolder
@@ -100,7 +100,7 @@ class TableWorker(Actor):
     applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer, now and then
     barriers   PULL   [phase, attempt, index, term]            from the snapshot_sender
     states     PUSH   the same[actor]([directory])             to it
-    work       PULL   as protocols/zerodb/handoff.py says:     from zerodb_server
+    work       PULL   as protocols/zerodb/server/worker_channel.py says:     from zerodb_server
                       [HEAD][routing id][request frames..]     ANSWER; SILENT: nobody waits
                       [HEAD][routing id][reqid][header]        RESULT: again, of a transaction
                       [HEAD][empty][table][path]               CHECKPOINT, for job_server

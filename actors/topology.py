@@ -6,7 +6,7 @@ Every problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..protocols.zerodb.ownership import STORE
+from ..protocols.zerodb.server.ownership import STORE
 from . import run_dir, yaml_tree
 from .errors import OperatorError
 from .farm_keys import FARM_KEYS, NODE_FARM_KEYS, check_farms, node_options, read_farms

@@ -1,6 +1,6 @@
 """The doors to the tables of a node: takes requests in, sees to it that each is answered.
 
-What is decided is in protocols/zerodb/session.py. Answers that workers have finished are sent on
+What is decided is in protocols/zerodb/server/session.py. Answers that workers have finished are sent on
 from where they lie.
 """
 
@@ -20,8 +20,11 @@ from ..native.broker.budget import Budget
 from ..native.broker.relay import heads, send_messages
 from ..native.errors import NativeError
 from ..native.net.messages import Arena, Frames
-from ..protocols.zerodb.gathering import PREFIX
-from ..protocols.zerodb.handoff import (
+from ..protocols.zerodb.server.ownership import OWNERS
+from ..protocols.zerodb.server.proposals import Result
+from ..protocols.zerodb.server.scatter_gather import PREFIX
+from ..protocols.zerodb.server.session import INFO, Now, Session, SessionSetup
+from ..protocols.zerodb.server.worker_channel import (
     ANSWER,
     EXPIRY,
     HANDLED,
@@ -37,17 +40,14 @@ from ..protocols.zerodb.handoff import (
     WAITS,
     WorkerChannel,
 )
-from ..protocols.zerodb.ownership import OWNERS
-from ..protocols.zerodb.proposals import Result
-from ..protocols.zerodb.session import INFO, Now, Session, SessionSetup
-from ..protocols.zerodb.values import (
+from ..protocols.zerodb.wire.values import (
     PAIR_BYTES_MAX,
     REQUEST_BYTES_MAX,
     REQUEST_FRAMES_MAX,
     TableOptions,
 )
-from ..protocols.zmqraft.client import LogClientMachine, LogClientSetup, WindowLimits
-from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
+from ..protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
+from ..protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
 from .actor import SUBSCRIPTION_BYTES_MAX, Actor, Pipe, Socket, SocketOptions, main
 from .credit import ConsumedBytes
 from .leader_link import LeaderLink

@@ -12,10 +12,10 @@ import zmq
 
 from .. import __version__
 from ..native.net.messages import Arena
-from ..protocols.zerodb.ops import Put, pack
-from ..protocols.zmqraft.client import LogClientMachine, LogClientSetup
-from ..protocols.zmqraft.reqids import MACHINE_BYTES, make_reqids
-from ..protocols.zmqraft.window import Pending
+from ..protocols.zerodb.wire.ops import Put, pack
+from ..protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
+from ..protocols.zmqraft.client.window import Pending
+from ..protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
 from ..protocols.zre import presence, services
 from ..protocols.zre.codec import endpoint_of
 from ..protocols.zre.errors import Malformed

@@ -30,9 +30,14 @@ from kelek.bench.farm_floor import ANSWER_BYTES, connect, contexts, received
 from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, ratios, summed_up
-from kelek.protocols.garlicfarm.codec import encode_request
-from kelek.protocols.garlicfarm.handshake import Challenges
-from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, Request, ValueType
+from kelek.protocols.garlicfarm.wire.codec import encode_request
+from kelek.protocols.garlicfarm.wire.handshake import Challenges
+from kelek.protocols.garlicfarm.wire.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    ValueType,
+)
 
 ROUNDS = 7
 SECONDS = 1.5

@@ -16,7 +16,12 @@ from kelek.bench.farm_floor import connect
 from kelek.bench.kelek_cluster import NODES, POLL_S, Apart
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX
-from kelek.protocols.garlicfarm.handshake import Challenges, ClientHandshake, ConnectTarget, Step
+from kelek.protocols.garlicfarm.wire.handshake import (
+    Challenges,
+    ClientHandshake,
+    ConnectTarget,
+    Step,
+)
 
 USER, SERVERS = "demo", "servers"  # Only SERVERS may post documents in a server's name.
 TIMEOUT_MS = 60_000

@@ -23,7 +23,7 @@ from kelek.bench.report import Section, ratios, summed_up
 from kelek.native.log.reads import WAIT_APPLIED, Reads, ReadView
 from kelek.native.net.messages import Frames
 from kelek.native.net.sockets import Drain, send_batch
-from kelek.protocols.zmqraft.client_codec import (
+from kelek.protocols.zmqraft.wire.client_codec import (
     ConfigAnswer,
     RequestConfig,
     decode_client_request,

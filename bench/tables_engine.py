@@ -20,7 +20,7 @@ from pathlib import Path
 from rocksdict import Rdict, WriteBatch
 
 from kelek.bench.machine import BenchError
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.rocks_families import Shared, family_options
 
 BATCH = 100

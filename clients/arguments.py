@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..protocols.zerodb.values import (
+from ..protocols.zerodb.wire.values import (
     FULLSYNC,
     KEY_BYTES_MAX,
     LIMIT_MAX,

@@ -13,11 +13,11 @@ from ..native.errors import NativeError
 from ..native.tables.columns import Message, cut_columns
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import block_from_entries
-from ..protocols.zerodb import requests
-from ..protocols.zerodb.answers import Answer
-from ..protocols.zerodb.columns import OFFSET_BYTES, Column
-from ..protocols.zerodb.values import NO_MORE_DATA, PACKED
-from ..protocols.zmqraft.requests import EntryRun
+from ..protocols.zerodb.wire import requests
+from ..protocols.zerodb.wire.answers import Answer
+from ..protocols.zerodb.wire.columns import OFFSET_BYTES, Column
+from ..protocols.zerodb.wire.values import NO_MORE_DATA, PACKED
+from ..protocols.zmqraft.client.requests import EntryRun
 from .arguments import check_key_size, check_value_size
 from .table_steps import Page
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from ..protocols.garlicfarm.orders import OrderKind
+from ..protocols.garlicfarm.app.orders import OrderKind
 from .async_farm_links import AsyncFarmLinks
 from .async_turning import AsyncDriver
 from .async_waits import AsyncWaits

@@ -1,6 +1,6 @@
 """The connections of a farm's client within an asyncio loop, which watches them."""
 
-from ..protocols.garlicfarm.client import FarmClient
+from ..protocols.garlicfarm.client.client import FarmClient
 from .async_waits import AsyncWaits
 from .farm_links import FarmLinks, Reach
 

@@ -16,10 +16,10 @@ from contextlib import aclosing
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..protocols.zmqraft.client import Pending
-from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
-from ..protocols.zmqraft.entry import Entry
-from ..protocols.zmqraft.snapshot_codec import SnapshotMade
+from ..protocols.zmqraft.client.client import Pending
+from ..protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
+from ..protocols.zmqraft.wire.entry import Entry
+from ..protocols.zmqraft.wire.snapshot_codec import SnapshotMade
 from .async_links import AsyncLinks
 from .async_turning import AsyncDriver
 from .errors import LogError, LogTimeout, UpdateRefused

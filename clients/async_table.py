@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, 
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..protocols.zerodb.answers import Answer
-from ..protocols.zerodb.client import Exchange, ServerInfo
-from ..protocols.zerodb.requests import MapTable
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.client.client import Exchange, ServerInfo
+from ..protocols.zerodb.wire.answers import Answer
+from ..protocols.zerodb.wire.requests import MapTable
+from ..protocols.zerodb.wire.values import TableOptions
 from .arguments import Data, checked_key, checked_range, checked_value
 from .async_links import AsyncLinks
 from .async_turning import AsyncDriver

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from ..protocols.zerodb import ops
+from ..protocols.zerodb.wire import ops
 from .arguments import Data, checked_key, checked_number, checked_range, checked_value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..protocols.zerodb import answers, ops
+from ..protocols.zerodb.wire import answers, ops
 from .arguments import Range
 
 

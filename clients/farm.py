@@ -7,7 +7,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..protocols.garlicfarm.orders import OrderKind
+from ..protocols.garlicfarm.app.orders import OrderKind
 from .errors import FarmError, FarmTimeout
 from .farm_links import FarmLinks
 from .farm_steps import (

@@ -1,6 +1,6 @@
 """The connections of a farm's client: TCP, with TLS unless told otherwise, none of which blocks.
 
-It does what the machine (protocols/garlicfarm/client.py) asks for, and tells it what befalls them.
+It does what the machine (protocols/garlicfarm/client/client.py) asks for, and tells it what befalls them.
 """
 
 import os
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..protocols.garlicfarm.client import FarmClient
-from ..protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
-from ..protocols.garlicfarm.values import Address, is_loopback
+from ..protocols.garlicfarm.client.client import FarmClient
+from ..protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
+from ..protocols.garlicfarm.wire.values import Address, is_loopback
 from .clock import monotonic_ms
 from .resources import Resources
 

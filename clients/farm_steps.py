@@ -11,8 +11,15 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..protocols.errors import LocalProtocolError, RemoteProtocolError
-from ..protocols.garlicfarm.client import FarmClient
-from ..protocols.garlicfarm.client_values import (
+from ..protocols.garlicfarm.app.orders import (
+    Choice,
+    Order,
+    OrderKind,
+    decode_export,
+    encode_order,
+)
+from ..protocols.garlicfarm.client.client import FarmClient
+from ..protocols.garlicfarm.client.values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
     FarmClientSetup,
@@ -21,9 +28,9 @@ from ..protocols.garlicfarm.client_values import (
     Trouble,
     TroubleKind,
 )
-from ..protocols.garlicfarm.codec import ENTRY_HEADER
-from ..protocols.garlicfarm.members import add_server, remove_server
-from ..protocols.garlicfarm.messages import (
+from ..protocols.garlicfarm.server.members import add_server, remove_server
+from ..protocols.garlicfarm.wire.codec import ENTRY_HEADER
+from ..protocols.garlicfarm.wire.messages import (
     ENTRIES_BYTES_MAX,
     ClusterServer,
     FarmLogEntry,
@@ -32,14 +39,7 @@ from ..protocols.garlicfarm.messages import (
     Response,
     ValueType,
 )
-from ..protocols.garlicfarm.orders import (
-    Choice,
-    Order,
-    OrderKind,
-    decode_export,
-    encode_order,
-)
-from ..protocols.garlicfarm.values import Address, address_of, is_loopback
+from ..protocols.garlicfarm.wire.values import Address, address_of, is_loopback
 from .clock import monotonic_ms, wall_ms
 from .errors import (
     FarmCompacted,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.garlicfarm.messages import ID_MAX, ID_MIN
-from ..protocols.garlicfarm.orders import hash_of
-from ..protocols.garlicfarm.values import Address, address_of
+from ..protocols.garlicfarm.app.orders import hash_of
+from ..protocols.garlicfarm.wire.messages import ID_MAX, ID_MIN
+from ..protocols.garlicfarm.wire.values import Address, address_of
 from ..protocols.zre import services
 from .errors import FarmError
 from .urls import SCHEME

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..protocols.zerodb.client import Exchange
+from ..protocols.zerodb.client.client import Exchange
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

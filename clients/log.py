@@ -8,11 +8,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..protocols.zmqraft.client import LogClientMachine, Pending
-from ..protocols.zmqraft.client_codec import ConfigAnswer, LogInfo
-from ..protocols.zmqraft.entry import Entry
-from ..protocols.zmqraft.snapshot_codec import SnapshotMade
-from ..protocols.zmqraft.values import REQID_BYTES
+from ..protocols.zmqraft.client.client import LogClientMachine, Pending
+from ..protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
+from ..protocols.zmqraft.wire.entry import Entry
+from ..protocols.zmqraft.wire.snapshot_codec import SnapshotMade
+from ..protocols.zmqraft.wire.values import REQID_BYTES
 from .errors import LogError, LogTimeout, NoLeader
 from .links import Links
 from .members import members_of

@@ -5,10 +5,14 @@ What is asked and what the answer means; whoever asks does the waiting.
 
 from collections.abc import Callable, Mapping
 
-from ..protocols.zmqraft.client_codec import ConfigAnswer
-from ..protocols.zmqraft.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
-from ..protocols.zmqraft.requests import Ask
-from ..protocols.zmqraft.values import encode_members
+from ..protocols.zmqraft.client.requests import Ask
+from ..protocols.zmqraft.wire.client_codec import ConfigAnswer
+from ..protocols.zmqraft.wire.config_codec import (
+    ConfigStatus,
+    ConfigUpdate,
+    ConfigUpdateAnswer,
+)
+from ..protocols.zmqraft.wire.values import encode_members
 from .errors import LogError, MembersBusy, MembersRefused
 from .reqids import new_reqid
 

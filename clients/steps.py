@@ -12,7 +12,7 @@ from .. import __version__
 from ..native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.record import RECORD_BYTES_MAX
-from ..protocols.zmqraft.client import (
+from ..protocols.zmqraft.client.client import (
     Ask,
     EntryRun,
     EntryStream,
@@ -24,7 +24,7 @@ from ..protocols.zmqraft.client import (
     TransferAsk,
     WindowLimits,
 )
-from ..protocols.zmqraft.client_codec import (
+from ..protocols.zmqraft.wire.client_codec import (
     ConfigAnswer,
     Form,
     LogInfo,
@@ -32,10 +32,10 @@ from ..protocols.zmqraft.client_codec import (
     RequestConfig,
     RequestLogInfo,
 )
-from ..protocols.zmqraft.config_codec import ConfigUpdateAnswer
-from ..protocols.zmqraft.entry import Entry
-from ..protocols.zmqraft.snapshot_codec import MakeSnapshot, SnapshotMade
-from ..protocols.zmqraft.transfer_codec import RequestTransfer
+from ..protocols.zmqraft.wire.config_codec import ConfigUpdateAnswer
+from ..protocols.zmqraft.wire.entry import Entry
+from ..protocols.zmqraft.wire.snapshot_codec import MakeSnapshot, SnapshotMade
+from ..protocols.zmqraft.wire.transfer_codec import RequestTransfer
 from ..protocols.zre import services
 from .errors import (
     LogCompacted,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ..protocols.zerodb.client import ServerInfo
-from ..protocols.zerodb.requests import MapTable
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.client.client import ServerInfo
+from ..protocols.zerodb.wire.requests import MapTable
+from ..protocols.zerodb.wire.values import TableOptions
 from .arguments import Data, checked_range
 from .batch import Batch, BatchResult
 from .changes import Change

@@ -11,11 +11,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.zerodb import answers, requests, values
-from ..protocols.zerodb.answers import Answer
-from ..protocols.zerodb.client import Exchange, ServerInfo, TableClientMachine, TableClientSetup
-from ..protocols.zerodb.requests import Request
-from ..protocols.zerodb.values import (
+from ..protocols.zerodb.client.client import (
+    Exchange,
+    ServerInfo,
+    TableClientMachine,
+    TableClientSetup,
+)
+from ..protocols.zerodb.wire import answers, requests, values
+from ..protocols.zerodb.wire.answers import Answer
+from ..protocols.zerodb.wire.requests import Request
+from ..protocols.zerodb.wire.values import (
     GONE,
     KEYS_ONLY,
     OWNER_BYTES,

@@ -3,10 +3,10 @@
 import base64
 from typing import TYPE_CHECKING
 
-from ..protocols.zmqraft.entry import Entry
+from ..protocols.zmqraft.wire.entry import Entry
 
 if TYPE_CHECKING:
-    from ..protocols.zerodb import ops
+    from ..protocols.zerodb.wire import ops
 
 KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint", 3: "tables"}
 SHOWN = (0, 3)  # What is not the cluster's own.
@@ -14,7 +14,7 @@ SHOWN = (0, 3)  # What is not the cluster's own.
 
 def tables_text(data: bytes) -> str | None:
     """What an entry does to tables; None: it is none of theirs."""
-    from ..protocols.zerodb import ops  # Most commands show no entry.
+    from ..protocols.zerodb.wire import ops  # Most commands show no entry.
 
     if not ops.is_packed(data):
         return None
@@ -26,7 +26,7 @@ def tables_text(data: bytes) -> str | None:
 
 
 def op_text(op: "ops.Op") -> str:
-    from ..protocols.zerodb import ops
+    from ..protocols.zerodb.wire import ops
 
     name = type(op).__name__.lower()
     count = f" x {len(op.keys)}" if isinstance(op, ops.Put | ops.Delete) else ""

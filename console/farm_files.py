@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from ..protocols.garlicfarm import htdigest
-from ..protocols.garlicfarm.htdigest import PasswordFileError
+from ..protocols.garlicfarm.wire import htdigest
+from ..protocols.garlicfarm.wire.htdigest import PasswordFileError
 from .endings import FAILED, CliError
 from .farm_doors import password_of
 from .output import show_json, show_table

@@ -16,7 +16,7 @@ import click
 from ..clients.async_table import AsyncTable
 from ..clients.errors import TableError, TableRefused
 from ..clients.table import Table
-from ..protocols.zerodb.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
+from ..protocols.zerodb.wire.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
 from .endings import FAILED, INTERRUPTED, CliError
 from .output import show_json, show_table, stdin
 from .places import Where

@@ -11,8 +11,8 @@ import click
 from ..clients.errors import LogTimeout
 from ..clients.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
-from ..protocols.zmqraft.client_codec import LogInfo
-from ..protocols.zmqraft.entry import Entry
+from ..protocols.zmqraft.wire.client_codec import LogInfo
+from ..protocols.zmqraft.wire.entry import Entry
 from .clusters import find_place, opened
 from .endings import FAILED, CliError
 from .entry_output import SHOWN, entry_json, entry_line

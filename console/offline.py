@@ -14,7 +14,7 @@ from ..actors import run_dir
 from ..actors import topology as topologies
 from ..actors.errors import OperatorError
 from ..actors.schema import did_you_mean
-from ..protocols.zmqraft.entry import Entry
+from ..protocols.zmqraft.wire.entry import Entry
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
 from ..storage.hard_state import PATH as HARD_STATE

@@ -18,7 +18,7 @@ from ..actors.errors import OperatorError
 from ..actors.schema import NAME, NAME_RULE, did_you_mean
 from ..clients.errors import LogError
 from ..clients.log import Log
-from ..protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
+from ..protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from ..storage.disk import Disk
 from ..storage.errors import StorageError
 from ..storage.rescue import Rescued, hold, inspect, rescue

@@ -24,7 +24,7 @@ from .options import (
 
 FORMATS = ("csv", "jsonl", "parquet")
 ENCODINGS = ("utf8", "hex", "base64")
-TTL_S_MAX = 10 * 365 * 24 * 3600  # As protocols/zerodb/values.py has these four.
+TTL_S_MAX = 10 * 365 * 24 * 3600  # As protocols/zerodb/wire/values.py has these four.
 LIMIT_MAX = 2**64 - 1
 THREADS_MAX = 256
 LISTED_JOBS_MAX = 1000

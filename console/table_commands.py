@@ -11,7 +11,7 @@ from ..clients.arguments import checked_key, checked_value
 from ..clients.changes import Change
 from ..clients.errors import TableTooLarge
 from ..clients.table import TableOptions
-from ..protocols.zerodb.values import OPTION_LIMITS, OWNER_BYTES
+from ..protocols.zerodb.wire.values import OPTION_LIMITS, OWNER_BYTES
 from .endings import FAILED, CliError
 from .output import show_json, stdin
 from .places import Where

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ..clients.farm_values import CONFIGURATION, FarmEntry
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.garlicfarm.documents import decode_status
-from ..protocols.garlicfarm.orders import ORDER_PREFIX, decode_order
-from ..protocols.garlicfarm.values import decode_configuration
+from ..protocols.garlicfarm.app.documents import decode_status
+from ..protocols.garlicfarm.app.orders import ORDER_PREFIX, decode_order
+from ..protocols.garlicfarm.wire.values import decode_configuration
 from .formats import TIME_MS_MAX
 
 COLUMNS = (

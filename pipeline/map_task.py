@@ -18,8 +18,8 @@ from ..actors.actor import Loop, monotonic_ms
 from ..actors.map_jobs import BATCH_BYTES, BATCH_PAIRS, CALLS_MAX, WRITES_MAX
 from ..actors.mapper_process import Event, MapperProcess, engine_of
 from ..native.tables.mapper import MalformedOutput, output_ops, pack_records
-from ..protocols.zerodb.map_orders import MapOrder, stage_key
-from ..protocols.zerodb.pieces import Pieces
+from ..protocols.zerodb.server.map_orders import MapOrder, stage_key
+from ..protocols.zerodb.server.scan_chunks import Pieces
 
 if TYPE_CHECKING:
     from ..clients.table import Table

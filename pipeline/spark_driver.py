@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..protocols.zerodb import map_orders
-from ..protocols.zerodb.map_orders import (
+from ..protocols.zerodb.server import map_orders
+from ..protocols.zerodb.server.map_orders import (
     MapOrder,
     Mapped,
     MapProgress,
@@ -26,7 +26,7 @@ from ..protocols.zerodb.map_orders import (
     decode,
     encode,
 )
-from ..protocols.zerodb.values import OWNER_BYTES
+from ..protocols.zerodb.wire.values import OWNER_BYTES
 from .errors import PipelineError
 from .java import find_java
 

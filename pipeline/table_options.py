@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from ..clients.arguments import SYNC_FLAGS, Range, behind_prefix
-from ..protocols.zerodb.values import KEY_BYTES_MAX, TABLE_MAX
+from ..protocols.zerodb.wire.values import KEY_BYTES_MAX, TABLE_MAX
 from ..protocols.zre import services
 from .errors import OptionError
 from .formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED

@@ -30,7 +30,7 @@ from .table_snapshot import Asked, Snapshot, agreed, gone, kept, prepare
 
 if TYPE_CHECKING:
     from ..clients.table import Table
-    from ..protocols.zerodb.client import ServerInfo
+    from ..protocols.zerodb.client.client import ServerInfo
 
 KEYS_MAX = 512  # Of a list, in one partition.
 SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
@@ -79,7 +79,7 @@ class TableReader(DataSourceReader):
         self, server: "ServerInfo", replicated: bool, parts: Sequence[TablePartition]
     ) -> None:
         """Where tasks will find their snapshot; nowhere, if the server knows none."""
-        from ..protocols.zerodb.values import FEATURE_LEASES
+        from ..protocols.zerodb.wire.values import FEATURE_LEASES
 
         if not server.features & FEATURE_LEASES:
             return
@@ -96,7 +96,7 @@ class TableReader(DataSourceReader):
 
     def _info(self, table: "Table") -> dict[str, Any] | None:
         """What its server knows of the table; None: one of another kind, which says nothing."""
-        from ..protocols.zerodb.values import FEATURE_TABLE_INFO
+        from ..protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 
         server = table.server()
         if not server.features & FEATURE_TABLE_INFO:
@@ -109,7 +109,7 @@ class TableReader(DataSourceReader):
         return info
 
     def _ranges(self, table: "Table", info: dict[str, Any] | None) -> list[TablePartition]:
-        from ..protocols.zerodb.values import FEATURE_LEASES, FEATURE_SPLIT_POINTS
+        from ..protocols.zerodb.wire.values import FEATURE_LEASES, FEATURE_SPLIT_POINTS
 
         features = table.server().features
         start, end = self.options.range
@@ -242,7 +242,7 @@ class SnapshotReader:
 
     def _wire(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
         from ..clients.errors import JobLost, TableRefused
-        from ..protocols.zerodb.values import is_shared
+        from ..protocols.zerodb.wire.values import is_shared
 
         options, snapshot, table = self._asked.options, self._snapshot, self._table
         if bounds.start and bounds.start == bounds.end:

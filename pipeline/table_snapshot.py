@@ -180,7 +180,7 @@ def _take(table: "Table", replicated: bool) -> Snapshot:
     """On all nodes, so that a task that loses one goes on at another; where they have it not, or
     refuse it, on the one that is asked."""
     from ..clients.errors import TableRefused
-    from ..protocols.zerodb.values import FEATURE_SHARED_LEASES
+    from ..protocols.zerodb.wire.values import FEATURE_SHARED_LEASES
 
     if replicated and table.server().features & FEATURE_SHARED_LEASES:
         with suppress(TableRefused):  # Too many are held, say: one node may have room.

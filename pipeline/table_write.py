@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType, StructType
 
-from ..protocols.zerodb.ownership import FRESH_FIRST, OWNERS
-from ..protocols.zerodb.values import OWNER_BYTES
+from ..protocols.zerodb.server.ownership import FRESH_FIRST, OWNERS
+from ..protocols.zerodb.wire.values import OWNER_BYTES
 from .column_types import check_type
 from .errors import PipelineError, SchemaError
 from .formats import Column, encode
@@ -110,7 +110,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
 def make_table(options: WriteOptions) -> None:
     """In the driver: a table is there also when no row comes. Raises TableUnreachable."""
-    from ..protocols.zerodb.values import FEATURE_TABLE_INFO
+    from ..protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 
     with reached(options) as table:
         if table.server().features & FEATURE_TABLE_INFO and table.info() is None:

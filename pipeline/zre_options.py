@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ..protocols.zerodb.values import TABLE_MAX
+from ..protocols.zerodb.wire.values import TABLE_MAX
 from . import log_options, table_options
 from .errors import OptionError
 from .log_options import EARLIEST, LATEST, Place

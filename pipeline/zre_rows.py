@@ -10,7 +10,7 @@ import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..protocols.zerodb.ops import PUT, Put, is_packed, unpack
+from ..protocols.zerodb.wire.ops import PUT, Put, is_packed, unpack
 from ..protocols.zre import presence
 from ..protocols.zre.log import FRAME_BYTES_MAX
 from ..protocols.zre.values import LOG_COMMAND, LOG_SIGNATURE, UUID_BYTES, Level, LogEvent

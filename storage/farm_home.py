@@ -10,10 +10,15 @@ from struct import Struct
 
 from ..native.log.blocks import crc32c
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.garlicfarm.entries import configuration_of
-from ..protocols.garlicfarm.messages import ClusterServer, FarmConfiguration
-from ..protocols.garlicfarm.peer_values import NO_SNAPSHOT, Recovered, SnapshotMark, recovered
-from ..protocols.garlicfarm.values import decode_configuration, encode_configuration
+from ..protocols.garlicfarm.server.values import (
+    NO_SNAPSHOT,
+    Recovered,
+    SnapshotMark,
+    recovered,
+)
+from ..protocols.garlicfarm.wire.entries import configuration_of
+from ..protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
+from ..protocols.garlicfarm.wire.values import decode_configuration, encode_configuration
 from ..protocols.raft.messages import EntryBatch, HardState
 from ..protocols.record import cut_block
 from .errors import Damaged, StorageError

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ..protocols.zerodb.values import is_shared
+from ..protocols.zerodb.wire.values import is_shared
 from .errors import refused
 from .rocks import RocksTables, open_checkpoint
 from .rocks_families import Shared

@@ -6,8 +6,8 @@ It is as slow as it is simple: every scan sorts what it sees, and nothing is on 
 import copy
 from collections.abc import Iterator, Sequence
 
-from ..protocols.zerodb.ops import Op
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.wire.ops import Op
+from ..protocols.zerodb.wire.values import TableOptions
 from .content import content_hash, split_points
 from .effects import Effects, apply_entry, record_range
 from .errors import StorageError

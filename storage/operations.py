@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from ..protocols.zerodb.ops import (
+from ..protocols.zerodb.wire.ops import (
     ABSENT,
     ALIVE,
     EQUAL,
@@ -41,7 +41,7 @@ from ..protocols.zerodb.ops import (
     Truncate,
     unpack_entry,
 )
-from ..protocols.zerodb.values import NO_REQID, TableOptions
+from ..protocols.zerodb.wire.values import NO_REQID, TableOptions
 from .tables import Pair
 
 SYSTEM = -1  # The table of our own bookkeeping.

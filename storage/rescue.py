@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..protocols.raft.messages import KIND_CONFIG, HardState
 from ..protocols.record import Record, encode_block
-from ..protocols.zmqraft.config_codec import (
+from ..protocols.zmqraft.wire.config_codec import (
     batch_config,
     decode_config_entry,
     encode_config_entry,

@@ -28,9 +28,9 @@ from typing import cast
 import rocksdict
 
 from ..native.tables.sst import Bounds
-from ..protocols.zerodb.ops import Op, Put
-from ..protocols.zerodb.pieces import Pieces, Scanned
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.server.scan_chunks import Pieces, Scanned
+from ..protocols.zerodb.wire.ops import Op, Put
+from ..protocols.zerodb.wire.values import TableOptions
 from .content import Piece, content_hash, split_points
 from .disk import make_folders
 from .effects import Effects, apply_entry, record_range

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import rocksdict
 
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.wire.values import TableOptions
 from .operations import SYSTEM
 from .rocks_families import Family
 from .sorted_keys import Ranges, SortedKeys

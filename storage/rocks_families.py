@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import rocksdict
 
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.wire.values import TableOptions
 from .errors import Damaged, StorageError, StorageFull, StorageLocked
 
 FILE_BYTES = 16 << 20  # Of a file of the engine: its bounds are where ranges are split.

@@ -3,8 +3,8 @@
 Whether a node can take one changes no table: it says why not, and applies what follows.
 """
 
-from ..protocols.zerodb.ops import LeaseOpen
-from ..protocols.zerodb.values import shared_lease
+from ..protocols.zerodb.wire.ops import LeaseOpen
+from ..protocols.zerodb.wire.values import shared_lease
 from .errors import StorageError
 from .lease_folder import MARK, LeaseFolder, Mark, encode_mark
 from .table_home import TableDirectory

@@ -14,7 +14,7 @@ from ..native.errors import NativeError, Readable
 from ..native.log.blocks import crc32c
 from ..native.log.updates import Reqids
 from ..protocols.errors import RemoteProtocolError
-from ..protocols.zmqraft.config_codec import decode_config_entry
+from ..protocols.zmqraft.wire.config_codec import decode_config_entry
 from .errors import Damaged, StorageError
 from .files import File, Files, Lock
 from .segment import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..native.log.updates import Reqids
 from ..protocols.raft.messages import KIND_CONFIG, EntryBatch
 from ..protocols.record import block_kind, block_record
-from ..protocols.zmqraft.snapshot_orders import (
+from ..protocols.zmqraft.snapshots.orders import (
     EntriesRead,
     Installed,
     Made,

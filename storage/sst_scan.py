@@ -22,7 +22,7 @@ from ..native.tables.sst import (
     Pairs,
     wanted_blocks,
 )
-from ..protocols.zerodb.pieces import ChunkPart, Pieces, Scanned
+from ..protocols.zerodb.server.scan_chunks import ChunkPart, Pieces, Scanned
 from .errors import refused
 from .rocks_walk import TableFile
 from .sst_file import SortedFile, Unsupported, open_file, problem_of

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..native.tables.ops import ALL_MARKED, Run, cut_block
 from ..protocols.raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
 from ..protocols.record import decode_block
-from ..protocols.zerodb.ops import (
+from ..protocols.zerodb.wire.ops import (
     ENTRY_MAGIC,
     PUT,
     Delete,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from ..protocols.zerodb import answers, requests
-from ..protocols.zerodb.values import KEYS_ONLY, PACKED, REVERSE
+from ..protocols.zerodb.wire import answers, requests
+from ..protocols.zerodb.wire.values import KEYS_ONLY, PACKED, REVERSE
 from .content import ContentHash
 from .tables import Pair, Tables
 

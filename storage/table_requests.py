@@ -11,9 +11,10 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from ..native.net.messages import Frames
-from ..protocols.zerodb import answers, codec, finished, ops, requests, values
-from ..protocols.zerodb.ownership import OWNERS
-from ..protocols.zerodb.requests import Request, RequestError
+from ..protocols.zerodb.server import answer_headers as finished
+from ..protocols.zerodb.server.ownership import OWNERS
+from ..protocols.zerodb.wire import answers, codec, ops, requests, values
+from ..protocols.zerodb.wire.requests import Request, RequestError
 from . import table_reads
 from .errors import Damaged, StorageError
 from .recent_changes import RecentChanges

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..protocols.raft.messages import EntryBatch
-from ..protocols.zerodb import ops
-from ..protocols.zerodb.requests import Watch
+from ..protocols.zerodb.wire import ops
+from ..protocols.zerodb.wire.requests import Watch
 from .effects import HIDDEN, PLAIN
 from .table_entries import Owner, each_entry
 from .tables import Tables

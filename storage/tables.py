@@ -7,8 +7,8 @@ find nothing; a put makes it. One process writes; nothing here knows a log or a 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..protocols.zerodb.ops import Op
-from ..protocols.zerodb.values import TableOptions
+from ..protocols.zerodb.wire.ops import Op
+from ..protocols.zerodb.wire.values import TableOptions
 
 if TYPE_CHECKING:
     from .effects import Effects

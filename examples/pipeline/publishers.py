@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import kelek
 import kelek.pipeline
-from kelek.protocols.garlicfarm.documents import encode_status
-from kelek.protocols.garlicfarm.state import SharedState
+from kelek.protocols.garlicfarm.app.documents import encode_status
+from kelek.protocols.garlicfarm.app.state import SharedState
 
 URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "servers"  # Others may not post documents.
 SECRET, CA = Path("farm/servers.secret").resolve(), Path("farm/ca.pem").resolve()

@@ -1,6 +1,6 @@
 """Entries on Garlic Farm's wire in C, by the batch: into blocks of the log, and out of them.
 
-Their twins are protocols/garlicfarm/codec.py and entries.py, which also say what is wrong with
+Their twins are protocols/garlicfarm/wire/codec.py and entries.py, which also say what is wrong with
 entries that are not taken here.
 """
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 from ..._native import ffi, lib
 from ..errors import NativeError, Readable, uncleared
 
-_ENTRY_MAGIC = b"kLT\x01"  # protocols/zerodb/ops.py
+_ENTRY_MAGIC = b"kLT\x01"  # protocols/zerodb/wire/ops.py
 
 
 class Output(NamedTuple):
     """What a mapper made of one batch."""
 
-    entry: bytes  # Packed operations (protocols/zerodb/ops.py), its magic first.
+    entry: bytes  # Packed operations (protocols/zerodb/wire/ops.py), its magic first.
     puts: int
     deletes: int
 

@@ -1,7 +1,7 @@
 """Requests of tables, judged, packed, forwarded and acknowledged in C by the arena.
 
 What it finds to be a read or a write of the usual kinds needs no object but its row; whatever else
-there is has the shape OTHER and is decoded one by one (protocols/zerodb/codec.py).
+there is has the shape OTHER and is decoded one by one (protocols/zerodb/wire/codec.py).
 """
 
 import struct
@@ -83,7 +83,7 @@ class Requests:
         return memoryview(self._data).cast("I")[column :: _ROW.size // 4].tolist()
 
     def entries(self) -> list[bytes]:
-        """The entry of each WRITE, in order: packed operations (protocols/zerodb/ops.py)."""
+        """The entry of each WRITE, in order: packed operations (protocols/zerodb/wire/ops.py)."""
         sizes = [
             size
             for size, shape in zip(self._numbers_at(3), self.shapes, strict=True)

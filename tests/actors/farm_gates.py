@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterable
 
-from kelek.protocols.garlicfarm.messages import MessageType
+from kelek.protocols.garlicfarm.wire.messages import MessageType
 
 RESPONSE_BYTES = 26
 LOOK_S = 0.01

@@ -29,9 +29,9 @@ import zmq
 from kelek.actors import topology
 from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.farm_server import FarmServer
-from kelek.protocols.garlicfarm import codec
-from kelek.protocols.garlicfarm.fetch import ClientFetch
-from kelek.protocols.garlicfarm.handshake import (
+from kelek.protocols.garlicfarm.client.fetch import ClientFetch
+from kelek.protocols.garlicfarm.wire import codec
+from kelek.protocols.garlicfarm.wire.handshake import (
     Challenges,
     ClientHandshake,
     ConnectTarget,
@@ -39,8 +39,8 @@ from kelek.protocols.garlicfarm.handshake import (
     Step,
     path_to,
 )
-from kelek.protocols.garlicfarm.htdigest import with_user
-from kelek.protocols.garlicfarm.messages import (
+from kelek.protocols.garlicfarm.wire.htdigest import with_user
+from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
     MessageType,
     Request,

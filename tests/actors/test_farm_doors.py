@@ -16,13 +16,18 @@ from kelek.actors.farm_doors import (
     Inside,
 )
 from kelek.actors.farm_stream import Poll
-from kelek.protocols.garlicfarm.codec import encode_request
-from kelek.protocols.garlicfarm.face import View
-from kelek.protocols.garlicfarm.gate import Gate
-from kelek.protocols.garlicfarm.handshake import Challenges, ConnectTarget, ServerHandshake, path_to
-from kelek.protocols.garlicfarm.htdigest import users_of, with_user
-from kelek.protocols.garlicfarm.inbound import Inbound, PeerSession
-from kelek.protocols.garlicfarm.messages import (
+from kelek.protocols.garlicfarm.server.inbound import Inbound, PeerSession
+from kelek.protocols.garlicfarm.wire.codec import encode_request
+from kelek.protocols.garlicfarm.wire.gate import Gate
+from kelek.protocols.garlicfarm.wire.handshake import (
+    Challenges,
+    ConnectTarget,
+    ServerHandshake,
+    path_to,
+)
+from kelek.protocols.garlicfarm.wire.htdigest import users_of, with_user
+from kelek.protocols.garlicfarm.wire.http_api import View
+from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
     MessageType,
     Request,

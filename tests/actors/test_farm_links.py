@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kelek.actors.farm_links import FarmLink, Way
-from kelek.protocols.garlicfarm.values import Address
+from kelek.protocols.garlicfarm.wire.values import Address
 
 
 class Owner:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kelek.actors.farm_router import RouterFiles
-from kelek.protocols.garlicfarm.documents import DOCUMENT_BYTES_MAX, encode_status
-from kelek.protocols.garlicfarm.router import Publication, RouterStatus
-from kelek.protocols.garlicfarm.state import Leaf, SharedState
+from kelek.protocols.garlicfarm.app.documents import DOCUMENT_BYTES_MAX, encode_status
+from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
+from kelek.protocols.garlicfarm.app.state import Leaf, SharedState
 
 LEAF = Leaf(2, "h", {"destination": "d", "uptime": 5})
 SHOWN = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime": 5}}

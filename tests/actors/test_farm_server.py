@@ -11,9 +11,10 @@ import trustme
 
 import kelek
 from kelek.actors import farm_doors, farm_tls, farm_users
-from kelek.protocols.garlicfarm import codec, handshake, intake, members
-from kelek.protocols.garlicfarm.htdigest import with_user
-from kelek.protocols.garlicfarm.messages import (
+from kelek.protocols.garlicfarm.server import intake, members
+from kelek.protocols.garlicfarm.wire import codec, handshake
+from kelek.protocols.garlicfarm.wire.htdigest import with_user
+from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
     FarmLogEntry,
     MessageType,

@@ -17,9 +17,7 @@ from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.job_server import PLACE, JobServer
 from kelek.actors.map_jobs import BATCH_PAIRS
 from kelek.bench.kelek_cluster import children_of
-from kelek.protocols.zerodb import answers, columns, requests, values
-from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.handoff import (
+from kelek.protocols.zerodb.server.worker_channel import (
     AGAIN,
     ANSWER,
     CHECKPOINT,
@@ -30,8 +28,10 @@ from kelek.protocols.zerodb.handoff import (
     MARK,
     WRITE,
 )
-from kelek.protocols.zerodb.ops import DeleteRange, Put, unpack
-from kelek.protocols.zerodb.values import Extension
+from kelek.protocols.zerodb.wire import answers, columns, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.ops import DeleteRange, Put, unpack
+from kelek.protocols.zerodb.wire.values import Extension
 from kelek.storage.disk import Disk
 from kelek.storage.errors import StorageFull
 from kelek.storage.job_store import StatisticsFile

@@ -10,8 +10,8 @@ from kelek.console.flights import log_hash
 from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zmqraft.client_codec import StateBroadcast, decode_state_broadcast
-from kelek.protocols.zmqraft.entry import Entry, decode_entries
+from kelek.protocols.zmqraft.wire.client_codec import StateBroadcast, decode_state_broadcast
+from kelek.protocols.zmqraft.wire.entry import Entry, decode_entries
 
 HEARTBEAT_MS = 500
 REQID = b"request-id-1"

@@ -17,7 +17,7 @@ from kelek.actors import mapper, sandbox
 from kelek.actors.actor import Loop, monotonic_ms
 from kelek.actors.mapper_process import Event, MapperProcess, engine_of
 from kelek.native.tables.mapper import output_ops, pack_records
-from kelek.protocols.zerodb.ops import Delete, Op, Put, unpack
+from kelek.protocols.zerodb.wire.ops import Delete, Op, Put, unpack
 
 wasmtime = pytest.importorskip("wasmtime")
 DEADLINE_S = 60.0

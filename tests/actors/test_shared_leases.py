@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from kelek.actors import actor
-from kelek.protocols.zerodb import answers, ops, requests, values
-from kelek.protocols.zerodb.handoff import AGAIN, ENDED, FAILED, HEAD, KEPT, LEASE, OPENED, WRITE
-from kelek.protocols.zerodb.values import Extension, shared_lease
+from kelek.protocols.zerodb.server.worker_channel import (
+    AGAIN,
+    ENDED,
+    FAILED,
+    HEAD,
+    KEPT,
+    LEASE,
+    OPENED,
+    WRITE,
+)
+from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire.values import Extension, shared_lease
 from kelek.storage.lease_folder import MARK, LeaseFolder, Mark, encode_mark
 from kelek.storage.shared_lease import FREE_BYTES_MIN
 from kelek.tests.actors.test_job_server import OPTIONS, REQID, ROWS, Rig

@@ -10,8 +10,8 @@ import pytest
 from kelek.actors import spark_job
 from kelek.actors.errors import OperatorError, UnitBroken
 from kelek.actors.spark_job import SparkJob
-from kelek.protocols.zerodb import map_orders
-from kelek.protocols.zerodb.map_orders import (
+from kelek.protocols.zerodb.server import map_orders
+from kelek.protocols.zerodb.server.map_orders import (
     DriverReady,
     MapOrder,
     Mapped,

@@ -13,9 +13,8 @@ from kelek.actors import actor, spark_maps
 from kelek.actors.map_jobs import BATCH_PAIRS
 from kelek.actors.mapper import WasmEngine
 from kelek.native.tables.mapper import pack_records
-from kelek.protocols.zerodb import map_orders, requests, values
-from kelek.protocols.zerodb.handoff import AGAIN, CHECKPOINT, FAILED, HEAD
-from kelek.protocols.zerodb.map_orders import (
+from kelek.protocols.zerodb.server import map_orders
+from kelek.protocols.zerodb.server.map_orders import (
     DriverReady,
     MapOrder,
     Mapped,
@@ -27,8 +26,10 @@ from kelek.protocols.zerodb.map_orders import (
     encode,
     stage_key,
 )
-from kelek.protocols.zerodb.ops import Put
-from kelek.protocols.zerodb.values import Extension
+from kelek.protocols.zerodb.server.worker_channel import AGAIN, CHECKPOINT, FAILED, HEAD
+from kelek.protocols.zerodb.wire import requests, values
+from kelek.protocols.zerodb.wire.ops import Put
+from kelek.protocols.zerodb.wire.values import Extension
 from kelek.tests.actors.test_job_server import DELETES, PUTS, REQID, SLOW, Rig, mapper
 
 THRESHOLD = 20_000

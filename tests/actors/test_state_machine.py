@@ -12,7 +12,7 @@ from kelek.actors.actor import ActorSetup, Host
 from kelek.actors.snapshot_sender import BARRIER
 from kelek.actors.state_machine import COMMIT, StateMachine, commits_topic
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zmqraft.barrier import Phase
+from kelek.protocols.zmqraft.snapshots.barrier import Phase
 from kelek.storage.disk import Disk
 from kelek.storage.log import Log
 from kelek.storage.segment import Identity

@@ -8,9 +8,9 @@ import pytest
 from kelek.actors import actor, credit, table_worker
 from kelek.actors.credit import TAKEN
 from kelek.actors.table_worker import TableWorker
-from kelek.protocols.zerodb import ops, requests
-from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.handoff import ANSWER, HEAD, MARK, WRITE
+from kelek.protocols.zerodb.server.worker_channel import ANSWER, HEAD, MARK, WRITE
+from kelek.protocols.zerodb.wire import ops, requests
+from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.storage.disk import Disk
 from kelek.storage.log import Log
 from kelek.storage.segment import Identity

@@ -14,9 +14,8 @@ import zmq
 from kelek.actors import actor
 from kelek.actors.credit import TAKEN
 from kelek.actors.zerodb_server import ZerodbServer
-from kelek.protocols.zerodb import answers, finished, requests, values
-from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.handoff import (
+from kelek.protocols.zerodb.server import answer_headers as finished
+from kelek.protocols.zerodb.server.worker_channel import (
     HANDLED,
     HEAD,
     HELLO,
@@ -27,7 +26,9 @@ from kelek.protocols.zerodb.handoff import (
     TABLES,
     TROUBLE,
 )
-from kelek.protocols.zerodb.values import Extension
+from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.values import Extension
 from kelek.tests.actors.in_thread import Rig, Socket, Watched
 
 EMPTY = b"\x80"  # No tables, in msgpack.

@@ -14,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 import kelek
 from kelek.clients.table_steps import TableTuning
-from kelek.protocols.zerodb.ops import Put, pack
+from kelek.protocols.zerodb.wire.ops import Put, pack
 
 DEADLINE_MS = 60_000
 TABLE = (4).to_bytes(4, "little")

@@ -16,7 +16,7 @@ from kelek.actors.zre_log import KEY, ZreLog
 from kelek.actors.zre_node import ZreNode, announced
 from kelek.native.net.datagrams import Heard
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
-from kelek.protocols.zerodb import ops
+from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zre import codec, services, values
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Hello, Ping, PingOk

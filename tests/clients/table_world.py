@@ -7,10 +7,10 @@ from typing import Any
 
 import zmq
 
-from kelek.protocols.zerodb import answers, ops, requests, values
-from kelek.protocols.zerodb.codec import decode_request
-from kelek.protocols.zerodb.requests import Request, RequestError
-from kelek.protocols.zerodb.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
+from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire.codec import decode_request
+from kelek.protocols.zerodb.wire.requests import Request, RequestError
+from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
 
 FEATURES = 0x1FFFF
 CHUNK_PAIRS = 3

@@ -20,8 +20,8 @@ import kelek
 from kelek.clients.farm_links import FarmLinks, Reach
 from kelek.clients.farm_values import secret_of
 from kelek.console.kelek_cli import main
-from kelek.protocols.garlicfarm.client_values import Open, Trouble, TroubleKind
-from kelek.protocols.garlicfarm.values import Address
+from kelek.protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
+from kelek.protocols.garlicfarm.wire.values import Address
 from kelek.tests.actors.farm_servers import SERVERS, USER
 from kelek.tests.actors.farm_servers import Farm as Servers
 from kelek.tests.clients.test_unclosed import leave_open

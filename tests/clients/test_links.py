@@ -6,7 +6,12 @@ from pathlib import Path
 import zmq
 
 from kelek.clients.links import ARENA_BYTES, Links, monotonic_ms
-from kelek.protocols.zmqraft.client import Action, Connect, LogClientMachine, LogClientSetup
+from kelek.protocols.zmqraft.client.client import (
+    Action,
+    Connect,
+    LogClientMachine,
+    LogClientSetup,
+)
 
 DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.

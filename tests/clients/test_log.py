@@ -24,7 +24,7 @@ from kelek.clients.errors import (
 from kelek.clients.links import monotonic_ms
 from kelek.clients.reqids import new_reqids
 from kelek.clients.steps import Tuning
-from kelek.protocols.zmqraft.client import LogClientSetup
+from kelek.protocols.zmqraft.client.client import LogClientSetup
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
 

@@ -15,9 +15,9 @@ import kelek
 from kelek.clients.arguments import Range, behind_prefix
 from kelek.clients.changes import Change
 from kelek.protocols.errors import RemoteProtocolError
-from kelek.protocols.zerodb import requests
-from kelek.protocols.zerodb.answers import Answer
-from kelek.protocols.zerodb.values import (
+from kelek.protocols.zerodb.wire import requests
+from kelek.protocols.zerodb.wire.answers import Answer
+from kelek.protocols.zerodb.wire.values import (
     FULLSYNC,
     KEYS_ONLY,
     PACKED,

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 import kelek
 from kelek.console.kelek_cli import main
-from kelek.protocols.zmqraft.client_codec import ConfigAnswer, encode_config_answer
-from kelek.protocols.zmqraft.values import REQUEST_CONFIG
+from kelek.protocols.zmqraft.wire.client_codec import ConfigAnswer, encode_config_answer
+from kelek.protocols.zmqraft.wire.values import REQUEST_CONFIG
 
 IDENT = b"foreign"
 POLL_MS = 50

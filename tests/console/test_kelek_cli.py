@@ -17,8 +17,8 @@ from kelek.console import endings, supervisor_cli
 from kelek.console.entry_output import entry_json, entry_line
 from kelek.console.kelek_cli import main
 from kelek.console.loading import Lines, LoadOptions, committed_line, told_so_far
-from kelek.protocols.zerodb import ops
-from kelek.protocols.zmqraft.entry import Entry
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zmqraft.wire.entry import Entry
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -178,7 +178,11 @@ def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
     unwanted = {"asyncio", "logging", "ssl", "kelek.protocols.raft.core", "kelek.storage"}
-    unwanted |= {"kelek.clients.node", "kelek.protocols.zre.node", "kelek.protocols.zerodb.ops"}
+    unwanted |= {
+        "kelek.clients.node",
+        "kelek.protocols.zre.node",
+        "kelek.protocols.zerodb.wire.ops",
+    }
     assert not unwanted & set(loaded.stdout.split())
 
 

@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from kelek.console import endings
 from kelek.console.kelek_cli import main
 from kelek.console.shell import Shell
-from kelek.protocols.zerodb.requests import RangeJob
-from kelek.protocols.zerodb.values import SESSION_ENDED, TableOptions
+from kelek.protocols.zerodb.wire.requests import RangeJob
+from kelek.protocols.zerodb.wire.values import SESSION_ENDED, TableOptions
 from kelek.tests.clients.table_world import JOB, Cluster
 
 TOPOLOGY = """
@@ -472,7 +472,7 @@ def test_a_command_loads_little() -> None:
     """The figure is time, below 200 ms; what takes the time is loading modules."""
     code = (
         "import sys; import kelek.console.kelek_cli, kelek.console.table_commands; "
-        "heavy = {'yaml', 'asyncio', 'pyarrow', 'kelek.protocols.zmqraft.client'}; "
+        "heavy = {'yaml', 'asyncio', 'pyarrow', 'kelek.protocols.zmqraft.client.client'}; "
         "assert not heavy & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -18,9 +18,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.members import Stage
-from kelek.protocols.garlicfarm.messages import (
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.members import Stage
+from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
     FarmLogEntry,
     MessageType,

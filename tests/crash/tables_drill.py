@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Attach,
     Compare,
@@ -30,7 +30,7 @@ from kelek.protocols.zerodb.ops import (
     Transaction,
     Truncate,
 )
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage import rocks
 from kelek.storage.errors import StorageError
 from kelek.storage.rocks_families import Shared

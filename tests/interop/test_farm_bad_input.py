@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kelek.actors import farm_doors
-from kelek.protocols.garlicfarm import gate, handshake
-from kelek.protocols.garlicfarm.htdigest import with_user
-from kelek.protocols.garlicfarm.messages import Response
+from kelek.protocols.garlicfarm.wire import gate, handshake
+from kelek.protocols.garlicfarm.wire.htdigest import with_user
+from kelek.protocols.garlicfarm.wire.messages import Response
 from kelek.tests.actors import farm_servers
 from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
 from kelek.tests.interop.farm_plain import (

@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, Request, ValueType
-from kelek.protocols.garlicfarm.orders import Choice, Export, Order, OrderKind, encode_order
+from kelek.protocols.garlicfarm.app.orders import (
+    Choice,
+    Export,
+    Order,
+    OrderKind,
+    encode_order,
+)
+from kelek.protocols.garlicfarm.wire.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    ValueType,
+)
 from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
 from kelek.tests.http_proxy import HttpProxy
 

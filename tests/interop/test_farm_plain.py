@@ -4,14 +4,14 @@ from functools import partial
 
 import pytest
 
-from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.messages import MessageType
-from kelek.protocols.garlicfarm.orders import encode_order
-from kelek.protocols.garlicfarm.posters import POSTER_PREFIX
+from kelek.protocols.garlicfarm.app.orders import encode_order
+from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.farm_plain import APPLICATION, Plain
+from kelek.tests.protocols.garlicfarm.app.test_application import AppWorld, publish
 from kelek.tests.protocols.garlicfarm.farm_world import Client, World, client_request, server
-from kelek.tests.protocols.garlicfarm.test_application import AppWorld, publish
 
 PLAIN = 3
 SLOW: dict[str, int] = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.messages import ClusterServer
-from kelek.protocols.garlicfarm.posters import POSTER_PREFIX
+from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.tests.actors.farm_servers import Farm
 from kelek.tests.interop.farm_plain import APPLICATION, CLIENT, Entry, Message, take_answer
 from kelek.tests.interop.farm_tls import PlainServer, Refused, Who

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from kelek import Log
 from kelek.clients.errors import MembersRefused
 from kelek.console.kelek_cli import main
-from kelek.protocols.zmqraft.config_codec import (
+from kelek.protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
     ConfigUpdateAnswer,
     decode_config_update_answer,
 )
-from kelek.protocols.zmqraft.values import encode_members
+from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.tests.interop.conftest import COMMAND, STOP_S, Cluster, new_folder
 from kelek.tests.interop.plain import DEADLINE_S, Dealer, reqid
 from kelek.tests.ports import free_port

@@ -17,7 +17,7 @@ import zmq
 
 import kelek
 from kelek.clients.errors import TransferRefused
-from kelek.protocols.zmqraft.read_codec import decode_read_answer, encode_read_index
+from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.interop.conftest import Cluster, new_folder
 
 KELEK = "from kelek.console.kelek_cli import main; main()"

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 import kelek
-from kelek.protocols.zerodb.values import SESSION_ENDED
+from kelek.protocols.zerodb.wire.values import SESSION_ENDED
 from kelek.tests.interop.tables import LOCAL, Tables
 from kelek.tests.interop.tables import running as running
 from kelek.tests.interop.tables import tables as tables

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import zmq
 
-from kelek.protocols.zmqraft.client_codec import LogInfo, decode_log_info_answer
-from kelek.protocols.zmqraft.values import REQUEST_LOG_INFO
+from kelek.protocols.zmqraft.wire.client_codec import LogInfo, decode_log_info_answer
+from kelek.protocols.zmqraft.wire.values import REQUEST_LOG_INFO
 from kelek.storage.disk import Disk
 from kelek.storage.verify import StoredEntry, entries, read_identity
 from kelek.tests.interop.conftest import COMMAND, STOP_S

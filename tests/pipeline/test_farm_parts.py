@@ -17,10 +17,10 @@ from kelek.pipeline.farm_options import batch_options, stream_options
 from kelek.pipeline.farm_read import FarmView
 from kelek.pipeline.farm_rows import COLUMNS, SCHEMA, rows_of
 from kelek.pipeline.log_offset import FarmOffset, LogRange
-from kelek.protocols.garlicfarm.documents import encode_status
-from kelek.protocols.garlicfarm.messages import ClusterServer, FarmConfiguration
-from kelek.protocols.garlicfarm.orders import Order, OrderKind, encode_order
-from kelek.protocols.garlicfarm.values import encode_configuration
+from kelek.protocols.garlicfarm.app.documents import encode_status
+from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, encode_order
+from kelek.protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
+from kelek.protocols.garlicfarm.wire.values import encode_configuration
 from kelek.tests.actors.farm_servers import Farm
 from kelek.tests.conftest import ROOT
 from kelek.tests.http_proxy import HttpProxy

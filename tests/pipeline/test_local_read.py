@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kelek.protocols.zerodb.ops import Put
+from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.lease_folder import LeaseFolder
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared

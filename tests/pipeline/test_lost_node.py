@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kelek.protocols.zerodb.values import RANGE_JOB
+from kelek.protocols.zerodb.wire.values import RANGE_JOB
 from kelek.tests.lost_nodes import NAMES, Nodes
 from kelek.tests.ports import free_port
 

@@ -12,11 +12,11 @@ import pytest
 
 from kelek.clients.table_steps import TableTuning
 from kelek.pipeline.spark_driver import DriverPipes, Stages, short
-from kelek.protocols.zerodb import map_orders
-from kelek.protocols.zerodb.job import JobLimits, JobScan, JobTable, Lease
-from kelek.protocols.zerodb.map_orders import MapOrder, Trouble, encode
-from kelek.protocols.zerodb.pieces import Pieces
-from kelek.protocols.zerodb.values import MAP_TABLE
+from kelek.protocols.zerodb.server import map_orders
+from kelek.protocols.zerodb.server.jobs import JobLimits, JobScan, JobTable, Lease
+from kelek.protocols.zerodb.server.map_orders import MapOrder, Trouble, encode
+from kelek.protocols.zerodb.server.scan_chunks import Pieces
+from kelek.protocols.zerodb.wire.values import MAP_TABLE
 
 PAGES = """An error occurred while calling o73.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed

@@ -13,8 +13,8 @@ import pytest
 
 import kelek
 from kelek.pipeline.errors import PipelineError
-from kelek.protocols.zerodb import requests
-from kelek.protocols.zerodb.values import FEATURE_TABLE_INFO
+from kelek.protocols.zerodb.wire import requests
+from kelek.protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 from kelek.tests.clients.table_world import Cluster
 
 types = pytest.importorskip("pyspark.sql.types")

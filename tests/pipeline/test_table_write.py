@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.protocols.zerodb import requests
+from kelek.protocols.zerodb.wire import requests
 from kelek.tests.clients.table_world import Cluster
 
 pytest.importorskip("pyspark")

@@ -16,7 +16,7 @@ import kelek
 from kelek.pipeline import log_errors, zre_options
 from kelek.pipeline.errors import OptionError, SchemaError
 from kelek.pipeline.zre_rows import COLUMNS, SCHEMA, rows_of, values_of
-from kelek.protocols.zerodb.ops import Delete, Put, pack
+from kelek.protocols.zerodb.wire.ops import Delete, Put, pack
 from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import (

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.members import Stage
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.members import Stage
 from kelek.protocols.raft.messages import AppendResponse
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm_run import rest

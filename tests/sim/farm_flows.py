@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from kelek.protocols.garlicfarm import members
+from kelek.protocols.garlicfarm.server import members
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm_run import HEAL_MS, rest
 from kelek.tests.sim.farm_sim import FarmSim, Killed, Step, Writer

@@ -9,8 +9,8 @@ from kelek.tests.sim.planted import CORE, LOST, Patch, Plant, find, main
 
 CAMPAIGN = "kelek.tests.sim.farm_campaign"
 SEEDS = range(1, 5)  # Of the suite.
-MEMBERS = "protocols/garlicfarm/members.py"
-PEER = "protocols/garlicfarm/peer.py"
+MEMBERS = "protocols/garlicfarm/server/members.py"
+PEER = "protocols/garlicfarm/server/peer.py"
 STUCK = "not within"
 
 PLANTS = (
@@ -101,7 +101,7 @@ PLANTS = (
         "a replaced Configuration hides the one in force",
         (
             Patch(
-                "protocols/garlicfarm/roster.py",
+                "protocols/garlicfarm/server/directory.py",
                 "keep = self.core.log.configurations.entry_at(index)\n",
                 "keep = max((at for at in self._by_index if at <= index), default=0)\n",
             ),

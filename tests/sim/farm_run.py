@@ -3,8 +3,8 @@ everything heals, and it has to come to rest with nothing lost. One seed makes a
 
 from functools import partial
 
-from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.messages import MessageType, Request
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm_sim import FarmSim, Killed, Step, Stranger, Writer
 from kelek.tests.sim.sim_check import Broken

@@ -10,9 +10,11 @@ from functools import partial
 from hashlib import sha256
 
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.garlicfarm.codec import encode_request
-from kelek.protocols.garlicfarm.inbound import PeerSession
-from kelek.protocols.garlicfarm.messages import (
+from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.server.peer import FarmPeer
+from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.wire.codec import encode_request
+from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
     FarmConfiguration,
     FarmLogEntry,
@@ -21,9 +23,7 @@ from kelek.protocols.garlicfarm.messages import (
     SnapshotSync,
     ValueType,
 )
-from kelek.protocols.garlicfarm.peer import FarmPeer
-from kelek.protocols.garlicfarm.peer_values import SnapshotMark
-from kelek.protocols.garlicfarm.values import (
+from kelek.protocols.garlicfarm.wire.values import (
     LogPack,
     encode_configuration,
     encode_log_pack,

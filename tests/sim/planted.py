@@ -52,15 +52,15 @@ class Plant(NamedTuple):
 
 CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
-PEER_VALUES = "protocols/zmqraft/peer_values.py"
-JOBS = "protocols/zmqraft/jobs.py"
-DESK = "protocols/zmqraft/snapshots.py"
+PEER_VALUES = "protocols/zmqraft/server/values.py"
+JOBS = "protocols/zmqraft/server/append_queue.py"
+DESK = "protocols/zmqraft/snapshots/snapshots.py"
 WRITER = "storage/writer.py"
 LOG = "storage/log.py"
 
 READS = "protocols/raft/reads.py"
 TRANSFER = "protocols/raft/transfer.py"
-READERS = "protocols/zmqraft/readers.py"
+READERS = "protocols/zmqraft/server/entry_readers.py"
 STALE = "a stale read"
 BACK = "entries that go back"
 
@@ -114,7 +114,7 @@ PLANTS = (
         "entries served only as far as they are applied",
         (
             Patch(
-                "protocols/zmqraft/peer.py",
+                "protocols/zmqraft/server/peer.py",
                 "self.readers.serve(self._told_index, now_ms)",
                 "self.readers._turns += self.readers._held.take(self._told_index)\n"
                 "        self.readers.serve(self.last_applied, now_ms)",
@@ -242,7 +242,7 @@ PLANTS = (
         "no chain between a client's packs",
         (
             Patch(
-                "protocols/zmqraft/window.py",
+                "protocols/zmqraft/client/window.py",
                 'previous = self.items[position - 1].reqids[-1] if position else b""',
                 'previous = b""',
             ),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.zmqraft.entry import Entry
+from kelek.protocols.zmqraft.wire.entry import Entry
 from kelek.tests.sim.sim_configs import ConfigRules
 from kelek.tests.sim.sim_world import World
 

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
-from kelek.protocols.zmqraft.client import (
+from kelek.protocols.zmqraft.client.client import (
     Connect,
     Disconnect,
     EntryStream,
@@ -15,7 +15,7 @@ from kelek.protocols.zmqraft.client import (
     Send,
     WindowLimits,
 )
-from kelek.protocols.zmqraft.client_codec import Form
+from kelek.protocols.zmqraft.wire.client_codec import Form
 from kelek.tests.sim.sim_check import Checker, make_update
 from kelek.tests.sim.sim_net import Connection, Frames, Network
 from kelek.tests.sim.sim_node import CLUSTER, UNIX_S, Node

@@ -9,10 +9,10 @@ from kelek.native.net.messages import Frames
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.quorum import is_majority
-from kelek.protocols.zmqraft.client_codec import Form
-from kelek.protocols.zmqraft.members import Reply
-from kelek.protocols.zmqraft.snapshot_codec import encode_make_snapshot
-from kelek.protocols.zmqraft.transfer_codec import RequestTransfer, encode_transfer
+from kelek.protocols.zmqraft.membership.members import Reply
+from kelek.protocols.zmqraft.wire.client_codec import Form
+from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
+from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer, encode_transfer
 from kelek.storage.errors import StorageError
 from kelek.tests.sim.sim_check import Broken, Checker
 from kelek.tests.sim.sim_client import ClientProcess

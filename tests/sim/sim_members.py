@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kelek.protocols.zmqraft.client_codec import encode_client_request
-from kelek.protocols.zmqraft.config_codec import (
+from kelek.protocols.zmqraft.wire.client_codec import encode_client_request
+from kelek.protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
     ConfigUpdate,
     decode_config_update_answer,
 )
-from kelek.protocols.zmqraft.values import encode_members
+from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.tests.sim.sim_net import Connection, Frames, Network
 from kelek.tests.sim.sim_node import CLUSTER, UNIX_S, Node
 from kelek.tests.sim.sim_world import US_PER_MS, Process

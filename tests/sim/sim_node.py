@@ -14,9 +14,9 @@ from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import decode_block
-from kelek.protocols.zmqraft.peer import Peer
-from kelek.protocols.zmqraft.peer_values import PeerSetup
-from kelek.protocols.zmqraft.snapshot_orders import encode_work, result_for
+from kelek.protocols.zmqraft.server.peer import Peer
+from kelek.protocols.zmqraft.server.values import PeerSetup
+from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
 from kelek.storage import repair
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.hard_state import HardStateFile

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
-from kelek.protocols.zmqraft.client_codec import (
+from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
+from kelek.protocols.zmqraft.wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
     Form,
@@ -18,10 +19,12 @@ from kelek.protocols.zmqraft.client_codec import (
     decode_log_info_answer,
     encode_client_request,
 )
-from kelek.protocols.zmqraft.entry import block_log_entries, decode_entries
-from kelek.protocols.zmqraft.extensions import decode_entries_packed_answer, encode_entries_packed
-from kelek.protocols.zmqraft.read_codec import decode_read_answer, encode_read_index
-from kelek.protocols.zmqraft.read_queue import HELD_MS_MAX
+from kelek.protocols.zmqraft.wire.entry import block_log_entries, decode_entries
+from kelek.protocols.zmqraft.wire.extensions import (
+    decode_entries_packed_answer,
+    encode_entries_packed,
+)
+from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.sim.sim_check import Checker
 from kelek.tests.sim.sim_client import ClientEnd, Home
 from kelek.tests.sim.sim_net import Frames, Network

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kelek.protocols.zmqraft.snapshot_orders import Begun, decode_work, encode_work
+from kelek.protocols.zmqraft.snapshots.orders import Begun, decode_work, encode_work
 from kelek.storage.errors import StorageError
 from kelek.storage.snapshot import newest, open_snapshot
 from kelek.storage.snapshot_work import Keep, SnapshotWork

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kelek.protocols.garlicfarm.messages import MessageType
+from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.tests.sim.farm_directed import DIRECTED
 from kelek.tests.sim.farm_flows import FLOWS, Flow, FlowRun, strikes_of_suite
 from kelek.tests.sim.farm_planted import PLANTS, find_in_farm

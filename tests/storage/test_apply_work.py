@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire.ops import (
     ABSENT,
     Attach,
     Compare,

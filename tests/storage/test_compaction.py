@@ -11,7 +11,7 @@ import pytest
 from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, decode_block, encode_block
-from kelek.protocols.zmqraft.config_codec import ConfigEntry, encode_config_entry
+from kelek.protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from kelek.storage.disk import Disk
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.files import Files

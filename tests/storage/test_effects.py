@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire.ops import (
     ABSENT,
     ALIVE,
     PRESENT,

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.garlicfarm.entries import batches_of, configuration_batch
-from kelek.protocols.garlicfarm.messages import FarmConfiguration, FarmLogEntry, ValueType
-from kelek.protocols.garlicfarm.peer_values import SnapshotMark
+from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.wire.entries import batches_of, configuration_batch
+from kelek.protocols.garlicfarm.wire.messages import FarmConfiguration, FarmLogEntry, ValueType
 from kelek.protocols.raft.membership import Configuration
 from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block

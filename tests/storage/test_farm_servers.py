@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.garlicfarm import members
-from kelek.protocols.garlicfarm.messages import ClusterServer
-from kelek.protocols.garlicfarm.peer_values import Recovered, SnapshotMark
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.values import Recovered, SnapshotMark
+from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
 from kelek.protocols.record import decode_block
 from kelek.storage.farm_home import FarmStorage

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire.ops import (
     ABSENT,
     ALIVE,
     EQUAL,

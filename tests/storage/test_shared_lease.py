@@ -10,8 +10,8 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb import ops
-from kelek.protocols.zerodb.values import shared_lease
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zerodb.wire.values import shared_lease
 from kelek.storage import shared_lease as module
 from kelek.storage.errors import StorageError
 from kelek.storage.lease_folder import MARK, LeaseFolder, Mark

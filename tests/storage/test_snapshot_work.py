@@ -7,7 +7,7 @@ import pytest
 from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import KIND_CONFIG, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zmqraft.snapshot_orders import (
+from kelek.protocols.zmqraft.snapshots.orders import (
     EntriesRead,
     Installed,
     Made,
@@ -19,7 +19,7 @@ from kelek.protocols.zmqraft.snapshot_orders import (
     Received,
     Snapshot,
 )
-from kelek.protocols.zmqraft.values import encode_members
+from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.storage.log import Log
 from kelek.storage.memory import MemoryDisk
 from kelek.storage.reader import LogReader

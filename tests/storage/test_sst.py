@@ -12,9 +12,9 @@ from hypothesis import settings
 from kelek.native.errors import NativeError
 from kelek.native.tables import sst
 from kelek.native.tables.ops import cut_column
-from kelek.protocols.zerodb.ops import Delete, DeleteRange, Op, Open, Put
-from kelek.protocols.zerodb.pieces import Pieces, Scanned
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.server.scan_chunks import Pieces, Scanned
+from kelek.protocols.zerodb.wire.ops import Delete, DeleteRange, Op, Open, Put
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.rocks_families import Shared

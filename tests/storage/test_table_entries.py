@@ -7,8 +7,8 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb import ops
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.table_entries import Owner, find_entries, placed
 from kelek.storage.tables import Outcome

@@ -6,8 +6,8 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.ops import Expire, Open, Put, Truncate, pack
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.wire.ops import Expire, Open, Put, Truncate, pack
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.archive import Source, folder_sources
 from kelek.storage.archive import pack as pack_archive
 from kelek.storage.disk import Disk

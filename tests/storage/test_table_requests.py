@@ -6,9 +6,9 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb import answers, requests, values
-from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Compare,
     Delete,
@@ -25,8 +25,8 @@ from kelek.protocols.zerodb.ops import (
     Truncate,
     pack,
 )
-from kelek.protocols.zerodb.requests import Request
-from kelek.protocols.zerodb.values import Extension, TableOptions
+from kelek.protocols.zerodb.wire.requests import Request
+from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 from kelek.storage import table_reads, table_requests, table_watch
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.memory_tables import MemoryTables

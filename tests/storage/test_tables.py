@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire.ops import (
     Delete,
     DeleteLimited,
     DeleteRange,
@@ -21,7 +21,7 @@ from kelek.protocols.zerodb.ops import (
     Put,
     Truncate,
 )
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.errors import Damaged, StorageError, StorageLocked
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.recent_changes import RecentChanges
@@ -334,7 +334,7 @@ def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
     """The engine's objects flush their own column family when they end, each for itself."""
     path = str(tmp_path / "db")
     script = f"""
-from kelek.protocols.zerodb.ops import Put
+from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.rocks import open_tables
 from kelek.storage.rocks_families import Shared
 from kelek.storage.tables import Entry

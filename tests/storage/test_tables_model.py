@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kelek.protocols.zerodb.ops import (
+from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Attach,
     Compare,
@@ -29,7 +29,7 @@ from kelek.protocols.zerodb.ops import (
     Transaction,
     Truncate,
 )
-from kelek.protocols.zerodb.values import TableOptions
+from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.operations import SYSTEM
 from kelek.storage.rocks import RocksTables, open_checkpoint, open_tables

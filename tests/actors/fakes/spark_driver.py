@@ -3,8 +3,15 @@
 import os
 import sys
 
-from kelek.protocols.zerodb import map_orders
-from kelek.protocols.zerodb.map_orders import MapOrder, Mapped, MapProgress, Setup, Trouble, encode
+from kelek.protocols.zerodb.server import map_orders
+from kelek.protocols.zerodb.server.map_orders import (
+    MapOrder,
+    Mapped,
+    MapProgress,
+    Setup,
+    Trouble,
+    encode,
+)
 
 SIZE_BYTES = 4
 MAPS, FAILS, DIES, JUNK, GIVES_UP = range(1, 6)  # Tables to read.

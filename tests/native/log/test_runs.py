@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from kelek.native.errors import ECORRUPT, NativeError
 from kelek.native.tables.ops import Run, cut_block
 from kelek.protocols.record import Record, decode_block, encode_block
-from kelek.protocols.zerodb import ops
-from kelek.tests.protocols.zerodb.messages import KEY, KEYS, PAIRS, VALUE
+from kelek.protocols.zerodb.wire import ops
+from kelek.tests.protocols.zerodb.wire.messages import KEY, KEYS, PAIRS, VALUE
 
 TABLE = st.integers(0, 3)
 PUT = st.builds(

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kelek.native.errors import NativeError
 from kelek.native.net.farm import blocks_of, count_entries, entries_of_block
 from kelek.protocols.errors import RemoteProtocolError
-from kelek.protocols.garlicfarm.codec import decode_entries, encode_entries
-from kelek.protocols.garlicfarm.entries import BATCH_BYTES_MAX, batches_of, entries_of
-from kelek.protocols.garlicfarm.messages import FarmLogEntry, ValueType
-from kelek.protocols.garlicfarm.packed import PackedEntries, packed, packed_of
+from kelek.protocols.garlicfarm.wire.codec import decode_entries, encode_entries
+from kelek.protocols.garlicfarm.wire.entries import BATCH_BYTES_MAX, batches_of, entries_of
+from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, ValueType
+from kelek.protocols.garlicfarm.wire.packed import PackedEntries, packed, packed_of
 from kelek.protocols.raft.messages import KIND_CHECKPOINT, EntryBatch
 from kelek.protocols.record import Record, encode_block
 

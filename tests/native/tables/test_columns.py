@@ -11,8 +11,8 @@ from kelek.native.errors import NativeError
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.tables.columns import Message, cut_columns
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.columns import join
-from kelek.protocols.zmqraft.requests import EntryRun
+from kelek.protocols.zerodb.wire.columns import join
+from kelek.protocols.zmqraft.client.requests import EntryRun
 from kelek.tests.native.log.some_blocks import some_blocks
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek.native.tables.mapper import MalformedOutput, Output, output_ops, pack_records
-from kelek.protocols.zerodb.ops import Delete, Op, Put, pack
+from kelek.protocols.zerodb.wire.ops import Delete, Op, Put, pack
 
 KEY_BYTES_MAX = 64 << 10
 Record = tuple[int, bytes, bytes]  # 0 put or 1 delete, key, value

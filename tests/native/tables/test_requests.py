@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.tables import requests as native_requests
 from kelek.native.tables.requests import OTHER, READ, WRITE, Requests
-from kelek.protocols.zerodb import answers, ops, requests, values
-from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.codec import decode_request, peek
-from kelek.protocols.zerodb.requests import RequestError
-from kelek.protocols.zerodb.values import KEY_BYTES_MAX, NO_EXTENSION, Extension, decode_extension
-from kelek.tests.protocols.zerodb import messages
+from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import decode_request, peek
+from kelek.protocols.zerodb.wire.requests import RequestError
+from kelek.protocols.zerodb.wire.values import (
+    KEY_BYTES_MAX,
+    NO_EXTENSION,
+    Extension,
+    decode_extension,
+)
+from kelek.tests.protocols.zerodb.wire import messages
 
 ENTRY_MAX = 4000
 READS = range(values.READ, values.WATCH + 1)

@@ -10,10 +10,17 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from kelek.protocols.garlicfarm import codec
-from kelek.protocols.garlicfarm.entries import configuration_of
-from kelek.protocols.garlicfarm.inbound import PeerSession
-from kelek.protocols.garlicfarm.messages import (
+from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.server.peer import FarmPeer
+from kelek.protocols.garlicfarm.server.values import (
+    FarmSetup,
+    Recovered,
+    SnapshotMark,
+    recovered,
+)
+from kelek.protocols.garlicfarm.wire import codec
+from kelek.protocols.garlicfarm.wire.entries import configuration_of
+from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
     FarmConfiguration,
     FarmLogEntry,
@@ -21,13 +28,6 @@ from kelek.protocols.garlicfarm.messages import (
     Request,
     Response,
     ValueType,
-)
-from kelek.protocols.garlicfarm.peer import FarmPeer
-from kelek.protocols.garlicfarm.peer_values import (
-    FarmSetup,
-    Recovered,
-    SnapshotMark,
-    recovered,
 )
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import EntryBatch, HardState

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kelek.protocols.garlicfarm import codec, members
-from kelek.protocols.garlicfarm.inbound import PeerSession
-from kelek.protocols.garlicfarm.messages import FarmLogEntry, MessageType, Request, ValueType
-from kelek.protocols.garlicfarm.peer import PIPELINED_MAX
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.server.peer import PIPELINED_MAX
+from kelek.protocols.garlicfarm.wire import codec
+from kelek.protocols.garlicfarm.wire.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    ValueType,
+)
 from kelek.protocols.raft.core import Role
 from kelek.tests.protocols.garlicfarm.farm_world import (
     Client,

@@ -4,21 +4,20 @@ import re
 from pathlib import Path
 
 from kelek.actors import actor, farm_doors, farm_links, farm_users
-from kelek.protocols.garlicfarm import (
-    application,
+from kelek.protocols.garlicfarm.app import application, documents, orders, state
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.values import FarmSetup
+from kelek.protocols.garlicfarm.wire import (
     codec,
     digest,
-    documents,
-    face,
     gate,
     handshake,
-    members,
     messages,
-    orders,
-    state,
 )
-from kelek.protocols.garlicfarm.messages import RESPONSE_TYPES, MessageType, ValueType
-from kelek.protocols.garlicfarm.peer_values import FarmSetup
+from kelek.protocols.garlicfarm.wire import (
+    http_api as face,
+)
+from kelek.protocols.garlicfarm.wire.messages import RESPONSE_TYPES, MessageType, ValueType
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/garlic-farm.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from kelek.protocols.zerodb import ops, requests, values
-from kelek.protocols.zerodb.codec import decode_request
-from kelek.protocols.zerodb.values import Extension
+from kelek.protocols.zerodb.wire import ops, requests, values
+from kelek.protocols.zerodb.wire.codec import decode_request
+from kelek.protocols.zerodb.wire.values import Extension
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols" / "zerodb.md").read_text(encoding="utf-8")

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from kelek.protocols.zerodb import ops, requests, values
-from kelek.protocols.zerodb.client_codec import encode_request
-from kelek.protocols.zerodb.handoff import RESULT
-from kelek.protocols.zerodb.proposals import Result
-from kelek.protocols.zerodb.values import PARTSYNC, Extension
+from kelek.protocols.zerodb.server.proposals import Result
+from kelek.protocols.zerodb.server.worker_channel import RESULT
+from kelek.protocols.zerodb.wire import ops, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
 from kelek.storage.memory_tables import MemoryTables
 from kelek.storage.tables import TableEntry, Tables
-from kelek.tests.protocols.zerodb.served import UNIX_MS, Served, entries, led
+from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, entries, led
 
 SESSION = 99
 SENT_MS = UNIX_MS + 1000  # The world begins then.

@@ -6,9 +6,7 @@ from functools import partial
 from itertools import count
 
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zmqraft import client_codec as codec
-from kelek.protocols.zmqraft import extensions as own
-from kelek.protocols.zmqraft.client import (
+from kelek.protocols.zmqraft.client.client import (
     Connect,
     Disconnect,
     Listen,
@@ -18,17 +16,19 @@ from kelek.protocols.zmqraft.client import (
     Subscription,
     Unlisten,
 )
-from kelek.protocols.zmqraft.client_codec import UpdateStatus
-from kelek.protocols.zmqraft.config_codec import ConfigUpdate
-from kelek.protocols.zmqraft.entry import encode_entry
-from kelek.protocols.zmqraft.snapshot_codec import MakeSnapshot
-from kelek.protocols.zmqraft.transfer_codec import (
+from kelek.protocols.zmqraft.wire import client_codec as codec
+from kelek.protocols.zmqraft.wire import extensions as own
+from kelek.protocols.zmqraft.wire.client_codec import UpdateStatus
+from kelek.protocols.zmqraft.wire.config_codec import ConfigUpdate
+from kelek.protocols.zmqraft.wire.entry import encode_entry
+from kelek.protocols.zmqraft.wire.snapshot_codec import MakeSnapshot
+from kelek.protocols.zmqraft.wire.transfer_codec import (
     RequestTransfer,
     TransferAnswer,
     decode_transfer,
     encode_transfer_answer,
 )
-from kelek.protocols.zmqraft.values import (
+from kelek.protocols.zmqraft.wire.values import (
     ENTRIES_PACKED,
     HELLO,
     READ_INDEX,

@@ -1,0 +1,269 @@
+"""What the committed log of a farm says: documents, orders, who publishes the MetaLS, and what.
+
+No clock is read, and no setting of one server counts: each server, and whoever reads the log later,
+comes to the same answer.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from ...errors import RemoteProtocolError
+from ..wire.messages import NUMBER_MAX
+from .documents import (
+    DOCUMENT_BYTES_MAX,
+    PublishConfig,
+    Status,
+    decode_status,
+    load_object,
+    may_hold_document,
+    number_of,
+    object_of,
+)
+from .orders import (
+    HASHES_MAX,
+    ORDER_PREFIX,
+    SERVERS_LEFT_OUT_MAX,
+    Choice,
+    Export,
+    Order,
+    OrderKind,
+    decode_export,
+    decode_order,
+    export_document,
+    hash_of,
+)
+
+SERVERS_KEPT = 256  # Whose newest documents are kept.
+WINDOW_MS = 10 * 60 * 1000  # Whose document is older than the newest by more counts as gone.
+CONTENTS_MAX = 4096  # Destinations of a MetaLS.
+SNAPSHOT_VERSION = 1
+HEAD_BYTES_MAX = 1 << 20
+STATE_BYTES_MAX = SERVERS_KEPT * DOCUMENT_BYTES_MAX + HEAD_BYTES_MAX
+T = TypeVar("T")
+_RANKS = {PublishConfig.ON: 0, PublishConfig.AUTO: 1}
+
+
+class Posted(NamedTuple):
+    """A server's last document, and where in the log it is."""
+
+    log_index: int
+    status: Status
+
+
+class Leaf(NamedTuple):
+    """A destination of the MetaLS."""
+
+    server_id: int
+    hash: str  # As hash_of() makes it, or what was posted where that is none.
+    document: Mapping[str, object]
+
+
+class SharedState:
+    """The state: of each server its last document, in the order of the log, and what was ordered.
+
+    The last document and not that of the newest date: a server whose clock was wrong is believed
+    again as soon as it is right.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.index = 0  # Of the last entry that is in it.
+        self.changes = 0  # Grows when a document or an order has come: else nothing is new.
+        self.posted: dict[int, Posted] = {}  # Who has not posted for longest comes first.
+        self.ordered = Export(cluster)  # Without servers: those are the log's Configurations.
+        self.published_index = 0  # Of the last order to publish.
+        self.counters: Counter[str] = Counter()  # Of entries since the start, by what they were.
+
+    def apply(self, index: int, value: bytes) -> Status | Order | None:
+        """Takes in the next committed Application entry; what it is, if it is one of ours."""
+        self.index = index
+        if not may_hold_document(value):
+            self.counters["other"] += 1
+            return None
+        try:
+            found = decode_order(value) if value.startswith(ORDER_PREFIX) else decode_status(value)
+        except RemoteProtocolError:
+            self.counters["other"] += 1  # The log carries what it is given.
+            return None
+        if found.cluster != self.cluster:
+            self.counters["foreign"] += 1
+            return None
+        if isinstance(found, Order):
+            return found if self._obey(found) else None
+        self.counters["status"] += 1
+        self._keep(Posted(index, found))
+        return found
+
+    def skip(self, last_index: int) -> None:
+        """The entries up to there are Application entries that may_hold_document() says no to."""
+        self.counters["other"] += last_index - self.index
+        self.index = last_index
+
+    def _keep(self, posted: Posted) -> None:
+        self.changes += 1
+        server_id = posted.status.server_id
+        self.posted.pop(server_id, None)
+        self.posted[server_id] = posted
+        if len(self.posted) > SERVERS_KEPT:
+            del self.posted[next(iter(self.posted))]
+
+    def _obey(self, order: Order) -> bool:
+        """Whether an order counts: not one that leaves out more than there is room for."""
+        before = self.ordered
+        match order.kind:
+            case OrderKind.PUBLISH:
+                after = before._replace(publish=order.publish)
+            case OrderKind.EXCLUDE:
+                after = before._replace(
+                    hashes=_union(before.hashes, order.hashes),
+                    left_out=_union(before.left_out, order.servers),
+                )
+            case OrderKind.INCLUDE:
+                after = before._replace(
+                    hashes=_without(before.hashes, order.hashes),
+                    left_out=_without(before.left_out, order.servers),
+                )
+            case OrderKind.IMPORT:
+                assert order.configuration is not None
+                after = order.configuration._replace(cluster=self.cluster, servers=())
+        if len(after.hashes) > HASHES_MAX or len(after.left_out) > SERVERS_LEFT_OUT_MAX:
+            self.counters["over a limit"] += 1
+            return False
+        self.counters["order"] += 1
+        self.changes += 1
+        self.ordered = after
+        if order.kind in (OrderKind.PUBLISH, OrderKind.IMPORT):
+            self.published_index = self.index
+        return True
+
+    # ---- what follows from it ----
+
+    @property
+    def window_ms(self) -> int:
+        """How much older than the newest a document may be that counts."""
+        return number_of({"window": WINDOW_MS, **self.ordered.settings}, "window", 1, NUMBER_MAX)
+
+    def _recent(self, members: Collection[int]) -> list[Status]:
+        """Documents of members that are no older than the window, by id; the members' own newest
+        date is the time."""
+        left_out = self.ordered.left_out
+        known = [
+            posted.status
+            for server_id, posted in sorted(self.posted.items())
+            if server_id in members and server_id not in left_out
+        ]
+        time_ms = max((status.date_ms for status in known), default=0)
+        return [status for status in known if status.date_ms >= time_ms - self.window_ms]
+
+    def publisher(self, members: Collection[int]) -> int | None:
+        """Which server publishes the MetaLS; None: nobody may.
+
+        Whom an order names, if it is a member that is not left out. Else, of the recent documents
+        of such members that don't say off: who says on comes before who says auto, then the
+        longest uptime counts, then the lowest id.
+        """
+        wish = self.ordered.publish
+        if wish is Choice.NOBODY:
+            return None
+        if wish in members and wish not in self.ordered.left_out:
+            return int(wish)
+        candidates = [
+            (_RANKS[status.publish_config], -status.uptime_ms, status.server_id)
+            for status in self._recent(members)
+            if status.publish_config is not PublishConfig.OFF
+        ]
+        return min(candidates)[2] if candidates else None
+
+    def contents(self, members: Collection[int]) -> list[Leaf]:
+        """What the MetaLS holds: the destinations in the recent documents of members, by server and
+        then as they were posted, each once, without what is left out."""
+        hidden = set(self.ordered.hashes)
+        names: dict[str, str] = {}  # Many servers may post the same destination.
+        found: dict[str, Leaf] = {}
+        for status in self._recent(members):
+            for document in _destinations(status):
+                text = document.get("destination")
+                if not isinstance(text, str) or not text:
+                    continue
+                name = names.get(text) or names.setdefault(text, hash_of(text) or text)
+                if name not in hidden:
+                    found.setdefault(name, Leaf(status.server_id, name, document))
+                if len(found) == CONTENTS_MAX:
+                    return list(found.values())
+        return list(found.values())
+
+    # ---- snapshots ----
+
+    def encode(self) -> bytes:
+        """The state as a snapshot: a line of JSON, then the documents as they were posted.
+
+        version     1
+        cluster     the farm's name
+        index       of the last entry that is in it
+        ordered     as decode_export() has it
+        published   index of the last order to publish
+        documents   array of [index, size in bytes], in the order in which they follow
+        """
+        head = {
+            "version": SNAPSHOT_VERSION,
+            "cluster": self.cluster,
+            "index": self.index,
+            "ordered": export_document(self.ordered),
+            "published": self.published_index,
+            "documents": [[each.log_index, len(each.status.data)] for each in self.posted.values()],
+        }
+        line = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+        return b"".join((line, b"\n", *(each.status.data for each in self.posted.values())))
+
+    @classmethod
+    def decode(cls, data: bytes, cluster: str) -> "SharedState":
+        """Raises RemoteProtocolError on what is no snapshot of this cluster, as those of servers of
+        another make."""
+        line, newline, _ = data[: HEAD_BYTES_MAX + 1].partition(b"\n")
+        head = load_object(line, HEAD_BYTES_MAX)
+        number_of(head, "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)
+        if head.get("cluster") != cluster or not newline:
+            raise RemoteProtocolError(f"no snapshot of {cluster}")
+        found = cls(cluster)
+        found.ordered = decode_export(object_of(head, "ordered"))
+        at = len(line) + 1
+        for index, size in _documents(head):
+            posted = Posted(index, decode_status(data[at : at + size]))
+            if posted.status.cluster != cluster or len(posted.status.data) != size:
+                raise RemoteProtocolError("a document of a snapshot is none of this farm")
+            found._keep(posted)
+            at += size
+        if at != len(data):
+            raise RemoteProtocolError(f"a snapshot of {len(data)} bytes ends with byte {at}")
+        found.index = number_of(head, "index", 0, NUMBER_MAX)
+        found.published_index = number_of(head, "published", 0, NUMBER_MAX)
+        return found
+
+
+def _documents(head: Mapping[str, object]) -> Iterable[tuple[int, int]]:
+    documents = head.get("documents")
+    if not isinstance(documents, list) or len(documents) > SERVERS_KEPT:
+        raise RemoteProtocolError("a snapshot has an array of documents")
+    for each in documents:
+        if not isinstance(each, list) or len(each) != 2:
+            raise RemoteProtocolError("a document of a snapshot has index and size")
+        pair = {"index": each[0], "size": each[1]}
+        index = number_of(pair, "index", 1, NUMBER_MAX)
+        yield index, number_of(pair, "size", 1, DOCUMENT_BYTES_MAX)
+
+
+def _destinations(status: Status) -> list[Mapping[str, object]]:
+    destinations = status.document.get("destinations", [])
+    assert isinstance(destinations, list), "decode_status has looked"
+    return destinations
+
+
+def _union(before: tuple[T, ...], more: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*before, *more)))
+
+
+def _without(before: tuple[T, ...], less: tuple[T, ...]) -> tuple[T, ...]:
+    gone = set(less)
+    return tuple(each for each in before if each not in gone)

@@ -1,0 +1,257 @@
+"""What a server of a farm shows, as JSON: each view a function of its application.
+
+Documents stand in it as they were posted, byte for byte.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ...errors import RemoteProtocolError
+from ...raft.core import Role
+from ...raft.messages import EntryBatch
+from ..wire.entries import entries_of, peer_of
+from ..wire.http_api import DOCUMENTS_BYTES_MAX, ENTRIES_SHOWN, SHOWN_BYTES_MAX, View
+from ..wire.messages import FarmLogEntry, ValueType
+from ..wire.values import decode_configuration
+from .documents import decode_status
+from .orders import ORDER_PREFIX, decode_order, export_document, publish_value
+from .posters import POSTER_PREFIX, REPEAT_BYTES, REPEAT_ENTRIES, decode_poster
+
+if TYPE_CHECKING:
+    from ..server.peer import FarmPeer
+    from .application import Application
+
+LOOK_BACK_BYTES_MAX = 64 << 20  # So much of the log is searched for the user of an entry.
+
+
+def show(application: "Application", view: View) -> bytes:
+    """The JSON of a view."""
+    match view.name:
+        case "status":
+            return _status(application, view.user)
+        case "documents":
+            return _documents(application, view.numbers.get("id"))
+        case "entries":
+            return _entries(application, view.numbers)
+        case _:
+            return _configuration(application)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _object(pairs: Mapping[str, bytes]) -> bytes:
+    """An object of values that are JSON already."""
+    return b"{%s}" % b",".join(b'"%s":%s' % (key.encode(), data) for key, data in pairs.items())
+
+
+def _array(values: Iterable[bytes]) -> bytes:
+    return b"[%s]" % b",".join(values)
+
+
+# ---- status ----
+
+
+def _status(application: "Application", user: str) -> bytes:
+    peer, state = application.peer, application.state
+    core, change = peer.core, peer.members.change
+    return _json(
+        {
+            "cluster": application.setup.cluster,
+            "asked_by": {"user": user, "admin": user in application.setup.admins},
+            "id": peer.setup.server_id,
+            "state": _state_of(application),
+            "term": core.term,
+            "leader": None if core.leader is None else int(core.leader),
+            "first": core.log.base_index + 1,
+            "applied": state.index,
+            "commit": core.commit_index,
+            "last": core.log.last_index,
+            "members": _members(application),
+            "change": change and {"server": change.server.id, "stage": change.stage.name.lower()},
+            "publisher": application.publisher,
+            "publish": publish_value(state.ordered.publish),
+            "posting": {
+                "interval": application.post_interval_ms,
+                "publishConfig": application.setup.publish_config,
+                "posted": application.posted,
+                "kept": application.kept_date_ms or None,
+                "error": application.error,
+            },
+            "connections": dict(application.extra()),
+            "counters": {
+                **state.counters,
+                "malformed": peer.malformed,
+                **{f"refused_{kind.name.lower()}": n for kind, n in peer.refused.items() if n},
+                "resets": peer.resets,
+                "snapshots not understood": application.not_understood,
+            },
+        }
+    )
+
+
+def _state_of(application: "Application") -> str:
+    peer = application.peer
+    if peer.is_waiting:
+        return "waiting"
+    if not peer.is_member:
+        return "silent"
+    return str(peer.core.role.value)
+
+
+def _members(application: "Application") -> list[dict[str, object]]:
+    """Those in force, each with how we reach it, and as a leader what it has confirmed."""
+    peer = application.peer
+    own = peer.setup.server_id
+    matches = {follower.peer: follower.match_index for follower in peer.core.followers}
+    found: list[dict[str, object]] = []
+    for server in peer.roster.in_force.servers:
+        link = peer.links.get(server.id)
+        up = "up" if link is not None and link.is_up else "down"
+        member: dict[str, object] = {
+            "id": server.id,
+            "endpoint": server.endpoint,
+            "link": "self" if server.id == own else up,
+        }
+        if peer.core.role is Role.LEADER:
+            own_match = peer.core.durable_index
+            member["match"] = own_match if server.id == own else matches.get(peer_of(server.id), 0)
+        found.append(member)
+    return found
+
+
+# ---- what the log says ----
+
+
+def _documents(application: "Application", server_id: int | None) -> bytes:
+    """All documents, or one server's. One that there is no room for is null: it is shown alone."""
+    state = application.state
+    room, shown = DOCUMENTS_BYTES_MAX, []
+    for number, posted in sorted(state.posted.items()):
+        if server_id not in (None, number):
+            continue
+        data = posted.status.data
+        room -= len(data)
+        fits = room >= 0 or number == server_id
+        head = {"id": _json(number), "index": _json(posted.log_index)}
+        shown.append(_object({**head, "document": data if fits else b"null"}))
+    ordered = export_document(state.ordered)
+    contents = [{"server": leaf.server_id, "hash": leaf.hash} for leaf in application.contents]
+    return _object(
+        {
+            "cluster": _json(state.cluster),
+            "index": _json(state.index),
+            "publisher": _json(application.publisher),
+            **{key: _json(ordered[key]) for key in ("publish", "excluded", "settings")},
+            "contents": _json(contents),
+            "documents": _array(shown),
+        }
+    )
+
+
+def _configuration(application: "Application") -> bytes:
+    """What an import takes, and the members beside it."""
+    servers = tuple((each.id, each.endpoint) for each in application.peer.roster.committed.servers)
+    return _json(export_document(application.state.ordered._replace(servers=servers)))
+
+
+def _entries(application: "Application", numbers: Mapping[str, int]) -> bytes:
+    """Committed entries: those that are kept, from the one on that is asked for."""
+    peer = application.peer
+    first = peer.core.log.base_index + 1
+    index = max(numbers.get("from", 1), first)
+    count, raw = numbers.get("count", ENTRIES_SHOWN), bool(numbers.get("raw", 0))
+    last_index = min(peer.readable_index, index + count - 1)
+    shown: list[bytes] = []
+    room = SHOWN_BYTES_MAX
+    user, term = _user_of(peer, index), peer.core.log.term_at(index)
+    for batch in peer.read(index, SHOWN_BYTES_MAX):
+        if batch.term != term:
+            user, term = "", batch.term
+        for at, entry in enumerate(entries_of((batch,)), batch.first_index):
+            if at != index or at > last_index or (shown and len(entry.value) > room):
+                continue  # In front of it, or behind what is shown.
+            named = _named_by(entry)
+            user = user if named is None else named
+            shown.append(_entry(at, entry, user, None if raw else application.setup.cluster))
+            room -= len(entry.value)
+            index += 1
+    return _object(
+        {
+            "cluster": _json(application.setup.cluster),
+            "first": _json(first),
+            "commit": _json(peer.readable_index),
+            "next": _json(index),
+            "entries": _array(shown),
+        }
+    )
+
+
+def _user_of(peer: "FarmPeer", index: int) -> str:
+    """Which user has appended an entry, by the last poster entry of its term in front of it; empty:
+    that is not known. The search goes back by more and more entries."""
+    term, first, end = peer.core.log.term_at(index), peer.core.log.base_index + 1, index
+    count, room = 8, LOOK_BACK_BYTES_MAX
+    while end > first and peer.core.log.term_at(end - 1) == term and room > 0:
+        begin = max(first, end - count)
+        found: str | None = None
+        at = begin
+        while at < end:
+            batches = peer.read(at, REPEAT_BYTES)
+            if not batches:
+                return ""
+            for batch in batches:
+                room -= len(batch.block)
+                if batch.term == term and POSTER_PREFIX in batch.block:
+                    named = _last_named(batch, end)
+                    found = found if named is None else named
+            at = batches[-1].last_index + 1
+        if found is not None:
+            return found
+        end, count = begin, min(8 * count, REPEAT_ENTRIES)
+    return ""
+
+
+def _last_named(batch: EntryBatch, end: int) -> str | None:
+    """The user that the last poster entry of a batch names that is in front of entry `end`."""
+    entries = entries_of((batch,))[: max(0, end - batch.first_index)]
+    named = (_named_by(entry) for entry in reversed(entries))
+    return next((user for user in named if user is not None), None)
+
+
+def _named_by(entry: FarmLogEntry) -> str | None:
+    """The user that a poster entry names; None: it is none."""
+    return decode_poster(entry.value) if entry.value_type is ValueType.APPLICATION else None
+
+
+def _entry(index: int, entry: FarmLogEntry, user: str, cluster: str | None) -> bytes:
+    """One entry; with a cluster, its own documents and orders as such."""
+    head = {
+        "index": _json(index),
+        "term": _json(entry.term),
+        "type": _json(int(entry.value_type)),
+    }
+    if entry.value_type is ValueType.APPLICATION:
+        is_poster = _named_by(entry) is not None
+        head["poster" if is_poster else "user"] = _json(user or None)
+    if cluster is not None:
+        if entry.value_type is ValueType.CONFIGURATION:
+            servers = decode_configuration(entry.value).servers
+            listed = [{"id": each.id, "endpoint": each.endpoint} for each in servers]
+            return _object({**head, "servers": _json(listed)})
+        if _is_of(entry.value, cluster):
+            return _object({**head, "document": entry.value})
+    return _object({**head, "value": _json(b64encode(entry.value).decode())})
+
+
+def _is_of(value: bytes, cluster: str) -> bool:
+    """Whether it is a document, or an order, of this farm."""
+    try:
+        if value.startswith(ORDER_PREFIX):
+            return decode_order(value).cluster == cluster
+        return decode_status(value).cluster == cluster
+    except RemoteProtocolError:
+        return False

@@ -1,0 +1,287 @@
+"""The codec of the Garlic Farm wire: requests, responses, and the stream that they come in.
+
+All integers are big endian. Ids are signed, everything else is at most 2**63 - 1, as Java's numbers
+are. What entries hold is in values.py; nothing here knows what a message means.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from struct import Struct
+from typing import Generic, NamedTuple, TypeVar
+
+from ...errors import LocalProtocolError, RemoteProtocolError, TooLarge
+from .messages import (
+    ENTRIES_BYTES_MAX,
+    ENTRIES_MAX,
+    ID_MAX,
+    ID_MIN,
+    NUMBER_MAX,
+    RESPONSE_TYPES,
+    FarmLogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+from .packed import PackedEntries, packed
+
+REQUEST_HEADER = Struct(">BiiqqqqI")  # 45 bytes
+RESPONSE = Struct(">BiiqqB")  # 26 bytes
+ENTRY_HEADER = Struct(">qBI")  # 13 bytes
+REQUEST_TYPES = frozenset(RESPONSE_TYPES)
+_ANSWERS = frozenset(RESPONSE_TYPES.values())
+_VALUE_TYPES = {int(value_type): value_type for value_type in ValueType}
+_TYPES = {int(message_type): message_type for message_type in MessageType}
+
+# What is passed on as it is: log entries, not what travels in the shape of one.
+_MANY = frozenset((MessageType.APPEND_ENTRIES, MessageType.CLIENT_REQUEST))
+
+M = TypeVar("M", Request, Response)
+
+
+class _Head(NamedTuple):
+    """A request before its entries are there."""
+
+    request: Request
+    entries_size: int
+
+
+def check_number(value: int) -> int:
+    """A term, an index or an offset. Raises LocalProtocolError when the wire has none like it."""
+    if not 0 <= value <= NUMBER_MAX:
+        raise LocalProtocolError(f"{value} is no number of this wire")
+    return value
+
+
+def check_id(value: int) -> int:
+    """A server's id. Raises LocalProtocolError when the wire has none like it."""
+    if not ID_MIN <= value <= ID_MAX:
+        raise LocalProtocolError(f"{value} is no id of this wire")
+    return value
+
+
+def encode_entries(entries: Sequence[FarmLogEntry]) -> bytes:
+    """Encodes log entries one behind the other; the layout is under decode_entries."""
+    if isinstance(entries, PackedEntries):
+        return entries.data
+    parts: list[bytes] = []
+    for term, value_type, value in entries:
+        parts.append(ENTRY_HEADER.pack(check_number(term), value_type, len(value)))
+        parts.append(value)
+    return b"".join(parts)
+
+
+def decode_entries(data: bytes) -> tuple[FarmLogEntry, ...]:
+    """Decodes log entries that fill the data exactly (text, "Log Entries").
+
+     8 bytes  term
+     1 byte   value type: 1 Application, 2 Configuration, 3 ClusterServer, 4 LogPack,
+              5 SnapshotSyncRequest
+     4 bytes  size of the value
+     n bytes  value
+
+    Raises RemoteProtocolError on an unknown type, a negative term, a value that ends behind the
+    data, or more than ENTRIES_MAX entries.
+    """
+    entries: list[FarmLogEntry] = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < ENTRY_HEADER.size:
+            raise RemoteProtocolError(f"{end - at} bytes are left behind the last entry")
+        term, kind, size = ENTRY_HEADER.unpack_from(data, at)
+        at += ENTRY_HEADER.size
+        value_type = _VALUE_TYPES.get(kind)
+        if value_type is None:
+            raise RemoteProtocolError(f"no entry has value type {kind}")
+        if term < 0:
+            raise RemoteProtocolError("an entry's term is 2**63 or more")
+        if size > end - at:
+            raise RemoteProtocolError(f"an entry of {size} bytes, of which {end - at} are there")
+        if len(entries) == ENTRIES_MAX:
+            raise TooLarge(f"more than {ENTRIES_MAX} entries in one request")
+        entries.append(FarmLogEntry(term, value_type, data[at : at + size]))
+        at += size
+    return tuple(entries)
+
+
+def encode_request(request: Request) -> bytes:
+    """Encodes a request; the layout is under RequestStream.
+
+    Raises LocalProtocolError on values that the wire can't carry.
+    """
+    message_type, source, destination, term, last_term, last_index, commit, entries = request
+    assert message_type in REQUEST_TYPES, "a request has a request's type"
+    data = encode_entries(entries)
+    if len(data) > NUMBER_MAX >> 32:
+        raise LocalProtocolError(f"entries of {len(data)} bytes in one request")
+    header = REQUEST_HEADER.pack(
+        message_type,
+        check_id(source),
+        check_id(destination),
+        check_number(term),
+        check_number(last_term),
+        check_number(last_index),
+        check_number(commit),
+        len(data),
+    )
+    return header + data
+
+
+def _decode_head(data: bytes) -> _Head:
+    kind, source, destination, term, last_term, last_index, commit, size = REQUEST_HEADER.unpack(
+        data
+    )
+    message_type = _TYPES.get(kind)
+    if message_type is None or message_type not in REQUEST_TYPES:
+        raise RemoteProtocolError(f"type {kind} is no request's")
+    if min(term, last_term, last_index, commit) < 0:
+        raise RemoteProtocolError("a number of a request is 2**63 or more")
+    request = Request(message_type, source, destination, term, last_term, last_index, commit)
+    return _Head(request, size)
+
+
+def encode_response(response: Response) -> bytes:
+    """Encodes a response; the layout is under decode_response.
+
+    Raises LocalProtocolError on values that the wire can't carry.
+    """
+    message_type, source, destination, term, next_index, is_accepted = response
+    assert message_type in _ANSWERS, "a response has a response's type"
+    return RESPONSE.pack(
+        message_type,
+        check_id(source),
+        check_id(destination),
+        check_number(term),
+        check_number(next_index),
+        is_accepted,
+    )
+
+
+def decode_response(data: bytes) -> Response:
+    """Decodes one response (text, "Responses").
+
+     1 byte   message type
+     4 bytes  source id
+     4 bytes  destination id; of some types the leader's id
+     8 bytes  term
+     8 bytes  next index
+     1 byte   accepted: 0 or 1
+
+    Raises RemoteProtocolError on another type or size, a number above 2**63 - 1, or an accepted
+    that is neither.
+    """
+    if len(data) != RESPONSE.size:
+        raise RemoteProtocolError(f"a response of {len(data)} bytes")
+    kind, source, destination, term, next_index, accepted = RESPONSE.unpack(data)
+    message_type = _TYPES.get(kind)
+    if message_type is None or message_type not in _ANSWERS:
+        raise RemoteProtocolError(f"type {kind} is no response's")
+    if min(term, next_index) < 0:
+        raise RemoteProtocolError("a number of a response is 2**63 or more")
+    if accepted > 1:
+        raise RemoteProtocolError(f"accepted is {accepted}")
+    return Response(message_type, source, destination, term, next_index, accepted == 1)
+
+
+class _Stream(ABC, Generic[M]):
+    """Bytes in, whole messages out; nothing follows what was malformed."""
+
+    __slots__ = ("_buffer", "_failed")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._failed = False
+
+    def feed(self, data: bytes) -> list[M]:
+        """Takes in what has arrived and returns the messages that are whole now.
+
+        Raises RemoteProtocolError when the stream is malformed: then it is of no more use, and the
+        messages in front of the malformed one are lost with their connection.
+        """
+        assert not self._failed, "a malformed stream is not read on"
+        self._buffer += data
+        found: list[M] = []
+        try:
+            while (message := self._next()) is not None:
+                found.append(message)
+        except RemoteProtocolError:
+            self._failed = True
+            self._buffer.clear()
+            raise
+        return found
+
+    @abstractmethod
+    def _next(self) -> M | None:
+        """The next message, if it is whole. Raises RemoteProtocolError."""
+
+    def _take(self, size: int) -> bytes | None:
+        """The next bytes, once they are all there."""
+        if len(self._buffer) < size:
+            return None
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+
+class RequestStream(_Stream[Request]):
+    """What the acceptor of a connection reads (text, "Request Header"). A request's size is judged
+    by its header, before anything behind that is kept.
+
+     1 byte   message type
+     4 bytes  source id
+     4 bytes  destination id
+     8 bytes  term
+     8 bytes  last log term
+     8 bytes  last log index
+     8 bytes  commit index
+     4 bytes  size of the log entries, at most entries_bytes_max
+     n bytes  log entries
+
+    It raises RemoteProtocolError on another type or size, or a number above 2**63 - 1.
+    """
+
+    __slots__ = ("_entries_bytes_max", "_head", "header")
+
+    def __init__(self, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> None:
+        super().__init__()
+        self._entries_bytes_max = entries_bytes_max
+        self._head: _Head | None = None
+        self.header: Request | None = None  # Of the request that was begun last.
+
+    @property
+    def half(self) -> tuple[int, int]:
+        """What is here of a request that is not whole yet, and how large it will be, in bytes."""
+        if self._head is None:
+            return len(self._buffer), REQUEST_HEADER.size
+        return REQUEST_HEADER.size + len(self._buffer), REQUEST_HEADER.size + self._head[1]
+
+    def _next(self) -> Request | None:
+        if self._head is None:
+            header = self._take(REQUEST_HEADER.size)
+            if header is None:
+                return None
+            head = _decode_head(header)
+            self.header, size = head
+            if size > self._entries_bytes_max:
+                most = self._entries_bytes_max
+                raise TooLarge(f"entries of {size} bytes, at most {most} are taken")
+            self._head = head
+        request, size = self._head
+        data = self._take(size)
+        if data is None:
+            return None
+        self._head = None
+        if not size:
+            return request
+        many = packed(data) if request.type in _MANY else None
+        return request._replace(entries=decode_entries(data) if many is None else many)
+
+
+class ResponseStream(_Stream[Response]):
+    """What the opener of a connection reads."""
+
+    __slots__ = ()
+
+    def _next(self) -> Response | None:
+        data = self._take(RESPONSE.size)
+        return None if data is None else decode_response(data)

@@ -1,0 +1,101 @@
+"""Entries of the wire as batches of the log, and back: Application is state, Configuration config.
+
+The log knows no other kinds; what else travels in the shape of an entry never gets there.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ....native.net.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
+from ...errors import RemoteProtocolError, TooLarge
+from ...raft.membership import Configuration
+from ...raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
+from ...record import LONE_BYTES_MAX, Record, decode_block, encode_block
+from .messages import ClusterServer, FarmConfiguration, FarmLogEntry, ValueType
+from .packed import PackedEntries, batches_of_packed
+from .values import decode_configuration, encode_configuration
+
+BATCH_BYTES_MAX = BLOCK_VALUES_MAX  # Of values in one batch, if one value is not larger.
+BATCH_COUNT_MAX = BLOCK_COUNT_MAX
+TERM_MAX = 2**53 - 1  # The core's.
+_KINDS = {ValueType.APPLICATION: KIND_STATE, ValueType.CONFIGURATION: KIND_CONFIG}
+_VALUE_TYPES = {kind: value_type for value_type, kind in _KINDS.items()}
+
+
+def peer_of(server_id: int) -> str:
+    """What the core calls a server."""
+    return str(server_id)
+
+
+def voters_of(servers: Iterable[ClusterServer]) -> Configuration:
+    """What the core knows of a Configuration: who counts."""
+    return Configuration(tuple(peer_of(server.id) for server in servers))
+
+
+def check_entry(entry: FarmLogEntry) -> None:
+    """Raises RemoteProtocolError on what no log can hold."""
+    if not 0 < entry.term <= TERM_MAX:
+        raise RemoteProtocolError(f"an entry of term {entry.term}")
+    if entry.value_type not in _KINDS:
+        raise RemoteProtocolError(f"{entry.value_type.name} has no place in a log")
+    if len(entry.value) > LONE_BYTES_MAX:
+        raise TooLarge(f"an entry of {len(entry.value)} bytes")
+    if entry.value_type is ValueType.CONFIGURATION:
+        decode_configuration(entry.value)
+
+
+def batches_of(
+    first_index: int, entries: Sequence[FarmLogEntry], term: int = 0
+) -> list[EntryBatch]:
+    """Entries as batches of one term each; a Configuration is alone in its own.
+
+    term   of all of them, in place of their own
+
+    Raises RemoteProtocolError on what no log can hold.
+    """
+    if isinstance(entries, PackedEntries):
+        made = batches_of_packed(first_index, entries, term)
+        if made is not None:
+            return made
+    if term:
+        entries = [entry._replace(term=term) for entry in entries]
+    batches: list[EntryBatch] = []
+    run: list[Record] = []
+    run_bytes = 0
+    for at, entry in enumerate(entries):
+        check_entry(entry)
+        run.append(Record(_KINDS[entry.value_type], None, entry.value))
+        run_bytes += len(entry.value)
+        following = entries[at + 1] if at + 1 < len(entries) else None
+        ends = (
+            following is None
+            or following.term != entry.term
+            or ValueType.CONFIGURATION in (entry.value_type, following.value_type)
+            or len(run) == BATCH_COUNT_MAX
+            or run_bytes + len(following.value) > BATCH_BYTES_MAX
+        )
+        if ends:
+            batches.append(encode_block(first_index, entry.term, run))
+            first_index += len(run)
+            run, run_bytes = [], 0
+    return batches
+
+
+def entries_of(batches: Iterable[EntryBatch]) -> tuple[FarmLogEntry, ...]:
+    """What a log holds, as the wire has it."""
+    return tuple(
+        FarmLogEntry(batch.term, _VALUE_TYPES[record.kind], record.data)
+        for batch in batches
+        for record in decode_block(batch.block)[1]
+    )
+
+
+def configuration_batch(index: int, term: int, configuration: FarmConfiguration) -> EntryBatch:
+    """A Configuration as an entry of its own."""
+    record = Record(KIND_CONFIG, None, encode_configuration(configuration))
+    return encode_block(index, term, [record])
+
+
+def configuration_of(batch: EntryBatch) -> FarmConfiguration | None:
+    """What a batch of one entry puts in force, or None. Raises RemoteProtocolError."""
+    (record,) = decode_block(batch.block)[1]
+    return decode_configuration(record.data) if record.kind == KIND_CONFIG else None

@@ -1,0 +1,65 @@
+"""Answers that are finished, or nearly: taken apart, and made of little. It decides nothing."""
+
+from ..wire import answers, ops, requests, values
+from ..wire.codec import decode_request, error_code, peek
+from ..wire.requests import Request, RequestError
+from ..wire.values import Extension, decode_extension
+from .worker_channel import Message
+
+
+def acknowledgement(header: bytes) -> Message:
+    """The answer to a write that is acknowledged before it is looked into."""
+    try:
+        extension = decode_extension(header, 4)
+    except ValueError:
+        extension = values.NO_EXTENSION
+    return [answers.encode_head(header[2], values.OK, extension)]
+
+
+def success(request: Request) -> Message:
+    if isinstance(request, requests.Session):
+        return answers.encode_session(request, request.session)
+    return answers.encode_ok(request)
+
+
+def of_result(header: bytes, result: bytes) -> Message:
+    """The answer to a transaction, or to a put that was done as one, from what came of it."""
+    done = result[:1] != bytes([ops.NOT_ALIVE])
+    if header[2] == values.TRANSACTION and done:
+        return [header, result]
+    if header[2] == values.PUT and result[:1] == bytes([ops.THEN]):
+        return [header]
+    text = "nothing was written: the session has ended, or was never opened"
+    return answers.encode_refusal(
+        RequestError(header[2], values.SESSION_ENDED, text, echoed(header)), retry=False
+    )
+
+
+def asked(frames: Message) -> tuple[int, Extension]:
+    """The type of a request and its extension, whatever else is wrong with it."""
+    try:
+        return peek(frames)[0], decode_request(frames).extension
+    except RequestError as error:
+        return peek(frames)[0], error.extension
+
+
+def split(answer: Message) -> tuple[Message, bytes]:
+    """The prefix and the header of a finished answer."""
+    behind = 1 if answer[1] else 2
+    return answer[:behind], answer[behind]
+
+
+def echoed(header: bytes) -> Extension:
+    """The extension that an answer's header echoes."""
+    reqid = answers.decode_answer([header]).reqid
+    return Extension(reqid=reqid) if reqid else values.NO_EXTENSION
+
+
+def refused(answer: Message) -> tuple[Message, Message]:
+    """The prefix of an answer that its client has no room for, and what goes out instead."""
+    prefix, header = split(answer)
+    # The octet behind the type of a chunk is no code.
+    request_type = values.PROTOCOL_ERROR if header[2] == values.CLIENT_DATA else header[2]
+    text = "too much lies here that was not read; read it, then ask again"
+    error = RequestError(request_type, error_code(request_type), text, echoed(header))
+    return prefix, answers.encode_refusal(error, retry=True)

@@ -1,0 +1,42 @@
+"""Requests of tables that are refused, and whether their clients wait to hear of it."""
+
+from ..wire import requests, values
+from ..wire.codec import error_code
+from ..wire.requests import Request, RequestError
+
+SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
+
+
+class GatedError(RequestError):
+    """It is refused for now, for the order's sake."""
+
+
+class AlwaysError(RequestError):
+    """It is refused even where a request is always acknowledged."""
+
+
+def refusal(request: Request, text: str) -> RequestError:
+    request_type = requests.type_of(request)
+    return RequestError(request_type, error_code(request_type), text, request.extension)
+
+
+def not_open(table: int) -> str:
+    return f"table {table} is not open; open it first (0x01)"
+
+
+def together(request: Request, text: str) -> RequestError:
+    return always(request, f"{text}; one batch can't hold them")
+
+
+def always(request: Request, text: str) -> RequestError:
+    return AlwaysError(requests.type_of(request), values.ERROR, text, request.extension)
+
+
+def is_async(request_type: int, header: bytes) -> bool:
+    """Whether it is acknowledged before it is done: the text's writes without a flag. 0x24 ignores
+    PARTSYNC."""
+    if request_type == values.WRITE_TABLES:
+        return not header[3:4] or not header[3] & values.FULLSYNC
+    if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:
+        return False
+    return not header[3:4] or not header[3] & SYNC_FLAGS

@@ -1,0 +1,642 @@
+"""The client's side of ZMQ RAFT without IO: finds the leader, keeps order, sends again.
+
+Connections are named by their url. The owner tells what happens to them and what arrives, then does
+what ready() returns. No update is ever sent to find out who leads (docs, "Finding the leader").
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from ...connections import Connect, Disconnect, Listen, Send, Unlisten
+from ...errors import RemoteProtocolError
+from ..wire.client_codec import (
+    ClientRequest,
+    ConfigAnswer,
+    EntriesStatus,
+    Form,
+    RequestConfig,
+    RequestEntries,
+    UpdateStatus,
+    decode_config_answer,
+    decode_entries_answer,
+    decode_state_broadcast,
+    decode_update_answer,
+    encode_client_request,
+)
+from ..wire.extensions import (
+    FEATURE_ANYWHERE,
+    FEATURE_ENTRIES,
+    FEATURE_PACK,
+    FEATURE_TABLES,
+    PACK_GAP,
+    PACK_NOT_LEADER,
+    Hello,
+    decode_entries_packed_answer,
+    decode_hello_answer,
+    decode_pack_answer,
+    encode_entries_packed,
+    encode_hello,
+)
+from ..wire.read_codec import FEATURE_READS
+from ..wire.transfer_codec import FEATURE_TRANSFER
+from ..wire.values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
+from .read_window import PendingRead, ReadWindow
+from .requests import Ask, EntryRun, EntryStream, TransferAsk
+from .subscription import Subscription
+from .window import Pending, Window, WindowLimits
+
+POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
+SEND_AGAIN_MS = 50  # Between two answers to gaps.
+PEERS_MAX = 256  # Connections at a time: whoever answers may name others for ever.
+BYTES_A_MS = 4 << 10  # A busy leader takes in that much at least: it is not silent meanwhile.
+HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
+
+
+class LogClientSetup(NamedTuple):
+    """Who the cluster is, and the text's times."""
+
+    cluster: bytes
+    urls: tuple[str, ...]
+    version: str = ""
+    form: Form | None = None  # None: packs for a leader that names them, else node form.
+    limits: WindowLimits = WindowLimits()
+    response_ttl_ms: int = 500  # The text's SERVER_RESPONSE_TTL.
+    search_ms: int = 25  # How often each peer is asked who leads, instead of one grace period.
+    for_tables: bool = False  # Updates are operations of tables: they go to a leader's `peer_url`.
+
+
+Action = Connect | Disconnect | Send | Listen | Unlisten
+AnyAsk = Ask | TransferAsk
+_Ask = TypeVar("_Ask", bound=AnyAsk)
+
+
+class _PeerConnection:
+    """One connection."""
+
+    __slots__ = (
+        "answered",
+        "hello",
+        "hello_id",
+        "leads",
+        "node_id",
+        "node_only",
+        "poll_id",
+        "poll_ms",
+        "silent_hellos",
+        "up",
+        "url",
+    )
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.up = False
+        self.hello: Hello | None = None
+        self.hello_id = b""
+        self.silent_hellos = 0
+        self.poll_id = b""  # Of the last question of this search.
+        self.poll_ms: int | None = None
+        self.answered = True
+        self.node_id = b""  # Of the same question in node's form, where we use the text's.
+        self.node_only = False  # It has answered that one alone.
+        self.leads = False  # It said so in this search.
+
+    def knows(self, feature: str) -> bool:
+        """Whether it has named this extension."""
+        return self.hello is not None and feature in self.hello.features
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it answers, and knows no hello: it is no kelek."""
+        return self.hello is None and self.silent_hellos >= HELLO_TRIES
+
+
+class LogClientMachine:
+    """The machine. Every method that takes now_ms may be followed by ready()."""
+
+    def __init__(self, setup: LogClientSetup, new_id: Callable[[], bytes], now_ms: int) -> None:
+        self.setup = setup
+        self.window = Window(setup.cluster, setup.limits)
+        self.reads = ReadWindow(setup.cluster, new_id)
+        self.leader: str | None = None  # Its url, once it has said itself that it leads.
+        self.leader_form: Form | None = None  # None: packs.
+        self._updates_url: str | None = None  # Where the leader takes our updates.
+        self._updates_up = False  # Whether the connection to there is made.
+        self.heard = False  # Any peer of the cluster has answered.
+        self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
+        self.counters: Counter[str] = Counter()
+        self.new_id = new_id
+        self._listening: dict[Subscription, str | None] = {}  # And where its SUB is connected.
+        self._peers: dict[str, _PeerConnection] = {}
+        self._actions: list[Action] = []
+        self._asks: dict[bytes, AnyAsk] = {}
+        self._streams: dict[bytes, EntryStream] = {}
+        self._idle_streams: deque[EntryStream] = deque()  # To be asked for (again).
+        self._elsewhere: list[EntryStream] = []  # The same of those that need no leader.
+        self._send_again_ms: int | None = None  # After a gap.
+        self._sent_again_ms: int | None = None
+        self._search(now_ms)
+
+    # ---- what the owner wants ----
+
+    def ask(self, ask: _Ask) -> _Ask:
+        """Puts a question to the leader, or to one peer."""
+        self._asks[ask.request.reqid] = ask
+        if isinstance(ask, Ask) and self.setup.form is not Form.TEXT:
+            ask.told_apart = True
+        if ask.url is not None:
+            self._connect(ask.url)
+        return ask
+
+    def drop_ask(self, ask: AnyAsk) -> None:
+        """Forgets a question, and a connection that was made for it alone."""
+        self._asks.pop(ask.request.reqid, None)
+        if self.leader is not None and ask.url is not None:
+            self._let_go(ask.url)
+
+    def _let_go(self, url: str) -> None:
+        """Ends a connection that nobody needs any more."""
+        if url in self._peers and url != self.leader and url not in self._asked():
+            self._disconnect(url)
+
+    def subscribe(self, subscription: Subscription) -> Subscription:
+        """Keeps it going until unsubscribe()."""
+        self._listening[subscription] = None
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends it, with whatever it asks for."""
+        if self._listening.pop(subscription, None) is not None:
+            self._actions.append(Unlisten(subscription))
+        subscription.close(self)
+
+    def open_stream(self, stream: EntryStream) -> EntryStream:
+        """Asks the leader for entries, or the peer at the stream's url."""
+        if self.setup.form is not None:
+            stream.url = None  # It takes a form of ours.
+        if not stream.done and stream.url is None:
+            self._idle_streams.append(stream)
+        elif not stream.done:
+            self._elsewhere.append(stream)
+        return stream
+
+    def take_part(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
+        """The next entries for their reader; with it the peer is told to go on."""
+        part, follow_up = stream.take()
+        url = stream.url or self.leader
+        if follow_up is not None and url is not None:
+            stream.heard_ms = now_ms
+            self._send_request(url, follow_up)
+        return part
+
+    def close_stream(self, stream: EntryStream) -> None:
+        """Stops a stream before its end."""
+        if stream in self._idle_streams:
+            self._idle_streams.remove(stream)
+        if stream in self._elsewhere:
+            self._elsewhere.remove(stream)
+        if stream.reqid is not None:
+            self._streams.pop(stream.reqid, None)
+        url = stream.url or self.leader
+        if not stream.done:
+            stop = stream.stop()
+            if stop is not None and url is not None:
+                self._send_request(url, stop)
+        if stream.url is not None and self.leader is not None:
+            self._let_go(stream.url)
+
+    # ---- what happens ----
+
+    def on_connected(self, url: str, now_ms: int) -> None:
+        """The connection is made, or made again: it can be sent to."""
+        if url == self._updates_url:
+            self._updates_up = True
+        peer = self._peers.get(url)
+        if peer is None:
+            return
+        peer.up, peer.hello, peer.leads = True, None, False
+        peer.poll_id, peer.poll_ms, peer.answered = b"", None, True
+        peer.hello_id, peer.silent_hellos = self.new_id(), 0
+
+    def on_disconnected(self, url: str, now_ms: int) -> None:
+        """The connection is lost. Of the leader's: the search starts at once."""
+        if url == self._updates_url and url != self.leader:
+            self._search(now_ms)
+            return
+        peer = self._peers.get(url)
+        if peer is None or not peer.up:
+            return
+        peer.up = peer.leads = False
+        for ask in self._asks.values():
+            if ask.url == url:
+                ask.sent_ms = None
+        for stream in self._streams_of(url):
+            self._give_up(stream)
+        if url == self.leader:
+            # A new socket: nothing that waits in the old one may reach a later leader out of order.
+            self._disconnect(url)
+            self._search(now_ms)
+
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
+        """A message arrived; junk is dropped and counted."""
+        if url == self._updates_url and self.leader is not None:
+            url = self.leader
+        peer = self._peers.get(url)
+        if peer is None or not frames:
+            return
+        try:
+            self._on_message(peer, frames, now_ms)
+        except RemoteProtocolError:
+            self.counters["junk"] += 1
+
+    def on_broadcast(
+        self, subscription: Subscription, frames: Sequence[bytes], now_ms: int
+    ) -> None:
+        """A message of a subscription's SUB arrived; junk is dropped and counted."""
+        if subscription not in self._listening:
+            return
+        try:
+            message = decode_state_broadcast(frames, self.setup.cluster)
+        except RemoteProtocolError:
+            self.counters["junk"] += 1
+            return
+        subscription.on_broadcast(message, now_ms)
+
+    def _on_message(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
+        reqid = frames[0]
+        if reqid == peer.poll_id:
+            peer.answered = True
+            peer.node_only = False
+            self._on_config(peer, decode_config_answer(frames)[1])
+        elif reqid == peer.node_id:
+            decode_config_answer(frames)
+            peer.node_only = not peer.answered
+        elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.knows(reqid):
+            self._on_pack_answer(peer, frames, now_ms)
+        elif len(frames) > 1 and frames[1] == READ_INDEX and self.reads.knows(reqid):
+            if not self.reads.on_answer(frames, now_ms):
+                self._on_refused(peer, now_ms)
+        elif len(frames) > 1 and frames[1] == HELLO:
+            hello_id, hello = decode_hello_answer(frames)
+            if hello_id == peer.hello_id:
+                peer.hello = hello
+                self._follow(peer)
+        elif reqid in self._asks:
+            ask = self._asks[reqid]
+            if ask.on_answer(frames, now_ms):
+                if ask.done:
+                    self.drop_ask(ask)
+            elif peer.url == self.leader:
+                self._search(now_ms)
+        elif reqid in self._streams and len(frames) > 1:
+            self._on_entries(peer, frames, now_ms)
+        elif self.window.knows(reqid):
+            self._on_update_answer(peer, frames, now_ms)
+        else:
+            self.counters["strays"] += 1
+
+    def _on_pack_answer(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
+        reqid, answer = decode_pack_answer(frames)
+        if answer.status == PACK_NOT_LEADER:
+            self._on_refused(peer, now_ms)
+        elif answer.status == PACK_GAP:
+            if peer.url == self.leader:
+                self._on_gap(now_ms)
+        else:
+            self.window.on_pack_answer(reqid, answer, now_ms)
+
+    def _on_gap(self, now_ms: int) -> None:
+        """An update before this one is missing there: the whole window goes again, once a while.
+
+        The leader drops what it has no room for: so fewer packs go at once, until it keeps up.
+        """
+        self.counters["gaps"] += 1
+        if self._send_again_ms is None:
+            self._send_again_ms = now_ms
+            if self._sent_again_ms is not None:
+                self._send_again_ms = max(now_ms, self._sent_again_ms + SEND_AGAIN_MS)
+            self.window.slow_down()
+
+    def _on_update_answer(
+        self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int
+    ) -> None:
+        reqid, answer = decode_update_answer(frames)
+        if answer.status is UpdateStatus.REFUSED:
+            self._on_refused(peer, now_ms)
+        else:
+            self.window.on_update_answer(reqid, answer, now_ms)
+
+    def _on_entries(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
+        packed = frames[1] == ENTRIES_PACKED
+        decode = decode_entries_packed_answer if packed else decode_entries_answer
+        reqid, answer = decode(frames)
+        stream = self._streams[reqid]
+        if answer.status is EntriesStatus.NOT_LEADER:
+            if stream.url is None:
+                self._on_refused(peer, now_ms)
+            else:
+                self._give_up(stream)
+            return
+        stream.heard_ms = now_ms
+        follow_up = stream.on_answer(answer)
+        if follow_up is not None:
+            self._send_request(peer.url, follow_up)
+        if stream.done:
+            del self._streams[reqid]
+
+    @property
+    def hint(self) -> str:
+        """What may be wrong with our setup, where no leader is found."""
+        urls = [peer.url for peer in self._peers.values() if peer.node_only]
+        if not urls or self.leader is not None:
+            return ""
+        return f"; {', '.join(urls)} speaks node's form alone: leave out form='text'"
+
+    # ---- the leader ----
+
+    def _on_refused(self, peer: _PeerConnection, now_ms: int) -> None:
+        """The text's first broken-leader case; whom it names is asked like all the others."""
+        if peer.url == self.leader:
+            self.counters["refused"] += 1
+            self._search(now_ms)
+
+    def _on_config(self, peer: _PeerConnection, answer: ConfigAnswer) -> None:
+        self.heard = True
+        if answer.members:
+            self.members = dict(answer.members)
+        peer.leads = answer.leading
+        peer.silent_hellos += peer.hello is None
+        if self.leader is None:
+            for url in self.members.values():
+                self._connect(url)
+            self._follow(peer)
+
+    def _follow(self, peer: _PeerConnection) -> None:
+        """Takes a peer that says that it leads, once it is known what it speaks."""
+        if self.leader is not None or not (peer.up and peer.leads):
+            return
+        form = self.setup.form
+        if form is None:
+            if peer.hello is None and not peer.is_foreign:
+                return
+            packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
+            form = None if packs else Form.NODE
+        self.leader, self.leader_form = peer.url, form
+        self._updates_url, self._updates_up = peer.url, True
+        if self.setup.for_tables and peer.knows(FEATURE_TABLES):
+            assert peer.hello is not None
+            if peer.hello.peer_url and peer.hello.peer_url not in self._peers:
+                self._updates_url, self._updates_up = peer.hello.peer_url, False
+                self._actions.append(Connect(self._updates_url))
+        self.counters["leaders"] += 1
+        kept = self._asked() | {peer.url}
+        for url in [url for url in self._peers if url not in kept]:
+            self._disconnect(url)
+
+    def _search(self, now_ms: int) -> None:
+        """The text's second broken-leader case: asks all known peers until one says it leads."""
+        if self._updates_url is not None and self._updates_url != self.leader:
+            # As on_disconnected() does: nothing that waits in it may reach a later leader.
+            self._actions.append(Disconnect(self._updates_url))
+        self._updates_url = None
+        self.leader = None
+        self.counters["searches"] += 1
+        self.window.rewind()
+        self.reads.rewind()
+        self._send_again_ms = None
+        for reqid, stream in list(self._streams.items()):
+            if stream.url is None:
+                del self._streams[reqid]
+                stream.reqid = None
+                self._idle_streams.append(stream)
+        for ask in self._asks.values():
+            if ask.url is None:
+                ask.sent_ms = None
+        for url in (*self.setup.urls, *self.members.values(), *self._asked()):
+            self._connect(url)
+        for peer in self._peers.values():
+            peer.leads, peer.poll_id = False, b""
+
+    def _asked(self) -> set[str]:
+        asked = [ask.url for ask in self._asks.values()]
+        asked += [stream.url for stream in (*self._elsewhere, *self._streams.values())]
+        return {url for url in asked if url is not None}
+
+    def _connect(self, url: str) -> None:
+        if url not in self._peers and len(self._peers) < PEERS_MAX:
+            self._peers[url] = _PeerConnection(url)
+            self._actions.append(Connect(url))
+
+    def _disconnect(self, url: str) -> None:
+        del self._peers[url]
+        self._actions.append(Disconnect(url))
+
+    # ---- what is to be done ----
+
+    def ready(self, now_ms: int) -> list[Action]:
+        """Everything to be done now, in order."""
+        if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
+            self.counters["silent"] += 1
+            if self.leader_form is not None and self.window.heard_ms is not None:
+                self.window.pace.on_silence()
+            self._search(now_ms)
+        self._send_elsewhere(now_ms)
+        for subscription, url in self._listening.items():
+            subscription.act(self, now_ms)
+            if subscription.url != url:
+                self._listen(subscription, url)
+        if self.leader is None:
+            for peer in self._peers.values():
+                if peer.up and self._poll_due_ms(peer) <= now_ms:
+                    self._poll(peer, now_ms)
+        else:
+            self._send_to_leader(self.leader, now_ms)
+        self._send_asks(now_ms)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _listen(self, subscription: Subscription, url: str | None) -> None:
+        if url is not None:
+            self._actions.append(Unlisten(subscription))
+        if subscription.url is not None:
+            self._actions.append(Listen(subscription, subscription.url, self.setup.cluster))
+        self._listening[subscription] = subscription.url
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called at the latest, whatever happens."""
+        times = [
+            ask.sent_ms + self.setup.response_ttl_ms
+            for ask in self._asks.values()
+            if ask.sent_ms is not None
+        ]
+        if self.leader is not None:
+            times += [it.deadline_ms for it in self._listening if it.deadline_ms is not None]
+            times.append(self._silent_ms(self.leader))
+            if self._send_again_ms is not None:
+                times.append(self._send_again_ms)
+        unheard = {stream.url for stream in self._elsewhere}
+        unheard |= {ask.url or self.leader for ask in self._asks.values() if ask.makes_snapshot}
+        for peer in self._peers.values():
+            if peer.up and (self.leader is None or (peer.url in unheard and peer.hello is None)):
+                times.append(self._poll_due_ms(peer))
+        for stream in (*self._elsewhere, *self._streams.values()):
+            if stream.url is not None and (stream.waits or stream.reqid is None):
+                times.append(stream.heard_ms + self.setup.response_ttl_ms)
+        return min((time for time in times if time < _NEVER), default=None)
+
+    def _silent_ms(self, leader: str) -> int:
+        """When the leader has been silent for too long about what it should answer."""
+        since = [_NEVER]
+        ttl_ms = self.setup.response_ttl_ms
+        if self.window.heard_ms is not None:
+            doublings = 0 if self.leader_form is None else self.window.pace.silences
+            since.append(self.window.heard_ms + (ttl_ms << doublings) - ttl_ms)
+        if self.reads.heard_ms is not None:
+            since.append(self.reads.heard_ms)
+        since += [
+            stream.heard_ms
+            for stream in self._streams.values()
+            if stream.waits and stream.url is None
+        ]
+        since += [
+            ask.sent_ms
+            for ask in self._asks.values()
+            if ask.sent_ms is not None and ask.url is None
+        ]
+        return min(since) + ttl_ms + self.window.size // BYTES_A_MS
+
+    def _poll_due_ms(self, peer: _PeerConnection) -> int:
+        if peer.poll_ms is None:
+            return 0
+        return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_AGAIN_MS)
+
+    def _poll(self, peer: _PeerConnection, now_ms: int) -> None:
+        """Asks who leads; before it says hello, until the peer has answered one."""
+        if self.setup.form is None and peer.hello is None:
+            hello = Hello("", self.setup.version)
+            self._send(peer.url, encode_hello(peer.hello_id, self.setup.cluster, hello))
+        if self.setup.form is Form.TEXT and not peer.answered:
+            # Is it away, or does it not know the text's form? A question changes nothing.
+            peer.node_id = self.new_id()
+            self._send(
+                peer.url, encode_client_request(RequestConfig(peer.node_id), self.setup.cluster)
+            )
+        peer.poll_id, peer.poll_ms, peer.answered = self.new_id(), now_ms, False
+        self._send_request(peer.url, RequestConfig(peer.poll_id))
+
+    def _send_to_leader(self, leader: str, now_ms: int) -> None:
+        if self._send_again_ms is not None and self._send_again_ms <= now_ms:
+            self.window.rewind()
+            self._send_again_ms, self._sent_again_ms = None, now_ms
+        if self._updates_up and self._updates_url is not None:
+            for frames in self.window.unsent(self.leader_form, now_ms):
+                self._send(self._updates_url, frames)
+        if not self._peers[leader].knows(FEATURE_READS):
+            self.reads.refuse(f"the leader at {leader} serves no linearizable reads")
+        for frames in self.reads.unsent(now_ms):
+            self._send(leader, frames)
+        while self._idle_streams:
+            stream = self._idle_streams.popleft()
+            reqid = self.new_id()
+            self._streams[reqid] = stream
+            stream.heard_ms = now_ms
+            hello = self._peers[leader].hello
+            knows = hello is not None and FEATURE_ENTRIES in hello.features
+            packed = self.leader_form is None and knows
+            self._send_request(leader, stream.begin(reqid, packed))
+
+    # ---- streams of peers that need not lead ----
+
+    def _streams_of(self, url: str) -> list[EntryStream]:
+        return [it for it in (*self._elsewhere, *self._streams.values()) if it.url == url]
+
+    def _give_up(self, stream: EntryStream) -> None:
+        """The peer at its url does not serve it: the leader does."""
+        if stream in self._elsewhere:
+            self._elsewhere.remove(stream)
+        if stream.reqid is not None:
+            self._streams.pop(stream.reqid, None)
+        url, stream.reqid, stream.url = stream.url, None, None
+        self.counters["given_up"] += 1
+        self._idle_streams.append(stream)
+        if url is not None and self.leader is not None:
+            self._let_go(url)
+
+    def _send_elsewhere(self, now_ms: int) -> None:
+        """Asks peers for entries once they have said that they serve them; whoever has not, or is
+        silent, is given up."""
+        for stream in [*self._elsewhere, *self._streams.values()]:
+            if stream.url is None or not (stream.waits or stream.reqid is None):
+                continue
+            if not stream.heard_ms:
+                stream.heard_ms = now_ms
+            if stream.heard_ms + self.setup.response_ttl_ms <= now_ms:
+                self._give_up(stream)
+        for stream in list(self._elsewhere):
+            assert stream.url is not None
+            self._connect(stream.url)
+            peer = self._peers.get(stream.url)
+            if peer is None or not peer.up:
+                continue
+            if peer.hello is not None and peer.knows(FEATURE_ANYWHERE):
+                self._elsewhere.remove(stream)
+                reqid = self.new_id()
+                self._streams[reqid] = stream
+                stream.heard_ms = now_ms
+                self._send_request(peer.url, stream.begin(reqid, packed=True))
+            elif peer.hello is not None:
+                self._give_up(stream)
+            elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
+                self._poll(peer, now_ms)
+
+    def _send_asks(self, now_ms: int) -> None:
+        for ask in self._asks.values():
+            url = self.leader if ask.url is None else ask.url
+            peer = self._peers.get(url) if url is not None else None
+            again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
+            if peer is None or not peer.up or ask.done:
+                continue
+            if isinstance(ask, TransferAsk) and not peer.knows(FEATURE_TRANSFER):
+                ask.refuse(f"the leader at {peer.url} hands nothing over: it knows no transfer")
+            elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
+                # One of another make drops what it does not know without a word.
+                if peer.is_foreign:
+                    ask.refuse(f"{peer.url} makes none when it is asked: it is no kelek")
+                elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
+                    self._poll(peer, now_ms)
+            elif again:
+                ask.sent_ms = now_ms
+                self._send(peer.url, ask.encode(self.setup.cluster, self.setup.form or Form.NODE))
+
+    def _send_request(self, url: str, request: ClientRequest) -> None:
+        if isinstance(request, RequestEntries) and request.packed:
+            self._send(url, encode_entries_packed(self.setup.cluster, request))
+            return
+        form = self.setup.form or Form.NODE
+        self._send(url, encode_client_request(request, self.setup.cluster, form))
+
+    def _send(self, url: str, frames: list[bytes]) -> None:
+        self._actions.append(Send(url, frames))
+
+
+_NEVER = 1 << 62
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Connect",
+    "Disconnect",
+    "EntryRun",
+    "EntryStream",
+    "Listen",
+    "LogClientMachine",
+    "LogClientSetup",
+    "Pending",
+    "PendingRead",
+    "Send",
+    "Subscription",
+    "TransferAsk",
+    "Unlisten",
+    "WindowLimits",
+]

@@ -1,0 +1,330 @@
+"""What a client asks beside updates: questions with one answer, and streams of entries.
+
+The objects are shared with the owner of the client machine: it makes them, the machine fills them.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...errors import RemoteProtocolError
+from ...raft.messages import EntryBatch
+from ...record import slice_block
+from ..wire.client_codec import (
+    ConfigAnswer,
+    EntriesAnswer,
+    EntriesStatus,
+    Form,
+    LogInfo,
+    RequestBroadcastStateUrl,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    StateChunk,
+    decode_config_answer,
+    decode_log_info_answer,
+    decode_state_url_answer,
+    encode_client_request,
+)
+from ..wire.config_codec import (
+    ConfigStatus,
+    ConfigUpdate,
+    ConfigUpdateAnswer,
+    decode_config_update_answer,
+)
+from ..wire.entry import Entry, block_log_entries, decode_entries
+from ..wire.snapshot_codec import MakeSnapshot, SnapshotMade, decode_snapshot_made
+from ..wire.transfer_codec import (
+    TRANSFER_NOT_LEADER,
+    TRANSFER_REFUSED,
+    RequestTransfer,
+    TransferAnswer,
+    decode_transfer_answer,
+    encode_transfer,
+)
+
+PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
+
+
+class Ask:
+    """A question with one answer, for the leader or for the peer at url."""
+
+    __slots__ = (
+        "answer",
+        "done",
+        "foreign",
+        "request",
+        "sent_ms",
+        "taken",
+        "told_apart",
+        "tries",
+        "url",
+    )
+
+    def __init__(
+        self,
+        request: RequestConfig
+        | RequestLogInfo
+        | RequestBroadcastStateUrl
+        | ConfigUpdate
+        | MakeSnapshot,
+        url: str | None = None,
+    ) -> None:
+        self.request = request
+        self.url = url
+        self.sent_ms: int | None = None
+        self.tries = 0  # Answers that a leader would not give.
+        self.taken = 0  # Times that a leader said that it works on it.
+        self.foreign = False  # Of a snapshot: the peer is no kelek.
+        self.told_apart = False  # Node form: without a url nobody broadcasts, leader or not.
+        self.done = False
+        self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None = None
+
+    @property
+    def makes_snapshot(self) -> bool:
+        """Whether only a kelek peer answers it."""
+        return isinstance(self.request, MakeSnapshot)
+
+    def refuse(self, reason: str) -> None:
+        """The peer is of another make: it would never answer."""
+        self.foreign = True
+        self.answer, self.done = SnapshotMade(reason=reason), True
+
+    def encode(self, cluster: bytes, form: Form) -> list[bytes]:
+        return encode_client_request(self.request, cluster, form)
+
+    def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
+        """Takes the answer in; False: it is not a leader's, so the leader must be looked for."""
+        answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
+        match self.request:
+            case RequestConfig():
+                answer = decode_config_answer(frames)[1]
+                leads = answer.leading
+            case RequestLogInfo():
+                answer = decode_log_info_answer(frames)[1]
+                leads = answer.leading
+            case RequestBroadcastStateUrl():
+                answer = decode_state_url_answer(frames)[1]
+                leads = answer is not None or self.told_apart or self.tries > 0
+            case ConfigUpdate():
+                answer = decode_config_update_answer(frames)[1]
+                if answer.status is ConfigStatus.TAKEN and answer.log_index is None:
+                    self.taken += 1
+                    self.sent_ms = now_ms  # It will be heard of again.
+                    return True
+                leads = answer.status is not ConfigStatus.NOT_LEADER
+            case MakeSnapshot():
+                answer = decode_snapshot_made(frames)[1]
+                leads = True  # Every peer makes its own.
+        if self.url is None and not leads:
+            self.tries += 1
+            self.sent_ms = None
+            return False
+        self.answer, self.done = answer, True
+        return True
+
+
+class TransferAsk:
+    """An operator's request to the leader: hand over to a peer."""
+
+    makes_snapshot = False
+    __slots__ = ("answer", "done", "request", "sent_ms", "url")
+
+    def __init__(self, request: RequestTransfer) -> None:
+        self.request = request
+        self.url = None  # The leader's.
+        self.sent_ms: int | None = None
+        self.done = False
+        self.answer: TransferAnswer | None = None
+
+    def encode(self, cluster: bytes, form: Form) -> list[bytes]:
+        return encode_transfer(self.request, cluster)
+
+    def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
+        """As Ask's; True and not done: it is on its way."""
+        answer = decode_transfer_answer(frames)[1]
+        if answer.status == TRANSFER_NOT_LEADER:
+            self.sent_ms = None
+            return False
+        self.sent_ms = now_ms
+        if answer.status == TRANSFER_REFUSED or answer.leader is not None:
+            self.answer, self.done = answer, True
+        return True
+
+    def refuse(self, reason: str) -> None:
+        """The leader does not know such requests."""
+        self.answer, self.done = TransferAnswer(TRANSFER_REFUSED, reason=reason), True
+
+
+class EntryRun(NamedTuple):
+    """Consecutive entries, still as they came: in their frames, or in whole blocks."""
+
+    first_index: int
+    entries: tuple[bytes, ...]
+    batches: tuple[EntryBatch, ...] = ()
+
+    @property
+    def last_index(self) -> int:
+        if self.batches:
+            return self.batches[-1].last_index
+        return self.first_index + len(self.entries) - 1
+
+    def decoded(self) -> list[Entry]:
+        """All of them, taken apart. Raises RemoteProtocolError on what is no entry."""
+        if self.batches:
+            return [entry for batch in self.batches for entry in block_log_entries(batch)]
+        return decode_entries(self.first_index, self.entries)
+
+
+class Compacted(NamedTuple):
+    """Entries up to here are no longer stored; a snapshot has their state."""
+
+    last_index: int
+    size: int  # Of the state, in bytes.
+
+
+class EntryStream:
+    """Entries from prev_index on, up to what is committed, or count of them."""
+
+    __slots__ = (
+        "_acks",
+        "chunks",
+        "compacted",
+        "done",
+        "heard_ms",
+        "packed",
+        "parts",
+        "prev_index",
+        "remaining",
+        "reqid",
+        "url",
+        "wants_state",
+    )
+
+    def __init__(
+        self,
+        prev_index: int,
+        count: int | None = None,
+        *,
+        wants_state: bool = False,
+        url: str | None = None,
+    ) -> None:
+        """With wants_state it ends with the snapshot's state, or with the first entry; with url it
+        is the peer's there, until that is found not to serve it."""
+        self.url = url  # None: the leader's.
+        self.wants_state = wants_state
+        self.compacted: Compacted | None = None
+        self.chunks: list[bytes] = []  # Of the state, so far.
+        self.prev_index = prev_index  # The last one received.
+        self.remaining = count
+        self.reqid: bytes | None = None  # None: to be asked for (again).
+        self.packed = False  # It is asked for whole blocks.
+        self.parts: deque[EntryRun] = deque()
+        self.done = count == 0
+        self.heard_ms = 0
+        self._acks: deque[int] = deque()  # Of the parts that wait for their reader.
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the peer's turn."""
+        return self.reqid is not None and not self.done and not self._acks
+
+    def begin(self, reqid: bytes, packed: bool = False) -> RequestEntries:
+        """The first request, or the one that goes on after a failure."""
+        self.reqid, self.packed = reqid, packed
+        self._acks.clear()
+        self.chunks.clear()
+        return self._request(self.prev_index, self.remaining)
+
+    def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
+        """Takes one answer in; returns the follow-up when nothing is left for the reader in it."""
+        assert answer.status is not EntriesStatus.NOT_LEADER
+        if len(self.parts) >= PARTS_MAX:
+            return None  # A peer sends a few without a follow-up, never so many.
+        if answer.chunk is not None:
+            return self._on_chunk(answer.last_index, answer.chunk)
+        if self.wants_state:
+            self.done = True
+            return self.stop() if answer.status is EntriesStatus.MORE else None
+        count = answer.entries_count
+        first_index = answer.last_index - count + 1
+        if first_index > self.prev_index + 1 and count:
+            return None  # Something is missing: silence follows, and a new request.
+        if not count and answer.last_index > self.prev_index:
+            raise RemoteProtocolError("an entries answer skips entries")
+        last_index = answer.last_index
+        if self.remaining is not None:
+            last_index = min(last_index, self.prev_index + self.remaining)
+        fresh = count > 0 and last_index > self.prev_index
+        if fresh:
+            self.parts.append(_part(answer, self.prev_index + 1, last_index))
+            if self.remaining is not None:
+                self.remaining -= last_index - self.prev_index
+            self.prev_index = last_index
+        if answer.status is EntriesStatus.LAST or self.remaining == 0:
+            self.done = True
+            return self.stop() if answer.status is EntriesStatus.MORE else None
+        if fresh:
+            self._acks.append(answer.last_index)
+            return None
+        return self._follow_up(answer.last_index)
+
+    def _on_chunk(self, last_index: int, chunk: StateChunk) -> RequestEntries | None:
+        """The entries asked for are no longer stored: what comes is the state they have made."""
+        if last_index <= self.prev_index:
+            raise RemoteProtocolError("a snapshot of what is known already")
+        compacted = Compacted(last_index, chunk.size)
+        if not self.wants_state:
+            self.compacted = compacted
+            return self.stop()
+        if self.compacted != compacted:
+            self.compacted = compacted
+            self.chunks.clear()
+        offset = sum(map(len, self.chunks))
+        if chunk.offset != offset:
+            return None  # Something is missing: silence follows, and a new request.
+        self.chunks.append(chunk.data)
+        if offset + len(chunk.data) == chunk.size:
+            return self.stop()
+        return self._request(last_index, None)
+
+    def take(self) -> tuple[EntryRun | None, RequestEntries | None]:
+        """The next part for the reader, and the follow-up that lets the peer send more."""
+        if not self.parts:
+            return None, None
+        part = self.parts.popleft()
+        if self.done or self.reqid is None or not self._acks:
+            return part, None
+        return part, self._follow_up(self._acks.popleft())
+
+    def stop(self) -> RequestEntries | None:
+        """The request that ends it at the peer."""
+        self.done = True
+        if self.reqid is None:
+            return None
+        return self._request(self.prev_index, 0)
+
+    def _follow_up(self, last_index: int) -> RequestEntries:
+        assert self.reqid is not None
+        remaining = self.remaining
+        if remaining is not None:
+            remaining += self.prev_index - last_index
+        return self._request(last_index, remaining)
+
+    def _request(self, prev_index: int, count: int | None) -> RequestEntries:
+        anywhere = self.url is not None
+        reqid = self.reqid or b""
+        return RequestEntries(reqid, prev_index, count, packed=self.packed, anywhere=anywhere)
+
+
+def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:
+    """What of an answer is wanted: it may begin before, and end behind."""
+    if not answer.batches:
+        begin = answer.last_index - len(answer.entries) + 1
+        return EntryRun(first_index, answer.entries[first_index - begin : last_index + 1 - begin])
+    batches = tuple(
+        slice_block(batch, max(first_index, batch.first_index), min(last_index, batch.last_index))
+        for batch in answer.batches
+        if batch.last_index >= first_index and batch.first_index <= last_index
+    )
+    return EntryRun(first_index, (), batches)

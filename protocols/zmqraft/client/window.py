@@ -1,0 +1,305 @@
+"""The updates of one client that are on their way: sent in order, sent again in order, answered.
+
+A pack travels as one message to a leader that knows packs, and as single updates to any other. The
+chain of packs (each names the reqid before it) lets a leader see that something is missing, so no
+update overtakes an earlier one, whatever fails (docs/protocols/zmq-raft.md, "Order").
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ...errors import RemoteProtocolError
+from ..wire.client_codec import (
+    Form,
+    RequestUpdate,
+    UpdateAnswer,
+    UpdateStatus,
+    encode_client_request,
+)
+from ..wire.extensions import (
+    PACK_BYTES_MAX,
+    PACK_REFUSED,
+    PACK_TAKEN,
+    Pack,
+    PackAnswer,
+    encode_pack,
+    pack_records,
+)
+
+BEHIND = "an update before it was refused"
+SINGLES_FIRST = 256  # Single updates on their way at first, ...
+SINGLES_MIN = 16  # ... and at least.
+FAST_MS, SLOW_MS = 100, 250  # The time for as many commits that lets more go, or fewer.
+DOUBLINGS_MAX = 4  # Of the time that a silent leader is given.
+
+
+class WindowLimits(NamedTuple):
+    """How much may be on its way at once."""
+
+    packs: int = 16
+    updates: int = 1 << 15
+    bytes: int = 8 << 20  # Of data.
+
+
+class Pace:
+    """How many single updates may be on their way to a leader without packs, and its patience.
+
+    A leader of another kind takes in one message at a time. With thousands of them to take in, it
+    answers nobody for longer than followers and clients wait: so it is sent only as many as it
+    commits in a fraction of that.
+    """
+
+    __slots__ = ("_begun_ms", "_commits", "_limited", "_singles_max", "silences", "singles")
+
+    def __init__(self, singles_max: int) -> None:
+        self.singles = min(SINGLES_FIRST, singles_max)
+        self.silences = 0  # Since its last answer; each doubles the time that it is given.
+        self._singles_max = singles_max
+        self._limited = False  # Something waits because of the limit, ...
+        self._begun_ms = 0  # ... since then, ...
+        self._commits = 0  # ... and so many were committed meanwhile.
+
+    def on_limited(self, now_ms: int) -> None:
+        """As many as may be are on their way."""
+        if not self._limited:
+            self._limited, self._begun_ms, self._commits = True, now_ms, 0
+
+    def on_commit(self, now_ms: int) -> None:
+        """Once as many are committed as were on their way, the time shows what the leader bears."""
+        self._commits += 1
+        if not self._limited or self._commits < self.singles:
+            return
+        self._limited = False
+        took_ms = now_ms - self._begun_ms
+        if took_ms <= FAST_MS:
+            self.singles = min(2 * self.singles, self._singles_max)
+        elif took_ms > SLOW_MS:
+            self._shrink()
+
+    def on_silence(self) -> None:
+        """The leader has not answered in time: everything is sent again, less at once."""
+        self.silences = min(self.silences + 1, DOUBLINGS_MAX)
+        self._limited = False
+        self._shrink()
+
+    def _shrink(self) -> None:
+        self.singles = max(self.singles // 2, min(SINGLES_MIN, self._singles_max))
+
+
+class Pending:
+    """Some updates on their way, in order: at most a pack's worth."""
+
+    __slots__ = (
+        "answers",
+        "heard_ms",
+        "message",
+        "missing",
+        "position",
+        "refusal",
+        "reqids",
+        "runs",
+        "sent",
+        "size",
+        "updates",
+    )
+
+    def __init__(self, reqids: Sequence[bytes], updates: Sequence[bytes]) -> None:
+        self.reqids = reqids
+        self.updates = updates
+        self.size = sum(map(len, updates))
+        self.heard_ms = 0  # When it was sent, became the first, or was last answered.
+        self.runs: tuple[tuple[int, int], ...] = ()  # (count, first index), in order; when done.
+        self.refusal = ""  # Why it will never be taken; the window has let it go.
+        self.position = 0  # Of the update that is to blame.
+        self.message: bytes | None = None  # The records, framed once.
+        self.answers: list[int] = []  # Of single updates: their indexes, 0 while unknown.
+        self.missing = len(updates)
+        self.sent = 0  # Of single updates: so many, from the first, went to the leader of now.
+
+    def records(self) -> bytes:
+        if self.message is None:
+            self.message = pack_records(self.reqids, self.updates)
+        return self.message
+
+
+class Window:
+    """What is on its way, first to last; what the leader of now has been sent is a prefix of it."""
+
+    def __init__(self, cluster: bytes, limits: WindowLimits) -> None:
+        self.cluster = cluster
+        self.limits = limits
+        self.items: deque[Pending] = deque()
+        self.sent = 0  # So many of them, from the first, were sent to the leader of now.
+        self.quota = limits.packs  # So many of them may be sent.
+        self.count = 0
+        self.size = 0
+        self.pace = Pace(limits.updates)
+        self._under_way = 0  # Single updates that the leader of now has not answered.
+        self._packs: dict[bytes, Pending] = {}
+        self._singles: dict[bytes, tuple[Pending, int]] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return (
+            len(self.items) < self.limits.packs
+            and self.count < self.limits.updates
+            and self.size < self.limits.bytes
+        )
+
+    def takes(self, reqids: Sequence[bytes]) -> bool:
+        """Whether there is room for a pack with these ids.
+
+        A caller who has given up may send the same again: that waits until the first has left.
+        """
+        if not self.has_room or reqids[0] in self._packs:
+            return False
+        return not self._singles or self._singles.keys().isdisjoint(reqids)
+
+    def add(self, pending: Pending) -> None:
+        """Queues updates behind all others."""
+        assert pending.updates
+        assert pending.reqids[0] not in self._packs
+        assert len(pending.reqids) == len(pending.updates)
+        assert len(pending.updates) == 1 or pending.size <= PACK_BYTES_MAX
+        self.items.append(pending)
+        self._packs[pending.reqids[0]] = pending
+        self.count += len(pending.updates)
+        self.size += pending.size
+
+    def rewind(self) -> None:
+        """Another leader, or a gap: everything is sent again before anything new."""
+        self.sent = self._under_way = 0
+        for pending in self.items:
+            pending.sent = 0
+
+    def slow_down(self) -> None:
+        """The leader could not take so much at once; each commit lets one more go."""
+        self.quota = max(1, min(self.quota, self.sent) // 2)
+
+    def knows(self, reqid: bytes) -> bool:
+        """Whether an answer to this id is still waited for."""
+        return reqid in self._packs or reqid in self._singles
+
+    @property
+    def heard_ms(self) -> int | None:
+        """Since when the leader of now owes an answer; None: it has been sent nothing."""
+        if self.items and (self.sent or self.items[0].sent):
+            return self.items[0].heard_ms
+        return None
+
+    def unsent(self, form: Form | None, now_ms: int) -> Iterable[list[bytes]]:
+        """The messages to be sent now to the leader of now; form None: packs."""
+        if form is not None:
+            yield from self._unsent_singles(form, now_ms)
+            return
+        end = min(len(self.items), self.quota)
+        for position in range(self.sent, end):
+            pending = self.items[position]
+            pending.heard_ms = now_ms
+            # Empty: everything before is known to be committed, for it has left the window.
+            previous = self.items[position - 1].reqids[-1] if position else b""
+            pack = Pack(pending.reqids[0], previous, pending.records())
+            yield encode_pack(self.cluster, pack)
+        self.sent = max(self.sent, end)
+
+    def _unsent_singles(self, form: Form, now_ms: int) -> Iterable[list[bytes]]:
+        while self.sent < len(self.items):
+            pending = self.items[self.sent]
+            if not pending.sent:
+                pending.heard_ms = now_ms
+                pending.answers = pending.answers or [0] * len(pending.updates)
+            while pending.sent < len(pending.reqids):
+                if self._under_way >= self.pace.singles:
+                    self.pace.on_limited(now_ms)
+                    return
+                position, reqid = pending.sent, pending.reqids[pending.sent]
+                pending.sent += 1
+                if not pending.answers[position]:
+                    self._under_way += 1
+                    self._singles[reqid] = pending, position
+                    update = RequestUpdate(reqid, pending.updates[position])
+                    yield encode_client_request(update, self.cluster, form)
+            self.sent += 1
+
+    def on_pack_answer(self, reqid: bytes, answer: PackAnswer, now_ms: int) -> None:
+        """Takes in TAKEN and REFUSED; answers to what is no longer in the window say nothing."""
+        pending = self._packs.get(reqid)
+        if pending is None:
+            return
+        if answer.status == PACK_REFUSED:
+            if answer.position >= len(pending.updates):
+                raise RemoteProtocolError("a pack refused for a record that it has not")
+            self._refuse(pending, answer.position, answer.reason or "refused")
+        elif answer.status == PACK_TAKEN:
+            pending.heard_ms = now_ms
+            if answer.runs:
+                count = sum(count for count, _ in answer.runs)
+                if count != len(pending.updates):
+                    raise RemoteProtocolError(f"{count} indexes for {len(pending.updates)} updates")
+                pending.runs = answer.runs
+                self._collect(now_ms)
+
+    def on_update_answer(self, reqid: bytes, answer: UpdateAnswer, now_ms: int) -> None:
+        """Takes in the answers to single updates but REFUSED."""
+        pending, position = self._singles.get(reqid, (None, 0))
+        if pending is None:
+            return
+        self.items[0].heard_ms = now_ms  # Any answer shows that the leader is at work.
+        self.pace.silences = 0
+        if answer.status is UpdateStatus.REJECTED:
+            self._refuse(pending, position, "rejected")
+        elif answer.status is UpdateStatus.COMMITTED:
+            if not answer.log_index:
+                raise RemoteProtocolError("an update committed at index 0")
+            del self._singles[reqid]
+            pending.answers[position] = answer.log_index
+            pending.missing -= 1
+            self._under_way -= position < pending.sent
+            self.pace.on_commit(now_ms)
+            if not pending.missing:
+                pending.runs = runs_of(pending.answers)
+                self._collect(now_ms)
+
+    def _collect(self, now_ms: int) -> None:
+        while self.items and self.items[0].runs:
+            pending = self.items.popleft()
+            self.sent = max(self.sent - 1, 0)  # An answer may come late, after a rewind.
+            self.quota = min(self.quota + 1, self.limits.packs)
+            self._forget(pending)
+        if self.items:
+            # Nobody could answer it before those in front of it.
+            self.items[0].heard_ms = now_ms
+
+    def _refuse(self, pending: Pending, position: int, reason: str) -> None:
+        """What follows has named the refused one as its predecessor: no leader will take it."""
+        while pending.refusal == "":
+            last = self.items.pop()
+            last.refusal, last.position = BEHIND, 0
+            if last is pending:
+                last.refusal, last.position = reason, position
+            self._under_way -= last.answers[: last.sent].count(0)
+            self._forget(last)
+        self.sent = min(self.sent, len(self.items))
+
+    def _forget(self, pending: Pending) -> None:
+        self.count -= len(pending.updates)
+        self.size -= pending.size
+        del self._packs[pending.reqids[0]]
+        if self._singles:
+            for reqid in pending.reqids:
+                self._singles.pop(reqid, None)
+
+
+def runs_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """(count, first index) of each run of consecutive indexes."""
+    runs: list[tuple[int, int]] = []
+    count = first = 0
+    for index in indexes:
+        if count and index == first + count:
+            count += 1
+            continue
+        if count:
+            runs.append((count, first))
+        count, first = 1, index
+    return (*runs, (count, first)) if count else ()

@@ -1,0 +1,490 @@
+"""Changes of the members: ConfigUpdate, one at a time, by way of a joint configuration.
+
+Raft, section 6, and dissertation, chapter 4. It sends nothing but answers to clients: the peer
+keeps links to `guests`, and the core replicates to its learners.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from enum import IntEnum
+from random import Random
+from typing import NamedTuple
+
+from ....native.log.updates import Reqids
+from ....native.net.messages import Frames
+from ...errors import RemoteProtocolError
+from ...raft.core import Raft, Role
+from ...raft.membership import Configuration
+from ...raft.messages import KIND_CONFIG
+from ...raft.progress import Follower
+from ...raft.quorum import reached
+from ...record import Record, encode_block
+from ..wire.client_codec import LogInfo
+from ..wire.config_codec import (
+    ConfigEntry,
+    ConfigStatus,
+    ConfigUpdate,
+    ConfigUpdateAnswer,
+    Members,
+    encode_config_entry,
+    encode_config_update_answer,
+    ids,
+)
+from ..wire.extensions import FEATURE_MEMBERS, FEATURE_TABLES
+from ..wire.values import check_members, decode_json, is_url, reqid_seconds
+from .directory import MemberDirectory
+
+MEMBERS_MAX = 64
+CONNECT_MS = 2000  # A new server that has not answered by then can't be reached.
+SILENT_MS = 2000  # One that was silent for so long is gone again.
+FAREWELL_MS = 200  # From the last commit to the end of the connection of who has left.
+REMIND_MS = 100  # "In work" is said again so often, so that nobody gives up.
+VOTE_MS = 2000  # So long a change waits until the new servers vote, too.
+LOOK_MS = 5  # How often what others do is looked at.
+CAUGHT_UP_ENTRIES = 1000
+REPLIES_MAX = 16  # Connections that the one who asks has had; the newest ones are answered.
+EARLY_S_MAX = 15 * 60  # An id from further ahead is refused.
+
+
+class Stage(IntEnum):
+    """How far a change is.
+
+    CONNECT    every new server has to answer
+    CATCH_UP   the new servers copy the log: ours as learners, others by themselves
+    JOINT      the joint configuration is in force, and not committed yet
+    FINAL      the new one is; it is over when that is committed and the new servers vote
+    """
+
+    CONNECT = 0
+    CATCH_UP = 1
+    JOINT = 2
+    FINAL = 3
+
+
+class Reply(NamedTuple):
+    """Who waits for an answer, and where it goes."""
+
+    out: Frames
+    routing_id: bytes
+
+
+class JoiningServer:
+    """A server that is not a member yet."""
+
+    __slots__ = ("heard_ms", "info", "is_ours", "url")
+
+    def __init__(self, url: str, now_ms: int) -> None:
+        self.url = url
+        self.heard_ms = now_ms
+        self.is_ours: bool | None = None  # None: nothing heard yet.
+        self.info: LogInfo | None = None
+
+
+class ConfigChange:
+    """The one that is in work."""
+
+    __slots__ = (
+        "caught_ms",
+        "index",
+        "new",
+        "newcomers",
+        "remind_ms",
+        "replies",
+        "reqid",
+        "since_ms",
+        "stage",
+    )
+
+    def __init__(self, reqid: bytes | None, new: Members, stage: Stage, now_ms: int) -> None:
+        self.reqid = reqid  # None: another leader began it.
+        self.new = new
+        self.stage = stage
+        self.since_ms = now_ms
+        self.caught_ms: int | None = None
+        self.remind_ms = now_ms + REMIND_MS
+        self.index = 0  # Of its joint entry.
+        self.newcomers: list[str] = []  # New servers of ours.
+        self.replies: deque[Reply] = deque(maxlen=REPLIES_MAX)
+
+
+class Refusal(Exception):
+    """Why a change is not made: a word for programs, a sentence for people."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(name, message)
+        self.answer = ConfigUpdateAnswer(ConfigStatus.ERROR, name=name, message=message)
+
+
+class MemberChanges:
+    """All changes while we lead. Another leader finishes what is joint."""
+
+    def __init__(
+        self, core: Raft, roster: MemberDirectory, reqids: Reqids, random: Random, ttl_s: int
+    ) -> None:
+        self._core = core
+        self._roster = roster
+        self._reqids = reqids
+        self._random = random
+        self._ttl_s = ttl_s
+        self._unix_s = 0
+        self._change: ConfigChange | None = None
+        self._gone_ms: dict[str, int] = {}  # Who has left and when it goes.
+        self._handed_over = False  # We have left ourselves, and another one is to lead.
+        self._unversed: set[str] = set()  # Of ours, but of versions without changes of members.
+        self._knows_tables: set[str] = set()  # Peers that know the kind of tables' entries.
+        self.holds_tables = False  # Whether the cluster has table servers, as far as we know.
+        self.guests: dict[str, JoiningServer] = {}  # Whom the peer must keep a link to.
+
+    # What arrives.
+
+    def on_request(self, request: ConfigUpdate, reply: Reply, now_ms: int, unix_s: int) -> None:
+        """A client wishes for other members."""
+        self._unix_s = unix_s
+        try:
+            answer = self._take(request, reply, now_ms)
+        except Refusal as refusal:
+            answer = refusal.answer
+        if answer is not None:
+            _send(reply, request.reqid, answer)
+
+    def _take(self, request: ConfigUpdate, reply: Reply, now_ms: int) -> ConfigUpdateAnswer | None:
+        core, reqid = self._core, request.reqid
+        if core.role is not Role.LEADER:
+            return ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=core.leader)
+        change = self._resumed(now_ms)
+        known = self._reqids.find(reqid)
+        if change is not None and (change.reqid == reqid or known == change.index):
+            change.reqid = reqid
+            if reply not in change.replies:
+                change.replies.append(reply)
+            return ConfigUpdateAnswer(ConfigStatus.TAKEN)
+        if known is not None:
+            last_index = self._roster.history.last_index
+            done = last_index <= core.commit_index and not core.configuration.old
+            return ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=known if done else None)
+        age_s = self._unix_s - reqid_seconds(reqid)
+        oldest_s = max(self._unix_s - self._ttl_s, self._reqids.forgotten_s)
+        if reqid_seconds(reqid) <= oldest_s or age_s < -EARLY_S_MAX:
+            return ConfigUpdateAnswer(ConfigStatus.EXPIRED)
+        if change is not None:
+            return ConfigUpdateAnswer(ConfigStatus.BUSY)
+        if not self._is_settled():
+            return None  # It comes again.
+        new = self._check(request.payload)
+        self._check_versed(ids(new))
+        self._check_quorum(new, now_ms)
+        self._change = change = ConfigChange(reqid, new, Stage.CONNECT, now_ms)
+        change.replies.append(reply)
+        members = core.configuration.members
+        self.guests = {peer: JoiningServer(url, now_ms) for peer, url in new if peer not in members}
+        return ConfigUpdateAnswer(ConfigStatus.TAKEN)
+
+    def _is_settled(self) -> bool:
+        """Whether we know for sure who the members are, and lead for some time to come."""
+        core = self._core
+        return (
+            core.is_voter
+            and core.transferring is None
+            and core.commit_index >= self._roster.history.last_index
+            and core.log.term_at(core.commit_index) == core.term
+        )
+
+    def _check(self, payload: bytes) -> Members:
+        """The members that a request asks for. Raises Refusal."""
+        try:
+            new = check_members(decode_json(payload))
+        except RemoteProtocolError as error:
+            raise Refusal("Malformed", str(error)) from None
+        if not new:
+            raise Refusal("Empty", "a cluster has one member or more")
+        if len(new) > MEMBERS_MAX:
+            raise Refusal("TooMany", f"{len(new)} members, at most {MEMBERS_MAX} are possible")
+        for values, what in ((ids(new), "PEER ID"), ([url for _, url in new], "url")):
+            doubled = sorted({value for value in values if values.count(value) > 1})
+            if doubled:
+                raise Refusal("Doubled", f"{what} {doubled[0]!r} stands there twice")
+        strange = [url for _, url in new if not is_url(url)]
+        if strange:
+            raise Refusal("Malformed", f"{strange[0]!r} is no tcp://HOST:PORT or ipc://PATH")
+        if dict(new) in (dict(self._roster.entry.new), dict(self._roster.members)):
+            raise Refusal("Unchanged", "these are the members already")
+        return new
+
+    def _check_versed(self, new: tuple[str, ...]) -> None:
+        """Raises Refusal when an old version would go on counting by its own list of members.
+
+        One may leave, alone: any majority with it and any without have a member in common.
+        """
+        members = set(self._core.configuration.members)
+        unversed = self._unversed & {*members, *new}
+        leaves_alone = unversed == members ^ {*new} <= members and len(unversed) == 1
+        if unversed and not leaves_alone:
+            names = ", ".join(sorted(unversed))
+            raise Refusal("Unversed", f"the kelek of {names} can't follow the change: upgrade it")
+
+    def _check_tables(self) -> None:
+        """Raises Refusal when a new server would not apply the entries of tables, or take the
+        lead and have none: it is of an old version, or of another make."""
+        strange = sorted(self.guests.keys() - self._knows_tables)
+        if self._roster.entry.tables_from and strange:
+            raise Refusal(
+                "Unversed",
+                f"{', '.join(strange)} can't follow tables' entries: not this version's kelek",
+            )
+
+    def _check_quorum(self, new: Members, now_ms: int) -> None:
+        """Raises Refusal when the new members could not commit anything."""
+        followers = {follower.peer: follower for follower in self._core.followers}
+        members = self._core.configuration.members
+        silent = [
+            peer
+            for peer in ids(new)
+            if peer in members and not self._counts(peer, followers, now_ms)
+        ]
+        if not reached(Configuration(ids(new)), lambda peer: peer not in silent):
+            raise Refusal(
+                "QuorumLost",
+                f"of {len(new)} members {len(silent)} can't be counted on now: {', '.join(silent)}",
+            )
+
+    def _counts(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
+        """Whether its acknowledgements can be counted on at the moment."""
+        if peer == self._core.setup.peer_id:
+            return True
+        follower = followers.get(peer)
+        if follower is None:
+            return False
+        return now_ms - follower.counted_ms < self._core.setup.election_timeout_ms_max
+
+    def on_features(self, peer: str, features: Collection[str]) -> None:
+        """A peer of ours has said what it knows."""
+        if FEATURE_MEMBERS in features:
+            self._unversed.discard(peer)
+        else:
+            self._unversed.add(peer)
+        if FEATURE_TABLES in features:
+            self._knows_tables.add(peer)
+        else:
+            self._knows_tables.discard(peer)
+
+    def on_guest(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
+        """A server that is to be a member has answered: with a hello, or with what its log is."""
+        guest = self.guests.get(peer)
+        if guest is None:
+            return
+        guest.heard_ms = now_ms
+        if info is None:
+            guest.is_ours = True
+        else:
+            guest.info = info
+
+    # One wake.
+
+    def step(self, now_ms: int) -> None:
+        """Does what can be done now."""
+        core = self._core
+        if core.role is not Role.LEADER:
+            if self._change is not None or self._gone_ms or self._handed_over:
+                self._abandon()
+            return
+        change = self._resumed(now_ms)
+        if change is not None:
+            try:
+                self._advance(change, now_ms)
+            except Refusal as refusal:
+                self._end(change, refusal.answer)
+        elif self.holds_tables and not self._roster.entry.tables_from:
+            self._seal()
+        if self._leads_outside() and not self._handed_over:
+            self._gone_ms.setdefault(core.setup.peer_id, now_ms + FAREWELL_MS)
+        if self._gone_ms or self._handed_over:
+            self._farewell(now_ms)
+
+    def _seal(self) -> None:
+        """Once every member knows the kind of entries that is the tables' own: from here on they
+        believe no other. The entry that says so is a configuration with the same members, so it is
+        in snapshots, and every node goes by it from the same index on."""
+        others = {*self._core.configuration.members} - {self._core.setup.peer_id}
+        if others <= self._knows_tables and self._is_settled():
+            index = self._core.log.last_index + 1
+            self._append(None, self._roster.entry._replace(tables_from=index))
+
+    def _leads_outside(self) -> bool:
+        """Whether we lead and have left: also who was elected on its way out, because only it had
+        the entry that says so, and knows nothing of the change."""
+        core = self._core
+        committed = core.commit_index >= self._roster.history.last_index
+        return committed and core.setup.peer_id not in core.configuration.members
+
+    def _resumed(self, now_ms: int) -> ConfigChange | None:
+        """The change in work; also one that is joint and whose leader is gone: we finish it."""
+        if self._change is None and self._core.configuration.old:
+            self._change = ConfigChange(None, self._roster.entry.new, Stage.JOINT, now_ms)
+            self._change.index = self._roster.history.last_index
+        return self._change
+
+    def _advance(self, change: ConfigChange, now_ms: int) -> None:
+        core = self._core
+        if core.transferring is not None:
+            return  # Whoever leads next finishes it, or we go on.
+        if change.stage is Stage.CONNECT:
+            self._connect(change, now_ms)
+        if change.stage is Stage.CATCH_UP:
+            self._catch_up(change, now_ms)
+        elif change.stage is Stage.JOINT and core.commit_index >= change.index:
+            entry = self._roster.entry._replace(new=change.new, old=())
+            self._append(self._new_reqid(), entry)
+            change.stage, change.since_ms = Stage.FINAL, now_ms
+        elif change.stage is Stage.FINAL and self._is_over(change, now_ms):
+            answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.index)
+            members = (core.setup.peer_id, *core.peers)
+            leaving = [peer for peer in members if peer not in core.configuration.voters]
+            self._gone_ms = dict.fromkeys(leaving, now_ms + FAREWELL_MS)
+            self._end(change, answer)
+            return
+        if now_ms >= change.remind_ms:
+            change.remind_ms = now_ms + REMIND_MS
+            self._answer(change, ConfigUpdateAnswer(ConfigStatus.TAKEN))
+
+    def _connect(self, change: ConfigChange, now_ms: int) -> None:
+        """Until every new server has answered; ours are fed from then on."""
+        self._check_versed(ids(change.new))
+        missing = []
+        for peer, guest in self.guests.items():
+            if guest.is_ours:
+                self._core.add_learner(peer)
+            elif guest.info is None:
+                missing.append(f"{peer} at {guest.url}")
+        if not missing:
+            change.stage, change.since_ms = Stage.CATCH_UP, now_ms
+        elif now_ms - change.since_ms >= CONNECT_MS:
+            raise Refusal("Unreachable", f"no answer from {', '.join(missing)}")
+
+    def _catch_up(self, change: ConfigChange, now_ms: int) -> None:
+        """Until the new servers hold what is committed, and enough of the members count."""
+        followers = {follower.peer: follower for follower in self._core.followers}
+        if not all(self._has_caught_up(peer, followers, now_ms) for peer in self.guests):
+            return
+        if change.caught_ms is None:
+            change.caught_ms = now_ms
+        new = Configuration(ids(change.new))
+        # A new server of another make counts from the moment it is a member.
+        foreign = {peer for peer, guest in self.guests.items() if not guest.is_ours}
+        if not reached(new, lambda peer: peer in foreign or self._counts(peer, followers, now_ms)):
+            if now_ms - change.caught_ms >= SILENT_MS:
+                self._check_quorum(change.new, now_ms)
+                raise Refusal("QuorumLost", "the new members do not become voters")
+            return
+        self._check_tables()
+        assert change.reqid is not None
+        entry = self._roster.entry
+        entry = entry._replace(new=change.new, old=entry.new)
+        change.index = self._append(change.reqid, entry)
+        change.stage = Stage.JOINT
+        change.newcomers = [peer for peer, guest in self.guests.items() if guest.is_ours]
+        self.guests = {}
+
+    def _has_caught_up(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
+        guest, follower = self.guests[peer], followers.get(peer)
+        heard_ms = max(guest.heard_ms, follower.heard_ms if follower else 0)
+        if now_ms - heard_ms >= SILENT_MS:
+            raise Refusal("Unreachable", f"{peer} at {guest.url} is silent")
+        if guest.is_ours:
+            index = follower.match_index if follower else 0
+        else:
+            index = guest.info.last_index if guest.info else 0
+        return index + CAUGHT_UP_ENTRIES >= self._core.commit_index and (
+            index > 0 or not guest.is_ours
+        )
+
+    def _is_over(self, change: ConfigChange, now_ms: int) -> bool:
+        """Whether the new members are committed, and those of ours that are new vote: whoever then
+        takes another one away must be able to count on them."""
+        if self._core.commit_index < self._roster.history.last_index:
+            return False
+        if now_ms - change.since_ms >= VOTE_MS:
+            return True
+        followers = {follower.peer: follower for follower in self._core.followers}
+        return all(self._counts(peer, followers, now_ms) for peer in change.newcomers)
+
+    def _append(self, reqid: bytes | None, entry: ConfigEntry) -> int:
+        core = self._core
+        index = core.log.last_index + 1
+        record = Record(KIND_CONFIG, reqid, encode_config_entry(entry))
+        core.propose(encode_block(index, core.term, [record]))
+        return index
+
+    def _new_reqid(self) -> bytes:
+        seconds = max(self._unix_s, self._reqids.newest_s)
+        return seconds.to_bytes(4, "big") + self._random.randbytes(8)
+
+    # Its end.
+
+    def _farewell(self, now_ms: int) -> None:
+        """Who has left hears of the last commit before it goes; we ourselves let others hear of it
+        before we stop leading (dissertation, section 4.2.2)."""
+        core = self._core
+        for peer in [peer for peer, at_ms in self._gone_ms.items() if now_ms >= at_ms]:
+            del self._gone_ms[peer]
+            core.remove_learner(peer)
+        own, members = core.setup.peer_id, core.configuration.members
+        if not self._leads_outside():
+            return
+        staying = [follower for follower in core.followers if follower.peer in members]
+        told = all(follower.commit_sent >= core.commit_index for follower in staying)
+        if not told and own in self._gone_ms:
+            return
+        if not self._handed_over:
+            self._handed_over = True
+            if not core.transfer("", now_ms):
+                return
+        if core.transferring is None:
+            core.resign()
+
+    def _abandon(self) -> None:
+        """We lead no longer: the next leader finishes it, or it never was."""
+        if self._change is not None:
+            leader = self._core.leader
+            self._end(self._change, ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=leader))
+        self._gone_ms = {}
+        self._handed_over = False
+
+    def _end(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
+        self._answer(change, answer)
+        self._change = None
+        for peer in self.guests:
+            self._core.remove_learner(peer)
+        self.guests = {}
+
+    def _answer(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
+        for reply in change.replies:
+            assert change.reqid is not None
+            _send(reply, change.reqid, answer)
+
+    # For the peer.
+
+    def deadline_ms(self, now_ms: int) -> int | None:
+        """When step() has something to do, if others leave us alone."""
+        core, change = self._core, self._change
+        if core.role is not Role.LEADER:
+            return None
+        if change is None:
+            if core.configuration.old:
+                return now_ms
+            return now_ms + LOOK_MS if self._gone_ms or self._handed_over else None
+        joint_committed = change.stage is Stage.JOINT and core.commit_index >= change.index
+        if joint_committed and core.transferring is None:
+            return now_ms
+        return now_ms + LOOK_MS
+
+    @property
+    def status(self) -> str | None:
+        """The change that is in work, in words."""
+        change = self._change
+        if change is None:
+            return None
+        return f"{change.stage.name.lower().replace('_', ' ')}: {' '.join(ids(change.new))}"
+
+
+def _send(reply: Reply, reqid: bytes, answer: ConfigUpdateAnswer) -> None:
+    reply.out.add([reply.routing_id, *encode_config_update_answer(reqid, answer)])

@@ -1,0 +1,252 @@
+"""RequestEntries as the server sees it: pipelines of entry messages, each awaiting its follow-up.
+
+It never opens a file and never sends: blocks come from a function given to it, answers go into the
+asker's outgoing frames. docs/protocols/zmq-raft.md, "RequestEntries".
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ....native.log.entries import MessageLimits, add_entries, entries_fit
+from ....native.net.messages import Frames
+from ...raft.messages import EntryBatch
+from ...record import slice_block
+from ..wire.client_codec import (
+    EntriesAnswer,
+    EntriesStatus,
+    RequestEntries,
+    encode_entries_answer,
+)
+from ..wire.extensions import ENTRIES_BLOCKS_MAX, encode_entries_packed_answer
+
+MESSAGE_BYTES_MAX = 64 << 10
+MESSAGE_ENTRIES_MAX = 4096
+# An intake's full block (1 MiB of records) goes whole, with its header and its entries' prefixes.
+PACKED_BYTES_MAX = (1 << 20) + (4 << 10)
+PACKED_ENTRIES_MAX = 1 << 16
+PIPELINES = 5  # REQUEST_ENTRIES_PIPELINES: messages sent ahead of their follow-ups.
+SILENCE_MS_MAX = 5000
+STREAMS_MAX = 8000
+READ_BYTES = 256 << 10  # At a time, at least: the next messages find it here.
+RECENT_BYTES_MAX = 16 << 20  # Of blocks read lately, over all streams.
+
+# (first index, last index, bytes at most) -> contiguous batches from the first index on, maybe
+# fewer; none when they can't be read just now.
+ReadBatches = Callable[[int, int, int], list[EntryBatch]]
+
+
+class Asker(NamedTuple):
+    """Where a request came from: its answers go back there."""
+
+    out: Frames
+    routing_id: bytes
+
+
+class _Stream:
+    """One client's request: what is still to be sent, and which messages wait for a follow-up."""
+
+    __slots__ = ("anywhere", "heard_ms", "last_index", "next_index", "unacknowledged")
+
+    def __init__(self, next_index: int, last_index: int, anywhere: bool) -> None:
+        self.anywhere = anywhere  # It goes on when we no longer lead.
+        self.next_index = next_index
+        self.last_index = last_index
+        self.unacknowledged: deque[int] = deque()  # The last index of each message sent.
+        self.heard_ms = 0
+
+    @property
+    def all_sent(self) -> bool:
+        return self.next_index > self.last_index
+
+
+class _Recent:
+    """Blocks read lately: a message of a stream takes a part of one, the next one goes on there.
+
+    They are committed, so they never change.
+    """
+
+    def __init__(self, read: ReadBatches) -> None:
+        self._read = read
+        self._runs: deque[list[EntryBatch]] = deque()  # Each contiguous; the newest last.
+        self._size = 0
+
+    def batches(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
+        """Batches of which the first holds first_index; they may end before or behind
+        last_index."""
+        for run in reversed(self._runs):
+            if run[0].first_index <= first_index <= run[-1].last_index:
+                at = bisect_right(run, first_index, key=lambda batch: batch.first_index) - 1
+                return run[at:]
+        run = self._read(first_index, last_index, max(bytes_max, READ_BYTES))
+        if run:
+            self._runs.append(run)
+            self._size += _size(run)
+            while self._size > RECENT_BYTES_MAX:
+                self._size -= _size(self._runs.popleft())
+        return run
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._size = 0
+
+
+def _size(run: list[EntryBatch]) -> int:
+    return sum(len(batch.block) for batch in run)
+
+
+class EntryStreams:
+    """All RequestEntries streams of one peer, keyed by routing id and request id."""
+
+    def __init__(self, read: ReadBatches) -> None:
+        self._recent = _Recent(read)
+        self._streams: OrderedDict[tuple[bytes, bytes], _Stream] = OrderedDict()
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def knows(self, asker: Asker, request: RequestEntries) -> bool:
+        """Whether a request is of a stream that has begun."""
+        return (asker.routing_id, request.reqid) in self._streams
+
+    def expects(self, asker: Asker, request: RequestEntries) -> bool:
+        """Whether a request is the follow-up that a stream waits for, or ends it."""
+        stream = self._streams.get((asker.routing_id, request.reqid))
+        if stream is None or request.count == 0:
+            return stream is not None
+        return bool(stream.unacknowledged) and stream.unacknowledged[0] == request.prev_index
+
+    def on_request(
+        self, asker: Asker, request: RequestEntries, last_index: int, now_ms: int
+    ) -> int:
+        """Takes a request or a follow-up and answers it; returns the bytes of entries in that.
+
+        last_index   of what a stream that begins now covers. One that asks for what is behind that
+                     is told that its own index is the last: it may know more than we do.
+        """
+        key = (asker.routing_id, request.reqid)
+        stream = self._streams.get(key)
+        if request.count == 0:
+            self._streams.pop(key, None)
+            return 0
+        prev = request.prev_index
+        if stream is not None and stream.unacknowledged and stream.unacknowledged[0] == prev:
+            stream.unacknowledged.popleft()
+            self._streams.move_to_end(key)
+        else:
+            self._expire(now_ms)
+            if stream is None and len(self._streams) >= STREAMS_MAX:
+                self.refused += 1
+                return 0
+            if prev >= last_index:
+                self._streams.pop(key, None)
+                asker.out.add([asker.routing_id, *_head(request, EntriesStatus.LAST, prev)])
+                return 0
+            end = last_index
+            if request.count is not None:
+                end = min(end, prev + request.count)
+            stream = self._streams[key] = _Stream(prev + 1, end, request.anywhere)
+            self._streams.move_to_end(key)
+        stream.heard_ms = now_ms
+        size = self._send(asker, request, stream)
+        if stream.all_sent and not stream.unacknowledged:
+            self._streams.pop(key, None)
+        return size
+
+    def _send(self, asker: Asker, request: RequestEntries, stream: _Stream) -> int:
+        add = _add_packed if request.packed else _add_entries
+        bytes_max = PACKED_BYTES_MAX if request.packed else MESSAGE_BYTES_MAX
+        size = 0
+        batches: list[EntryBatch] = []
+        while not stream.all_sent and len(stream.unacknowledged) < PIPELINES:
+            self._gather(stream, batches, bytes_max)
+            if not batches:
+                break  # Not readable just now: the client's own repeat starts the stream again.
+            last, bytes_added = add(asker, request, stream, batches)
+            size += bytes_added
+            stream.next_index = last + 1
+            if not stream.all_sent:
+                stream.unacknowledged.append(last)
+        return size
+
+    def _gather(self, stream: _Stream, batches: list[EntryBatch], bytes_max: int) -> None:
+        """Enough for one message; the first batch holds the stream's next index."""
+        while batches and batches[0].last_index < stream.next_index:
+            del batches[0]
+        index, size = stream.next_index, 0
+        for batch in batches:
+            index, size = batch.last_index + 1, size + len(batch.block)
+        while index <= stream.last_index and size <= bytes_max:
+            free = PIPELINES - len(stream.unacknowledged)
+            more = self._recent.batches(index, stream.last_index, free * bytes_max)
+            if not more:
+                return
+            batches += more
+            index, size = more[-1].last_index + 1, size + _size(more)
+
+    def _expire(self, now_ms: int) -> None:
+        """Drops the streams that were silent for too long; the oldest come first."""
+        while self._streams:
+            key, stream = next(iter(self._streams.items()))
+            if now_ms - stream.heard_ms < SILENCE_MS_MAX:
+                return
+            del self._streams[key]
+
+    def clear(self) -> None:
+        """Forgets all streams that only a leader serves: we no longer lead."""
+        for key in [key for key, stream in self._streams.items() if not stream.anywhere]:
+            del self._streams[key]
+        if not self._streams:
+            self._recent.clear()
+
+
+def _head(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
+    """The frames before the entries."""
+    answer = EntriesAnswer(status, last_index)
+    encode = encode_entries_packed_answer if request.packed else encode_entries_answer
+    return encode(request.reqid, answer)
+
+
+def _status(stream: _Stream, last_index: int) -> EntriesStatus:
+    return EntriesStatus.LAST if last_index == stream.last_index else EntriesStatus.MORE
+
+
+_ENTRIES_ROOM = MessageLimits(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX)
+_PACKED_ROOM = MessageLimits(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
+
+
+def _add_entries(
+    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
+) -> tuple[int, int]:
+    """Adds one message of entries; returns the last index in it, and their bytes."""
+    blocks = [batch.block for batch in batches]
+    fit = entries_fit(blocks, stream.next_index, stream.last_index, _ENTRIES_ROOM)
+    head = _head(request, _status(stream, fit.last_index), fit.last_index)
+    add_entries(asker.out, [asker.routing_id, *head], blocks, stream.next_index, fit.last_index)
+    return fit.last_index, fit.bytes
+
+
+def _add_packed(
+    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
+) -> tuple[int, int]:
+    """The same with whole blocks; only the first and the last one are cut where they must be."""
+    parts: list[bytes] = []
+    index, size = stream.next_index, 0
+    for batch in batches[:ENTRIES_BLOCKS_MAX]:
+        last = min(batch.last_index, stream.last_index)
+        part = slice_block(batch, index, last)
+        if size + len(part.block) > PACKED_BYTES_MAX:
+            if parts:
+                break
+            last = entries_fit([batch.block], index, last, _PACKED_ROOM).last_index
+            part = slice_block(batch, index, last)
+        parts.append(part.block)
+        size += len(part.block)
+        index = last + 1
+        if index > stream.last_index:
+            break
+    head = _head(request, _status(stream, index - 1), index - 1)
+    asker.out.add([asker.routing_id, *head, *parts])
+    return index - 1, size

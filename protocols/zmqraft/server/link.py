@@ -1,0 +1,445 @@
+"""The Raft messages between two peers on the wire: ids, repeats, forms and features.
+
+`PeerLink` is the requesting side (our DEALER to one other peer), `PeerRequests` the answering side
+(a ROUTER). Neither holds a socket: frames go out through a sink. docs/protocols/zmq-raft.md.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from ...errors import RemoteProtocolError
+from ...raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    EntryBatch,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotResponse,
+    TimeoutNow,
+    Vote,
+)
+from ..wire.client_codec import LogInfo, decode_log_info_answer
+from ..wire.extensions import (
+    FEATURE_APPEND,
+    FEATURE_PRE_VOTE,
+    Hello,
+    decode_append_packed,
+    decode_append_packed_answer,
+    decode_hello_answer,
+    decode_pre_vote,
+    encode_append_packed,
+    encode_append_packed_answer,
+    encode_hello,
+    encode_pre_vote,
+)
+from ..wire.peer_codec import (
+    Dialect,
+    decode_append_entries,
+    decode_append_response,
+    decode_request_vote,
+    decode_vote,
+    encode_append_entries,
+    encode_append_response,
+    encode_request_vote,
+    encode_vote,
+)
+from ..wire.snapshot_codec import (
+    FEATURE_SNAPSHOT,
+    decode_install,
+    decode_install_answer,
+    decode_install_packed,
+    decode_install_packed_answer,
+    encode_install,
+    encode_install_answer,
+    encode_install_packed,
+    encode_install_packed_answer,
+)
+from ..wire.transfer_codec import (
+    FEATURE_TRANSFER,
+    decode_timeout_now,
+    decode_transfer_vote,
+    encode_timeout_now,
+    encode_transfer_vote,
+)
+from ..wire.values import (
+    APPEND_ENTRIES,
+    APPEND_PACKED,
+    INSTALL_PACKED,
+    INSTALL_SNAPSHOT,
+    PRE_VOTE,
+    REQUEST_LOG_INFO,
+    REQUEST_VOTE,
+    TIMEOUT_NOW,
+    TRANSFER_VOTE,
+    decode_message_id,
+    encode_uint,
+    next_message_id,
+)
+
+HELLO_TRIES = 5
+PENDING_MAX = 256  # Requests remembered for their answers; older ones are forgotten.
+
+Send = Callable[[list[bytes]], None]
+
+
+class Entries(NamedTuple):
+    """How batches become the entry frames of the text form and back, by the batch in C."""
+
+    expand: Callable[[EntryBatch], list[bytes]]
+    frame: Callable[[int, list[bytes]], list[EntryBatch]]
+    check: Callable[[bytes], EntryBatch]
+
+
+class RequestKind(IntEnum):
+    """What a pending request was, or in which form a request came."""
+
+    VOTE = 0
+    PRE_VOTE = 1
+    APPEND = 2
+    PACKED_APPEND = 3
+    HELLO = 4
+    TRANSFER_VOTE = 5
+    TIMEOUT_NOW = 6  # It has no answer.
+    LOG_INFO = 7
+    SNAPSHOT = 8
+    PACKED_SNAPSHOT = 9
+
+
+TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
+
+
+class Pending(NamedTuple):
+    """A request that waits for its answer: answers do not say what they answer."""
+
+    kind: RequestKind
+    term: int  # Of a hello: whether we said that we may vote; of a snapshot: its size.
+    last_index: int  # Of a snapshot's chunk: where it ends.
+    round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
+    prev_index: int = 0
+    late: bool = False  # Entries were sent since: a refusal asks for what is under way.
+
+
+class Origin(NamedTuple):
+    """Where a request came from, so that its answer finds the way back (Envelope.context)."""
+
+    send: Send
+    peer: str
+    routing_id: bytes
+    message_id: bytes
+    kind: RequestKind
+    # Of an AppendEntries: what a plain "success" would confirm; of a snapshot's chunk: its end.
+    last_index: int
+
+
+class PeerLink:
+    """Our requests to one other peer, and its answers to them."""
+
+    def __init__(self, cluster: bytes, peer: str, send: Send, entries: Entries) -> None:
+        self.peer = peer
+        self.told_voter = False  # The last hello that was answered said that we may vote.
+        self.features: frozenset[str] | None = None  # None until the peer has said hello.
+        self.astray = False  # Somebody else answers at its address.
+        self.silent_hellos = 0  # Not answered, though what was asked beside them was.
+        self._answers = False  # Since the last hello.
+        self._cluster = cluster
+        self._send = send
+        self._entries = entries
+        self._message_id = 0
+        self._pending: dict[int, Pending] = {}
+        # Text form: a repeat keeps its id; a chunk's, whatever heartbeats go between.
+        self._repeats: dict[bool, tuple[int, Message]] = {}
+
+    @property
+    def packs(self) -> bool:
+        """Whether the peer takes AppendEntries with blocks, several in flight."""
+        return self.features is not None and FEATURE_APPEND in self.features
+
+    @property
+    def installs(self) -> bool:
+        """Whether the peer takes snapshots as containers, in large chunks, several in flight."""
+        return self.features is not None and FEATURE_SNAPSHOT in self.features
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the peer answers, and knows no hello: it is no kelek."""
+        return self.features is None and self.silent_hellos >= HELLO_TRIES
+
+    def reset(self) -> None:
+        """The connection was lost: answers to what was sent will never come."""
+        self._pending.clear()
+        self._repeats.clear()
+        self.silent_hellos, self._answers = 0, False
+
+    def hello(self, about_us: Hello) -> None:
+        """Says who we are; the answer is a Hello of the peer."""
+        self.silent_hellos += self._answers
+        self._answers = False
+        message_id = self._remember(Pending(RequestKind.HELLO, int(about_us.voter), 0))
+        self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
+
+    def ask_log_info(self) -> None:
+        """Asks what its log is, as any client may: whoever knows the text answers."""
+        message_id = encode_uint(self._remember(Pending(RequestKind.LOG_INFO, 0, 0)))
+        self._send([message_id, REQUEST_LOG_INFO, self._cluster])
+
+    def request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
+        """Sends one request in the form that the peer understands."""
+        if isinstance(message, AppendEntries):
+            self._append(message)
+        elif isinstance(message, TimeoutNow):
+            message_id = self._message_id = next_message_id(self._message_id)
+            self._send(encode_timeout_now(message_id, self._cluster, message))
+        elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
+            message_id = self._remember(Pending(RequestKind.TRANSFER_VOTE, message.term, 0))
+            self._send(encode_transfer_vote(message_id, self._cluster, message))
+        elif not message.pre_vote:
+            message_id = self._text_id(message, Pending(RequestKind.VOTE, message.term, 0))
+            self._send(encode_request_vote(message_id, self._cluster, message))
+        elif self.features is not None and FEATURE_PRE_VOTE in self.features:
+            message_id = self._remember(Pending(RequestKind.PRE_VOTE, message.term, 0))
+            self._send(encode_pre_vote(message_id, self._cluster, message))
+
+    def install(self, message: InstallSnapshot, *, plain: bool) -> None:
+        """Sends a chunk of a snapshot: plain in the text's form."""
+        end = message.offset + len(message.chunk)
+        if plain:
+            message_id = self._text_id(message, Pending(RequestKind.SNAPSHOT, message.size, end))
+            self._send(encode_install(message_id, self._cluster, message))
+        else:
+            pending = Pending(RequestKind.PACKED_SNAPSHOT, message.size, end)
+            self._send(encode_install_packed(self._remember(pending), self._cluster, message))
+
+    def _append(self, message: AppendEntries) -> None:
+        last, round_ = _last_index(message), message.round
+        if self.packs:
+            message_id = self._remember(
+                Pending(RequestKind.PACKED_APPEND, message.term, last, round_)
+            )
+            self._send(encode_append_packed(message_id, self._cluster, message))
+            return
+        # Whether it is a repeat is seen by what is on the wire.
+        message = message._replace(round=0)
+        pending = Pending(RequestKind.APPEND, message.term, last, round_, message.prev_index)
+        message_id = self._text_id(message, pending)
+        if message.batches:
+            self._outdate(message_id)
+        entries = [entry for batch in message.batches for entry in self._entries.expand(batch)]
+        self._send(encode_append_entries(message_id, self._cluster, message, entries))
+
+    def _outdate(self, message_id: int) -> None:
+        """Refusals of what was asked before a message with entries, or before it was accepted, come
+        too late: sent once more, those entries would be committed ones, and a peer of the npm
+        package ends on such."""
+        for other, pending in self._pending.items():
+            if other != message_id and pending.kind is RequestKind.APPEND:
+                self._pending[other] = pending._replace(late=True)
+
+    def _text_id(self, message: Message, pending: Pending) -> int:
+        """A repeat carries the id of the request that it repeats (text, "Peer")."""
+        is_chunk = pending.kind is RequestKind.SNAPSHOT
+        repeat = self._repeats.get(is_chunk)
+        if repeat is not None and repeat[1] == message:
+            # The answer may be to the first sending: it keeps that one's round.
+            first = self._pending.get(repeat[0], pending._replace(round=0))
+            self._pending[repeat[0]] = first
+            return repeat[0]
+        message_id = self._remember(pending)
+        self._repeats[is_chunk] = (message_id, message)
+        return message_id
+
+    def _remember(self, pending: Pending) -> int:
+        self._message_id = next_message_id(self._message_id)
+        self._pending[self._message_id] = pending
+        if len(self._pending) > PENDING_MAX:
+            del self._pending[next(iter(self._pending))]
+        return self._message_id
+
+    def on_answer(self, frames: list[bytes]) -> Message | Hello | LogInfo | None:
+        """Decodes an answer; None when nothing waits for it. Raises RemoteProtocolError.
+
+        Whoever said in its hello that it is another peer is not listened to: it would acknowledge
+        and vote for two.
+        """
+        message_id = decode_message_id(frames[0])
+        pending = self._pending.pop(message_id, None)
+        if pending is None or (self.astray and pending.kind is not RequestKind.HELLO):
+            return None
+        self._answers = True
+        is_chunk = pending.kind is RequestKind.SNAPSHOT
+        if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
+            del self._repeats[is_chunk]
+        match pending.kind:
+            case RequestKind.VOTE | RequestKind.TRANSFER_VOTE:
+                return decode_vote(frames)[1]
+            case RequestKind.PRE_VOTE:
+                return decode_vote(frames)[1]._replace(pre_vote=True)
+            case RequestKind.PACKED_APPEND:
+                return decode_append_packed_answer(frames)[1]._replace(round=pending.round)
+            case RequestKind.APPEND:
+                answer = decode_append_response(frames)[1]._replace(round=pending.round)
+                if answer.success:
+                    self._outdate(message_id)
+                    return answer._replace(match_index=pending.last_index)
+                if pending.late and answer.term == pending.term:
+                    return None
+                if not answer.conflict_index:
+                    # A refusal without a hint: one step back. A longer one could pass what a node
+                    # peer has committed, by which it would stop; where both logs meet can't.
+                    return answer._replace(conflict_index=pending.prev_index)
+                return answer
+            case RequestKind.TIMEOUT_NOW:
+                return None  # It has no answer, so nothing waits for one.
+            case RequestKind.LOG_INFO:
+                return decode_log_info_answer(frames)[1]
+            case RequestKind.PACKED_SNAPSHOT:
+                return decode_install_packed_answer(frames)[1]
+            case RequestKind.SNAPSHOT:
+                taken = decode_install_answer(frames)[1]
+                if taken.offset is None:
+                    done = pending.last_index == pending.term
+                    return taken._replace(offset=pending.last_index, done=done)
+                return taken
+            case RequestKind.HELLO:
+                hello = decode_hello_answer(frames)[1]
+                self.astray = hello.peer != self.peer
+                if self.astray:
+                    raise RemoteProtocolError(f"{hello.peer} answers where {self.peer} should be")
+                self.told_voter = bool(pending.term)
+                self.silent_hellos, self._answers = 0, False
+                return hello
+
+
+def _last_index(message: AppendEntries) -> int:
+    return message.batches[-1].last_index if message.batches else message.prev_index
+
+
+class PeerRequests:
+    """Requests of other peers: decodes them, knows repeats, and encodes the answers."""
+
+    def __init__(
+        self,
+        cluster: bytes,
+        members: frozenset[str],
+        entries: Entries,
+        dialect: Callable[[str], Dialect] = lambda peer: "text",
+    ) -> None:
+        self._cluster = cluster
+        self.members = members  # Who is heard.
+        self._entries = entries
+        self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
+        # The last text request of each peer (and its last chunk) and the answer: None while it is
+        # in work.
+        self._last: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
+        self.strangers = 0
+        self.waits = False  # Somebody beside us waits for commits: leaders are told.
+
+    def decode(
+        self,
+        routing_id: bytes,
+        frames: list[bytes],
+        send: Send,
+        unheard: frozenset[str] = frozenset(),
+    ) -> tuple[str, Message, Origin] | None:
+        """Decodes a request of a peer in any form, or a TimeoutNow; unheard are no members here.
+
+        Returns (sender, message, origin), or None for a repeat or a stranger.
+        Raises RemoteProtocolError.
+        """
+        kind = frames[1]
+        message: RequestVote | AppendEntries | InstallSnapshot | TimeoutNow
+        last_index = 0
+        if kind == APPEND_PACKED:
+            form = RequestKind.PACKED_APPEND
+            _, message, blocks = decode_append_packed(frames, self._cluster)
+            message = message._replace(batches=tuple(map(self._entries.check, blocks)))
+        elif kind == APPEND_ENTRIES:
+            form = RequestKind.APPEND
+            _, message, entries = decode_append_entries(frames, self._cluster)
+            if entries and message.leader in self.members - unheard:
+                batches = self._entries.frame(message.prev_index + 1, entries)
+                message = message._replace(batches=tuple(batches))
+        elif kind == REQUEST_VOTE:
+            form = RequestKind.VOTE
+            _, message = decode_request_vote(frames, self._cluster)
+        elif kind == PRE_VOTE:
+            form = RequestKind.PRE_VOTE
+            _, message = decode_pre_vote(frames, self._cluster)
+        elif kind == TRANSFER_VOTE:
+            form = RequestKind.TRANSFER_VOTE
+            _, message = decode_transfer_vote(frames, self._cluster)
+        elif kind == TIMEOUT_NOW:
+            form = RequestKind.TIMEOUT_NOW
+            _, message = decode_timeout_now(frames, self._cluster)
+        elif kind == INSTALL_PACKED:
+            form = RequestKind.PACKED_SNAPSHOT
+            _, message = decode_install_packed(frames, self._cluster)
+        elif kind == INSTALL_SNAPSHOT:
+            form = RequestKind.SNAPSHOT
+            _, message = decode_install(frames, self._cluster)
+        else:
+            raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
+        sender = message.candidate if isinstance(message, RequestVote) else message.leader
+        if sender not in self.members or sender in unheard:
+            self.strangers += 1
+            return None
+        about = sender, form is RequestKind.SNAPSHOT
+        if form in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
+            return None
+        if isinstance(message, AppendEntries):
+            last_index = _last_index(message)
+        elif isinstance(message, InstallSnapshot):
+            last_index = message.offset + len(message.chunk)
+        return sender, message, Origin(send, sender, routing_id, frames[0], form, last_index)
+
+    def _is_repeat(
+        self, about: tuple[str, bool], routing_id: bytes, frames: list[bytes], send: Send
+    ) -> bool:
+        """A repeat gets the same answer, or nothing while the first is in work."""
+        last = self._last.get(about)
+        if last is not None and last[0] == routing_id and last[1] == frames[0]:
+            if last[2] is not None:
+                send(last[2])
+            return True
+        self._last[about] = (routing_id, frames[0], None)
+        return False
+
+    def forget(self, origin: Origin) -> None:
+        """The request was dropped, so that a repeat of it is to be taken like the first."""
+        about = origin.peer, origin.kind is RequestKind.SNAPSHOT
+        last = self._last.get(about)
+        if last is not None and last[:2] == (origin.routing_id, origin.message_id):
+            del self._last[about]
+
+    def forget_chunks(self) -> None:
+        """What was in work of snapshots is lost: a repeat of it is taken like the first."""
+        self._last = {about: last for about, last in self._last.items() if not about[1]}
+
+    def answer(self, origin: Origin, message: Message) -> None:
+        """Sends the answer to where the request came from, in the request's form."""
+        message_id = decode_message_id(origin.message_id)
+        if isinstance(message, Vote):
+            frames = encode_vote(message_id, message)
+        elif isinstance(message, SnapshotResponse):
+            if origin.kind is RequestKind.PACKED_SNAPSHOT:
+                frames = encode_install_packed_answer(message_id, message)
+            else:
+                frames = encode_install_answer(message_id, message, origin.last_index)
+        else:
+            assert isinstance(message, AppendResponse)
+            if origin.kind is RequestKind.PACKED_APPEND:
+                frames = encode_append_packed_answer(message_id, message._replace(waits=self.waits))
+            else:
+                if message.success and message.match_index < origin.last_index:
+                    # The text's success can't say how far our disk is: ask again from there.
+                    message = AppendResponse(
+                        message.term, False, conflict_index=message.match_index + 1
+                    )
+                frames = encode_append_response(message_id, message, self._dialect(origin.peer))
+        frames = [origin.routing_id, *frames]
+        about = origin.peer, origin.kind is RequestKind.SNAPSHOT
+        last = self._last.get(about)
+        if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:
+            self._last[about] = (last[0], last[1], frames)
+        origin.send(frames)

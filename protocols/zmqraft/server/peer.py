@@ -1,0 +1,700 @@
+"""A ZMQ RAFT peer without sockets, files or clocks: the core, the wire and the client's updates.
+
+The actor (actors/raft_peer.py) and the simulator drive it alike: they hand in what arrived on each
+door, call wake() once, and do what it returns in that order.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+from ....native.log.updates import (
+    MARKED_ALONE,
+    MARKED_REFUSED,
+    MARKED_TAKEN,
+    Reqids,
+    Updates,
+    View,
+)
+from ....native.net.messages import Arena, Frames
+from ...errors import RemoteProtocolError
+from ...raft.core import Raft, Role
+from ...raft.messages import (
+    KIND_STATE,
+    KIND_TABLES,
+    AppendEntries,
+    AppendJob,
+    EntryBatch,
+    Envelope,
+    HardState,
+    InstallSnapshot,
+    RequestVote,
+    SnapshotResponse,
+    TimeoutNow,
+)
+from ..membership.directory import MemberDirectory
+from ..membership.members import MemberChanges, Reply
+from ..membership.voter_eligibility import VoterEligibility
+from ..snapshots.orders import Result, Snapshot
+from ..snapshots.snapshots import SnapshotContext, SnapshotDesk, SnapshotSetup
+from ..wire.client_codec import Form, LogInfo, RequestEntries, decode_client_request
+from ..wire.config_codec import decode_config_update
+from ..wire.extensions import (
+    FEATURE_ANYWHERE,
+    FEATURE_APPEND,
+    FEATURE_ENTRIES,
+    FEATURE_MEMBERS,
+    FEATURE_PACK,
+    FEATURE_PRE_VOTE,
+    FEATURE_TABLES,
+    Hello,
+    decode_entries_packed,
+    decode_hello,
+    encode_hello_answer,
+)
+from ..wire.peer_codec import Dialect
+from ..wire.read_codec import FEATURE_READS
+from ..wire.snapshot_codec import FEATURE_SNAPSHOT
+from ..wire.transfer_codec import FEATURE_TRANSFER
+from ..wire.values import (
+    APPEND_ENTRIES,
+    APPEND_PACKED,
+    CONFIG_UPDATE,
+    ENTRIES_PACKED,
+    HELLO,
+    INSTALL_PACKED,
+    INSTALL_SNAPSHOT,
+    MAKE_SNAPSHOT,
+    PRE_VOTE,
+    REQUEST_VOTE,
+    TIMEOUT_NOW,
+    TRANSFER,
+    TRANSFER_VOTE,
+    encode_json,
+)
+from .append_queue import AppendQueue
+from .batches import check, expand, frame
+from .cluster_info import PeerStatus, QuestionQueue, Questions
+from .commits import Commit, Commits, NotifyScope
+from .entry_readers import EntryReaders
+from .entry_streams import Asker
+from .link import Entries, Origin, PeerRequests
+from .links import Links
+from .prune import PruneMarks
+from .reads import PeerReads
+from .transfer import Transfers
+from .values import FORGET_AFTER_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
+
+FEATURES = (
+    FEATURE_PACK,
+    FEATURE_APPEND,
+    FEATURE_PRE_VOTE,
+    FEATURE_READS,
+    FEATURE_ENTRIES,
+    FEATURE_SNAPSHOT,
+    FEATURE_TRANSFER,
+    FEATURE_MEMBERS,
+    FEATURE_ANYWHERE,
+    FEATURE_TABLES,
+)
+PEER_REQUESTS = frozenset(
+    (
+        REQUEST_VOTE,
+        APPEND_ENTRIES,
+        APPEND_PACKED,
+        PRE_VOTE,
+        TRANSFER_VOTE,
+        TIMEOUT_NOW,
+        INSTALL_SNAPSHOT,
+        INSTALL_PACKED,
+    )
+)
+_NOBODY: frozenset[str] = frozenset()
+FORGET_EVERY_MS = 60_000
+
+
+class Peer:
+    """One member of a ZMQ RAFT cluster."""
+
+    def __init__(
+        self,
+        setup: PeerSetup,
+        recovered: Recovered,
+        reqids: Reqids,
+        reader: OwnLogReader,
+        now_ms: int,
+        random: Random,
+    ) -> None:
+        self.setup = setup
+        self.cluster = setup.cluster.encode()
+        self.reqids = reqids
+        log = recovered.log
+        self.roster = recovered.roster or MemberDirectory(setup.urls, setup.peer_urls)
+        log.configurations = self.roster.history
+        core_setup = setup.for_core(self.roster.note)
+        self.core = Raft(core_setup, recovered.hard_state, log, now_ms, random)
+        self._install(recovered.snapshot)  # What it holds is committed.
+        self.incarnation = random.getrandbits(48)
+        self.franchise = self._enfranchise(recovered)
+        self.core.may_vote = self.franchise.may_vote
+        self._voter_saved = recovered.voter and recovered.repair is None
+
+        self.clients_out = Frames()
+        self.peers_out = Frames()
+        entries = Entries(expand, frame, check)
+        self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
+        self.members.holds_tables = setup.holds_tables
+        self.links = Links(self.cluster, self.core, self.roster, entries)
+        self.links.follow(self.members.guests)
+        self.requests = PeerRequests(self.cluster, frozenset(), entries, self._dialect)
+        self._configuration = self.core.configuration
+        self._note_members()
+        self._marks = recovered.marks or PruneMarks()
+        self.jobs = AppendQueue(self.core, reqids, self._marks, recovered.epoch, reader.close)
+        self.jobs.reset = recovered.reset
+        self.snapshots = SnapshotDesk(
+            SnapshotContext(self.core, self.links, self.requests, self.roster),
+            SnapshotSetup(
+                setup.snapshot_entries,
+                setup.snapshot_bytes,
+                setup.snapshot_behind,
+                setup.append_timeout_ms,
+            ),
+            recovered.snapshot,
+        )
+        self.updates = self._new_updates()
+        self._table_updates = self._new_updates()  # Of table servers, at `peer_url`.
+        self.reads = PeerReads(self.core, self.cluster, self.clients_out)
+        self.transfers = Transfers(self.core, self.cluster)
+        self.readers = EntryReaders(self.core, self.snapshots, reader)
+        self._asked = QuestionQueue()
+        self._questions = Questions(setup, self.core, self.roster, self.snapshots, self._marks)
+        self.last_applied = 0
+        self._applied_by_all = 0
+        self.leading = False
+        self._commits = Commits(now_ms)
+        self._forget_due_ms = now_ms + FORGET_EVERY_MS
+        self._refusal_leader: str | None = None
+        self._refusal = encode_json(None)
+        self._now_ms, self._unix_s = now_ms, 0
+        self.writable = True
+        self.malformed = 0
+
+    def _enfranchise(self, recovered: Recovered) -> VoterEligibility:
+        setup = self.setup
+        franchise = VoterEligibility(
+            (setup.peer_id, self.incarnation),
+            setup.urls,
+            gap_ms_max=setup.election_timeout_ms_min,
+            trust_after_ms=2 * setup.election_timeout_ms_max,
+        )
+        known_term = max(recovered.hard_state.term, recovered.log.last_term)
+        franchise.restore(
+            recovered.voter,
+            recovered.log.last_index == 0,
+            known_term if recovered.withheld else None,
+            setup.bootstrap,
+        )
+        if recovered.repair is not None:
+            franchise.begin_repair(recovered.repair)
+        self.roster.settled = self.roster.settled or franchise.voter
+        return franchise
+
+    @property
+    def links_out(self) -> dict[str, Frames]:
+        """What is to be sent on each link."""
+        return self.links.out
+
+    def _new_updates(self) -> Updates:
+        setup = self.setup
+        return Updates(
+            self.cluster,
+            self.reqids,
+            record_bytes_max=setup.entry_bytes_max,
+            inflight_max=setup.inflight_max,
+            inflight_bytes_max=setup.inflight_bytes_max,
+            ttl_s=setup.update_ttl_s,
+        )
+
+    def _dialect(self, peer: str) -> Dialect:
+        """Whoever is known neither to speak the text's form nor ours is of the npm package."""
+        link = self.links.by_peer.get(peer)
+        is_ours = link is not None and link.features is not None
+        return "text" if is_ours or peer in self.setup.text_peers else "node"
+
+    # ---- what arrives ----
+
+    def on_clients(self, arena: Arena, now_ms: int, unix_s: int) -> None:
+        """Takes what came in at `url`: clients of any form, and peers of other implementations."""
+        self._now_ms, self._unix_s = now_ms, unix_s
+        view = self._view()
+        if self.roster.entry.tables_from:
+            view = view._replace(marked=MARKED_REFUSED)
+        taken = self.updates.take(arena, view, self.clients_out)
+        if taken.count:
+            self._propose(self.updates)
+        others = taken.others
+        if others:
+            others = self.reads.take(arena, others, self._refusal, now_ms)
+        # A peer of another implementation sends its Raft messages here: those can't wait.
+        has_peers = bool(self.requests.members - self.roster.insiders)
+        for number in others:
+            if self._asked.full and not has_peers:
+                self._asked.dropped += 1
+                continue
+            frames = arena.message(number)
+            if has_peers and len(frames) > 2 and frames[2] in PEER_REQUESTS:
+                self._on_request(frames, self.clients_out)
+            elif self._asked.full:
+                self._asked.dropped += 1
+            else:
+                self._asked.add(frames)
+
+    def _view(self) -> View:
+        core = self.core
+        return View(
+            leader=self._takes_updates(),
+            refusal=self._refusal,
+            next_index=core.log.last_index + 1,
+            commit_index=core.commit_index,
+            now_ms=self._now_ms,
+            unix_s=self._unix_s,
+            marked=MARKED_TAKEN,
+            kind=KIND_STATE,
+        )
+
+    def _takes_updates(self) -> bool:
+        """While the leadership is on its way to another one, its clients are sent there."""
+        return self._is_leader() and self.writable and self.core.transferring is None
+
+    def _propose(self, updates: Updates) -> None:
+        core = self.core
+        while taken := updates.block(core.log.last_index + 1, core.term):
+            block, count = taken
+            first_index = core.log.last_index + 1
+            self.jobs.propose(EntryBatch(first_index, count, core.term, block))
+
+    def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
+        """Takes what came in at `peer_url`: the requests of members, and table servers' packs.
+
+        As long as a member may be of a version that does not know the tables' own kind of entry,
+        their packs go into the log as they went before there was that kind.
+        """
+        self._now_ms, self._unix_s = now_ms, unix_s
+        kind = KIND_TABLES if self.roster.entry.tables_from else KIND_STATE
+        view = self._view()._replace(marked=MARKED_ALONE, kind=kind)
+        taken = self._table_updates.take(arena, view, self.peers_out)
+        if taken.count:
+            self.members.holds_tables = True
+            self._propose(self._table_updates)
+        for number in taken.others:
+            self._on_request(arena.message(number), self.peers_out)
+
+    def on_answers(self, peer: str, arena: Arena, now_ms: int) -> None:
+        """Takes the answers of one peer to our requests."""
+        self._now_ms = now_ms
+        link = self.links.by_peer.get(peer)
+        if link is None:
+            return  # Nobody of ours any more.
+        for frames in arena.messages():
+            try:
+                message = link.on_answer(frames)
+                if message is None:
+                    continue
+                if isinstance(message, Hello):
+                    # By an answer alone, as it shows who is there, and to what we are now.
+                    if link.told_voter or not self.franchise.voter:
+                        self.links.wanted.discard(peer)
+                    self._on_hello(peer, message)
+                    self.members.on_guest(peer, now_ms)
+                    self.links.on_place(peer, message.peer_url, self.members.guests)
+                elif isinstance(message, LogInfo):
+                    self.members.on_guest(peer, now_ms, message)
+                else:
+                    self.core.step(peer, message, now_ms)
+                    if isinstance(message, SnapshotResponse):
+                        self.snapshots.on_answer(peer, message, now_ms)
+            except RemoteProtocolError:
+                self.malformed += 1
+            if link.astray:
+                self.links.wanted.add(peer)
+
+    def on_lost(self, peer: str) -> None:
+        """The connection to a peer was lost: its answers will not come."""
+        if peer in self.links.by_peer:
+            self.links.lost(peer)
+            self.snapshots.on_lost(peer)
+
+    def on_written(self, seq: int, now_ms: int) -> None:
+        """The log writer has made everything up to seq durable."""
+        self._now_ms = now_ms
+        for envelope in self.jobs.on_written(seq):
+            self._answer(envelope)
+
+    def on_applied(self, index: int, urgent: bool = False, by_all: int | None = None) -> None:
+        """The state machine beside us has applied everything up to index; urgent: somebody who
+        applies waits for each commit. by_all: what everybody has applied who applies the log, where
+        there are others; the log is kept for the slowest, but reads don't wait for it."""
+        self.last_applied = max(self.last_applied, min(index, self._commits.index))
+        self._applied_by_all = min(index if by_all is None else by_all, self.last_applied)
+        self._commits.urgent = urgent
+
+    def on_results(
+        self,
+        results: Iterable[Result],
+        now_ms: int,
+        reqids_of: Callable[[Snapshot], Iterable[bytes]],
+    ) -> None:
+        """Takes in what snapshot_sender has done; reqids_of reads a snapshot's table of ids."""
+        self._now_ms = now_ms
+        for result in results:
+            snapshot = self.snapshots.on_result(result, now_ms)
+            if snapshot is not None and self._install(snapshot):
+                self.franchise.on_entries()
+                self.jobs.begin_behind(snapshot.last_index, reqids_of(snapshot))
+
+    def _install(self, snapshot: Snapshot) -> bool:
+        core, (index, term, *_) = self.core, snapshot
+        configuration = core.configuration
+        if index > core.commit_index and core.log.term_at(index) != term:
+            configuration = self.roster.install(index, snapshot.configuration)
+        return core.install(index, term, configuration)
+
+    def on_writable(self, writable: bool, now_ms: int) -> None:
+        """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""
+        self._now_ms = now_ms
+        self.writable = writable
+        self.core.may_vote = writable and self.franchise.may_vote
+
+    # ---- requests, one by one: everything that is not an update ----
+
+    def _on_request(self, frames: list[bytes], out: Frames) -> None:
+        try:
+            if len(frames) < 3:
+                raise RemoteProtocolError(f"a request has 2 frames or more, got {len(frames) - 1}")
+            routing_id, *request = frames
+            kind = request[1]
+            if kind in PEER_REQUESTS:
+                self._on_peer_request(routing_id, request, out)
+            elif kind == HELLO:
+                self._on_hello_request(routing_id, request, out)
+            elif kind == ENTRIES_PACKED:
+                asker = Asker(out, routing_id)
+                entries = decode_entries_packed(request, self.cluster)
+                self.readers.on_request(asker, entries, self._now_ms)
+            elif kind == TRANSFER:
+                self.transfers.on_request(routing_id, request, out.add, self._now_ms)
+            elif kind == CONFIG_UPDATE:
+                update = decode_config_update(request, self.cluster)
+                reply = Reply(out, routing_id)
+                self.members.on_request(update, reply, self._now_ms, self._unix_s)
+            elif kind == MAKE_SNAPSHOT:
+                self.snapshots.on_make_request(request, self.cluster, Reply(out, routing_id))
+            else:
+                self._on_question(routing_id, request, out)
+        except RemoteProtocolError:
+            self.malformed += 1
+
+    def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
+        decoded = self.requests.decode(routing_id, request, out.add, self._unheard(out))
+        if decoded is None:
+            return
+        sender, message, origin = decoded
+        self.core.step(sender, message, self._now_ms, origin)
+        if isinstance(message, AppendEntries) and message.term == self.core.term:
+            self.readers.on_append(message)
+            self._hear_leader(message)
+        elif isinstance(message, InstallSnapshot):
+            self.snapshots.on_chunk(message, origin)
+
+    def _unheard(self, out: Frames) -> frozenset[str]:
+        """Who is not believed to be a member at the door whose answers go to out: at the clients'
+        door anybody may use the name of one who has a better way in."""
+        return self.roster.insiders if out is self.clients_out else _NOBODY
+
+    def _hear_leader(self, message: AppendEntries) -> None:
+        if self.franchise.may_vote:
+            return
+        core = self.core
+        # As far as our log is known to be the leader's: an older one may hold as many entries.
+        agreed_index = min(core.durable_index, core.commit_index)
+        # And only when we know who the voters are. Leaders of another make do not tell, nor did
+        # versions before there were changes: those are as the topology says.
+        commit_index = message.commit_index
+        if message.leader in self.roster.insiders and not (
+            self.roster.settled
+            # It knows that we hold less than it may have heard from us before we started, ...
+            and message.leader not in self.links.wanted
+            # ... and has committed in its own term: so all that was ever committed is below that.
+            and core.log.term_at(commit_index) == message.term
+        ):
+            agreed_index = 0
+        withheld = self.franchise.withheld
+        if self.franchise.on_leader(message.term, commit_index, agreed_index, self._now_ms):
+            self._become_voter()
+        if withheld and not self.franchise.withheld:
+            core.spend_vote()  # The forgotten one may have been of this very term.
+
+    def _become_voter(self) -> None:
+        self.roster.settled = True
+        self.core.may_vote = self.writable
+        self.links.wanted.update(self.links.by_peer)  # Others must count us from now on.
+
+    def _on_question(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
+        form, message = decode_client_request(request, self.cluster)
+        asker = Asker(out, routing_id)
+        if isinstance(message, RequestEntries):
+            message = message._replace(text=form is Form.TEXT)
+            self.readers.on_request(asker, message, self._now_ms)
+        else:
+            self._questions.on_question(asker, form, message, self._standing, self._now_ms)
+
+    @property
+    def _standing(self) -> PeerStatus:
+        return PeerStatus(self._takes_updates(), self.last_applied, self._unix_s)
+
+    def _is_leader(self) -> bool:
+        return self.core.role is Role.LEADER
+
+    # ---- hello ----
+
+    def _about_us(self) -> Hello:
+        return Hello(
+            peer=self.setup.peer_id,
+            version=self.setup.version,
+            features=FEATURES,
+            incarnation=self.incarnation,
+            empty=self.franchise.empty and not self.franchise.voter,
+            voter=self.franchise.voter,
+            witnessed=self.franchise.witnessed,
+            last_index=self.core.log.last_index,
+            peer_url=self.setup.peer_urls.get(self.setup.peer_id, ""),
+            members=self.roster.first,
+        )
+
+    def _on_hello_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
+        message_id, hello = decode_hello(request, self.cluster)
+        if hello.peer in self._unheard(out):
+            self.requests.strangers += 1
+        elif hello.peer in self.links.by_peer:
+            self._on_hello(hello.peer, hello)
+        elif hello.peer and out is self.peers_out:
+            self.roster.meet(hello.peer)
+            self._note_members()
+        # Only now: what it told may have made us a voter.
+        out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
+
+    def _on_hello(self, peer: str, hello: Hello) -> None:
+        self.links.on_hello(peer, hello, self.setup.append_inflight_max)
+        self.members.on_features(peer, hello.features)
+        self.snapshots.on_hello(peer, self._now_ms)
+        if hello.voter and not self.roster.settled:
+            if hello.members is not None:
+                self.core.begin_with(self.roster.settle(hello.members))
+            elif FEATURE_MEMBERS not in hello.features:
+                self.roster.settled = True  # Of a version whose members the topology names.
+        if self.franchise.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
+            self._become_voter()
+
+    # ---- one wake ----
+
+    @property
+    def deadline_ms(self) -> int:
+        """When wake() must come next, at the latest."""
+        core = self.core
+        if self._asked:
+            return self._now_ms
+        deadline = core.deadline_ms
+        for due_ms in (
+            self.updates.deadline_ms,
+            self._table_updates.deadline_ms,
+            self.reads.deadline_ms,
+            self.readers.deadline_ms,
+            self._questions.deadline_ms,
+            self.transfers.deadline_ms,
+            self._commits.deadline_ms(self._told_index, self._now_ms),
+            self.links.deadline_ms(self.members.guests),
+            self.members.deadline_ms(self._now_ms),
+            self.snapshots.deadline_ms,
+        ):
+            if due_ms is not None:
+                deadline = min(deadline, due_ms)
+        return deadline
+
+    def wake(self, now_ms: int, is_late: Callable[[], bool] = lambda: False) -> Wake:
+        """Acts once on everything that was taken in since the last wake; on questions at `url` only
+        until is_late() says that heartbeats can't wait for more of them."""
+        self._now_ms = now_ms
+        core = self.core
+        while self._asked:
+            self._on_request(self._asked.take(), self.clients_out)
+            if is_late():
+                break
+        core.tick(now_ms)
+        self.members.step(now_ms)
+        self.links.follow(self.members.guests)
+        if core.configuration is not self._configuration:
+            self._configuration = core.configuration
+            self._note_members()
+            if core.is_joining and self.franchise.on_joining():
+                self._become_voter()
+                core.spend_vote()
+        ready = core.ready()
+        self._note_role()
+        job = self._job(ready.batches, ready.messages_after)
+        for envelope in ready.messages:
+            self._dispatch(envelope)
+        for read in ready.reads:
+            self.snapshots.read(read)
+        for follower in ready.snapshots:
+            self.snapshots.send(follower, now_ms)
+        if self.leading:
+            self.updates.commit(core.commit_index, self.clients_out)
+            self._table_updates.commit(core.commit_index, self.peers_out)
+            self.reads.on_ready(ready.read_index, self.last_applied)
+            self.readers.on_ready(ready.read_index)
+            self._questions.on_ready(ready.read_index)
+        self.readers.serve(self._told_index, now_ms)
+        self._questions.serve(self._standing, now_ms)
+        self._timers(now_ms)
+        hard_state = ready.hard_state
+        if hard_state is None and self.franchise.voter and not self._voter_saved:
+            hard_state = HardState(core.term, core.voted_for)
+        saved = None
+        if hard_state is not None:
+            self._voter_saved = self.franchise.voter
+            saved = (hard_state, self.franchise.voter)
+        desk = self.snapshots
+        orders = desk.wake(self.last_applied, self.jobs.given_bytes, now_ms)
+        return Wake(
+            saved, job, self._commit(now_ms), orders, desk.compact(self._applied_by_all, now_ms)
+        )
+
+    def _note_members(self) -> None:
+        """Whose requests are taken in follows the configuration."""
+        self.requests.members = self.roster.heard - {self.setup.peer_id}
+
+    def _note_role(self) -> None:
+        """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
+        core = self.core
+        leader = core.transferring or core.leader
+        if leader != self._refusal_leader:
+            self._refusal_leader = leader
+            self._refusal = encode_json(leader)
+        if core.role is Role.LEADER:
+            if not self.leading:
+                self.leading = True
+                self.readers.lead()
+            return
+        self.snapshots.on_step_down()
+        waiting = self.updates.waiting or self._table_updates.waiting
+        if self.leading or waiting or self.reads.waiting or self.readers.waiting:
+            # Also when all of a leadership has happened since the last wake.
+            self.leading = False
+            self.updates.refuse(self._refusal, self.clients_out)
+            self._table_updates.refuse(self._refusal, self.peers_out)
+            self.reads.refuse(self._refusal)
+            self.readers.refuse()
+
+    def _job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
+        if batches:
+            self.franchise.on_entries()
+        job = self.jobs.make(batches, answers)
+        if job is None:
+            for envelope in answers:
+                self._answer(envelope)
+        return job
+
+    def _dispatch(self, envelope: Envelope) -> None:
+        if isinstance(envelope.context, Origin):
+            self._answer(envelope)
+        else:
+            message = envelope.message
+            assert isinstance(message, RequestVote | AppendEntries | TimeoutNow)
+            link = self.links.by_peer.get(envelope.to)
+            if link is not None:  # It may have left since.
+                link.request(message)
+
+    def _answer(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.context, Origin)
+        self.requests.answer(envelope.context, envelope.message)
+
+    def _timers(self, now_ms: int) -> None:
+        self.links.turn(self._about_us, self.members.guests, now_ms)
+        for updates, out in (
+            (self.updates, self.clients_out),
+            (self._table_updates, self.peers_out),
+        ):
+            if updates.deadline_ms is not None and now_ms >= updates.deadline_ms:
+                updates.remind(now_ms, out)
+        self.reads.remind(now_ms)
+        self.transfers.turn(now_ms)
+        if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
+            self._forget_due_ms = now_ms + FORGET_EVERY_MS
+            self._forget()
+
+    def _forget(self) -> None:
+        """Bounds the table of request ids: by age in log time, then by number, oldest first."""
+        self.reqids.settle(self.setup.update_ttl_s + FORGET_AFTER_TTL_S, self.setup.reqids_max)
+
+    @property
+    def _told_index(self) -> int:
+        """What the processes beside us may apply, and clients may read: committed, and on our own
+        disk."""
+        return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
+
+    def _commit(self, now_ms: int) -> Commit | None:
+        index, leads = self._told_index, self.core.term if self._is_leader() else 0
+        wanted_index = max(self.reads.wanted_index, self._questions.wanted_index)
+        audience = self._commits.audience(index, leads, now_ms, wanted_index)
+        if audience is NotifyScope.NOBODY:
+            return None
+        term = self.core.log.term_at(index)
+        assert term is not None, "a committed entry is in the log"
+        tables_from = self.roster.at(index).tables_from
+        return self._commits.tell(Commit(index, term, leads, audience, tables_from), now_ms)
+
+    def _foreign(self) -> dict[str, dict[str, int]]:
+        """Members of another make, of which no supervisor tells; and what a leader knows of them:
+        up to where they hold our log, and for how long they have been silent."""
+        members = dict(self.roster.members)
+        foreign = [peer for peer in self.links.by_peer if self.links.is_foreign(peer)]
+        found: dict[str, dict[str, int]] = {peer: {} for peer in foreign if peer in members}
+        for it in self.core.followers:
+            if it.peer in found:
+                silent_ms = self._now_ms - it.heard_ms
+                found[it.peer] = {"match_index": it.match_index, "silent_ms": silent_ms}
+        return found
+
+    def status(self) -> dict[str, object]:
+        """The peer as `supervisor status` shows it."""
+        core = self.core
+        return {
+            "raft_role": core.role.value,
+            "term": core.term,
+            "leader": core.leader,
+            "commit_index": core.commit_index,
+            "last_index": core.log.last_index,
+            "durable_index": self.core.durable_index,
+            "applied_index": self.last_applied,
+            "vote": self.franchise.state,
+            "repair": self.franchise.repair and self.franchise.repair.problem,
+            "reqids": len(self.reqids),
+            "malformed": self.malformed,
+            "strangers": self.requests.strangers,
+            "readers_refused": self.readers.refused,
+            "questions_dropped": self._asked.dropped,
+            "writable": self.writable,
+            "members": dict(self.roster.members),
+            "foreign": self._foreign(),
+            "drift": self.roster.drift,
+            "change": self.members.status,
+            **self.snapshots.status(),
+            "tables_from": self.roster.entry.tables_from,
+            **self._counters(),
+            **self.reads.counters(),
+        }
+
+    def _counters(self) -> dict[str, int]:
+        """Of updates, from clients and from table servers."""
+        tables = self._table_updates.counters()
+        return {name: count + tables[name] for name, count in self.updates.counters().items()}

@@ -1,0 +1,121 @@
+"""The requests of operators to hand the leadership over, and how each is answered.
+
+The frames are in transfer_codec.py, what they mean in protocols/raft/transfer.py.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ...raft.core import Raft, Role
+from ..wire.transfer_codec import (
+    TRANSFER_DONE,
+    TRANSFER_NOT_LEADER,
+    TRANSFER_REFUSED,
+    TransferAnswer,
+    decode_transfer,
+    encode_transfer_answer,
+)
+
+REMIND_MS = 100
+REQUESTS_MAX = 64  # That wait for one transfer.
+SILENT_HEARTBEATS = 3  # Unanswered: who leaves waits no longer for its successor.
+
+Send = Callable[[list[bytes]], None]
+
+
+class _TransferRequest:
+    """An operator who waits to hear what becomes of a transfer."""
+
+    __slots__ = ("due_ms", "reqid", "routing_id", "send", "to", "until_ms")
+
+    def __init__(self, send: Send, routing_id: bytes, reqid: bytes) -> None:
+        self.send = send
+        self.routing_id = routing_id
+        self.reqid = reqid
+        self.to = ""
+        self.due_ms = 0  # Of the next word that it is on its way.
+        self.until_ms = 0
+
+    def answer(self, answer: TransferAnswer) -> None:
+        self.send([self.routing_id, *encode_transfer_answer(self.reqid, answer)])
+
+
+class Transfers:
+    """The requests of operators to this peer: each is answered once it is known how it ended."""
+
+    def __init__(self, core: Raft, cluster: bytes) -> None:
+        self._core = core
+        self._cluster = cluster
+        self._waiting: list[_TransferRequest] = []
+
+    def on_request(
+        self, routing_id: bytes, frames: Sequence[bytes], send: Send, now_ms: int
+    ) -> None:
+        """Takes one in. Raises RemoteProtocolError."""
+        request = decode_transfer(frames, self._cluster)
+        core = self._core
+        waiting = _TransferRequest(send, routing_id, request.reqid)
+        if core.role is not Role.LEADER:
+            waiting.answer(TransferAnswer(TRANSFER_NOT_LEADER, core.leader))
+            return
+        under_way = core.transferring
+        us = core.setup.peer_id
+        if request.to == us or (not request.to and request.away not in ("", us)):
+            waiting.answer(TransferAnswer(TRANSFER_DONE, us))
+            return
+        if under_way is None or request.to not in ("", under_way):
+            reason = core.transfer(request.to, now_ms)
+            if reason:
+                waiting.answer(TransferAnswer(TRANSFER_REFUSED, reason=reason))
+                return
+        if len(self._waiting) == REQUESTS_MAX:
+            waiting.answer(TransferAnswer(TRANSFER_REFUSED, reason="too many wait for it"))
+            return
+        assert core.transferring is not None
+        waiting.to = core.transferring
+        waiting.due_ms = now_ms + REMIND_MS
+        # Whoever wins must be heard of, too.
+        waiting.until_ms = now_ms + 4 * core.setup.election_timeout_ms_max
+        self._waiting.append(waiting)
+
+    def turn(self, now_ms: int) -> None:
+        """Tells everybody who waits what there is to tell."""
+        for waiting in list(self._waiting):
+            answer = self._outcome(waiting, now_ms)
+            if answer is not None:
+                self._waiting.remove(waiting)
+                waiting.answer(answer)
+            elif now_ms >= waiting.due_ms:
+                waiting.due_ms = now_ms + REMIND_MS
+                waiting.answer(TransferAnswer(TRANSFER_DONE))
+
+    def _outcome(self, waiting: _TransferRequest, now_ms: int) -> TransferAnswer | None:
+        core, to = self._core, waiting.to
+        if core.leader == to:
+            return TransferAnswer(TRANSFER_DONE, to)
+        if core.role is Role.LEADER:
+            if core.transferring == to:
+                return None
+            reason = f"{to} did not take over within {core.setup.election_timeout_ms_max} ms"
+        elif core.leader is not None:
+            reason = f"{core.leader} was elected instead of {to}"
+        elif now_ms >= waiting.until_ms:
+            reason = "nobody was elected in time"
+        else:
+            return None
+        return TransferAnswer(TRANSFER_REFUSED, reason=reason)
+
+    def awaits_successor(self, now_ms: int) -> bool:
+        """Whether the leadership is on its way to somebody who may still take it.
+
+        A target that is silent by now was most likely told to end, too: the whole cluster is.
+        """
+        core = self._core
+        heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
+        silence_ms_max = SILENT_HEARTBEATS * core.setup.heartbeat_ms
+        return core.transferring is not None and now_ms <= max(heard_ms, default=0) + silence_ms_max
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When turn() has something to say, whatever happens."""
+        times = [min(each.due_ms, each.until_ms) for each in self._waiting]
+        return min(times, default=None)

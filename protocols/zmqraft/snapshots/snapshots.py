@@ -1,0 +1,464 @@
+"""A peer's dealings with snapshots: it has them made, sends them, takes them in. It has no file.
+
+What is read, written and checked is ordered from a process beside it (snapshots/orders.py), so no
+disk ever holds up a heartbeat. docs/protocols/zmq-raft.md, "Snapshots".
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...errors import RemoteProtocolError
+from ...raft.core import Raft
+from ...raft.messages import InstallSnapshot, SnapshotResponse, StoredRead
+from ..membership.directory import MemberDirectory
+from ..membership.members import Reply
+from ..server.entry_streams import Asker
+from ..server.link import Origin, PeerRequests, RequestKind
+from ..server.links import Links
+from ..wire.client_codec import RequestEntries
+from ..wire.config_codec import ConfigEntry, encode_config_entry
+from ..wire.snapshot_codec import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_PLAIN,
+    SnapshotMade,
+    decode_make_snapshot,
+    encode_snapshot_made,
+)
+from .orders import (
+    Begun,
+    EntriesRead,
+    Installed,
+    Made,
+    Make,
+    Order,
+    PieceRead,
+    ReadEntries,
+    ReadPiece,
+    Receive,
+    Received,
+    Result,
+    Snapshot,
+)
+from .state_streams import TOKEN, StateStreams
+
+WINDOW = 4  # Chunks ordered or under way to one kelek peer.
+SILENCE_MS = 1000  # So long without progress: what is under way to a kelek peer is sent again.
+RECEIVING_MAX = 16  # Chunks handed to be written and not yet answered; others are dropped.
+ASKERS_MAX = 1000  # Clients that wait for a snapshot to be made.
+MAKE_MS_MAX = 60_000  # A snapshot that is not made by then will not come.
+COMPACT_MS = 200  # How often it is looked at what may go.
+STATE_BYTES_FREE = 16 << 20  # So small a state may be written again whenever it is asked for.
+BEHIND_MS_MAX = 5000  # A follower that was not heard for so long is not waited for.
+
+
+class SnapshotSetup(NamedTuple):
+    """When snapshots are made by themselves; 0: not for this reason."""
+
+    entries: int = 0
+    size: int = 0  # Of the log, in bytes.
+    behind: int = 0  # Entries kept behind a snapshot for followers that lack them, at most.
+    repeat_ms: int = 100  # A single chunk that was not answered is repeated.
+
+
+class SnapshotContext(NamedTuple):
+    """What a desk works with."""
+
+    core: Raft
+    links: Links
+    requests: PeerRequests
+    roster: MemberDirectory
+
+
+class _Transfer:
+    """A snapshot on its way to one follower."""
+
+    def __init__(self, snapshot: Snapshot, plain: bool, now_ms: int) -> None:
+        self.snapshot = snapshot
+        self.plain = plain
+        self.size = snapshot.state_size if plain else snapshot.size
+        self.acked = 0
+        self.next = 0  # What is to be ordered next.
+        self.window = 1  # Until the first answer: it may go on where an earlier one broke off.
+        self.under_way: deque[tuple[int, int]] = deque()  # Begin and end of what is unanswered.
+        self.message: InstallSnapshot | None = None  # Sent last, when plain: a repeat is the same.
+        self.progress_ms = now_ms
+
+    def rewind(self, offset: int) -> None:
+        """What is under way is given up; it goes on from offset."""
+        self.next = offset
+        self.under_way.clear()
+        self.message = None
+
+    def wanted(self, to: str) -> Iterable[ReadPiece]:
+        """The pieces to be read now."""
+        chunk_max = CHUNK_BYTES_PLAIN if self.plain else CHUNK_BYTES_MAX
+        while len(self.under_way) < self.window:
+            size = min(chunk_max, self.size - self.next)
+            if size == 0 and (self.size > 0 or self.under_way):
+                return
+            self.under_way.append((self.next, self.next + size))
+            index, term = self.snapshot[:2]
+            yield ReadPiece(to, index, term, self.next, size, self.plain)
+            self.next += size
+
+    def on_answer(self, offset: int, now_ms: int) -> None:
+        """The follower wants what stands at offset next."""
+        if offset > self.size:
+            raise RemoteProtocolError(f"offset {offset} of a snapshot of {self.size} bytes")
+        if offset != self.acked:
+            self.progress_ms = now_ms
+        self.acked = offset
+        self.window = 1 if self.plain else WINDOW
+        while self.under_way and self.under_way[0][1] <= offset:
+            self.under_way.popleft()
+        follows = self.under_way[0][0] if self.under_way else self.next
+        if follows != offset:
+            self.rewind(offset)
+
+
+class SnapshotDesk:
+    """All that one peer does with snapshots: as a leader, as a follower, and for its own log."""
+
+    def __init__(self, place: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
+        self.newest = snapshot
+        self.states = StateStreams()
+        self.orders: list[Order] = []  # To be given to snapshot_sender after this wake.
+        self.asked_bytes = 0  # Handed to the log when the last snapshot was asked for.
+        self.problem = ""  # Why the last one was not made.
+        self._core, self._links, self._requests, self._roster = place
+        self._setup = setup
+        self._transfers: dict[str, _Transfer] = {}
+        self._unheard: set[str] = set()  # They want one and have not said hello.
+        # The chunks that are being written, in order, and where each came from.
+        self._receiving: deque[tuple[Receive, Origin]] = deque()
+        self._askers: list[tuple[Reply, bytes]] = []
+        self._making_ms: int | None = None  # Since when one is being made.
+        self._unsent: tuple[Make, int] | None = None  # The order for it that got lost, and when
+        # to try again.
+        self._first_due_ms = 0
+        self._retry_ms = 0
+        self._given_bytes = 0
+        self._compact_ms = 0
+        self.incoming: tuple[int, int] | None = None  # Bytes so far, bytes of all: for status.
+
+    # ---- leader ----
+
+    def read(self, read: StoredRead) -> None:
+        """Old entries for a follower, from disk."""
+        core = self._core
+        last_index = core.durable_index
+        last_term = core.log.term_at(last_index)
+        if last_term is not None and read.first_index <= last_index:
+            self.orders.append(
+                ReadEntries(read.to, read.first_index, last_index, last_term, read.bytes_max)
+            )
+
+    def send(self, to: str, now_ms: int) -> None:
+        """Starts, or starts again, to send the newest snapshot to a follower."""
+        link = self._links.by_peer.get(to)
+        if link is None or self.newest.last_index < max(1, self._core.log.base_index):
+            return  # Its own file was damaged: whoever has what the follower lacks must lead.
+        plain = link.features is None and (self._roster.names_foreign(to) or link.is_foreign)
+        if not plain and not link.installs:
+            # It would take state alone for a foreign one's: without request ids, and with the
+            # members that it knows, which may be those of long ago.
+            self._unheard.add(to)
+            return
+        transfer = _Transfer(self.newest, plain, now_ms)
+        self._transfers[to] = transfer
+        self.orders += transfer.wanted(to)
+
+    def on_answer(self, peer: str, response: SnapshotResponse, now_ms: int) -> None:
+        """A follower has answered a chunk. Raises RemoteProtocolError."""
+        transfer = self._transfers.get(peer)
+        if transfer is None or response.term != self._core.term:
+            return
+        if response.done:
+            del self._transfers[peer]
+            self._core.on_snapshot_sent(peer, transfer.snapshot.last_index)
+            return
+        transfer.on_answer(response.offset or 0, now_ms)
+        self.orders += transfer.wanted(peer)
+
+    def on_entries_request(
+        self, asker: Asker, request: RequestEntries, now_ms: int
+    ) -> RequestEntries | None:
+        """Takes what asks for entries below the first one stored, or goes on with such; returns
+        what is to be answered with entries."""
+        stored = request.prev_index >= self._core.log.base_index or not self.newest.last_index
+        if stored and not self.states.holds(asker, request):
+            return request
+        return self.states.on_request(asker, request, self.newest, now_ms)
+
+    def on_lost(self, peer: str) -> None:
+        """The connection is lost, with what was on it: it goes on with a single chunk."""
+        transfer = self._transfers.get(peer)
+        if transfer is not None:
+            transfer.window = 1
+            transfer.rewind(transfer.acked)
+
+    def on_hello(self, peer: str, now_ms: int) -> None:
+        """What the peer can do is known now."""
+        transfer = self._transfers.get(peer)
+        if peer in self._unheard or (transfer is not None and transfer.plain):
+            self._unheard.discard(peer)
+            self.send(peer, now_ms)
+
+    def _is_foreign(self, peer: str) -> bool:
+        link = self._links.by_peer.get(peer)
+        return link is not None and link.is_foreign
+
+    def on_step_down(self) -> None:
+        self._transfers.clear()
+        self._unheard.clear()
+        self.states.clear()
+
+    def _on_piece(self, piece: PieceRead, now_ms: int) -> None:
+        transfer = self._transfers.get(piece.to)
+        if transfer is None or transfer.snapshot[:2] != (piece.last_index, piece.last_term):
+            return
+        if not piece.found:
+            if self.newest[:2] != transfer.snapshot[:2]:  # Else it is asked for again, later.
+                self.send(piece.to, now_ms)
+            return
+        if (piece.offset, piece.offset + len(piece.chunk)) in transfer.under_way:
+            core = self._core
+            numbers = piece.last_index, piece.last_term, piece.offset, transfer.size
+            message = InstallSnapshot(core.term, core.setup.peer_id, *numbers, piece.chunk)
+            if transfer.plain:
+                transfer.message = message
+            self._install(piece.to, message, transfer)
+
+    def _patience_ms(self, transfer: _Transfer) -> int:
+        """A single chunk is soon repeated: the other side may not have been quite there."""
+        return self._setup.repeat_ms if transfer.window == 1 else SILENCE_MS
+
+    def _install(self, to: str, message: InstallSnapshot, transfer: _Transfer) -> None:
+        link = self._links.by_peer.get(to)
+        if link is not None:
+            link.install(message, plain=transfer.plain)
+
+    # ---- follower ----
+
+    def on_chunk(self, message: InstallSnapshot, origin: Origin) -> None:
+        """A chunk came from whom the core takes for the leader."""
+        if not self._core.wants_snapshot(message) or len(self._receiving) >= RECEIVING_MAX:
+            self._requests.forget(origin)
+            return
+        link = self._links.by_peer.get(message.leader)
+        if origin.kind is RequestKind.SNAPSHOT and link is not None and link.installs:
+            self._requests.forget(origin)  # It has yet to hear what we are.
+            self._links.wanted.add(message.leader)
+            return
+        _, _, index, term, offset, size, chunk = message
+        foreign = b""
+        if origin.kind is RequestKind.SNAPSHOT:
+            foreign = self._roster.encoded(self._core.log.last_index)
+        order = Receive(index, term, offset, size, chunk, foreign)
+        self._receiving.append((order, origin))
+        self.orders.append(order)
+        self.incoming = offset, size
+
+    def on_order_lost(self, order: Order, now_ms: int) -> None:
+        """There was no room in the pipe, or nobody at its end yet: of a chunk an answer would come,
+        to the wrong one; for a snapshot somebody waits; whatever else is lost is asked for again
+        after a while."""
+        if isinstance(order, Make) and order.last_index:
+            self._unsent = order, now_ms + self._setup.repeat_ms
+        for receiving in self._receiving:
+            if receiving[0] is order:
+                self._receiving.remove(receiving)
+                self._requests.forget(receiving[1])
+                return
+
+    def _answer(self, offset: int, *, done: bool) -> None:
+        if self._receiving:
+            _, origin = self._receiving.popleft()
+            self._requests.answer(origin, SnapshotResponse(self._core.term, offset, done))
+
+    # ---- our own ----
+
+    def on_make_request(self, request: list[bytes], cluster: bytes, reply: Reply) -> None:
+        """Somebody wants one now, and is answered when there is one. Raises RemoteProtocolError."""
+        request_id = decode_make_snapshot(request, cluster)
+        if len(self._askers) < ASKERS_MAX:
+            self._askers.append((reply, request_id))
+
+    def _make(self, now_ms: int) -> None:
+        core = self._core
+        index = min(core.commit_index, core.durable_index)
+        term = core.log.term_at(index)
+        if self._making_ms is not None:
+            return
+        if index <= self.newest.last_index or term is None:
+            self._tell(self.newest, "nothing is committed behind it" if not index else "")
+            return
+        self._making_ms = now_ms
+        self.asked_bytes = self._given_bytes
+        self.orders.append(Make(index, term, self._roster.encoded(index)))
+
+    def _note_first(self, now_ms: int) -> None:
+        """What the cluster began with is kept as a snapshot of nothing: the topology may change,
+        and the log will be compacted."""
+        first = self._roster.first
+        if first is not None and now_ms >= self._first_due_ms:
+            self._first_due_ms = now_ms + SILENCE_MS
+            self.orders.append(Make(0, 0, encode_config_entry(ConfigEntry(first))))
+
+    def _tell(self, snapshot: Snapshot, problem: str) -> None:
+        askers, self._askers = self._askers, []
+        made = SnapshotMade(snapshot.last_index, snapshot.size)
+        if problem:
+            made = SnapshotMade(reason=problem)
+        for reply, request_id in askers:
+            reply.out.add([reply.routing_id, *encode_snapshot_made(request_id, made)])
+
+    def _on_made(self, made: Made, now_ms: int) -> None:
+        if made.snapshot is not None and not made.snapshot.last_index:
+            self.newest = max(self.newest, made.snapshot)
+            return
+        self._making_ms = self._unsent = None
+        self.problem = made.problem
+        if made.snapshot is None:
+            self._retry_ms = now_ms + MAKE_MS_MAX
+            self._tell(self.newest, made.problem or "it was not made")
+            return
+        self.newest = max(self.newest, made.snapshot)
+        self._tell(self.newest, "")
+
+    def _is_due(self, applied_index: int) -> bool:
+        """A large state is written again once as much has come to the log: so all that is written
+        is at most doubled."""
+        entries, size = self._setup[:2]
+        behind = applied_index - self.newest.last_index
+        grown = self._given_bytes - self.asked_bytes
+        if behind <= 0 or STATE_BYTES_FREE < self.newest.state_size > grown:
+            return False
+        return (0 < entries <= behind) or (0 < size <= grown)
+
+    def compact(self, applied_index: int, now_ms: int) -> int | None:
+        """Forgets the log up to where that may be; returns that index, or None: nothing more.
+
+        Never what is not in the newest snapshot, applied and durable; and not what a follower that
+        is heard, or a snapshot on its way, will soon ask for, within reason.
+        """
+        core = self._core
+        if self.newest.last_index <= core.log.base_index or now_ms < self._compact_ms:
+            return None
+        self._compact_ms = now_ms + COMPACT_MS
+        index = min(self.newest.last_index, applied_index, core.durable_index)
+        needed = [transfer.snapshot.last_index for transfer in self._transfers.values()]
+        needed += [
+            follower.match_index
+            for follower in core.followers
+            if now_ms - follower.heard_ms < BEHIND_MS_MAX and follower.peer not in self._transfers
+        ]
+        floor = min(needed, default=index)
+        index = min(index, max(floor, self.newest.last_index - self._setup.behind))
+        if index <= core.log.base_index:
+            return None
+        core.compact(index)
+        return index
+
+    # ---- what comes back, and time ----
+
+    def on_result(self, result: Result, now_ms: int) -> Snapshot | None:
+        """Takes in what snapshot_sender has done; returns a snapshot that is to be installed."""
+        match result:
+            case EntriesRead(to, first_index, batches):
+                self._core.on_read(to, first_index, batches)
+            case PieceRead(to) if to.startswith(TOKEN):
+                self.states.on_piece(result)
+            case PieceRead():
+                self._on_piece(result, now_ms)
+            case Received(_, _, offset):
+                self._answer(offset, done=False)
+            case Installed(snapshot):
+                self.newest = max(self.newest, snapshot)
+                self._answer(snapshot.size, done=True)
+                self.incoming = None
+                return snapshot
+            case Made():
+                self._on_made(result, now_ms)
+            case Begun(snapshot):
+                self._on_begun(snapshot, now_ms)
+                return snapshot
+        return None
+
+    def _on_begun(self, snapshot: Snapshot, now_ms: int) -> None:
+        """A new snapshot_sender: what the last one had in work will not come."""
+        self.newest = max(self.newest, snapshot)
+        self._receiving.clear()
+        self._requests.forget_chunks()
+        self.incoming = None
+        self._making_ms = self._unsent = None
+        for peer, transfer in self._transfers.items():
+            transfer.window = 1
+            transfer.rewind(transfer.acked)
+            self.orders += transfer.wanted(peer)
+
+    def wake(self, applied_index: int, given_bytes: int, now_ms: int) -> list[Order]:
+        """Repeats what got lost; has a snapshot made when it is time, or somebody asks for one.
+
+        given_bytes   of all that was handed to the log, behind the snapshot of the start
+        Returns the orders for snapshot_sender.
+        """
+        self._given_bytes = given_bytes
+        if not self.newest.configuration:
+            self._note_first(now_ms)
+        for peer in [peer for peer in self._unheard if self._is_foreign(peer)]:
+            self._unheard.remove(peer)
+            self.send(peer, now_ms)
+        for peer, transfer in self._transfers.items():
+            if now_ms - transfer.progress_ms < self._patience_ms(transfer):
+                continue
+            transfer.progress_ms = now_ms
+            if transfer.plain and transfer.message is not None:
+                self._install(peer, transfer.message, transfer)
+                continue
+            transfer.window = 1
+            transfer.rewind(transfer.acked)
+            self.orders += transfer.wanted(peer)
+        if self._making_ms is not None:
+            if now_ms - self._making_ms >= MAKE_MS_MAX:
+                self._on_made(Made(None, "snapshot_sender does not answer"), now_ms)
+            elif self._unsent is not None and now_ms >= self._unsent[1]:
+                self.orders.append(self._unsent[0])
+                self._unsent = None
+        elif self._askers or (now_ms >= self._retry_ms and self._is_due(applied_index)):
+            self._make(now_ms)
+        orders, self.orders = [*self.orders, *self.states.orders], []
+        self.states.orders.clear()
+        return orders
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When wake() has something to do, at the latest."""
+        deadlines = [
+            transfer.progress_ms + self._patience_ms(transfer)
+            for transfer in self._transfers.values()
+        ]
+        if self._making_ms is not None:
+            deadlines.append(self._making_ms + MAKE_MS_MAX)
+            if self._unsent is not None:
+                deadlines.append(self._unsent[1])
+        if self.newest.last_index > self._core.log.base_index:
+            deadlines.append(self._compact_ms)
+        return min(deadlines, default=None)
+
+    def status(self) -> dict[str, object]:
+        status: dict[str, object] = {
+            "base_index": self._core.log.base_index,
+            "snapshot_index": self.newest.last_index,
+            "snapshot_size": self.newest.size if self.newest.last_index else 0,
+        }
+        if self._transfers:
+            status["snapshots_sent"] = {
+                peer: [transfer.acked, transfer.size] for peer, transfer in self._transfers.items()
+            }
+        if self.incoming is not None:
+            status["snapshot_incoming"] = list(self.incoming)
+        if self.problem:
+            status["snapshot_problem"] = self.problem
+        return status

@@ -1,0 +1,167 @@
+"""RequestEntries below the first entry that is stored: a snapshot's state in chunks, then entries.
+
+It reads no file: pieces are ordered (snapshots/orders.py) and come back. docs/protocols/zmq-raft.md,
+"RequestEntries".
+"""
+
+from collections import OrderedDict, deque
+
+from ..server.entry_streams import SILENCE_MS_MAX, Asker
+from ..wire.client_codec import (
+    EntriesAnswer,
+    EntriesStatus,
+    RequestEntries,
+    StateChunk,
+    encode_entries_answer,
+)
+from ..wire.extensions import encode_entries_packed_answer
+from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
+from .orders import PieceRead, ReadPiece, Snapshot
+
+PIPELINES = 2  # Chunks sent ahead of their follow-ups.
+STREAMS_MAX = 1000
+TOKEN = "\0"  # What the name of a reader begins with, where a peer's name could stand.
+
+
+class _StateStream:
+    """One client's request: how far the state was ordered, sent and acknowledged."""
+
+    def __init__(
+        self, number: int, request: RequestEntries, snapshot: Snapshot, offset: int
+    ) -> None:
+        self.name = f"{TOKEN}{number}"
+        self.request = request
+        self.snapshot = snapshot
+        self.next = offset  # What is to be ordered next.
+        self.unacknowledged: deque[int] = deque()  # The end of each chunk ordered or sent.
+        self.begun = offset > 0  # A state of no bytes is one chunk, too.
+        self.heard_ms = 0
+
+    def wanted(self) -> list[ReadPiece]:
+        chunk_max = CHUNK_BYTES_MAX if self.request.packed else CHUNK_BYTES_PLAIN
+        size = self.snapshot.state_size
+        pieces = []
+        while len(self.unacknowledged) < PIPELINES and (self.next < size or not self.begun):
+            self.begun = True
+            length = min(chunk_max, size - self.next)
+            index, term = self.snapshot[:2]
+            pieces.append(ReadPiece(self.name, index, term, self.next, length, True))
+            self.next += length
+            self.unacknowledged.append(self.next)
+        return pieces
+
+    def acknowledge(self, request: RequestEntries) -> bool:
+        """Takes a follow-up: node's says how far it is, the text's names the snapshot's index for
+        each chunk. False: it is none, but begins anew."""
+        if request.offset is not None:
+            while self.unacknowledged and self.unacknowledged[0] <= request.offset:
+                self.unacknowledged.popleft()
+            return True
+        if request.prev_index != self.snapshot.last_index or not self.unacknowledged:
+            return False
+        self.unacknowledged.popleft()
+        return True
+
+    @property
+    def done(self) -> bool:
+        return self.next == self.snapshot.state_size and not self.unacknowledged
+
+
+class StateStreams:
+    """All clients of one leader that read a snapshot's state."""
+
+    def __init__(self) -> None:
+        self.orders: list[ReadPiece] = []
+        self._streams: OrderedDict[tuple[bytes, bytes], tuple[Asker, _StateStream]] = OrderedDict()
+        self._by_name: dict[str, tuple[bytes, bytes]] = {}
+        self._number = 0
+        # What each connection was sent last: the snapshot's index and term, and how many bytes.
+        self._sent: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def on_request(
+        self, asker: Asker, request: RequestEntries, newest: Snapshot, now_ms: int
+    ) -> RequestEntries | None:
+        """Takes a request for entries of which the first is not stored any more, or a follow-up.
+
+        Returns the request for the entries behind the snapshot once the client has all of that.
+        """
+        key = asker.routing_id, request.reqid
+        if request.count == 0:
+            self._drop(key)
+            return None
+        held = self._streams.get(key)
+        if held is None or not held[1].acknowledge(request):
+            self._drop(key)
+            self._expire(now_ms)
+            if len(self._streams) >= STREAMS_MAX:
+                return None
+            self._number += 1
+            offset = self._offset(asker.routing_id, request, newest)
+            held = self._streams[key] = asker, _StateStream(self._number, request, newest, offset)
+            self._by_name[held[1].name] = key
+        stream = held[1]
+        stream.heard_ms = now_ms
+        self._streams.move_to_end(key)
+        if stream.begun and stream.done:
+            self._drop(key)
+            return request._replace(prev_index=stream.snapshot.last_index, offset=None)
+        self.orders += stream.wanted()
+        return None
+
+    def _offset(self, routing_id: bytes, request: RequestEntries, newest: Snapshot) -> int:
+        """Where a new stream begins. A client of the npm package that was slow, or had no answer
+        in time, asks for the rest of the state under a new id. It does not say of which snapshot:
+        it gets the rest only where its connection was sent so much of this very one."""
+        index, term, sent = self._sent.get(routing_id, (0, 0, 0))
+        offset = request.offset or 0
+        return offset if (index, term) == newest[:2] and offset <= sent else 0
+
+    def _note_sent(self, routing_id: bytes, snapshot: Snapshot, end: int) -> None:
+        before = self._sent.pop(routing_id, (0, 0, 0))
+        if before[:2] == snapshot[:2]:
+            end = max(end, before[2])
+        self._sent[routing_id] = (*snapshot[:2], end)
+        if len(self._sent) > STREAMS_MAX:
+            self._sent.popitem(last=False)
+
+    def holds(self, asker: Asker, request: RequestEntries) -> bool:
+        """Whether a request is a follow-up of one of these."""
+        return (asker.routing_id, request.reqid) in self._streams
+
+    def on_piece(self, piece: PieceRead) -> None:
+        """A piece was read: it goes out."""
+        key = self._by_name.get(piece.to)
+        if key is None:
+            return
+        if not piece.found:
+            self._drop(key)  # A newer snapshot has taken its place: the client asks again.
+            return
+        asker, stream = self._streams[key]
+        request, snapshot = stream.request, stream.snapshot
+        term = None if request.text else snapshot.last_term
+        chunk = StateChunk(piece.offset, snapshot.state_size, term, piece.chunk)
+        answer = EntriesAnswer(EntriesStatus.SNAPSHOT, snapshot.last_index, chunk=chunk)
+        encode = encode_entries_packed_answer if request.packed else encode_entries_answer
+        asker.out.add([asker.routing_id, *encode(request.reqid, answer)])
+        self._note_sent(asker.routing_id, snapshot, piece.offset + len(piece.chunk))
+
+    def _drop(self, key: tuple[bytes, bytes]) -> None:
+        held = self._streams.pop(key, None)
+        if held is not None:
+            del self._by_name[held[1].name]
+
+    def _expire(self, now_ms: int) -> None:
+        while self._streams:
+            key, (_, stream) = next(iter(self._streams.items()))
+            if now_ms - stream.heard_ms < SILENCE_MS_MAX:
+                return
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Forgets all of them: we no longer lead."""
+        self._streams.clear()
+        self._by_name.clear()
+        self.orders.clear()

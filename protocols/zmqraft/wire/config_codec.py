@@ -1,0 +1,195 @@
+"""Configurations on the wire and in the log: config entries, ConfigUpdate and its answers.
+
+Pure functions over frames and data (docs/protocols/zmq-raft.md, "ConfigUpdate").
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from ...errors import RemoteProtocolError
+from ...raft.membership import Configuration
+from ...raft.messages import KIND_CONFIG, EntryBatch
+from ...record import block_kind, block_record
+from .peer_codec import decode_type
+from .values import (
+    CONFIG_UPDATE,
+    UINT_MAX,
+    check_voters,
+    decode_ident,
+    decode_json,
+    decode_json_uint,
+    decode_leader,
+    decode_reqid,
+    decode_uint,
+    encode_json,
+    encode_uint,
+    expect,
+)
+
+Members = tuple[tuple[str, str], ...]  # Pairs of PEER ID and url.
+
+
+class ConfigEntry(NamedTuple):
+    """What a config entry says: the members, and those before them while both count."""
+
+    new: Members
+    old: Members = ()
+    tables_from: int = 0  # Behind this LOG INDEX tables believe their own kind alone; 0: nowhere.
+
+    @property
+    def configuration(self) -> Configuration:
+        """The same in the core's words: ids alone."""
+        return Configuration(ids(self.new), ids(self.old))
+
+    @property
+    def members(self) -> Members:
+        """The union of both; where they differ in a url the new one counts."""
+        return tuple({**dict(self.old), **dict(self.new)}.items())
+
+
+def ids(members: Members) -> tuple[str, ...]:
+    """Who is in a list of members."""
+    return tuple(peer for peer, _ in members)
+
+
+def encode_config_entry(entry: ConfigEntry) -> bytes:
+    """Encodes the data of a config entry; it is under decode_config_entry."""
+    new = [list(member) for member in entry.new]
+    if entry.tables_from:
+        old = [list(member) for member in entry.old]
+        return encode_json({"old": old, "new": new, "tables_from": entry.tables_from})
+    if not entry.old:
+        return encode_json(new)
+    return encode_json({"old": [list(member) for member in entry.old], "new": new})
+
+
+def decode_config_entry(data: bytes) -> ConfigEntry:
+    """Decodes the data of a config entry.
+
+    joint   {"old": [[PEER ID, url], ...], "new": [[PEER ID, url], ...]}
+    sealed  {"old": as above, or [], "new": as above, "tables_from": LOG INDEX}
+    else    [[PEER ID, url], ...]
+
+    Raises RemoteProtocolError when it is anything else, names nobody or somebody twice.
+    """
+    value = decode_json(data)
+    if isinstance(value, dict):
+        if value.keys() == {"old", "new", "tables_from"}:
+            old = check_voters(value["old"]) if value["old"] != [] else ()
+            tables_from = value["tables_from"]
+            if type(tables_from) is not int or not 0 < tables_from <= UINT_MAX:
+                raise RemoteProtocolError("tables_from is a LOG INDEX")
+            return ConfigEntry(check_voters(value["new"]), old, tables_from)
+        if value.keys() != {"old", "new"}:
+            raise RemoteProtocolError("a joint configuration holds old and new")
+        return ConfigEntry(check_voters(value["new"]), check_voters(value["old"]))
+    return ConfigEntry(check_voters(value))
+
+
+def batch_config(batch: EntryBatch) -> ConfigEntry | None:
+    """What a batch of one entry says of the configuration; None when it is of another kind.
+
+    The block has been checked. Raises RemoteProtocolError as decode_config_entry does.
+    """
+    if batch.count != 1 or block_kind(batch.block) != KIND_CONFIG:
+        return None
+    return decode_config_entry(block_record(batch).data)
+
+
+def check_configs(batches: list[EntryBatch]) -> list[EntryBatch]:
+    """Returns the batches; raises RemoteProtocolError unless their config entries can be read."""
+    for batch in batches:
+        batch_config(batch)
+    return batches
+
+
+# ---- ConfigUpdate ----
+
+
+class ConfigUpdate(NamedTuple):
+    """A client's wish for other members."""
+
+    reqid: bytes
+    payload: bytes  # msgpack [[PEER ID, url], ...], not looked at.
+
+
+def decode_config_update(frames: Sequence[bytes], cluster: bytes) -> ConfigUpdate:
+    """Decodes a ConfigUpdate ("ConfigUpdate"); it exists in node's form only.
+
+    frames   1 reqid   12 bytes
+             2 bytes   message type, 0x26
+             3 bytes   cluster ident
+             4 json    [[PEER ID, url], ...]: all members from then on
+
+    Raises RemoteProtocolError on a wrong frame count, type or id, or a foreign cluster ident. What
+    frame 4 holds is looked at later, as its sender is told what is wrong with it.
+    """
+    decode_type(frames, CONFIG_UPDATE, "ConfigUpdate")
+    expect(frames, "ConfigUpdate", 4, 4)
+    decode_ident(frames[2], cluster)
+    return ConfigUpdate(decode_reqid(frames[0]), frames[3])
+
+
+class ConfigStatus(IntEnum):
+    """Frame 2 of an answer to ConfigUpdate."""
+
+    NOT_LEADER = 0
+    TAKEN = 1  # In work, or with an index committed.
+    ERROR = 2
+    BUSY = 3  # Another change is in work.
+    EXPIRED = 4  # The reqid is too old, or from the future.
+
+
+class ConfigUpdateAnswer(NamedTuple):
+    """What became of a ConfigUpdate; the status says which of the other fields counts."""
+
+    status: ConfigStatus
+    leader: str | None = None  # NOT_LEADER
+    log_index: int | None = None  # TAKEN: of the client's entry, once all is committed.
+    name: str = ""  # ERROR: one word ...
+    message: str = ""  # ... and a sentence.
+
+
+def encode_config_update_answer(reqid: bytes, answer: ConfigUpdateAnswer) -> list[bytes]:
+    """Encodes an answer to ConfigUpdate."""
+    frames = [reqid, encode_uint(answer.status)]
+    match answer.status:
+        case ConfigStatus.NOT_LEADER:
+            frames.append(encode_json(answer.leader))
+        case ConfigStatus.TAKEN if answer.log_index is not None:
+            frames.append(encode_json(answer.log_index))
+        case ConfigStatus.ERROR:
+            frames.append(encode_json({"name": answer.name, "message": answer.message}))
+    return frames
+
+
+def decode_config_update_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigUpdateAnswer]:
+    """Decodes an answer to ConfigUpdate ("ConfigUpdate").
+
+    frames   1 reqid   of the request
+             2 uint    status: 0 not the leader, 1 taken, 2 error, 3 busy, 4 expired
+             3 json    0: LEADER ID or null
+                       1: absent while it is in work, then the LOG INDEX
+                       2: {"name": .., "message": ..}
+
+    Returns (reqid, answer).
+    Raises RemoteProtocolError on a wrong frame count, another status or other json.
+    """
+    expect(frames, "a ConfigUpdate answer", 2, 3)
+    reqid, number = decode_reqid(frames[0]), decode_uint(frames[1])
+    if number > ConfigStatus.EXPIRED:
+        raise RemoteProtocolError(f"a ConfigUpdate answer of status {number}")
+    status = ConfigStatus(number)
+    if status in (ConfigStatus.NOT_LEADER, ConfigStatus.ERROR):
+        expect(frames, "a ConfigUpdate answer", 3, 3)
+    if status is ConfigStatus.NOT_LEADER:
+        return reqid, ConfigUpdateAnswer(status, leader=decode_leader(frames[2]))
+    if status is ConfigStatus.ERROR:
+        match decode_json(frames[2]):
+            case {"name": str(name), "message": str(message)}:
+                return reqid, ConfigUpdateAnswer(status, name=name, message=message)
+        raise RemoteProtocolError("a ConfigUpdate's error has a name and a message")
+    taken = status is ConfigStatus.TAKEN and len(frames) > 2
+    index = decode_json_uint(frames[2]) if taken else None
+    return reqid, ConfigUpdateAnswer(status, log_index=index)

@@ -1,0 +1,88 @@
+"""Log entries as they are on the text's wire, one at a time: for clients and tests.
+
+Peers turn whole blocks into entries and back in C (record.block_entries, block_from_entries).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ....native.log.blocks import block_walk
+from ...errors import LocalProtocolError, RemoteProtocolError
+from ...raft.messages import EntryBatch
+from ...record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record
+from .values import REQID_BYTES
+
+ENTRY_HEADER_BYTES = REQID_BYTES + 1 + 7
+KIND_MAX = 127
+TERM_MAX = 2**53 - 1
+NO_REQID = bytes(REQID_BYTES)
+
+
+class Entry(NamedTuple):
+    """One log entry and its place."""
+
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    term: int
+    type: int  # 0 state, 1 config, 2 checkpoint
+    reqid: bytes | None  # The request that brought it; None: the cluster itself.
+    data: bytes
+
+
+def encode_entry(term: int, record: Record) -> bytes:
+    """Encodes a log entry; the layout is under decode_entry.
+
+    Raises LocalProtocolError on a kind, term or size that no entry can have.
+    """
+    if not (0 <= record.kind <= KIND_MAX and 0 < term <= TERM_MAX):
+        raise LocalProtocolError(f"an entry of type {record.kind}, term {term}")
+    if not 0 < len(record.data) <= RECORD_BYTES_MAX:
+        raise LocalProtocolError(f"an entry with {len(record.data)} bytes of data")
+    kind = record.kind.to_bytes(1, "little")
+    return b"".join((record.reqid or NO_REQID, kind, term.to_bytes(7, "little"), record.data))
+
+
+def decode_entry(frame: bytes) -> tuple[int, Record]:
+    """Decodes a log entry (docs/protocols/zmq-raft.md, "Types").
+
+    12 bytes  reqid; all zero: none
+     1 byte   entry type: 0 state, 1 config, 2 checkpoint
+     7 bytes  term, little endian
+     n bytes  data, at least one
+
+    Returns (term, record).
+    Raises RemoteProtocolError on a type above 127, term 0 or over 2**53 - 1, or a wrong size.
+    """
+    entry = decode_entries(0, (frame,))[0]
+    return entry.term, Record(entry.type, entry.reqid, entry.data)
+
+
+def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
+    """Decodes consecutive entries; raises RemoteProtocolError as decode_entry does."""
+    entries = []
+    for index, frame in enumerate(frames, first_index):
+        if not 0 < len(frame) - ENTRY_HEADER_BYTES <= RECORD_BYTES_MAX:
+            raise RemoteProtocolError(f"an entry of {len(frame)} bytes")
+        reqid, kind, term = frame[:12], frame[12], int.from_bytes(frame[13:20], "little")
+        if kind > KIND_MAX or not 0 < term <= TERM_MAX:
+            raise RemoteProtocolError(f"an entry of type {kind}, term {term}")
+        entries.append(Entry(index, term, kind, None if reqid == NO_REQID else reqid, frame[20:]))
+    return entries
+
+
+def check_heads(frames: Sequence[bytes]) -> None:
+    """Raises RemoteProtocolError unless decode_entries would take these, whose sizes are right."""
+    for frame in frames:
+        if frame[12] > KIND_MAX or not 0 < int.from_bytes(frame[13:20], "little") <= TERM_MAX:
+            raise RemoteProtocolError(f"an entry that begins with {frame[:20].hex()}")
+
+
+def block_log_entries(batch: EntryBatch) -> list[Entry]:
+    """The entries of a checked block, each with its place."""
+    block, index, term = batch.block, batch.first_index, batch.term
+    entries = []
+    numbers = iter(block_walk(block, batch.count))
+    for tag, offset, size in zip(numbers, numbers, numbers, strict=True):
+        reqid = block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
+        entries.append(Entry(index, term, tag & KIND_MAX, reqid, block[offset : offset + size]))
+        index += 1
+    return entries

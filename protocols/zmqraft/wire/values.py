@@ -1,0 +1,233 @@
+"""The frame types of ZMQ RAFT: uint, bool, json, string, ids. It knows no message.
+
+Everything read is checked against a limit before memory is spent on it. Whatever is wrong raises
+RemoteProtocolError, nothing else does (docs/protocols/zmq-raft.md, "Types").
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from ...errors import RemoteProtocolError
+
+UINT_MAX = 2**53 - 1  # What a JSON number holds exactly; a term has 7 bytes in an entry.
+UINT_BYTES_MAX = 8
+MESSAGE_ID_BYTES_MAX = 3
+MESSAGE_ID_MAX = 2**24 - 1
+REQID_BYTES = 12
+ID_BYTES_MAX = REQID_BYTES  # Node clients may use shorter ids for everything that only reads.
+PEER_ID_BYTES_MAX = 255
+IDENT_BYTES_MAX = 255
+URL_BYTES_MAX = 1024
+PORT_MAX = 65535
+JSON_BYTES_MAX = 64 << 10
+JSON_ITEMS_MAX = 256
+
+NULL = b"\xc0"
+
+_URL = re.compile(r"tcp://(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})|ipc://\S{1,100}", re.ASCII)
+
+REQUEST_VOTE = b"\x3f"
+APPEND_ENTRIES = b"\x2b"
+INSTALL_SNAPSHOT = b"\x24"
+REQUEST_CONFIG = b"\x5e"
+REQUEST_UPDATE = b"\x3d"
+REQUEST_ENTRIES = b"\x3c"
+REQUEST_LOG_INFO = b"\x25"
+REQUEST_BROADCAST_STATE_URL = b"\x2a"
+CONFIG_UPDATE = b"\x26"
+
+# Ours: foreign peers drop types of two bytes.
+HELLO = b"\x6b\x00"
+UPDATE_PACK = b"\x6b\x3d"
+APPEND_PACKED = b"\x6b\x2b"
+PRE_VOTE = b"\x6b\x3f"
+READ_INDEX = b"\x6b\x52"
+ENTRIES_PACKED = b"\x6b\x3c"
+TIMEOUT_NOW = b"\x6b\x54"
+TRANSFER = b"\x6b\x4c"
+TRANSFER_VOTE = b"\x6b\x56"
+INSTALL_PACKED = b"\x6b\x24"
+MAKE_SNAPSHOT = b"\x6b\x73"
+
+
+def expect(frames: Sequence[bytes], name: str, count_min: int, count_max: int) -> None:
+    """Raises RemoteProtocolError unless the message has so many frames."""
+    if not count_min <= len(frames) <= count_max:
+        wanted = f"{count_min}" if count_min == count_max else f"{count_min} to {count_max}"
+        raise RemoteProtocolError(f"{name} has {wanted} frames, got {len(frames)}")
+
+
+def encode_uint(value: int) -> bytes:
+    """Least significant byte first, as few bytes as hold it; 0 is one byte."""
+    return value.to_bytes((value.bit_length() + 7) >> 3 or 1, "little")
+
+
+def decode_uint(frame: bytes) -> int:
+    """1 to 8 bytes, high zero bytes are accepted; at most 2**53 - 1."""
+    if not 1 <= len(frame) <= UINT_BYTES_MAX:
+        raise RemoteProtocolError(f"a uint has 1 to 8 bytes, got {len(frame)}")
+    value = int.from_bytes(frame, "little")
+    if value > UINT_MAX:
+        raise RemoteProtocolError(f"a uint is at most 2**53 - 1, got {value}")
+    return value
+
+
+def decode_count(frame: bytes) -> int | None:
+    """A uint, or None for an empty frame: the only place where a number may be missing."""
+    return decode_uint(frame) if frame else None
+
+
+def next_message_id(message_id: int) -> int:
+    """Counts 1, 2, ... 16777215, 0, 1, ... for each peer connection."""
+    return message_id + 1 & MESSAGE_ID_MAX
+
+
+def decode_message_id(frame: bytes) -> int:
+    """A uint of 1 to 3 bytes."""
+    if not 1 <= len(frame) <= MESSAGE_ID_BYTES_MAX:
+        raise RemoteProtocolError(f"a message id has 1 to 3 bytes, got {len(frame)}")
+    return int.from_bytes(frame, "little")
+
+
+def decode_id(frame: bytes) -> bytes:
+    """An id that is only echoed: 1 to 12 bytes."""
+    if not 1 <= len(frame) <= ID_BYTES_MAX:
+        raise RemoteProtocolError(f"a request id has 1 to 12 bytes, got {len(frame)}")
+    return frame
+
+
+def decode_reqid(frame: bytes) -> bytes:
+    """A request id: 12 bytes."""
+    if len(frame) != REQID_BYTES:
+        raise RemoteProtocolError(f"a reqid has 12 bytes, got {len(frame)}")
+    return frame
+
+
+def reqid_seconds(reqid: bytes) -> int:
+    """The seconds since the Unix epoch at which the id was made (its first 4 bytes)."""
+    return int.from_bytes(reqid[:4], "big")
+
+
+def encode_bool(value: bool) -> bytes:
+    """True is one byte 1, false an empty frame."""
+    return b"\x01" if value else b""
+
+
+def decode_bool(frame: bytes) -> bool:
+    """True when the first byte is not 0."""
+    return frame[:1] not in (b"", b"\x00")
+
+
+def decode_string(frame: bytes, bytes_max: int) -> str:
+    """UTF-8, at most bytes_max bytes."""
+    if len(frame) > bytes_max:
+        raise RemoteProtocolError(f"a string of {len(frame)} bytes, at most {bytes_max} here")
+    try:
+        return frame.decode()
+    except UnicodeDecodeError:
+        raise RemoteProtocolError("a string that is not UTF-8") from None
+
+
+def decode_peer_id(frame: bytes) -> str:
+    """A PEER ID: 1 to 255 bytes of UTF-8."""
+    if not frame:
+        raise RemoteProtocolError("an empty PEER ID")
+    return decode_string(frame, PEER_ID_BYTES_MAX)
+
+
+def decode_ident(frame: bytes, cluster: bytes) -> None:
+    """Raises RemoteProtocolError unless the frame is our cluster ident, byte for byte."""
+    if frame != cluster:
+        raise RemoteProtocolError("a foreign cluster ident")
+
+
+def encode_json(value: object) -> bytes:
+    """MessagePack in its smallest encodings."""
+    return bytes(msgpack.packb(value))
+
+
+def decode_json(frame: bytes) -> Any:
+    """One MessagePack value of the JSON kinds: at most 64 KiB, 256 items a container.
+
+    The limits hold before anything is allocated: a header of five bytes may claim four billion
+    items.
+    """
+    if len(frame) > JSON_BYTES_MAX:
+        raise RemoteProtocolError(f"json of {len(frame)} bytes, at most {JSON_BYTES_MAX}")
+    try:
+        return msgpack.unpackb(
+            frame,
+            max_str_len=JSON_BYTES_MAX,
+            max_bin_len=0,
+            max_array_len=JSON_ITEMS_MAX,
+            max_map_len=JSON_ITEMS_MAX,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise RemoteProtocolError(f"json that is not MessagePack: {error}") from None
+
+
+def decode_json_uint(frame: bytes) -> int:
+    """A JSON number that is an index: 0 to 2**53 - 1."""
+    value = decode_json(frame)
+    if type(value) is not int or not 0 <= value <= UINT_MAX:
+        raise RemoteProtocolError("a JSON number was expected")
+    return value
+
+
+def check_peer_id(value: object) -> str:
+    """A PEER ID inside json."""
+    if not isinstance(value, str) or not 1 <= len(value.encode()) <= PEER_ID_BYTES_MAX:
+        raise RemoteProtocolError("a PEER ID was expected")
+    return value
+
+
+def decode_leader(frame: bytes) -> str | None:
+    """A LEADER ID as a JSON string, or null."""
+    value = decode_json(frame)
+    return None if value is None else check_peer_id(value)
+
+
+def encode_members(members: Sequence[tuple[str, str]]) -> bytes:
+    """Pairs of PEER ID and url as a JSON array of arrays."""
+    return encode_json([list(member) for member in members])
+
+
+def decode_members(frame: bytes) -> tuple[tuple[str, str], ...]:
+    """[[PEER ID, url], ...]"""
+    return check_members(decode_json(frame))
+
+
+def is_url(url: str) -> bool:
+    """Whether a socket can be connected to it."""
+    match = _URL.fullmatch(url)
+    return match is not None and 0 < int(match[1] or 1) <= PORT_MAX
+
+
+def check_members(value: object) -> tuple[tuple[str, str], ...]:
+    """Pairs of PEER ID and url inside json."""
+    if not isinstance(value, list):
+        raise RemoteProtocolError("a cluster config is an array")
+    return tuple(_check_member(member) for member in value)
+
+
+def check_voters(value: object) -> tuple[tuple[str, str], ...]:
+    """The same of a configuration: somebody is in it, and nobody twice."""
+    members = check_members(value)
+    if not members:
+        raise RemoteProtocolError("a configuration of nobody")
+    if len({peer for peer, _ in members}) < len(members):
+        raise RemoteProtocolError("a configuration names a PEER ID twice")
+    return members
+
+
+def _check_member(member: object) -> tuple[str, str]:
+    if not isinstance(member, list) or len(member) != 2:
+        raise RemoteProtocolError("a cluster config holds pairs of PEER ID and url")
+    peer_id, url = member
+    if not isinstance(url, str) or not 1 <= len(url.encode()) <= URL_BYTES_MAX:
+        raise RemoteProtocolError("a peer's url was expected")
+    return check_peer_id(peer_id), url

@@ -1,0 +1,794 @@
+"""The application of each server of a farm, in virtual time: documents, orders, router, views."""
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kelek.protocols.garlicfarm.app.application import (
+    FOLLOW_MS,
+    NEVER_MS,
+    RETRY_MS,
+    RETRY_MS_MIN,
+    Application,
+    AppSetup,
+)
+from kelek.protocols.garlicfarm.app.documents import PublishConfig, encode_status
+from kelek.protocols.garlicfarm.app.orders import (
+    ORDERS_MAX,
+    Audit,
+    Choice,
+    Export,
+    Order,
+    OrderKind,
+    encode_order,
+)
+from kelek.protocols.garlicfarm.app.posters import encode_poster
+from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
+from kelek.protocols.garlicfarm.app.state import Leaf
+from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.server.intake import AUDITS_MAX
+from kelek.protocols.garlicfarm.server.members import add_server, remove_server
+from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.wire.http_api import (
+    DOCUMENTS_BYTES_MAX,
+    ENTRIES_SHOWN,
+    SHOWN_BYTES_MAX,
+    View,
+)
+from kelek.protocols.garlicfarm.wire.messages import (
+    FarmConfiguration,
+    FarmLogEntry,
+    MessageType,
+    Request,
+    ValueType,
+)
+from kelek.protocols.garlicfarm.wire.values import encode_configuration
+from kelek.tests.protocols.garlicfarm.farm_world import (
+    Client,
+    World,
+    client_request,
+    server,
+)
+from kelek.tests.protocols.garlicfarm.server.test_peer import grow
+
+INTERVAL_MS = 10_000
+EPOCH_MS = 1_558_000_000_000
+
+
+class Router:
+    """What a router would say, and what it was told."""
+
+    def __init__(self) -> None:
+        self.said = RouterStatus({"router": {"uptime": 1}, "meta": {"lastPublishedTime": 0}})
+        self.told: list[Publication | None] = []
+
+    def status(self) -> RouterStatus:
+        return self.said
+
+    def publish(self, publication: Publication) -> None:
+        self.told.append(publication)
+
+    def stop(self) -> None:
+        self.told.append(None)
+
+
+class AppWorld(World):
+    """A farm each of whose servers has its application and a router."""
+
+    def __init__(
+        self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
+    ) -> None:
+        self.apps: dict[int, Application] = {}
+        self.routers: dict[int, Router] = {}
+        self.app_setup = AppSetup("farm", post_interval_ms=INTERVAL_MS, admins=frozenset({"admin"}))
+        super().__init__(seed, members, others)
+
+    def start(self, number: int, servers: Any = (), **setup: Any) -> None:
+        super().start(number, servers, **setup)
+        self.routers.setdefault(number, Router())
+        self.apps[number] = Application(
+            self.app_setup, self.peers[number], self.routers[number], lambda: {"inbound": number}
+        )
+
+    def kill(self, number: int) -> None:
+        super().kill(number)
+        self.apps.pop(number, None)
+
+    def deadlines(self) -> list[int]:
+        return [*super().deadlines(), *(app.deadline_ms for app in self.apps.values())]
+
+    def _turn(self) -> None:
+        for app in self.apps.values():
+            app.wake(self.now_ms, EPOCH_MS + self.now_ms)
+        super()._turn()
+
+    # What it is asked.
+
+    def order(self, order: Order, grant: PeerSession | None = None) -> bool:
+        value = encode_order(order)
+        return self.ask(client_request(value), grant=grant or PeerSession("admin")).is_accepted
+
+    def view(self, number: int, name: str = "status", **numbers: int) -> dict[str, Any]:
+        numbers = {key.strip("_"): value for key, value in numbers.items()}
+        found = json.loads(self.apps[number].show(View(name, numbers, "admin")))
+        assert isinstance(found, dict)
+        return found
+
+    def is_told(self) -> bool:
+        """Whether all know what is committed."""
+        indexes = {app.state.index for app in self.apps.values()}
+        return len(indexes) == 1 and not any(app.is_behind for app in self.apps.values())
+
+    def settle(self) -> None:
+        """Until each server's document is in the log, and all know it."""
+        self.elect()
+        self.run_until(
+            lambda: all(len(app.state.posted) == len(self.apps) for app in self.apps.values())
+        )
+        self.run_until(self.is_told)
+
+    @property
+    def encoded(self) -> set[bytes]:
+        return {app.state.encode() for app in self.apps.values()}
+
+
+def order(kind: OrderKind, **fields: Any) -> Order:
+    return Order(kind, "farm", EPOCH_MS, "admin")._replace(**fields)
+
+
+def publish(choice: int | Choice) -> Order:
+    return order(OrderKind.PUBLISH, publish=choice)
+
+
+# ---- documents ----
+
+
+def test_each_server_posts_its_document() -> None:
+    """Through whoever leads, with what its router says; the others keep all of it."""
+    world = AppWorld()
+    world.settle()
+    assert len(world.encoded) == 1
+    (document,) = [each["document"] for each in world.view(1, "documents", id=2)["documents"]]
+    assert EPOCH_MS < document.pop("date") < EPOCH_MS + world.now_ms
+    assert document == {
+        "cluster": "farm",
+        "id": 2,
+        "config": {"postingInterval": INTERVAL_MS},
+        "router": {"uptime": 1},
+        "meta": {"publishing": False, "lastPublishedTime": 0, "publishConfig": "auto"},
+    }
+
+
+def dates(world: AppWorld, number: int, since: int = 1) -> list[int]:
+    """The dates of a server's documents in the log, in virtual time."""
+    found = []
+    for _, (_, data) in sorted(world.committed(world.elect()).items()):
+        if data.startswith(b'{"cluster"') and json.loads(data)["id"] == number:
+            found.append(json.loads(data)["date"] - EPOCH_MS)
+    return found[since:]
+
+
+def test_documents_come_periodically_and_not_together() -> None:
+    world = AppWorld()
+    world.settle()
+    world.run(6 * INTERVAL_MS)
+    phases = set()
+    for number in (1, 2, 3):
+        times = dates(world, number)
+        assert len(times) >= 5
+        gaps = [after - before for before, after in pairwise(times)]
+        assert all(abs(gap - INTERVAL_MS) <= 2 for gap in gaps), "each has its own part"
+        phases.add(times[0] % INTERVAL_MS // 1000)
+    assert len(phases) == 3
+    assert all(world.apps[number].posted == len(dates(world, number, 0)) for number in (1, 2, 3))
+
+
+def test_documents_survive_elections_and_deaths() -> None:
+    """A document that is not there in time is posted again; nobody stays behind for good."""
+    world = AppWorld(seed=5)
+    world.settle()
+    leader = world.elect()
+    before = {number: world.apps[number].posted for number in (1, 2, 3)}
+    world.kill(leader)
+    others = [number for number in (1, 2, 3) if number != leader]
+    world.run_until(lambda: all(world.apps[each].posted > before[each] for each in others))
+    world.start(leader)
+    world.run_until(lambda: world.apps[leader].posted > 0 and world.is_told())
+    world.run_until(lambda: world.apps[leader].kept_date_ms == world.apps[leader].last_date_ms)
+    assert len(world.encoded) == 1
+
+
+def test_without_a_leader_nothing_is_posted() -> None:
+    world = AppWorld()
+    world.settle()
+    for number in (2, 3):
+        world.kill(number)
+    world.run(10_000)
+    app = world.apps[1]
+    posted = app.posted
+    world.run(3 * INTERVAL_MS)
+    assert (app.posted, app.deadline_ms) == (posted, NEVER_MS)
+    for number in (2, 3):
+        world.start(number)
+    world.settle()
+    world.run_until(lambda: app.posted > posted)
+
+
+def test_retries_become_rare() -> None:
+    """A leader that takes nothing, or can't commit it, is not asked for ever."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    app, peer = world.apps[1], world.peers[1]
+    peer.post = lambda value, now_ms: True  # type: ignore[method-assign]
+    start_ms, posted = world.now_ms, app.posted
+    world.run_until(lambda: app.posted == posted + 4, ms=200_000)
+    assert world.now_ms - start_ms > 7 * RETRY_MS
+
+
+def test_a_server_that_posts_nothing() -> None:
+    world = AppWorld(members=(1,))
+    world.app_setup = world.app_setup._replace(post_interval_ms=0)
+    world.kill(1)
+    world.start(1)
+    world.elect()
+    world.run(INTERVAL_MS)
+    assert (world.apps[1].posted, world.apps[1].state.posted) == (0, {})
+
+
+def test_an_order_sets_the_interval_of_all() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    export = Export("farm", settings={"postingInterval": 1000, "more": "kept"})
+    assert world.order(order(OrderKind.IMPORT, configuration=export))
+    posted = world.apps[1].posted
+    world.run(10_000)
+    assert 9 <= world.apps[1].posted - posted <= 11
+    config = world.apps[1].state.posted[1].status.document["config"]
+    assert config == {"postingInterval": 1000, "more": "kept"}
+    assert world.order(
+        order(OrderKind.IMPORT, configuration=Export("farm", settings={"postingInterval": 0}))
+    )
+    posted = world.apps[1].posted
+    world.run(10_000)
+    assert world.apps[1].posted == posted
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        ({"meta": 5}, "meta of a document is an object"),
+        ({"meta": {"publishing": "?"}}, "whether it publishes"),
+        ({"router": {"uptime": -1}}, "uptime"),
+        ({"destinations": [{"destination": float("nan")}]}, "JSON"),
+        ({"destinations": [{"destination": "x" * (1 << 20)}]}, "no document"),
+    ],
+)
+def test_a_router_that_says_nonsense(document: Mapping[str, object], error: str) -> None:
+    """Its server posts what it knows by itself, and says so."""
+    world = AppWorld(members=(1,))
+    world.routers[1].said = RouterStatus(document)
+    world.settle()
+    assert error in world.view(1)["posting"]["error"]
+    posted = world.apps[1].state.posted[1].status.document
+    assert "router" not in posted
+    world.routers[1].said = RouterStatus({"router": {"uptime": 7}}, "an old one")
+    world.run(2 * INTERVAL_MS)
+    assert world.view(1)["posting"]["error"] == "an old one"
+    assert world.apps[1].state.posted[1].status.uptime_ms == 7
+
+
+def test_a_clock_that_goes_back() -> None:
+    """Its documents are told apart all the same."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    app = world.apps[1]
+    for _ in range(3):
+        kept = app.kept_date_ms
+        app._kept_ms, app._again_ms = -INTERVAL_MS, 0
+        app._post(world.now_ms, 5)
+        world.run_until(lambda kept=kept: app.kept_date_ms == kept + 1)  # type: ignore[misc]
+
+
+# ---- who publishes ----
+
+
+def test_the_publishers_router_is_told() -> None:
+    """One at a time, with what to publish; and the others that they are not, once."""
+    world = AppWorld()
+    world.routers[2].said = RouterStatus(
+        {"router": {"uptime": 9}, "destinations": [{"destination": "a"}]}
+    )
+    world.settle()
+    world.run_until(lambda: world.routers[2].told[-1] is not None)
+    leaf = Leaf(2, "a", {"destination": "a"})
+    assert world.routers[2].told[-1] == Publication("farm", 0, (leaf,))
+    world.run(3 * INTERVAL_MS)
+    told = len(world.routers[2].told)
+    assert world.apps[2].state.posted[2].status.is_publishing
+    assert not world.apps[1].state.posted[1].status.is_publishing
+    assert world.order(publish(3))
+    world.run_until(world.is_told)
+    assert world.routers[2].told[told:] == [None]
+    last = world.routers[3].told[-1]
+    assert last is not None
+    assert last.log_index > 0
+    assert world.order(publish(3)), "once more: a new index, so it is done once more"
+    world.run_until(world.is_told)
+    again = world.routers[3].told[-1]
+    assert again is not None
+    assert again.log_index > last.log_index
+    assert world.order(order(OrderKind.EXCLUDE, hashes=("a",)))
+    assert world.order(publish(Choice.AUTO))
+    world.run_until(world.is_told)
+    assert [each.told[-1] for each in world.routers.values()][2] is None
+    shown = world.routers[2].told[-1]
+    assert shown is not None
+    assert shown.contents == ()
+
+
+def test_a_publisher_that_comes_back_is_told_again() -> None:
+    """And one that is no longer the publisher, that it is not: it may have been before."""
+    world = AppWorld(members=(1, 2))
+    world.settle()
+    for number, is_publisher in ((1, True), (2, False)):
+        world.routers[number].told.clear()
+        world.kill(number)
+        world.start(number)
+        world.settle()
+        (first, *_) = world.routers[number].told
+        assert (first is not None) is is_publisher
+
+
+def test_who_is_off_does_not_publish() -> None:
+    world = AppWorld(members=(1,))
+    world.app_setup = world.app_setup._replace(publish_config=PublishConfig.OFF)
+    world.kill(1)
+    world.start(1)
+    world.settle()
+    assert (world.apps[1].publisher, world.routers[1].told[-1]) == (None, None)
+    assert world.view(1)["posting"]["publishConfig"] == "off"
+
+
+# ---- orders on the wire ----
+
+
+def test_only_administrators_give_orders() -> None:
+    world = AppWorld()
+    world.settle()
+    before = world.peers[world.elect()].core.log.last_index
+    user = PeerSession("admin", is_admin=False)
+    assert not world.order(publish(3), user)
+    assert not world.order(publish(3), PeerSession("bob")), "in another one's name"
+    assert not world.order(publish(3)._replace(cluster="other"))
+    values = (b"harmless", encode_order(publish(3)))
+    answer = world.ask(client_request(*values), grant=user)
+    assert (answer.is_accepted, answer.destination) == (False, world.elect())
+    assert world.peers[world.elect()].core.log.last_index == before, "all of a request, or nothing"
+    assert world.order(publish(3))
+    audits = list(world.peers[world.elect()].intake.audits)
+    assert [audit.taken for audit in audits] == [False, False, False, False, True]
+    assert audits[-1] == Audit("admin", "publish 3", True)
+    follower = next(number for number in (1, 2, 3) if number != world.elect())
+    assert not world.ask(client_request(encode_order(publish(1))), follower).is_accepted
+    assert not world.peers[follower].intake.audits, "whoever leads will be asked"
+
+
+def test_changes_of_members_are_audited() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    client = Client(world, 1, PeerSession("bob", is_admin=False))
+    client.send(add_server(server(4)), remove_server(1))
+    broken = FarmLogEntry(0, ValueType.CLUSTER_SERVER, b"?")
+    client.send(Request(MessageType.ADD_SERVER, entries=(broken,)))
+    world.run_until(lambda: len(client.answers) == 3)
+    world.start(4)
+    assert world.ask(add_server(server(4))).is_accepted
+    assert list(world.peers[1].intake.audits) == [
+        Audit("bob", "add server 4 'tcp://127.0.0.1:9004'", False),
+        Audit("bob", "remove server 1", False),
+        Audit("bob", "add: malformed", False),
+        Audit("", "add server 4 'tcp://127.0.0.1:9004'", True),
+    ]
+
+
+def test_nothing_is_taken_that_would_not_be_told() -> None:
+    """Whoever tells the audits is behind: what there is no room for is refused, and counted."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    peer = world.peers[1]
+    client = Client(world, 1)
+    one = encode_order(publish(1))
+    client.send(*[client_request(*[one] * ORDERS_MAX)] * (AUDITS_MAX // ORDERS_MAX))
+    client.send(client_request(one), client_request(b"x"), add_server(server(4)))
+    world.run_until(lambda: len(client.answers) == AUDITS_MAX // ORDERS_MAX + 3)
+    *taken, order, entry, change = [answer.is_accepted for answer in client.answers]
+    assert all(taken)
+    assert (order, entry, change) == (False, True, False)
+    assert [audit.taken for audit in peer.intake.audits] == [True] * AUDITS_MAX
+    assert peer.intake.audits_lost == 2
+    peer.intake.audits.clear()
+    assert world.order(publish(1))
+
+
+# ---- snapshots ----
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_states_agree_whatever_happens(seed: int) -> None:
+    """Servers die, come back, make snapshots and lose their leaders: where two have read as far,
+    they have the same state, byte for byte."""
+    world = AppWorld(seed)
+    dice, known = world.random, dict[int, bytes]()
+    world.settle()
+
+    def look() -> bool:
+        for app in world.apps.values():
+            state = app.state.encode()
+            assert known.setdefault(app.state.index, state) == state
+        return False
+
+    for turn in range(8):
+        number = dice.choice((1, 2, 3))
+        if number in world.apps and dice.random() < 0.5:
+            make_snapshot(world, number)
+        if len(world.apps) == 3:
+            world.kill(number)
+        else:
+            (down,) = {1, 2, 3} - set(world.apps)
+            world.start(down)
+        assert world.order(order(OrderKind.EXCLUDE, hashes=(f"h{turn}",)))
+        world.run_until(look, dice.randint(500, 5000), must=False)
+    for down in {1, 2, 3} - set(world.apps):
+        world.start(down)
+    world.settle()
+    world.run_until(lambda: look() or world.is_told())
+    assert len(world.encoded) == 1
+    excluded = {each for app in world.apps.values() for each in app.state.ordered.hashes}
+    assert excluded == {f"h{turn}" for turn in range(8)}
+    assert len(known) > 8
+
+
+def make_snapshot(world: AppWorld, number: int) -> SnapshotMark:
+    mark, pieces = world.apps[number].snapshot()
+    assert mark.last_index == world.apps[number].state.index
+    assert world.snapshot(number, b"".join(pieces))._replace(size=0) == mark
+    return mark
+
+
+def test_a_newcomer_gets_the_state() -> None:
+    world = AppWorld()
+    world.settle()
+    assert world.order(publish(2))
+    for _ in range(2):
+        world.run_until(world.is_told)
+        for number in (1, 2, 3):
+            make_snapshot(world, number)
+    grow(world, 4)
+    world.run_until(lambda: 4 in world.apps[4].state.posted)
+    world.run_until(world.is_told)
+    assert len(world.encoded) == 1
+    assert world.view(4)["publish"] == 2
+    assert world.view(4, "entries")["first"] > 1
+    assert world.peers[4].resets == 0
+
+
+def test_a_server_begins_with_its_snapshot() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    assert world.order(publish(Choice.NOBODY))
+    world.run_until(world.is_told)
+    mark = make_snapshot(world, 1)
+    world.kill(1)
+    world.start(1)
+    assert world.apps[1].state.index == mark.last_index
+    assert world.apps[1].state.ordered.publish is Choice.NOBODY
+    world.settle()
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
+    """With an empty log: what it knew of another farm's is gone."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    assert world.apps[1].state.posted
+    if with_snapshot:
+        make_snapshot(world, 1)
+    peer = world.peers[1]
+    peer._silent, peer.is_member = True, False
+    peer._enfranchise()
+    configuration = encode_configuration(FarmConfiguration(1, 0, (server(9),)))
+    entry = FarmLogEntry(99, ValueType.CONFIGURATION, configuration)
+    leader = Client(world, 1)
+    leader.send(Request(MessageType.JOIN_CLUSTER, 9, 1, 99, entries=(entry,)))
+    world.run_until(lambda: bool(leader.answers))
+    assert leader.answers[0].is_accepted
+    assert world.view(1)["applied"] == 0
+    assert (world.apps[1].state.posted, world.peers[1].snapshot) == ({}, SnapshotMark())
+    assert world.apps[1].not_understood == 0
+    assert (world.view(1)["state"], world.view(1)["leader"]) == ("waiting", None)
+
+
+def test_a_snapshot_of_a_server_of_another_make() -> None:
+    """Means nothing to us: we go on with what the log says behind it."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    world.kill(1)
+    world.disks[1].mark = SnapshotMark(2, 1, FarmConfiguration(1, 0, world.members), 7)
+    world.disks[1].snapshot = b"foreign"
+    world.start(1)
+    assert world.view(1)["counters"]["snapshots not understood"] == 1
+    assert world.apps[1].state.index == 2
+    world.settle()
+
+
+def test_what_can_not_be_read_is_read_later() -> None:
+    """Nothing turns for ever meanwhile."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    app, disk = world.apps[1], world.disks[1]
+    assert world.ask(client_request(b"x")).is_accepted
+    disk.batches = lambda *_: []  # type: ignore[method-assign]
+    for _ in range(2):
+        world.now_ms += FOLLOW_MS
+        app.wake(world.now_ms, EPOCH_MS)
+    assert app.is_behind
+    assert app.deadline_ms == world.now_ms + RETRY_MS_MIN
+    del disk.batches
+    world.run_until(world.is_told)
+
+
+def test_what_comes_together_is_applied_together() -> None:
+    """And what is shown holds what was committed a moment ago all the same."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    client, indexes = Client(world, 1), set()
+    for _ in range(3 * FOLLOW_MS):
+        client.send(client_request(b"x"))
+        world.run(1)
+        indexes.add(world.apps[1].state.index)
+    assert len(client.answers) > 2 * FOLLOW_MS
+    assert 2 <= len(indexes) <= 4
+    assert world.apps[1].is_behind
+    assert world.view(1)["applied"] == world.peers[1].core.commit_index
+
+
+def test_entries_that_are_nothing_of_ours_are_passed_over() -> None:
+    """Batches of them in one go, and documents among them are found, also with escapes."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    before = world.apps[1].state.counters.copy()
+    escaped = b'{"\\u0063luster":"farm","date":1,"id":7}'
+    plain = b'{"cluster":"farm","date":1,"id":8}'
+    some = (b"x",) * 50
+    for values in (some, (b"y", escaped, *some), (*some, plain), some):
+        assert world.ask(client_request(*values)).is_accepted
+    world.run_until(world.is_told)
+    assert {7, 8} <= world.apps[1].state.posted.keys()
+    assert world.apps[1].state.counters - before == {"other": 201, "status": 2}
+    assert world.apps[1].state.index == world.peers[1].core.commit_index
+
+
+# ---- views ----
+
+
+def test_the_status_of_a_farm() -> None:
+    world = AppWorld()
+    world.settle()
+    leader = world.elect()
+    core = world.peers[leader].core
+    status = world.view(leader)
+    links = {each["id"]: each["link"] for each in status["members"]}
+    assert links == {number: "self" if number == leader else "up" for number in (1, 2, 3)}
+    assert {each["match"] for each in status["members"]} == {core.log.last_index}
+    assert {each["endpoint"] for each in status["members"]} == {
+        each.endpoint for each in world.members
+    }
+    wanted = {
+        "cluster": "farm", "id": leader, "state": "leader", "term": core.term, "leader": leader,
+        "first": 1, "commit": core.commit_index, "last": core.log.last_index, "change": None,
+        "publisher": 1, "publish": "auto", "connections": {"inbound": leader},
+        "asked_by": {"user": "admin", "admin": True},
+    }  # fmt: skip
+    assert {key: status[key] for key in wanted} == wanted
+    assert status["counters"]["status"] == 3
+    follower = world.view(next(number for number in (1, 2, 3) if number != leader))
+    assert (follower["state"], follower["leader"]) == ("follower", leader)
+    assert "match" not in follower["members"][0]
+    show = world.apps[leader].show(View("status", {}, "bob"))
+    assert json.loads(show)["asked_by"] == {"user": "bob", "admin": False}
+
+
+def test_a_change_of_members_is_shown() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    assert world.ask(add_server(server(4))).is_accepted
+    assert world.view(1)["change"] == {"server": 4, "stage": "invite"}
+    world.start(4)
+    assert world.view(4)["state"] == "waiting"
+    world.run_until(lambda: world.view(4)["state"] == "follower")
+    assert world.ask(remove_server(4)).is_accepted
+    world.run_until(lambda: world.view(4)["state"] == "waiting")
+
+
+def test_the_entries_of_a_log() -> None:
+    """Documents and orders as such, what else there is in base64, in order, and where to go on."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    assert world.order(publish(1))
+    assert world.ask(client_request(b"\xff", b'{"cluster":"x","date":1,"id":1}')).is_accepted
+    world.run_until(world.is_told)
+    whole = world.view(1, "entries")
+    assert [each["index"] for each in whole["entries"]] == list(range(1, whole["next"]))
+    assert (whole["first"], whole["commit"], whole["next"]) == (1, 7, 8)
+    configuration, document, poster, ordered, nobody, junk, foreign = whole["entries"]
+    assert (configuration["type"], configuration["servers"]) == (
+        2, [{"id": 1, "endpoint": "tcp://127.0.0.1:9001"}]
+    )  # fmt: skip
+    assert (document["type"], document["document"]["id"], document["term"]) == (1, 1, 1)
+    assert ordered["document"]["admin"] == "publish"
+    assert (document["user"], ordered["user"], junk["user"]) == (None, "admin", None)
+    assert (poster["poster"], nobody["poster"]) == ("admin", None)
+    assert junk == {"index": 6, "term": 1, "type": 1, "user": None, "value": "/w=="}
+    assert "value" in foreign
+    some = world.view(1, "entries", from_=2, count=3)
+    assert (some["entries"], some["next"]) == ([document, poster, ordered], 5)
+    raw = world.view(1, "entries", raw=1)["entries"]
+    assert all({"index", "term", "type", "value"} < set(each) for each in raw[1:])
+    beyond = world.view(1, "entries", from_=100)
+    assert (beyond["entries"], beyond["next"], beyond["commit"]) == ([], 100, 7)
+
+
+def test_the_user_of_each_entry_is_kept() -> None:
+    """Wherever a reader begins, on each server, also behind a change of the leader; values are
+    stored as they were appended."""
+    world = AppWorld()
+    world.app_setup = world.app_setup._replace(post_interval_ms=0)
+    for number in (1, 2, 3):
+        world.kill(number)
+        world.start(number, world.members)
+    names = ["ann", "bob", "ann", "bob", "bob", 'd"\u00fc']
+    told: list[tuple[bytes, str | None]] = []
+    for round_ in range(2):
+        leader = world.elect()
+        for at, name in enumerate(names):
+            values = [b"%d %d %d" % (round_, at, each) for each in range(700 if at == 3 else 2)]
+            grant = PeerSession(name, is_admin=False)
+            assert world.ask(client_request(*values), leader, grant).is_accepted
+            told += [(value, name) for value in values]
+        world.kill(leader)
+        world.elect()
+        world.start(leader, world.members)
+    world.ask(client_request(b"of nobody"))
+    told.append((b"of nobody", None))
+    world.run(3000)
+    for number in (1, 2, 3):
+        for step in (1000, 7):
+            found, index = [], 1
+            while (page := world.view(number, "entries", from_=index, count=step))["entries"]:
+                found += [each for each in page["entries"] if "value" in each]
+                index = page["next"]
+            entries = [each for each in found if "poster" not in each]
+            assert [(b64decode(each["value"]), each["user"]) for each in entries] == told
+            assert len(found) - len(entries) < 20, "not one for each"
+
+
+def test_poster_entries_are_repeated() -> None:
+    """A reader finds the user without reading the whole log."""
+    world = AppWorld(members=(1,))
+    world.settle()
+    ann = PeerSession("ann", is_admin=False)
+    for _ in range(5):
+        assert world.ask(client_request(*[b"x"] * 900), 1, ann).is_accepted
+    world.run_until(world.is_told)
+    entries = [
+        each
+        for at in range(1, 5000, 1000)
+        for each in world.view(1, "entries", from_=at, count=1000)["entries"]
+    ]
+    named = [each["index"] for each in entries if "poster" in each]
+    assert [b - a for a, b in pairwise(named)] == [1801, 1801]
+
+
+def test_what_a_client_may_not_append() -> None:
+    """Another server's status, and what looks like a leader's note of a user; both are counted and
+    told. What is no status of this farm is nobody's business."""
+    world = AppWorld()
+    world.settle()
+    leader = world.elect()
+    eve, two = PeerSession("eve", is_admin=False), PeerSession("two", 2, is_admin=False)
+    status = {"cluster": "farm", "date": 1, "id": 2}
+    escaped = b'{"cl\\u0075ster":"farm","date":1,"id":2}'
+    peer = world.peers[leader]
+    before = peer.core.log.last_index
+    for value in (encode_status(status), escaped, encode_poster("adm")):
+        answer = world.ask(client_request(b"fine", value), leader, eve)
+        assert (answer.is_accepted, answer.destination, answer.next_index) == (False, leader, 0)
+    answer = world.ask(client_request(encode_status({**status, "id": 1})), leader, two)
+    assert not answer.is_accepted
+    assert peer.core.log.last_index == before
+    assert peer.refused[MessageType.CLIENT_REQUEST] == 4
+    assert list(peer.intake.audits) == [
+        Audit("eve", "status of server 2", False),
+        Audit("eve", "status of server 2", False),
+        Audit("eve", "a poster entry, which only leaders write", False),
+        Audit("two", "status of server 1", False),
+    ]
+    assert world.ask(client_request(encode_status(status)), leader, two).is_accepted
+    other = encode_status({**status, "cluster": "other"})
+    assert world.ask(client_request(other, b'{"cluster":"farm"}'), leader, eve).is_accepted
+    peer.intake.audits.clear()
+    mixed = client_request(encode_order(publish(3)), encode_status(status))
+    assert not world.ask(mixed, leader, PeerSession("admin")).is_accepted
+    assert [audit.taken for audit in peer.intake.audits] == [False, False]
+
+
+def test_answers_about_entries_are_bounded() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    third = bytes(SHOWN_BYTES_MAX // 3)
+    for values in ((third,) * 4, (bytes(SHOWN_BYTES_MAX + 1), b"x"), (b"y",) * 300):
+        assert world.ask(client_request(*values)).is_accepted
+    world.run_until(world.is_told)
+    index, pages = 3, []
+    while True:
+        page = world.view(1, "entries", from_=index, raw=1)
+        if not page["entries"]:
+            break
+        pages.append([each["index"] for each in page["entries"]])
+        index = page["next"]
+    assert [number for page in pages for number in page] == list(range(3, page["commit"] + 1))
+    assert [len(page) for page in pages[:3]] == [3, 1, 1]
+    assert max(len(page) for page in pages) == ENTRIES_SHOWN
+
+
+def test_entries_that_are_gone() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    assert world.ask(client_request(b"a", b"b")).is_accepted
+    world.run_until(world.is_told)
+    mark = make_snapshot(world, 1)
+    assert world.ask(client_request(b"c")).is_accepted
+    world.run_until(world.is_told)
+    page = world.view(1, "entries", from_=1)
+    first = mark.last_index + 1
+    assert (page["first"], [each["index"] for each in page["entries"]]) == (first, [first])
+
+
+def test_answers_about_documents_are_bounded() -> None:
+    """What there is no room for is shown when it is asked for alone."""
+    world = AppWorld(members=(1,))
+    state = world.apps[1].state
+    for number in range(1, 20):
+        bare = {"cluster": "farm", "date": 1, "id": number, "config": {"x": "y" * 1_000_000}}
+        state.apply(number, encode_status(bare))
+    state.index = 0
+    shown = world.view(1, "documents")["documents"]
+    assert [each["id"] for each in shown] == list(range(1, 20))
+    whole = [each["id"] for each in shown if each["document"] is not None]
+    assert whole == list(range(1, DOCUMENTS_BYTES_MAX // 1_000_000 + 1))
+    (last,) = world.view(1, "documents", id=19)["documents"]
+    assert last["document"]["id"] == 19
+    assert world.view(1, "documents", id=77)["documents"] == []
+
+
+def test_a_configuration_is_exported() -> None:
+    world = AppWorld(members=(1,))
+    world.settle()
+    export = Export("farm", (), 1, ("h",), (7,), {"postingInterval": INTERVAL_MS})
+    assert world.order(order(OrderKind.IMPORT, configuration=export))
+    world.run_until(world.is_told)
+    assert world.view(1, "configuration") == {
+        "version": 1,
+        "cluster": "farm",
+        "servers": [{"id": 1, "endpoint": "tcp://127.0.0.1:9001"}],
+        "publish": 1,
+        "excluded": {"hashes": ["h"], "servers": [7]},
+        "settings": {"postingInterval": INTERVAL_MS},
+    }
+    documents = world.view(1, "documents")
+    assert documents["excluded"] == {"hashes": ["h"], "servers": [7]}
+    assert (documents["publish"], documents["publisher"]) == (1, 1)

@@ -1,0 +1,178 @@
+"""Clients of a farm in virtual time: connections, handshakes and servers as farm_world has them."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from kelek.protocols.garlicfarm.client.client import FarmClient
+from kelek.protocols.garlicfarm.client.values import (
+    FarmClientSetup,
+    FarmCommand,
+    Open,
+    Question,
+    Trouble,
+    TroubleKind,
+)
+from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.wire import htdigest
+from kelek.protocols.garlicfarm.wire.gate import Gate
+from kelek.protocols.garlicfarm.wire.handshake import Reply, ServerHandshake
+from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, MessageType, ValueType
+from kelek.protocols.garlicfarm.wire.values import Address
+from kelek.tests.protocols.garlicfarm.farm_world import World
+
+FARM = "farm"
+USERS = htdigest.users_of(htdigest.with_user("", FARM, "alice", "secret"), FARM)
+REFUSED = Trouble(TroubleKind.LOST, "nobody listens there")
+
+
+def place(number: int) -> Address:
+    return Address("127.0.0.1", 9000 + number)
+
+
+class Wire:
+    """A connection of the client, at its server's end."""
+
+    def __init__(self, caller: "Caller", number: int, to: int) -> None:
+        world = caller.world
+        self.caller, self.number, self.to = caller, number, to
+        self.peer = world.nodes[to]
+        plain = caller.client.setup.plain
+        gate = caller.gates.setdefault(to, Gate(b"k" * 16, world.random.randbytes))
+        users = {FARM: caller.users.get(to, USERS)}
+        self.handshake = None if plain else ServerHandshake(gate, users, world.now_ms)
+        self.connection: int | None = None
+        if plain:
+            self._enter(b"")
+
+    def take(self, data: bytes) -> None:
+        """What the client has sent arrives."""
+        world = self.caller.world
+        if (
+            self.caller.wires.get(self.number) is not self
+            or world.nodes.get(self.to) is not self.peer
+        ):
+            return
+        if self.connection is not None:
+            act = partial(self.peer.on_requests, self.connection, data, world.now_ms)
+            world._guarded(self.to, act)
+        elif self.handshake is not None:
+            reply = self.handshake.feed(data, world.now_ms)
+            if reply is not None:
+                self._reply(reply)
+
+    def _reply(self, reply: Reply) -> None:
+        self.caller.statuses.append(reply.status)
+        self.caller.bring(self, reply.data)
+        if reply.status == 101:
+            self._enter(reply.rest)
+        else:
+            self.handshake = None
+            self.caller.bring(self, b"")
+
+    def _enter(self, rest: bytes) -> None:
+        self.connection = self.peer.accept(PeerSession("alice", None, self.caller.is_admin))
+        self.caller.world.readers[self.to, self.connection] = self._read
+        if rest:
+            self.take(rest)
+
+    def _read(self, data: bytes, failure: str) -> None:
+        if data:
+            self.caller.bring(self, data)
+        if failure:
+            self.caller.bring(self, b"")
+
+
+class Caller:
+    """The owner of a client."""
+
+    def __init__(self, world: World, places: tuple[int, ...], **setup: Any) -> None:
+        self.world = world
+        known = FarmClientSetup(FARM, tuple(map(place, places)), "alice", "secret")
+        self.client = FarmClient(known._replace(**setup), world.random.randbytes)
+        self.wires: dict[int, Wire] = {}
+        self.gates: dict[int, Gate] = {}
+        self.users: dict[int, htdigest.Users] = {}  # Of servers that have others.
+        self.is_admin = True
+        self.statuses: list[int] = []
+        self.deaf: set[int] = set()  # Servers whose answers do not arrive.
+        self._next_ms: int | None = None
+
+    def step(self) -> None:
+        """Does what the client wants."""
+        world = self.world
+        for action in self.client.ready(world.now_ms):
+            if isinstance(action, Open):
+                world.after(world._delay(), partial(self._made, action))
+            else:
+                self._end(action.number)
+        for number, line in self.client.lines.items():
+            if line.out:
+                wire, data = self.wires[number], bytes(line.out)
+                line.out.clear()
+                world.after(5, partial(wire.take, data))
+        deadline_ms = self.client.deadline_ms
+        if deadline_ms is not None and deadline_ms != self._next_ms:
+            self._next_ms = deadline_ms
+            world.after(max(1, deadline_ms - world.now_ms), self._on_time)
+
+    def _on_time(self) -> None:
+        self._next_ms = None
+        self.step()
+
+    def _made(self, action: Open) -> None:
+        to = action.place.port - 9000
+        if action.number not in self.client.lines:
+            return
+        if to not in self.world.nodes:
+            self.client.on_lost(action.number, REFUSED, self.world.now_ms)
+        else:
+            self.wires[action.number] = Wire(self, action.number, to)
+            self.client.on_open(action.number, self.world.now_ms)
+        self.step()
+
+    def _end(self, number: int) -> None:
+        wire = self.wires.pop(number, None)
+        if wire is not None and wire.connection is not None:
+            self.world.readers.pop((wire.to, wire.connection), None)
+            wire.peer.on_closed(wire.connection)
+
+    def bring(self, wire: Wire, data: bytes) -> None:
+        """What a server has sent is on its way; b"": it closes."""
+        if wire.to not in self.deaf:
+            self.world.after(5, partial(self._bring, wire, data))
+
+    def _bring(self, wire: Wire, data: bytes) -> None:
+        if self.wires.get(wire.number) is not wire:
+            return
+        if data:
+            self.client.on_data(wire.number, data, self.world.now_ms)
+        else:
+            self._end(wire.number)
+            self.client.on_lost(wire.number, None, self.world.now_ms)
+        self.step()
+
+    def cut(self, number: int) -> None:
+        """A server's connections are lost, as it was killed."""
+        for wire in [each for each in self.wires.values() if each.to == number]:
+            del self.wires[wire.number]
+            self.client.on_lost(wire.number, None, self.world.now_ms)
+        self.step()
+
+    # ---- users ----
+
+    def append(self, *values: bytes, ms: int = 60_000) -> FarmCommand:
+        entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
+        until_ms = self.world.now_ms + ms
+        wish = self.client.wish(FarmCommand(MessageType.CLIENT_REQUEST, entries, until_ms))
+        self.step()
+        return wish
+
+    def until(self, *wishes: FarmCommand | Question, ms: int = 60_000) -> None:
+        self.step()
+        self.world.run_until(lambda: all(wish.done for wish in wishes), ms)
+
+    def values(self, number: int) -> list[bytes]:
+        """What clients have appended, as a server has committed it."""
+        found: Mapping[int, tuple[int, bytes]] = self.world.committed(number)
+        return [data for _, (_, data) in sorted(found.items()) if data[:1] == b"v"]

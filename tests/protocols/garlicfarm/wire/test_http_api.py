@@ -1,0 +1,297 @@
+"""What a server shows over HTTP: paths, methods, queries, and who may see it; curl; a proxy."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.garlicfarm.wire.gate import Gate
+from kelek.protocols.garlicfarm.wire.handshake import (
+    Challenges,
+    ClientHandshake,
+    ConnectTarget,
+    Opening,
+    Reply,
+    ServerHandshake,
+    Step,
+    path_to,
+)
+from kelek.protocols.garlicfarm.wire.http_api import ENTRIES_SHOWN_MAX, NAMES, View, parse_view
+from kelek.tests.http_proxy import HttpProxy
+from kelek.tests.protocols.garlicfarm.wire.test_handshake import DOOR, FARMS, World, lines
+
+DEADLINE_S = 60
+
+
+class Shown:
+    """A face that shows what it is asked for."""
+
+    def show(self, view: View) -> bytes:
+        return json.dumps([view.name, view.numbers, view.user]).encode()
+
+
+FACES = {"farm": Shown()}
+
+
+class FaceWorld(World):
+    """A server that has a face, and requests that are signed as a client's."""
+
+    def ask(self, data: bytes) -> Reply:
+        handshake = ServerHandshake(self.gate, self.farms, self.now_ms, FACES)
+        reply = handshake.feed(data, self.now_ms)
+        assert reply is not None
+        return reply
+
+    def get(self, target: str, method: str = "GET", user: str = "alice") -> Reply:
+        """A request by somebody with this user's password."""
+        head = f"{method} {target} HTTP/1.1\r\nHost: a\r\n"
+        offer = self.ask(f"GET {path_to('farm', 'status')} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        challenges = Challenges()
+        found = [
+            (b"www-authenticate", line.removeprefix("WWW-Authenticate: ").encode())
+            for line in lines(offer)
+            if line.startswith("WWW-Authenticate: ")
+        ]
+        challenges.note(found, self.now_ms)
+        answer = challenges.answer(DOOR._replace(user=user), (method, target), "c").decode()
+        return self.ask(f"{head}Authorization: {answer}\r\n\r\n".encode())
+
+
+def body(reply: Reply) -> bytes:
+    return reply.data.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_views_are_shown_to_who_is_let_in(name: str) -> None:
+    world = FaceWorld()
+    reply = world.get(path_to("farm", name))
+    assert (reply.status, reply.cluster, reply.user) == (200, "farm", "alice")
+    assert lines(reply)[0] == "HTTP/1.1 200 OK"
+    assert {"Content-Type: application/json", "Cache-Control: no-store"} < set(lines(reply))
+    assert json.loads(body(reply)) == [name, {}, "alice"]
+    bare = f"GET {path_to('farm', name)} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+    refused = world.ask(bare)
+    assert refused.status == 401
+    assert sum(line.startswith("WWW-Authenticate: Digest") for line in lines(refused)) == 2
+    assert world.get(path_to("farm", name), user="mallory").status == 401
+    basic = bare.replace(b"Host", b"Authorization: Basic YWxpY2U6c2VjcmV0\r\nHost")
+    assert world.ask(basic).status == 401
+
+
+def test_a_query_is_part_of_what_is_signed() -> None:
+    world = FaceWorld()
+    target = path_to("farm", "entries") + "?from=7&count=2&raw=1"
+    expected = ["entries", {"from": 7, "count": 2, "raw": 1}, "alice"]
+    assert json.loads(body(world.get(target))) == expected
+    assert json.loads(body(world.get("http://abc.i2p" + target))) == expected
+
+
+def test_head_has_no_body() -> None:
+    """Neither when it is answered, nor when it is refused."""
+    world = FaceWorld()
+    path = path_to("farm", "status")
+    whole, head = world.get(path), world.get(path, "HEAD")
+    assert (head.status, body(head)) == (200, b"")
+    assert head.data == whole.data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    for target, status in ((path, 401), ("/", 404), (path_to("farm"), 404)):
+        refused = world.ask(f"HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        assert (refused.status, body(refused)) == (status, b"")
+    refused = world.get(path_to("farm", "entries") + "?x", "HEAD")
+    assert (refused.status, body(refused)) == (400, b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
+def test_other_methods(method: str) -> None:
+    """Who is let in is told what there is; for others nothing is here."""
+    world = FaceWorld()
+    path = path_to("farm", "status")
+    reply = world.get(path, method)
+    assert reply.status == 405
+    assert "Allow: GET, HEAD" in lines(reply)
+    plain = world.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    bare = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
+    assert world.ask(bare) == plain
+    assert world.get(path, method, user="mallory") == plain
+    assert world.get(path_to("farm"), method) == plain
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/GarlicFarm/farm/1/", "/GarlicFarm/farm/1", "/GarlicFarm/farm/1/statu",
+        "/GarlicFarm/farm/2/status", "/GarlicFarm/other/1/status", "/GarlicFarm/farm/1/status/",
+        "/garlicfarm/farm/1/status", "/GarlicFarm/farm/1/Status", "status",
+    ],
+)  # fmt: skip
+def test_other_paths_show_nothing(path: str) -> None:
+    world = FaceWorld()
+    plain = world.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert plain.status == 404
+    assert world.get(path) == plain
+
+
+def test_a_server_without_a_face() -> None:
+    world = FaceWorld()
+    path = path_to("farm", "status")
+    reply = ServerHandshake(world.gate, FARMS, 0).feed(
+        f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), 0
+    )
+    assert reply is not None
+    assert reply.status == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("status", "from=1"), ("entries", "from"), ("entries", "from="), ("entries", "from=0"),
+        ("entries", "from=-1"), ("entries", "from=x"), ("entries", "from=1&from=1"),
+        ("entries", f"count={ENTRIES_SHOWN_MAX + 1}"), ("entries", "count=0"),
+        ("entries", "from=" + "9" * 30), ("entries", "raw=2"), ("entries", "from=%31%00"),
+        ("entries", "from=\u0661"), ("entries", "from=--1"), ("entries", "&"),
+        ("entries", "wait=1"), ("documents", "id=9999999999"), ("configuration", "a=1"),
+    ],
+)  # fmt: skip
+def test_queries_that_are_none(name: str, query: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse_view(name, query, "alice")
+    if query.isascii():
+        assert FaceWorld().get(f"{path_to('farm', name)}?{query}").status == 400
+
+
+def test_queries_in_full() -> None:
+    wanted = View("documents", {"id": -7}, "bob")
+    assert parse_view("documents", "id=-7", "bob") == wanted
+    assert parse_view("status", "", "bob") == View("status", {}, "bob")
+
+
+@given(st.sampled_from(NAMES), st.text(max_size=30))
+def test_junk_is_no_query(name: str, query: str) -> None:
+    try:
+        view = parse_view(name, query, "alice")
+    except RemoteProtocolError:
+        return
+    assert view.numbers or not query
+
+
+# ---- with sockets ----
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """The port of a server that has a face; it answers any number of connections."""
+    gate = Gate(b"k" * 16, os.urandom)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.settimeout(DEADLINE_S)
+            with connection:
+                handshake, reply = ServerHandshake(gate, FARMS, 0, FACES), None
+                while reply is None:
+                    reply = handshake.feed(connection.recv(65536), 0)
+                connection.sendall(reply.data + b"messages" * (reply.status == 101))
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(DEADLINE_S)
+        listener.close()
+
+
+def curl(*arguments: str) -> str:
+    program = shutil.which("curl")
+    if program is None:
+        pytest.skip("there is no curl here")
+    command = [program, "-q", "-s", "-S", "--http1.1", "--digest", "-m", str(DEADLINE_S)]
+    done = subprocess.run(
+        [*command, *arguments], check=True, capture_output=True, timeout=2 * DEADLINE_S, text=True
+    )
+    return done.stdout
+
+
+def test_curl_sees_a_view() -> None:
+    with listening() as port:
+        url = f"http://127.0.0.1:{port}{path_to('farm', 'entries')}?from=3"
+        direct = ("--noproxy", "*", "-u", "alice:secret")
+        assert json.loads(curl(*direct, url)) == ["entries", {"from": 3}, "alice"]
+        heads = curl(*direct, "-I", url)
+        assert heads.startswith("HTTP/1.1 401 ")
+        assert "\n\nHTTP/1.1 200 OK\n" in heads
+        wrong = ("--noproxy", "*", "-u", "alice:wrong", "-w", "%{http_code}", "-o", "/dev/null")
+        assert curl(*wrong, url) == "401"
+
+
+def test_curl_sees_a_view_through_a_proxy() -> None:
+    """As inside of I2P: names that only the proxy knows, without CONNECT."""
+    with listening() as port, HttpProxy({"abc.b32.i2p": port}) as proxy:
+        url = f"http://abc.b32.i2p{path_to('farm', 'status')}"
+        through = ("--noproxy", "", "-x", f"http://127.0.0.1:{proxy.port}", "-u", "alice:secret")
+        assert json.loads(curl(*through, url)) == ["status", {}, "alice"]
+        assert all(head.startswith(f"GET {url} ") for head in proxy.heads)
+
+
+def knock(proxy: HttpProxy, door: ConnectTarget, challenges: Challenges) -> Opening:
+    """One connection of ours to a proxy."""
+    handshake, opening = ClientHandshake(door, challenges, 0, bytes), None
+    with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as connection:
+        connection.sendall(handshake.request)
+        while opening is None:
+            opening = handshake.feed(connection.recv(65536), 0)
+    return opening
+
+
+def test_our_handshake_through_a_proxy() -> None:
+    """Of the absolute form, for the host that the proxy knows; messages follow as anywhere."""
+    door = DOOR._replace(host="abc.b32.i2p", via_proxy=True)
+    with listening() as port, HttpProxy({"abc.b32.i2p": port}) as proxy:
+        challenges = Challenges()
+        assert knock(proxy, door, challenges) == Opening(Step.AGAIN)
+        opening = knock(proxy, door, challenges)
+        assert opening.step is Step.OPEN
+        assert b"messages".startswith(opening.rest)
+        assert knock(proxy, door, challenges).step is Step.OPEN, "with what it knows by now"
+        first, second, _ = proxy.heads
+    assert first.startswith(f"GET http://abc.b32.i2p{path_to('farm')} HTTP/1.1\r\n")
+    assert "\r\nHost: abc.b32.i2p\r\n" in first
+    assert f'uri="{path_to("farm")}"' in second
+    with HttpProxy({}) as proxy:
+        opening = knock(proxy, door, Challenges())
+        assert opening.step is Step.REFUSED
+        assert opening.why == "the HTTP proxy does not reach the server: 503 Service Unavailable"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("407 Proxy Authentication Required", "a password of its own"),
+        ("504 Gateway Timeout", "does not reach the server: 504 Gateway Timeout"),
+        ("502 ", "does not reach the server: 502"),
+        ("426 Upgrade Required", "may keep the upgrade to itself"),
+        ("404 Not Found", "the answer through the HTTP proxy is 404 Not Found"),
+        ("301 Moved", "the answer through the HTTP proxy is 301 Moved"),
+        ("200 " + "x" * 500, "200 " + "x" * 80),
+    ],
+)
+def test_what_a_proxy_refuses_is_told(answer: str, why: str) -> None:
+    client = ClientHandshake(DOOR._replace(via_proxy=True), Challenges(), 0, bytes)
+    opening = client.feed(f"HTTP/1.1 {answer}\r\n\r\n".encode(), 0)
+    assert opening is not None
+    assert opening.step is Step.REFUSED
+    assert why in opening.why
+    assert len(opening.why) < 200

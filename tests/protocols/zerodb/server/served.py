@@ -1,0 +1,105 @@
+"""A session in virtual time: the client machine's world, whose leader commits, and workers that
+are a list of what they were handed."""
+
+from itertools import count
+
+from kelek.native.net.messages import Arena
+from kelek.protocols.zerodb.server.session import Now, Session, SessionSetup
+from kelek.protocols.zerodb.server.worker_channel import HEAD, PROGRESS, TABLES
+from kelek.protocols.zerodb.wire import answers, ops
+from kelek.protocols.zerodb.wire.values import Extension, encode_extension
+from kelek.tests.protocols.zmqraft.world import World
+
+UNIX_MS = 1_700_000_000_000
+TABLE = (7).to_bytes(4, "little")
+
+
+class Worker:
+    """What one worker was handed: (kind, flags, epoch, index, ticket, routing id, frames)."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.handoff = session.handoffs[number]
+        self.session = session
+        self.taken: list[tuple[int, int, int, int, int, bytes, list[bytes]]] = []
+        self.room = 1 << 30  # Messages that its pipe takes.
+
+    def take(self, messages: Arena, position: int) -> int:
+        while position < messages.count and self.room:
+            head, routing_id, *frames = messages.message(position)
+            kind, flags, _, epoch, index, ticket = HEAD.unpack(head)
+            self.taken.append((kind, flags, epoch, index, ticket, routing_id, frames))
+            position += 1
+            self.room -= 1
+        return position
+
+    def report(self, epoch: int, applied_index: int, now_ms: int) -> None:
+        self.session.on_epoch(self.handoff, epoch, now_ms)
+        self.handoff.heard |= {PROGRESS, TABLES}
+        self.handoff.standing = self.handoff.standing._replace(applied_index=applied_index)
+
+
+class Served(World):
+    """The world, and a session that uses its client."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__()
+        setup = SessionSetup("kelek test")._replace(**settings)  # type: ignore[arg-type]
+        numbers = count(1 << 40)
+        self.session = Session(
+            setup, self.client, lambda n: [next(numbers).to_bytes(12, "big") for _ in range(n)]
+        )
+        self.answers: list[list[bytes]] = []
+        self.jobs: list[list[bytes]] = []
+        self.workers = [Worker(self.session, number) for number in range(setup.workers)]
+        for worker in self.workers:
+            worker.report(1, 0, self.now_ms)
+        self.applies = True  # The workers keep up with the log.
+        self._due: set[int] = set()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, UNIX_MS + self.now_ms)
+
+    def ask(self, routing_id: bytes, *frames: bytes) -> None:
+        """A request at the ROUTER, from a DEALER."""
+        self.session.on_requests(Arena.from_messages([[routing_id, *frames]]), self.now)
+
+    def heard(self, routing_id: bytes) -> list[answers.Answer]:
+        """What it was answered."""
+        return [answers.decode_answer(each[1:]) for each in self.answers if each[0] == routing_id]
+
+    def _act(self) -> None:
+        for worker in self.workers:
+            if self.applies:
+                # The leader's word reaches one entry further than what was written, to the one
+                # with which it began: so it does here, too.
+                applied = len(self.log.records) + 1
+                worker.report(worker.handoff.epoch or 1, applied, self.now_ms)
+        self.session.ready(self.now)
+        super()._act()
+        for worker in self.workers:
+            worker.handoff.greets(self.now_ms)  # A question that nobody hears here.
+            worker.handoff.send(worker.take)
+        for frames in self.session.answers:
+            self.answers += frames.messages()
+        self.session.answers.clear()
+        self.jobs += self.session.jobs.messages()
+        self.session.jobs.clear()
+        due_ms = self.session.deadline_ms
+        if due_ms is not None and due_ms not in self._due:
+            self._due.add(due_ms)
+            self._later(max(0, due_ms - self.now_ms), lambda: None)
+
+
+def head(request_type: int, flags: int, extension: Extension) -> bytes:
+    return bytes([0x31, 1, request_type, flags]) + encode_extension(extension)
+
+
+def entries(world: Served) -> list[list[ops.Op]]:
+    return [ops.unpack(data) for _, data in world.log.records]
+
+
+def led(**settings: object) -> Served:
+    world = Served(**settings)
+    world.lead("n1")
+    return world

@@ -1,0 +1,119 @@
+"""Reserved tables take writes from their owners alone, by whatever request."""
+
+from functools import partial
+
+import pytest
+
+from kelek.native.net.messages import Arena
+from kelek.protocols.zerodb.server.ownership import FRESH_FIRST, OWNERS, STORE, digest
+from kelek.protocols.zerodb.wire import ops, requests
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.requests import Request
+from kelek.protocols.zerodb.wire.values import PACKED, Extension, TableOptions
+from kelek.tests.protocols.zerodb.server.served import Served, entries, led
+
+SECRET, TOKEN, WRONG = b"s" * 16, b"t" * 15 + b"\0", b"w" * 16
+LOG_TABLE = 12  # Of ZRE's log service.
+FRESH = FRESH_FIRST + 77
+
+
+def writes(table: int, token: bytes = b"") -> list[Request]:
+    """One of each kind."""
+    tagged = Extension(reqid=b"r" * 12, owner=token)
+    put = ops.Put(table, [b"k"], [b"v"])
+    return [
+        requests.OpenTable(table, TableOptions(), tagged),
+        requests.TruncateTable(table, tagged),
+        requests.Put(table, [b"k"], [b"v"], 1, tagged),
+        requests.Put(table, [b"k"], [b"v"], 0, tagged),
+        requests.Put(table, [b"k"], [b"v"], 1, tagged._replace(flags=PACKED)),
+        requests.Put(table, [b"k"], [b"v"], 1, tagged._replace(ttl_ms=1000)),
+        requests.Delete(table, [b"k"], 1, tagged),
+        requests.DeleteRange(table, b"", b"", 1, tagged),
+        requests.DeleteLimited(table, b"", 9, 1, tagged),
+        requests.WriteTables([put], 2, tagged),
+        requests.Transaction([], [put], [], 1, tagged),
+        requests.Transaction([], [], [put], 1, tagged),
+    ]
+
+
+def each(world: Served, found: list[Request]) -> list[str]:
+    """What each is answered: nothing, or why not."""
+    told = []
+    for number, request in enumerate(found):
+        name = b"c%d" % len(world.answers) + b"-%d" % number
+        reqid = (number + 1 + 1000 * len(world.answers)).to_bytes(12, "big")
+        tagged = request._replace(extension=request.extension._replace(reqid=reqid))
+        world.ask(name, *encode_request(tagged))
+        world.run(lambda name=name: bool(world.heard(name)))  # type: ignore[misc]
+        told.append(world.heard(name)[0].text if world.heard(name)[0].failed else "")
+    return told
+
+
+def settings() -> dict[str, object]:
+    return {"secret": SECRET, "reserved": frozenset({LOG_TABLE})}
+
+
+@pytest.mark.parametrize("table", [STORE, OWNERS, LOG_TABLE, FRESH])
+@pytest.mark.parametrize("token", [b"", WRONG])
+def test_nobody_else_writes_a_reserved_table(table: int, token: bytes) -> None:
+    world = led(**settings())
+    world.session.ownership.owners = {FRESH: digest(TOKEN)}
+    for text in each(world, writes(table, token)):
+        assert text.endswith(f"table {table} is reserved: it takes writes from its owner alone")
+    for request in writes(table, token):
+        arena = Arena.from_messages([encode_request(request)])
+        world.session.on_one_way(arena, world.now)
+    world.at(50, lambda: None)
+    world.run(lambda: world.session.counters["dropped"] >= 10)
+    assert entries(world) == []
+
+
+def test_many_puts_at_once_are_looked_at_one_by_one() -> None:
+    world = led(**settings())
+    for number in range(20):
+        table = STORE if number % 5 == 0 else 7
+        put = requests.Put(table, [b"%d" % number], [b"v"], 1)
+        world.ask(b"c%d" % number, *encode_request(put))
+    world.run(lambda: len(world.answers) == 20)
+    assert {op.table for entry in entries(world) for op in entry} == {7}
+    assert sum(world.heard(b"c%d" % number)[0].failed for number in range(20)) == 4
+
+
+@pytest.mark.parametrize("table", [STORE, LOG_TABLE, FRESH])
+def test_processes_of_the_node_write_them(table: int) -> None:
+    world = led(**settings())
+    assert set(each(world, writes(table, SECRET)[:10])) == {""}
+    assert {op.table for entry in entries(world) for op in entry} == {table}
+
+
+def test_who_opens_a_fresh_table_owns_it() -> None:
+    world = led(**settings())
+    assert "reserved" in each(world, writes(FRESH, TOKEN)[2:3])[0], "it is not open"
+    assert each(world, writes(FRESH, TOKEN)[:1]) == [""]
+    key = FRESH.to_bytes(4, "big")
+    put = ops.Put(OWNERS, [key], [digest(TOKEN)])
+    assert entries(world) == [[put, ops.Open(FRESH, TableOptions())]]
+    world.session.ownership.owners = {FRESH: digest(TOKEN)}
+    assert set(each(world, [writes(FRESH, TOKEN)[place] for place in (0, 2, 6)])) == {""}
+    assert "reserved" in each(world, writes(FRESH, WRONG)[:1])[0]
+    before = len(entries(world))
+    assert each(world, writes(FRESH, TOKEN)[1:2]) == [""]
+    assert entries(world)[before:] == [[ops.Delete(OWNERS, [key]), ops.Truncate(FRESH)]]
+
+
+def test_a_fresh_table_that_was_opened_at_another_node_a_moment_ago() -> None:
+    world = led(**settings())
+    world.applies = False
+    world.log.add(b"another one.", ops.pack([ops.Open(FRESH, TableOptions())]))
+
+    def apply() -> None:
+        world.session.ownership.owners = {FRESH: digest(TOKEN)}
+        world.applies = True
+
+    world.ask(b"owner", *encode_request(writes(FRESH, TOKEN)[2]))
+    world.ask(b"other", *encode_request(writes(FRESH, WRONG)[0]))
+    world.at(100, partial(apply))
+    world.run(lambda: len(world.answers) == 2)
+    assert not world.heard(b"owner")[0].failed
+    assert world.heard(b"other")[0].failed

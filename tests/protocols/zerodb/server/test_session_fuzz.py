@@ -1,0 +1,156 @@
+"""Whatever comes in, nothing ends the server, and each request is answered or handed on once."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from kelek.native.net.messages import Arena
+from kelek.protocols.zerodb.server.scatter_gather import PREFIX
+from kelek.protocols.zerodb.server.session import Session
+from kelek.protocols.zerodb.server.worker_channel import ANSWER
+from kelek.protocols.zerodb.wire.requests import TYPES
+from kelek.tests.protocols.zerodb.server.served import TABLE, Served
+
+TABLES = [TABLE, (8).to_bytes(4, "little"), (9).to_bytes(4, "little")]
+ENDS = (0, 4, 12, 20, 3)  # Of our extension, behind its reqid; 3 is none.
+
+
+def header(rng: Random) -> bytes:
+    if rng.random() < 0.05:
+        return rng.randbytes(rng.randrange(6))
+    found = bytes([0x31, 1, rng.choice([*TYPES.values(), 0x07, 0xFF])])
+    if rng.random() < 0.6:
+        found += bytes([rng.randrange(4)])
+    if rng.random() < 0.4:
+        reqid = rng.choice([bytes(12), rng.randbytes(12)])
+        fields = bytes([rng.randrange(32)]) + rng.randbytes(4) + reqid
+        found += b"kLK\1" + fields + rng.randbytes(rng.choice(ENDS))
+    return found
+
+
+def frame(rng: Random) -> bytes:
+    kind = rng.randrange(5)
+    if kind == 0:
+        return rng.choice(TABLES)
+    if kind == 1:
+        return rng.choice([b"", b"k", b"key"])
+    if kind == 2:
+        return rng.randbytes(8)
+    if kind == 3:
+        return rng.choice(TABLES) + rng.choice([1, 2]).to_bytes(4, "little") + rng.randbytes(1)
+    return rng.randbytes(rng.randrange(40))
+
+
+def message(rng: Random, routing_id: bytes) -> list[bytes]:
+    envelope = [b""] * (rng.random() < 0.3)
+    return [routing_id, *envelope, header(rng), *(frame(rng) for _ in range(rng.randrange(6)))]
+
+
+def is_idle(session: Session) -> bool:
+    waiting = session._rounds or session._openings.count
+    return not waiting and session.proposals.is_idle
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
+    rng = Random(seed)
+    world = Served(workers=2, local=frozenset({9}), open_on_the_fly=seed % 2 == 0)
+    world.lead("n1")
+    asked: list[bytes] = []
+    for _ in range(100):
+        routing_ids = [b"%06d" % (len(asked) + i) for i in range(rng.randrange(1, 12))]
+        asked += routing_ids
+        messages = [message(rng, each) for each in routing_ids]
+        world.session.on_requests(Arena.from_messages(messages), world.now)
+        one_way = [message(rng, b"")[1:] for _ in range(3)]
+        world.session.on_one_way(Arena.from_messages(one_way), world.now)
+        world.session.ready(world.now)
+        world.run(lambda: is_idle(world.session))
+    found = Counter(answer[0] for answer in world.answers)
+    found.update(job[1] for job in world.jobs)
+    for worker in world.workers:
+        handed = [taken[5] for taken in worker.taken if taken[0] == ANSWER]
+        found.update(name for name in handed if not name.startswith(PREFIX))
+    # What all workers are asked at once.
+    found.update(each.prefix[0] for each in world.session.gathering._gathered.values())
+    assert found == Counter(asked)
+
+
+class Mortal:
+    """A worker that answers what it was handed a while later, unless it dies before."""
+
+    def __init__(self, world: Served, number: int) -> None:
+        self.world = world
+        self.worker = world.workers[number]
+        self.epoch = 1
+        self.answered: list[bytes] = []
+        self._done = 0
+
+    def work(self, share: float = 1.0) -> None:
+        """Answers a share of what it was handed, in order."""
+        taken = self.worker.taken
+        end = self._done + int((len(taken) - self._done) * share)
+        for kind, _, epoch, _, _, routing_id, _ in taken[self._done : end]:
+            if epoch == self.epoch and kind == ANSWER:  # Others were for its predecessor.
+                self.answered.append(routing_id)
+        self._done = end
+        if end == len(taken) and taken:
+            self.worker.handoff.on_handled(taken[-1][4])
+
+    def die(self) -> None:
+        """What it was handed and has not answered is lost with it."""
+        self._done = len(self.worker.taken)
+        self.epoch += 1
+        self.worker.report(self.epoch, len(self.world.log.records), self.world.now_ms)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_dies_each_request_is_answered_once(seed: int) -> None:
+    rng = Random(seed)
+    world = Served(workers=2, local=frozenset({9}), request_timeout_ms=rng.choice([300, 5000]))
+    mortals = [Mortal(world, number) for number in range(2)]
+    asked: list[bytes] = []
+
+    def ask() -> None:
+        routing_id = b"%06d" % len(asked)
+        asked.append(routing_id)
+        table = rng.choice(TABLES)
+        if rng.random() < 0.5:
+            world.ask(routing_id, b"\x31\x01\x10", table, b"k")
+        else:
+            flags = rng.choice([b"\0", b"\1"])
+            world.ask(routing_id, b"\x31\x01\x20" + flags, table, b"k", routing_id)
+
+    def lose_leader() -> None:
+        for peer in world.peers:
+            if peer.leads:
+                peer.leads = False
+                world.reset(peer)
+
+    for _ in range(200):
+        at_ms = rng.randrange(2000)
+        chance = rng.random()
+        if chance < 0.04:
+            world.at(at_ms, lose_leader)
+            world.at(at_ms + 200, lambda: world.lead(rng.choice(["n1", "n2", "n3"])))
+        elif chance < 0.08:
+            world.at(at_ms, rng.choice(mortals).die)
+        elif chance < 0.4:
+            world.at(at_ms, lambda: rng.choice(mortals).work(rng.random()))
+        else:
+            world.at(at_ms, ask)
+    world.at(2500, lambda: world.lead("n1"))
+    for pause_ms in range(2600, 9000, 100):
+        for mortal in mortals:
+            world.at(pause_ms, mortal.work)
+    world.run(lambda: world.now_ms > 3600 and not world.session.inflight, 20_000)
+    found = Counter(answer[0] for answer in world.answers)
+    for mortal in mortals:
+        found.update(mortal.answered)
+    # Only who was handed to a worker that died may hear twice: it had answered, and not said so.
+    again = {
+        taken[5] for mortal in mortals for taken in mortal.worker.taken if taken[2] < mortal.epoch
+    }
+    assert set(found) == set(asked)
+    assert {routing_id for routing_id, times in found.items() if times > 1} <= again

@@ -1,0 +1,180 @@
+"""Leases that every node has, in virtual time: the job tables of some nodes, and the log between
+them. Whoever reads on one node keeps the lease on all, and none is kept for nobody."""
+
+from itertools import count
+from random import Random
+
+import pytest
+
+from kelek.protocols.zerodb.server.jobs import (
+    GONE_MAX,
+    JobLimits,
+    JobRefused,
+    JobScan,
+    JobTable,
+    Lease,
+)
+from kelek.protocols.zerodb.server.scan_chunks import Pieces
+from kelek.protocols.zerodb.wire.values import shared_lease
+
+IDLE_MS = 60_000
+LIMITS = JobLimits(idle_ms=IDLE_MS, leases_max=8, shared_max=2)
+STEP_MS = 500
+DELAY_MS = 4_000  # At most, from the wish for an entry until a node has applied it.
+
+
+def table(limits: JobLimits = LIMITS) -> JobTable:
+    numbers = count(1)
+    return JobTable(limits, lambda: next(numbers))
+
+
+def lease(index: int) -> Lease:
+    number = shared_lease(index)
+    return Lease(number, 7, f"lease.{number}", index, 1)
+
+
+class Nodes:
+    """Three of them; what is applied reaches each with a delay of its own, in order."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.tables = [table() for _ in range(3)]
+        self.up = [True] * 3
+        self.now_ms = 0
+        self.entries = 0  # That say that a lease is in use.
+        self.coming: list[list[tuple[int, int]]] = [[], [], []]  # By node: (when, lease).
+        self.number = lease(5).number
+        for each in self.tables:
+            each.add_lease(lease(5), True, 0)
+
+    def holds(self, node: int) -> bool:
+        return bool(self.tables[node].shared)
+
+    def step(self) -> None:
+        """Some time passes on all nodes that are up."""
+        self.now_ms += STEP_MS
+        for node, each in enumerate(self.tables):
+            while self.coming[node] and self.coming[node][0][0] <= self.now_ms:
+                each.on_kept(self.coming[node].pop(0)[1], self.now_ms)
+            if not self.up[node]:
+                continue
+            for number in each.due_keeps(self.now_ms):
+                self.ask(node, number)
+            each.tick(self.now_ms, 0)
+
+    def ask(self, node: int, number: int) -> None:
+        if self.dice.random() < 0.1:  # No leader now.
+            self.tables[node].on_keep_failed(number, self.now_ms)
+            return
+        self.entries += 1
+        for coming in self.coming:
+            last = coming[-1][0] if coming else self.now_ms
+            coming.append((max(last, self.now_ms + self.dice.randrange(DELAY_MS)), number))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None:
+    """Readers pause, for almost as long as a job lives, and change over when their node dies."""
+    nodes = Nodes(seed)
+    dice = nodes.dice
+    node, apid = 0, 0
+    pause_ms = 0
+    for _ in range(2):  # A node dies, twice.
+        apid = begin(nodes, node)
+        until_ms = nodes.now_ms + dice.randrange(10 * IDLE_MS)
+        while nodes.now_ms < until_ms:
+            nodes.step()
+            if nodes.now_ms >= pause_ms:
+                nodes.tables[node].chunk(apid, nodes.now_ms, 0)
+                # Rarer than each third of the time to live, so that nodes differ.
+                pause_ms = nodes.now_ms + dice.randrange(IDLE_MS // 2)
+            assert all(nodes.holds(each) for each in range(3) if nodes.up[each])
+        nodes.up[node] = False
+        node += 1
+    begin(nodes, node)
+    spent_ms = nodes.now_ms
+    # One node speaks for all, and a word lasts for a third of the time to live.
+    assert nodes.entries <= 1 + 3 * spent_ms // IDLE_MS
+    while nodes.holds(node):
+        nodes.step()
+        # The last use may be said a third later, and once more if it could not be.
+        latest_ms = spent_ms + IDLE_MS + IDLE_MS // 2 + DELAY_MS + 2 * STEP_MS
+        assert nodes.now_ms <= latest_ms, "nobody reads it"
+
+
+def begin(nodes: Nodes, node: int) -> int:
+    """A job without end."""
+    scan = JobScan(0x42, 7, nodes.number, chunk_pairs=1)
+    pairs = ((b"%d" % i, b"") for i in count())
+    return nodes.tables[node].begin(scan, Pieces(pairs), nodes.now_ms, 0)
+
+
+def test_a_lease_that_nobody_reads_costs_no_entry() -> None:
+    nodes = Nodes(1)
+    while nodes.holds(0):
+        nodes.step()
+    assert nodes.now_ms == IDLE_MS
+    assert not nodes.entries
+    assert not any(map(nodes.holds, range(3)))
+
+
+def test_a_release_lets_jobs_end_first() -> None:
+    one = table()
+    held = lease(9)
+    one.add_lease(held, True, 0)
+    apid = one.begin(JobScan(0x42, 7, held.number), Pieces(iter([(b"k", b"v")])), 0, 0)
+    one.on_ended(held.number)
+    assert one.shared == [held.number]
+    one.chunk(apid, 0, 0)
+    assert one.take_freed() == [held]
+    with pytest.raises(JobRefused, match="it was released or idle") as refused:
+        one.renew(held.number, 0)
+    assert not refused.value.again, "other nodes have it no more, either"
+
+
+def test_a_lease_that_was_never_here_may_be_elsewhere() -> None:
+    one = table()
+    with pytest.raises(JobRefused, match="this node has no snapshot of lease") as refused:
+        one.lease(lease(9).number)
+    assert refused.value.again
+    one.on_ended(lease(9).number)  # The log says that no node has it.
+    with pytest.raises(JobRefused, match="it was released") as refused:
+        one.lease(lease(9).number)
+    assert not refused.value.again
+    with pytest.raises(JobRefused) as refused:  # Of this node alone.
+        one.lease(12)
+    assert not refused.value.again
+
+
+def test_bounds() -> None:
+    one = table()
+    for index in (5, 6):
+        one.check_room(shared=True)
+        one.add_lease(lease(index), True, 0)
+    with pytest.raises(JobRefused, match="2 leases are shared"):
+        one.check_room(shared=True)
+    one.check_room()
+    one.begin(JobScan(0x42, 7, lease(5).number), Pieces(iter([])), 0, 0)
+    assert one.give_up_idle()
+    assert not one.give_up_idle(), "it is read"
+    assert one.take_freed() == [lease(6)]
+    with pytest.raises(JobRefused) as refused:
+        one.lease(lease(6).number)
+    assert refused.value.again, "other nodes may have room"
+    for index in range(100, 102 + GONE_MAX):
+        one.on_ended(lease(index).number)
+    assert len(one._gone) == GONE_MAX
+
+
+def test_what_could_not_be_said_is_said_soon() -> None:
+    one = table()
+    one.add_lease(lease(5), True, 0)
+    one.renew(lease(5).number, 0)
+    assert not one.due_keeps(IDLE_MS // 3 - 1), "who opens it has said so"
+    assert one.due_keeps(IDLE_MS // 3) == [lease(5).number]
+    nothing = one.keeps_due_ms
+    assert nothing is None
+    one.on_keep_failed(lease(5).number, IDLE_MS // 3)
+    due_ms = one.keeps_due_ms
+    assert due_ms == IDLE_MS // 3 + IDLE_MS // 12
+    assert one.due_keeps(due_ms) == [lease(5).number]

@@ -1,0 +1,215 @@
+"""A server and its workers in virtual time, against requests of all kinds, sound and mutated.
+
+Whatever comes is answered once, with its own type or the protocol error, and with its reqid; what
+is proposed can be applied; nothing raises.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from kelek.native.net.messages import Arena
+from kelek.protocols.zerodb.server.proposals import Result
+from kelek.protocols.zerodb.server.scatter_gather import PREFIX
+from kelek.protocols.zerodb.server.worker_channel import ENVELOPE, RESULT, SILENT
+from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import peek
+from kelek.protocols.zerodb.wire.values import Extension, decode_extension
+from kelek.storage.memory_tables import MemoryTables
+from kelek.storage.table_entries import Owner
+from kelek.storage.table_requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
+from kelek.storage.tables import TableEntry
+from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, Worker, head
+from kelek.tests.protocols.zerodb.wire import messages
+
+LOCAL = frozenset({1, 2})
+SMALL = 300  # Bytes of an entry: larger writes go in parts.
+EXAMPLES = settings().max_examples  # Of the profile: each one is a whole server here.
+Message = tuple[bool, list[bytes]]  # With the empty frame of a REQ socket?
+
+
+class Desk(Worker):
+    """A worker that does what it is handed, on tables in memory."""
+
+    def __init__(self, world: "Whole", number: int) -> None:
+        super().__init__(world.session, number)
+        self.world = world
+        self.owner = Owner(number, 2, LOCAL)
+        self.tables = MemoryTables()
+        databases = Databases("table_worker", self.owner, self.tables, MemoryTables())
+        limits = TableRequestLimits(1 << 20, 5000, True)
+        self.requests = TableRequests(databases, limits, lambda index: [])
+        self.applied = 0
+
+    def take(self, messages: Arena, position: int) -> int:
+        end = super().take(messages, position)
+        for kind, flags, _, index, ticket, route, frames in self.taken:
+            envelope = bool(flags & ENVELOPE)
+            asked = QueuedRequest(route, frames, index, ticket, kind != SILENT, envelope)
+            if kind == RESULT:
+                self.requests.take_repeat(asked, self.world.now_ms)
+            else:
+                self.requests.take(asked, self.world.now_ms)
+        self.taken.clear()
+        return end
+
+    def apply(self) -> list[tuple[int, Result]]:
+        """All that is committed; what our own operations have to tell."""
+        results = []
+        for index, (_, data) in enumerate(self.world.log.records, 1):
+            if index > self.applied and ops.is_packed(data):
+                batch = [op for op in ops.unpack(data) if self.owner.applies(op)]
+                for outcome in self.tables.write([TableEntry(index, 1, batch)]):
+                    code = values.ERROR if outcome.problem else values.OK
+                    told = outcome.problem.encode() or outcome.data
+                    results.append((outcome.log_index, Result(code, told)))
+        self.applied = len(self.world.log.records)
+        return results
+
+    def run(self) -> None:
+        """As if this world's log held its leader's first entry, too: its reads are answered so."""
+        self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
+        while self.requests.busy:
+            self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
+        for _, *answer in self.requests.out.messages():
+            if answer[0].startswith(PREFIX):
+                self.session.on_part(self.owner.number, answer)
+            else:
+                self.world.answers.append(answer)
+        self.requests.out.clear()
+        self.handoff.on_handled(self.requests.handled)
+
+
+class Whole(Served):
+    """Two workers, some local tables, small entries."""
+
+    def __init__(self) -> None:
+        super().__init__(workers=2, local=LOCAL, entry_bytes_max=SMALL)
+        self.desks = [Desk(self, number) for number in range(2)]
+        self.workers = list(self.desks)
+        self.lead("n1")
+
+    def _act(self) -> None:
+        for desk in self.desks:
+            self.session.proposals.on_results(desk.apply())
+        super()._act()
+        for desk in self.desks:
+            desk.run()
+
+    def serve(self, batch: list[Message]) -> dict[bytes, list[list[bytes]]]:
+        """What each was answered, by routing id; [] for what went to the job_server."""
+        arrived = [[b"%d" % i, *[b""] * env, *frames] for i, (env, frames) in enumerate(batch)]
+        for message in arrived:
+            self.later(message)
+        self.run(lambda: self.done >= len(batch), 8000)
+        self.run(lambda: not self.session.inflight, 8000)
+        found: dict[bytes, list[list[bytes]]] = {message[0]: [] for message in arrived}
+        for routing_id, *answer in self.answers:
+            found[routing_id].append(answer)
+        return found
+
+    def later(self, message: list[bytes]) -> None:
+        arena = Arena.from_messages([message])
+        self.at(0, lambda: self.session.on_requests(arena, self.now))
+
+    @property
+    def done(self) -> int:
+        return len(self.answers) + len(self.jobs)
+
+
+@st.composite
+def message(draw: st.DrawFn) -> list[bytes]:
+    request: Any = draw(messages.request())  # Not all have a table.
+    if request.extension.reqid:  # Two requests never share one.
+        reqid = draw(st.integers(1, 2**90)).to_bytes(12, "big")
+        request = request._replace(extension=request.extension._replace(reqid=reqid))
+    if hasattr(request, "table") and draw(st.integers(0, 3)):
+        request = request._replace(table=draw(st.integers(0, 4)))
+    return encode_request(request)
+
+
+def check_answer(sent: Message, answer: list[bytes]) -> None:
+    envelope, frames = sent
+    if envelope:
+        assert answer.pop(0) == b""
+    decoded = answers.decode_answer(answer)
+    request_type = peek(frames)[0]
+    assert decoded.request_type in (request_type, values.PROTOCOL_ERROR)
+    if decoded.request_type == request_type != values.PROTOCOL_ERROR:
+        offset = 4 if request_type in values.WRITE_TYPES | {values.OPEN_TABLE} else 3
+        try:
+            assert decoded.reqid == decode_extension(frames[0], offset).reqid
+        except ValueError:
+            assert decoded.failed or request_type in values.WRITE_TYPES
+    if decoded.failed:
+        assert decoded.text
+
+
+def seen(batch: list[Message]) -> list[Message]:
+    """As the server sees them: a first frame that a mutation has left empty is an envelope. Watches
+    would wait for what never comes."""
+    found = []
+    for envelope, frames in batch:
+        if not envelope and frames and not frames[0]:
+            envelope, frames = True, frames[1:]
+        if peek(frames)[0] != values.WATCH:
+            found.append((envelope, frames))
+    return found
+
+
+INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
+
+
+# Shrinking takes minutes.
+@settings(max_examples=EXAMPLES * 3 // 5, phases=[Phase.explicit, Phase.generate])
+@example([(False, [INFO_OF_ALL]), (True, [INFO_OF_ALL])])  # Each worker answers a part.
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.one_of(message(), messages.mutated(message()))), max_size=8
+    )
+)
+def test_whatever_comes_is_answered_once(batch: list[Message]) -> None:
+    batch = seen(batch)
+    world = Whole()
+    found = world.serve(batch)
+    handed = [job[1] for job in world.jobs]
+    assert sorted([*handed, *(one[0] for one in world.answers)]) == sorted(found)
+    for i, sent in enumerate(batch):
+        for answer in found[b"%d" % i]:
+            check_answer(sent, list(answer))
+
+
+@settings(max_examples=EXAMPLES * 3 // 10, phases=[Phase.generate])
+@given(st.lists(st.one_of(message(), messages.mutated(message())).filter(bool), max_size=8))
+def test_nothing_is_answered_that_comes_over_pull_or_sub(batch: list[list[bytes]]) -> None:
+    world = Whole()
+    arena = Arena.from_messages(batch)
+    world.at(0, lambda: world.session.on_one_way(arena, world.now))
+    world.run(lambda: world.now_ms > 0 and not world.session.inflight, 8000)
+    assert not world.answers
+    assert not world.jobs
+    written = [op for _, data in world.log.records for op in ops.unpack(data)]
+    assert not any(isinstance(op, ops.Transaction | ops.SessionOpen) for op in written)
+
+
+def test_a_time_to_live_beyond_all_numbers_is_refused() -> None:
+    for ttl_ms in (values.TTL_MS_MAX + 1, 2**64 - 1):
+        put = requests.Put(5, [b"k"], [b"v"], 1, Extension(reqid=b"r" * 12, ttl_ms=ttl_ms))
+        answer = Whole().serve([(False, encode_request(put))])[b"0"]
+        decoded = answers.decode_answer(answer[0])
+        assert (decoded.code, decoded.reqid) == (values.ERROR, b"r" * 12)
+        assert str(values.TTL_MS_MAX) in decoded.text
+
+
+@pytest.mark.parametrize("flags", [0, 3])
+def test_a_write_over_the_entry_limit_goes_in_parts(flags: int) -> None:
+    world = Whole()
+    put = requests.Put(5, [b"k"], [bytes(10 * SMALL)], flags)
+    read = requests.Read(5, [b"k"])
+    found = world.serve([(False, encode_request(put)), (False, encode_request(read))])
+    assert found[b"0"] == [[b"\x31\x01\x20\x00"]]
+    assert world.desks[1].tables.get(5, [b"k"]) == [bytes(10 * SMALL)]
+    assert len(world.log.records) > 10

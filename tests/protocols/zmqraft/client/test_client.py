@@ -1,0 +1,438 @@
+"""Stories of the client machine in virtual time: who leads, what is sent again, in which order."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.zmqraft.client.client import (
+    Ask,
+    Connect,
+    EntryStream,
+    LogClientMachine,
+    LogClientSetup,
+    Pending,
+    Send,
+    WindowLimits,
+)
+from kelek.protocols.zmqraft.client.window import BEHIND, runs_of
+from kelek.protocols.zmqraft.wire.client_codec import (
+    ConfigAnswer,
+    EntriesAnswer,
+    EntriesStatus,
+    Form,
+    LogInfo,
+    RequestBroadcastStateUrl,
+    RequestConfig,
+    RequestLogInfo,
+    encode_config_answer,
+)
+from kelek.protocols.zmqraft.wire.values import (
+    ENTRIES_PACKED,
+    REQUEST_CONFIG,
+    REQUEST_ENTRIES,
+    REQUEST_UPDATE,
+    UPDATE_PACK,
+)
+from kelek.tests.protocols.zmqraft.world import IDENT, World, records_of
+
+
+def pack(world: World, *updates: bytes) -> Pending:
+    pending = Pending([world.new_id() for _ in updates], updates)
+    world.client.window.add(pending)
+    return pending
+
+
+def data_of(world: World) -> list[bytes]:
+    return [data for _, data in world.log.records]
+
+
+def test_the_leader_is_found_and_the_others_are_let_go() -> None:
+    world = World()
+    world.lead("n2")
+    world.run(lambda: world.client.leader == "tcp://n2")
+    world.run(lambda: list(world._links) == ["tcp://n2"])
+    assert world.client.leader_form is None  # It named packs.
+
+
+def test_a_peer_that_is_not_known_is_learned() -> None:
+    world = World(known=1)
+    world.lead("n3")
+    world.run(lambda: world.client.leader == "tcp://n3")
+    assert world.client.members["n2"] == "tcp://n2"
+
+
+def test_updates_commit_in_order_and_know_their_indexes() -> None:
+    world = World()
+    world.lead("n1")
+    first, second = pack(world, b"a", b"b"), pack(world, b"c")
+    took_ms = world.run(lambda: bool(second.runs))
+    assert took_ms < 20
+    assert data_of(world) == [b"a", b"b", b"c"]
+    assert not world.client.window.items
+    assert (first.runs, second.runs) == (((1, 1), (1, 2)), ((1, 3),))
+
+
+def test_the_first_pack_names_no_predecessor_and_the_next_ones_do() -> None:
+    world = World()
+    world.lead("n1").commits = False
+    first = pack(world, b"a", b"b")
+    pack(world, b"c")
+    world.run(lambda: len(world.peers[0].taken) == 2)
+    (_, _, _, none, records), (_, _, _, previous, _) = world.peers[0].taken
+    assert (none, previous) == (b"", first.reqids[1])
+    assert [record.reqid for record in records_of(records)] == first.reqids
+
+
+def test_no_update_is_sent_to_find_the_leader() -> None:
+    world = World()
+    pack(world, b"a")
+    world.at(700, lambda: world.lead("n3"))
+    world.run(lambda: bool(world.log.records))
+    updates = {url for _, url, frames in world.sent if frames[1] in (REQUEST_UPDATE, UPDATE_PACK)}
+    assert updates == {"tcp://n3"}
+
+
+def test_a_killed_leader_is_noticed_at_once() -> None:
+    """The longest gap in commits is the election and one round of questions."""
+    world = World()
+    world.lead("n1").commits = False
+    last = [pack(world, b"%d" % number) for number in range(8)][-1]
+    world.run(lambda: len(world.peers[0].taken) == 8)
+    world.kill("n1")
+    world.at(250, lambda: world.lead("n2"))
+    took_ms = world.run(lambda: bool(last.runs))
+    assert 250 <= took_ms < 290
+    assert data_of(world) == [b"%d" % number for number in range(8)]
+
+
+def test_a_silent_leader_is_left_after_the_ttl() -> None:
+    """The text's second broken-leader case: SERVER_RESPONSE_TTL, 500 ms."""
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.peers[0].mute = True
+    last = pack(world, b"a")
+    world.at(100, lambda: world.lead("n2"))
+    took_ms = world.run(lambda: bool(last.runs))
+    assert 500 <= took_ms < 530
+    assert world.client.leader == "tcp://n2"
+
+
+def test_a_leader_that_is_sent_much_is_given_longer() -> None:
+    """At 4 KiB a millisecond: left too early, the next one would be sent all of it again."""
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.peers[0].mute = True
+    last = pack(world, bytes(4 << 20))
+    world.at(100, lambda: world.lead("n2"))
+    took_ms = world.run(lambda: bool(last.runs))
+    assert 1524 <= took_ms < 1560
+
+
+def test_an_accepted_update_restarts_the_clock() -> None:
+    """Frame 2 true without frame 3: "it should reset the client's RPC timeout clock"."""
+    world = World()
+    leader = world.lead("n1")
+    leader.commits = False
+    slow = pack(world, b"a")
+
+    def remind() -> None:
+        world.client.on_frames(leader.url, [slow.reqids[0], b"k=", b"\x01", b""], world.now_ms)
+        if world.now_ms < 4000:
+            world.at(400, remind)
+
+    world.run(lambda: len(leader.taken) == 1)
+    remind()
+    world.run(lambda: world.now_ms >= 4000)
+    assert world.client.counters["searches"] == 1
+
+
+def test_a_refusal_starts_the_search() -> None:
+    """The text's first broken-leader case: a negative answer, with or without LEADER ID."""
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader == "tcp://n1")
+    world.lead("n2")
+    last = pack(world, b"a")
+    assert world.run(lambda: bool(last.runs)) < 60
+    assert world.client.counters["refused"] == 1
+
+
+def test_a_gap_sends_the_whole_window_again_in_order() -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.peers[0].drop_packs = 1
+    last = [pack(world, b"%d" % number) for number in range(5)][-1]
+    world.run(lambda: bool(last.runs))
+    assert data_of(world) == [b"%d" % number for number in range(5)]
+    assert world.client.counters["gaps"] == 4
+    assert world.client.counters["searches"] == 1
+
+
+def test_a_leader_without_room_is_sent_less() -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.peers[0].drop_packs = 16
+    world.client.window.slow_down()
+    world.client.window.sent = 0
+    assert world.client.window.quota == 1
+    last = [pack(world, b"%d" % number) for number in range(16)][-1]
+    world.run(lambda: bool(last.runs), limit_ms=20_000)
+    assert data_of(world) == [b"%d" % number for number in range(16)]
+    assert world.client.window.quota > 1
+
+
+def test_a_refused_update_takes_those_behind_it_along() -> None:
+    world = World()
+    world.lead("n1").refuse = "expired"
+    first, second = pack(world, b"a", b"b"), pack(world, b"c")
+    window = world.client.window
+    world.run(lambda: first.refusal != "")
+    assert (first.refusal, first.position, second.refusal) == ("expired", 1, BEHIND)
+    assert (len(window.items), window.count, window.size, window.sent) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("form", [Form.NODE, Form.TEXT])
+def test_single_updates_in_the_forms_of_others(form: Form) -> None:
+    world = World(form)
+    world.lead("n1").speaks = False
+    last = [pack(world, b"a%d" % number, b"b%d" % number) for number in range(3)][-1]
+    world.run(lambda: bool(last.runs))
+    assert data_of(world) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+    assert last.runs == ((2, 5),)
+    assert not world.client.window._singles
+
+
+def test_a_leader_without_hello_gets_single_updates_in_node_form() -> None:
+    world = World()
+    world.lead("n1").speaks = False
+    last = pack(world, b"a", b"b")
+    world.run(lambda: bool(last.runs))
+    assert [frames[1:] for frames in world.peers[0].taken] == [
+        [b"=", IDENT, b"a"],
+        [b"=", IDENT, b"b"],
+    ]
+
+
+def test_from_packs_to_single_updates_and_back_nothing_doubles() -> None:
+    """A mixed cluster: ours, then a foreign leader, then ours again."""
+    world = World()
+    world.peers[1].speaks = False
+    world.lead("n1").commits = False
+    first = pack(world, b"a", b"b")
+    world.run(lambda: len(world.peers[0].taken) == 1)
+    world.kill("n1")
+    world.lead("n2")
+    world.run(lambda: bool(first.runs))
+    last = pack(world, b"c", b"d")
+    world.kill("n2")
+    world.lead("n3")
+    world.run(lambda: bool(last.runs))
+    assert data_of(world) == [b"a", b"b", b"c", b"d"]
+
+
+def test_questions_are_asked_of_the_leader() -> None:
+    world = World()
+    world.lead("n1")
+    info = world.client.ask(Ask(RequestLogInfo(world.new_id())))
+    config = world.client.ask(Ask(RequestConfig(world.new_id())))
+    url = world.client.ask(Ask(RequestBroadcastStateUrl(world.new_id())))
+    world.run(lambda: info.done and config.done and url.done)
+    assert isinstance(info.answer, LogInfo)
+    assert isinstance(config.answer, ConfigAnswer)
+    assert config.answer.leader == "n1"
+    assert url.answer == "tcp://pub"
+
+
+def test_a_question_outlives_its_leader() -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.peers[0].mute = True
+    info = world.client.ask(Ask(RequestLogInfo(world.new_id())))
+    world.lead("n2")
+    world.run(lambda: info.done)
+
+
+def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: list(world._links) == ["tcp://n1"])
+    ask = world.client.ask(Ask(RequestLogInfo(world.new_id()), "tcp://n3"))
+    world.run(lambda: ask.done)
+    assert isinstance(ask.answer, LogInfo)
+    assert ask.answer.leading is False
+    world.run(lambda: list(world._links) == ["tcp://n1"])
+
+
+def read(world: World, stream: EntryStream) -> list[bytes]:
+    found: list[bytes] = []
+
+    def take() -> bool:
+        while (part := world.client.take_part(stream, world.now_ms)) is not None:
+            entries = part.decoded()
+            assert entries[0].index == len(found) + 1 + start
+            found.extend(entry.data for entry in entries)
+        return stream.done and not stream.parts
+
+    start = stream.prev_index
+    world.client.open_stream(stream)
+    world.run(take)
+    return found
+
+
+@pytest.mark.parametrize(("after", "count"), [(0, None), (5, 50), (98, None), (100, None), (0, 0)])
+@pytest.mark.parametrize("form", [None, Form.NODE])
+def test_entries_by_answers_and_follow_ups(
+    after: int, count: int | None, form: Form | None
+) -> None:
+    """In whole blocks from a peer of ours (None), and entry by entry."""
+    world = World(form)
+    world.lead("n1")
+    for number in range(100):
+        world.log.add(b"%012d" % number, b"%d" % number)
+    end = 100 if count is None else after + count
+    assert read(world, EntryStream(after, count)) == [
+        b"%d" % number for number in range(after, end)
+    ]
+    assert not world.client._streams
+    kinds = {frames[1] for *_, frames in world.sent} & {REQUEST_ENTRIES, ENTRIES_PACKED}
+    assert kinds <= {ENTRIES_PACKED if form is None else REQUEST_ENTRIES}
+
+
+@pytest.mark.parametrize("trouble", ["none", "old", "foreign", "refuses", "mute", "away", "dies"])
+def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
+    """It is asked alone; where it can't serve them, the leader does from there on."""
+    world = World()
+    world.lead("n1")
+    for number in range(100):
+        world.log.add(b"%012d" % number, b"%d" % number)
+    follower = world.peer("tcp://n2")
+    stream = EntryStream(0, url="tcp://n2")
+    match trouble:
+        case "old":
+            follower.features = ("pack", "append", "entries")
+        case "foreign":
+            follower.speaks = False
+        case "refuses":
+            follower.serves = False
+        case "mute":
+            world.run(lambda: world.client.leader is not None)
+            follower.mute = True
+        case "away":
+            follower.alive = False
+        case "dies":
+            world.at(15, lambda: world.kill("n2"))
+    assert read(world, stream) == [b"%d" % number for number in range(100)]
+    served_alone = trouble == "none"
+    assert (world.peer("tcp://n1").entries_sent == 0) is served_alone
+    assert (follower.entries_sent > 0) is (trouble in ("none", "dies"))
+    world.client.close_stream(stream)
+    world.run(lambda: list(world._links) == ["tcp://n1"])
+    assert world.client.deadline_ms is None
+
+
+def test_entries_go_on_with_the_next_leader() -> None:
+    world = World()
+    world.lead("n1")
+    for number in range(100):
+        world.log.add(b"%012d" % number, b"%d" % number)
+    stream = EntryStream(0)
+
+    def fail_over() -> None:
+        world.kill("n1")
+        world.lead("n2")
+
+    world.at(15, fail_over)
+    assert read(world, stream) == [b"%d" % number for number in range(100)]
+    assert world.client.leader == "tcp://n2"
+
+
+def test_a_stream_is_stopped_by_count_0() -> None:
+    world = World()
+    world.lead("n1")
+    for number in range(100):
+        world.log.add(b"%012d" % number, b"%d" % number)
+    stream = world.client.open_stream(EntryStream(0))
+    world.run(lambda: bool(stream.parts))
+    world.client.close_stream(stream)
+    world.run(lambda: not world.peers[0].streams)
+    assert world.sent[-1][2][-1] == b"\0"
+
+
+def test_questions_who_leads_are_few() -> None:
+    """Each peer is asked every 25 ms, one that does not answer five times a second."""
+    world = World()
+    world.peers[2].mute = True
+    world.at(1000, lambda: world.lead("n1"))
+    world.run(lambda: world.client.leader is not None)
+    asked = [url for _, url, frames in world.sent if frames[1] == REQUEST_CONFIG]
+    assert 30 <= asked.count("tcp://n2") <= 42
+    assert asked.count("tcp://n3") <= 6
+
+
+FRAME = st.one_of(
+    st.binary(max_size=20),
+    st.sampled_from([b"", b"\0", b"\1", b"\2", b"\3", b"k=", b"k\0", b"\xc0", b"\xa2n1"]),
+    st.integers(0, 12).map(lambda number: number.to_bytes(12, "big")),
+)
+
+
+@given(st.lists(st.lists(FRAME, max_size=6), max_size=20))
+def test_junk_from_the_leader_changes_nothing(messages: list[list[bytes]]) -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    for frames in messages:
+        world.client.on_frames("tcp://n1", frames, world.now_ms)
+    last = pack(world, b"a", b"b")
+    world.run(lambda: bool(last.runs))
+    assert data_of(world) == [b"a", b"b"]
+
+
+@given(st.lists(st.integers(1, 2**53 - 1), max_size=30))
+def test_runs_cover_the_indexes_in_order(indexes: list[int]) -> None:
+    runs = runs_of(indexes)
+    assert [first + n for count, first in runs for n in range(count)] == indexes
+
+
+def test_the_window_has_limits() -> None:
+    world = World()
+    window = world.client.window
+    window.limits = WindowLimits(packs=2, updates=3, bytes=100)
+    pack(world, b"a")
+    assert window.has_room
+    pack(world, b"b")
+    assert not window.has_room
+
+
+def test_an_answer_without_entries_does_not_move_a_stream() -> None:
+    stream = EntryStream(0, 10)
+    stream.begin(b"request-id-1")
+    with pytest.raises(RemoteProtocolError):
+        stream.on_answer(EntriesAnswer(EntriesStatus.MORE, 1000))
+    assert (stream.prev_index, stream.remaining, stream.done) == (0, 10, False)
+
+
+def test_a_peer_that_names_ever_more_members_is_not_followed_everywhere() -> None:
+    numbers = count(1)
+    setup = LogClientSetup(IDENT, ("tcp://n1",))
+    client = LogClientMachine(setup, lambda: next(numbers).to_bytes(12, "big"), 0)
+    client.on_connected("tcp://n1", 0)
+    made = 0
+    for round_ in range(8):
+        now_ms = 1000 * round_
+        actions = client.ready(now_ms)
+        made += sum(isinstance(action, Connect) for action in actions)
+        asked = [action.frames for action in actions if isinstance(action, Send)][-1]
+        members = tuple((f"m{round_}.{i}", f"tcp://m{round_}.{i}") for i in range(200))
+        answer = ConfigAnswer(leading=False, leader=None, members=members)
+        client.on_frames("tcp://n1", encode_config_answer(asked[0], answer), now_ms)
+    made += sum(isinstance(action, Connect) for action in client.ready(9000))
+    assert 200 < made <= 256

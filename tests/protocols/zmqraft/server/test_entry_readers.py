@@ -1,0 +1,196 @@
+"""RequestEntries and RequestLogInfo are never answered by what is older than an answer before."""
+
+import pytest
+
+from kelek.protocols.raft.messages import AppendEntries, AppendResponse
+from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
+from kelek.protocols.zmqraft.wire import extensions as own
+from kelek.protocols.zmqraft.wire.client_codec import (
+    EntriesAnswer,
+    EntriesStatus,
+    Form,
+    LogInfo,
+    RequestEntries,
+    RequestLogInfo,
+    decode_entries_answer,
+    decode_log_info_answer,
+    encode_client_request,
+)
+from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
+from kelek.tests.protocols.zmqraft.server.test_reads import Leading
+
+REQID = b"request-id-1"
+
+
+def entries_request(prev_index: int) -> list[bytes]:
+    return encode_client_request(RequestEntries(REQID, prev_index), CLUSTER, Form.NODE)
+
+
+INFO_REQUEST = encode_client_request(RequestLogInfo(REQID), CLUSTER, Form.NODE)
+
+
+def taken(answers: list[list[bytes]]) -> EntriesAnswer:
+    (answer,) = answers
+    return decode_entries_answer(answer)[1]
+
+
+def info(answers: list[list[bytes]]) -> LogInfo:
+    (answer,) = answers
+    return decode_log_info_answer(answer)[1]
+
+
+def grow(leading: Leading, count: int, *, written: bool = True) -> None:
+    """The log is longer, and n2 and n3 have it on disk; our own disk only when it is written."""
+    core, alone = leading.peer.core, leading.alone
+    batch = entries(core.log.last_index + 1, count, core.term)
+    alone.reader.held = [entries(1, 1, core.term), batch]
+    core.propose(batch)
+    wake = alone.peer.wake(alone.now_ms)
+    assert wake.job is not None
+    if written:
+        alone.peer.on_written(wake.job.seq, alone.now_ms)
+    for name in ("n2", "n3"):
+        core.step(name, AppendResponse(core.term, True, core.log.last_index), alone.now_ms)
+    alone.peer.wake(alone.now_ms)
+    assert core.commit_index == core.log.last_index
+    leading.take_answers()
+
+
+def test_entries_are_served_before_they_are_applied() -> None:
+    leading = Leading()
+    grow(leading, 3)
+    assert not leading.ask(entries_request(1)), "it confirms first that it leads"
+    answer = taken(leading.confirm())
+    assert (answer.status, answer.last_index, len(answer.entries)) == (EntriesStatus.LAST, 4, 3)
+    assert leading.peer.last_applied == 0
+
+
+def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
+    leading = Leading()
+    grow(leading, 3, written=False)
+    leading.ask(entries_request(1))
+    assert not leading.confirm()
+    leading.peer.on_written(leading.peer.jobs._seq, leading.alone.now_ms)
+    assert taken(leading.told()).last_index == 4
+
+
+def test_what_is_behind_the_end_is_told_its_own_index() -> None:
+    leading = Leading()
+    leading.ask(entries_request(9))
+    assert taken(leading.confirm()) == EntriesAnswer(EntriesStatus.LAST, 9)
+
+
+def test_a_new_leader_answers_once_it_has_committed_and_applied() -> None:
+    """Its commit index may be behind that of the leader before it."""
+    alone = Alone()
+    lead(alone)
+    assert not alone.ask_all([[b"route", *entries_request(0)]], "clients")
+    assert not alone.ask_all([[b"route", *INFO_REQUEST]], "clients")
+    core, peer = alone.peer.core, alone.peer
+    alone.reader.held = [entries(1, 1, core.term)]
+    core.step("n2", AppendResponse(core.term, True, 1), alone.now_ms)
+    assert not alone.ask_all([], "clients"), "now a round begins"
+    core.step("n2", AppendResponse(core.term, True, 1, round=1), alone.now_ms)
+    assert taken(alone.ask_all([], "clients")).last_index == 1
+    peer.on_applied(1)
+    found = info(alone.ask_all([], "clients"))
+    assert (found.leading, found.applied_index, found.commit_index) == (True, 1, 1)
+
+
+def test_a_leader_that_can_not_confirm_itself_says_so_in_time() -> None:
+    leading = Leading()
+    assert not leading.ask(entries_request(0), INFO_REQUEST)
+    leading.alone.now_ms += HELD_MS_MAX
+    assert leading.peer.deadline_ms <= leading.alone.now_ms
+    leading.peer.readers.serve(1, leading.alone.now_ms)
+    assert taken(leading.take_answers()) == EntriesAnswer(EntriesStatus.NOT_LEADER)
+    leading.peer._questions.serve(leading.peer._standing, leading.alone.now_ms)
+    found = info(leading.take_answers())
+    assert (found.leading, found.leader) == (False, None)
+
+
+def test_log_info_does_not_wait_for_ever_for_a_state_machine() -> None:
+    leading = Leading()
+    leading.ask(INFO_REQUEST)
+    assert not leading.confirm()
+    leading.alone.now_ms += HELD_MS_MAX
+    leading.peer._questions.serve(leading.peer._standing, leading.alone.now_ms)
+    found = info(leading.take_answers())
+    assert (found.leading, found.applied_index, found.commit_index) == (True, 0, 1)
+
+
+def test_who_asked_a_leader_hears_that_it_leads_no_more() -> None:
+    leading = Leading()
+    leading.ask(INFO_REQUEST, entries_request(0))
+    leading.alone.append(AppendEntries(leading.peer.core.term + 1, "n2", 0, 0, 0))
+    refused, told = leading.take_answers()
+    assert decode_entries_answer(refused)[1] == EntriesAnswer(EntriesStatus.NOT_LEADER, leader="n2")
+    assert not info([told]).leading
+
+
+# ---- any peer ----
+
+
+def ask_anywhere(alone: Alone, prev_index: int) -> list[EntriesAnswer]:
+    request = RequestEntries(REQID, prev_index, packed=True, anywhere=True)
+    answers = alone.ask(*own.encode_entries_packed(CLUSTER, request), door="clients")
+    return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
+
+
+def waited(alone: Alone) -> list[EntriesAnswer]:
+    answers = alone.ask_all([], "clients")
+    return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
+
+
+def test_a_follower_waits_until_it_knows_what_is_committed() -> None:
+    """It has just started: what it served before it has forgotten."""
+    alone = Alone()
+    batch = entries(1, 4, 1)
+    alone.reader.held = [batch]
+    assert not ask_anywhere(alone, 0)
+    alone.append(AppendEntries(1, "n2", 0, 0, 9, (batch,)))
+    assert not waited(alone), "nine are committed, it has four of them"
+    more = entries(5, 5, 1)
+    alone.reader.held = [batch, more]
+    alone.append(AppendEntries(1, "n2", 4, 1, 9, (more,)))
+    (answer,) = waited(alone)
+    assert (answer.status, answer.last_index) == (EntriesStatus.LAST, 9)
+    assert [it.last_index for it in ask_anywhere(alone, 9)] == [9]
+
+
+def test_a_follower_of_a_leader_that_has_not_committed_waits() -> None:
+    """What earlier leaders have committed that one does not know yet."""
+    alone = Alone()
+    batch = entries(1, 4, 1)
+    alone.reader.held = [batch]
+    assert not ask_anywhere(alone, 0)
+    alone.append(AppendEntries(2, "n2", 0, 0, 2, (batch,)))
+    assert not waited(alone)
+    alone.reader.held = [batch, entries(5, 1, 2)]
+    alone.append(AppendEntries(2, "n2", 4, 1, 5, (entries(5, 1, 2),)))
+    assert [it.last_index for it in waited(alone)] == [5]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_follower_sends_whoever_knows_more_to_the_leader(known: bool) -> None:
+    alone = Alone()
+    if known:
+        batch = entries(1, 4, 1)
+        alone.append(AppendEntries(1, "n2", 0, 0, 4, (batch,)))
+    answers = ask_anywhere(alone, 5)
+    alone.now_ms += 0 if known else HELD_MS_MAX
+    answers += waited(alone)
+    assert [it.status for it in answers] == [EntriesStatus.NOT_LEADER]
+
+
+def test_a_follower_that_becomes_the_leader_answers_whom_it_kept_waiting() -> None:
+    alone = Alone()
+    assert not ask_anywhere(alone, 0)
+    lead(alone)
+    alone.wake()
+    core = alone.peer.core
+    alone.reader.held = [entries(1, 1, core.term)]
+    core.step("n2", AppendResponse(core.term, True, 1), alone.now_ms)
+    alone.wake()
+    core.step("n2", AppendResponse(core.term, True, 1, round=core.read_round - 1), alone.now_ms)
+    assert [it.last_index for it in waited(alone)] == [1]

@@ -1,0 +1,250 @@
+"""Linearizable reads on both sides of the wire: the peer that answers, the client that asks."""
+
+import pytest
+
+from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.native.net.messages import Arena
+from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.raft.core import Role
+from kelek.protocols.raft.messages import AppendEntries, AppendResponse
+from kelek.protocols.zmqraft.client.client import PendingRead
+from kelek.protocols.zmqraft.server.commits import PUBLISH_MS, Commit
+from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
+from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
+from kelek.tests.protocols.zmqraft.world import World
+
+# ---- the peer ----
+
+
+class Leading:
+    """n1, which leads, has committed its term's entry, and is told of rounds by n2."""
+
+    def __init__(self) -> None:
+        self.alone = Alone()
+        lead(self.alone)
+        self.peer = self.alone.peer
+        self.confirm()
+
+    def confirm(self) -> list[list[bytes]]:
+        """n2 answers the newest round; what the clients are told then."""
+        core = self.peer.core
+        answer = AppendResponse(core.term, True, core.log.last_index, round=core.read_round - 1)
+        core.step("n2", answer, self.alone.now_ms)
+        return self.told()
+
+    def told(self) -> list[list[bytes]]:
+        self.alone.wake()
+        return self.take_answers()
+
+    def take_answers(self) -> list[list[bytes]]:
+        answers = [frames[1:] for frames in self.peer.clients_out.messages()]
+        self.peer.clients_out.clear()
+        return answers
+
+    def ask(self, *requests: list[bytes]) -> list[list[bytes]]:
+        return self.alone.ask_all([[b"route", *each] for each in requests], "clients")
+
+
+def read(number: int, wait: int = WAIT_APPLIED) -> list[bytes]:
+    return encode_read_index(bytes([number]), CLUSTER, wait)
+
+
+def decoded(answers: list[list[bytes]]) -> list[tuple[bytes, int | str | None]]:
+    return [decode_read_answer(frames) for frames in answers]
+
+
+def test_a_read_waits_for_its_round_and_for_the_state_machine() -> None:
+    leading = Leading()
+    assert not leading.ask(read(1), read(2, WAIT_CONFIRMED))
+    assert decoded(leading.confirm()) == [(b"\2", 1)]
+    leading.peer.on_applied(1)
+    assert decoded(leading.told()) == [(b"\1", 1)]
+
+
+def test_what_a_read_waits_for_is_published_at_once() -> None:
+    leading = Leading()
+    leading.alone.now_ms += PUBLISH_MS  # What its election had to tell is long told.
+    leading.alone.wake()
+    core = leading.peer.core
+    assert not leading.ask(read(1))
+    core.propose(entries(2, 3, core.term))
+    leading.alone.wake()
+    leading.alone.wake()
+    core.step("n2", AppendResponse(core.term, True, 4), leading.alone.now_ms)
+    assert leading.alone.wake().commit is None, "it was told of the commit index a moment ago"
+    leading.ask(read(2))
+    core.step("n2", AppendResponse(core.term, True, 4, round=1), leading.alone.now_ms)
+    leading.alone.wake()
+    core.step("n2", AppendResponse(core.term, True, 4, round=2), leading.alone.now_ms)
+    assert leading.alone.wake().commit == Commit(4, core.term, core.term)
+    leading.peer.on_applied(2)
+    assert decoded(leading.told()) == [(b"\1", 1)], "its round began before the others were in"
+    leading.peer.on_applied(4)
+    assert decoded(leading.told()) == [(b"\2", 4)]
+
+
+def test_readers_are_served_while_new_ones_come() -> None:
+    """Were each round to replace the one before it, nobody would ever be answered."""
+    leading = Leading()
+    core, answers = leading.peer.core, []
+    for number in range(100):
+        leading.ask(read(number))
+        core.propose(entries(core.log.last_index + 1, 1, core.term))
+        leading.alone.wake()
+        leading.alone.wake()
+        leading.confirm()
+        leading.peer.on_applied(core.commit_index - 2)  # It is always a little behind.
+        answers += decoded(leading.told())
+    assert [id_ for id_, _ in answers] == [bytes([number]) for number in range(99)]
+
+
+def test_an_index_that_is_never_applied_costs_no_memory() -> None:
+    leading = Leading()
+    core = leading.peer.core
+    for number in range(250):
+        leading.ask(read(number))
+        core.propose(entries(core.log.last_index + 1, 1, core.term))
+        leading.alone.wake()
+        leading.alone.wake()
+        leading.confirm()
+    assert len(leading.peer.reads._unapplied) <= 64
+    leading.peer.on_applied(core.commit_index)
+    assert [id_ for id_, _ in decoded(leading.told())] == [bytes([n]) for n in range(250)]
+
+
+def test_a_reader_hears_that_it_is_not_forgotten() -> None:
+    leading = Leading()
+    leading.ask(read(1))
+    leading.alone.now_ms += 100
+    assert leading.peer.deadline_ms <= leading.alone.now_ms
+    assert decoded(leading.told()) == [(b"\1", 0)]
+    assert not leading.told()
+
+
+def test_who_does_not_lead_names_the_leader() -> None:
+    alone = Alone()
+    assert decoded(alone.ask_all([[b"route", *read(1)]], "clients")) == [(b"\1", None)]
+    alone.append(AppendEntries(3, "n2", 0, 0, 0))
+    alone.wake()
+    assert decoded(alone.ask_all([[b"route", *read(2)]], "clients")) == [(b"\2", "n2")]
+
+
+def test_a_deposed_leader_refuses_whoever_waits() -> None:
+    leading = Leading()
+    leading.ask(read(1), read(2, WAIT_CONFIRMED))
+    term = leading.peer.core.term + 1
+    leading.alone.append(AppendEntries(term, "n3", 0, 0, 0))
+    assert decoded(leading.take_answers()) == [(b"\1", "n3"), (b"\2", "n3")]
+    assert not leading.peer.reads.waiting
+
+
+def test_reads_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
+    alone = Alone()
+    lead(alone, wake=False)
+    arena = Arena.from_messages([[b"route", *read(1)]])
+    alone.peer.on_clients(arena, alone.now_ms, 0)
+    assert alone.peer.core.role is Role.LEADER
+    alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
+    assert not alone.peer.reads.waiting
+    (answer,) = alone.peer.clients_out.messages()
+    assert decode_read_answer(answer[1:]) == (b"\1", "n2")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b"\1", b"kR", b"\1"],
+        [b"\1", b"kR", b"\2", b""],
+        [b"\1", b"kR", b"\1", b"\0"],
+        [b"\1", b"kR", b"\1", b"\xff" * 9],
+        [b"\1", b"kR", b"\0", b""],
+        [b"\1", b"kS", b"\1", b""],
+        [b"x" * 13, b"kR", b"\1", b""],
+    ],
+)
+def test_answers_that_are_none(frames: list[bytes]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_read_answer(frames)
+
+
+# ---- the client ----
+
+
+def begin(world: World, count: int = 1, wait: int = WAIT_APPLIED) -> list[PendingRead]:
+    return [world.client.reads.add(PendingRead(wait)) for _ in range(count)]
+
+
+def test_reads_that_begin_together_share_a_request() -> None:
+    world = World()
+    leader = world.lead("n2")
+    reads = begin(world, 100) + begin(world, 100, WAIT_CONFIRMED)
+    world.run(lambda: all(each.done for each in reads))
+    assert {each.index for each in reads} == {1}
+    assert leader.reads == 2
+
+
+def test_a_read_that_begins_later_has_a_request_of_its_own() -> None:
+    world = World()
+    leader = world.lead("n2")
+    first = begin(world)
+    world.run(lambda: bool(leader.reads))
+    second = begin(world)
+    world.run(lambda: second[0].done)
+    assert first[0].done
+    assert leader.reads == 2
+
+
+def test_a_read_goes_to_the_next_leader() -> None:
+    world = World()
+    world.lead("n1").mute = True
+    reads = begin(world, 3)
+    world.peers[0].mute = False
+    world.peers[0].confirms = False
+    world.at(30, lambda: world.kill("n1"))
+    world.at(40, lambda: world.lead("n3"))
+    world.run(lambda: all(each.done for each in reads))
+    assert world.client.leader == "tcp://n3"
+
+
+def test_a_leader_that_refuses_is_left() -> None:
+    world = World()
+    world.lead("n1")
+    world.run(lambda: world.client.leader is not None)
+    world.lead("n2")
+    (read_,) = begin(world)
+    world.run(lambda: read_.done)
+    assert world.client.leader == "tcp://n2"
+
+
+def test_a_leader_that_reminds_is_waited_for_and_a_silent_one_is_not() -> None:
+    world = World()
+    leader = world.lead("n1")
+    leader.confirms = False
+    (read_,) = begin(world)
+    world.run(lambda: bool(leader.reads))
+    id_ = next(iter(world.client.reads._requests))
+    for _ in range(20):
+        world.now_ms += 100
+        world.client.on_frames(leader.url, [id_, b"kR", b"\1", b""], world.now_ms)
+        world._act()
+    assert world.client.counters["silent"] == 0
+    world.now_ms += 500
+    world._act()
+    assert world.client.counters["silent"] == 1
+    leader.confirms = True
+    world.run(lambda: read_.done)
+
+
+def test_an_answer_to_a_read_of_before_the_search_is_a_stray() -> None:
+    """The old leader's late answer may be older than what the reader has seen since."""
+    world = World()
+    leader = world.lead("n1")
+    leader.confirms = False
+    (read_,) = begin(world)
+    world.run(lambda: bool(leader.reads))
+    id_ = next(iter(world.client.reads._requests))
+    world.client._search(world.now_ms)
+    world.client.on_frames(leader.url, [id_, b"kR", b"\1", b"\x09"], world.now_ms)
+    assert not read_.done
+    assert world.client.counters["strays"] == 1

@@ -1,0 +1,692 @@
+"""Snapshots between peers: frames, a transfer that goes wrong, what is kept of the log."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from kelek.native.log.updates import Reqids
+from kelek.native.net.messages import Arena
+from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
+from kelek.protocols.raft.log import RaftLog
+from kelek.protocols.raft.messages import (
+    AppendEntries,
+    AppendResponse,
+    HardState,
+    InstallSnapshot,
+    SnapshotResponse,
+    Vote,
+)
+from kelek.protocols.raft.progress import ReplicationState
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zmqraft.server.commits import PUBLISH_MS
+from kelek.protocols.zmqraft.server.link import HELLO_TRIES, Pending, RequestKind
+from kelek.protocols.zmqraft.server.peer import Peer
+from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
+from kelek.protocols.zmqraft.snapshots.orders import (
+    Begun,
+    EntriesRead,
+    Installed,
+    Made,
+    Make,
+    Order,
+    PieceRead,
+    ReadEntries,
+    ReadPiece,
+    Receive,
+    Received,
+    Result,
+    Snapshot,
+    decode_work,
+    encode_work,
+    result_for,
+)
+from kelek.protocols.zmqraft.snapshots.snapshots import RECEIVING_MAX
+from kelek.protocols.zmqraft.wire import extensions as own
+from kelek.protocols.zmqraft.wire import peer_codec
+from kelek.protocols.zmqraft.wire import snapshot_codec as codec
+from kelek.protocols.zmqraft.wire.values import encode_json, encode_members
+
+IDENT = b"demo"
+CONFIG = encode_members((("n1", "tcp://n1"), ("n2", "tcp://n2"), ("n3", "tcp://n3")))
+MEGABYTE = 1 << 20
+PIECE = InstallSnapshot(3, "n2", 70, 2, 10, 100, b"piece")
+
+
+# ---- frames ----
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode"),
+    [
+        (codec.encode_install, codec.decode_install),
+        (codec.encode_install_packed, codec.decode_install_packed),
+    ],
+)
+def test_requests_round_trip(
+    encode: Callable[..., list[bytes]], decode: Callable[..., tuple[int, InstallSnapshot]]
+) -> None:
+    frames = encode(7, IDENT, PIECE)
+    assert decode(frames, IDENT) == (7, PIECE)
+    for wrong in (frames[:-1], [*frames, b""], [*frames[:2], b"other", *frames[3:]]):
+        with pytest.raises(RemoteProtocolError):
+            decode(wrong, IDENT)
+    for chunk in (b"", bytes(91), bytes(codec.CHUNK_BYTES_MAX + 1)):
+        with pytest.raises(RemoteProtocolError):
+            decode([*frames[:-1], chunk], IDENT)
+
+
+def test_the_texts_frames() -> None:
+    assert codec.encode_install(1, IDENT, PIECE) == [
+        b"\x01", b"\x24", IDENT, b"n2", b"\x03", b"\x46", b"\x02", b"\x0a", b"\x64", b"piece",
+    ]  # fmt: skip
+    answer = SnapshotResponse(3, 15)
+    assert codec.encode_install_answer(1, answer, 15) == [b"\x01", b"\x03"]
+    assert codec.encode_install_answer(1, answer, 20) == [b"\x01", b"\x03", b"\x0f"]
+    assert codec.decode_install_answer([b"\x01", b"\x03"]) == (1, SnapshotResponse(3))
+    assert codec.decode_install_answer([b"\x01", b"\x03", b"\x0f"]) == (1, answer)
+
+
+@pytest.mark.parametrize("answer", [SnapshotResponse(3, 15), SnapshotResponse(9, 0, done=True)])
+def test_packed_answers_round_trip(answer: SnapshotResponse) -> None:
+    frames = codec.encode_install_packed_answer(7, answer)
+    assert codec.decode_install_packed_answer(frames) == (7, answer)
+    for wrong in (frames[:2], [*frames[:2], b"short"], [*frames[:2], b"\xff" * 16]):
+        with pytest.raises(RemoteProtocolError):
+            codec.decode_install_packed_answer(wrong)
+
+
+def test_a_request_for_a_snapshot_round_trips() -> None:
+    assert codec.decode_make_snapshot(codec.encode_make_snapshot(b"id", IDENT), IDENT) == b"id"
+    for made in (codec.SnapshotMade(7, 4096), codec.SnapshotMade(reason="no")):
+        assert codec.decode_snapshot_made(codec.encode_snapshot_made(b"id", made)) == (b"id", made)
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_snapshot_made([b"id", b"\x6b\x73", b"\xc0"])
+
+
+WORK: list[Order | Result] = [
+    ReadEntries("n2", 5, 9, 2, 1 << 20),
+    ReadPiece("n2", 70, 2, 5, 64, True),
+    Make(70, 2, CONFIG),
+    Receive(70, 2, 5, 5000, bytes(2000), b""),
+    EntriesRead("n2", 5, [encode_block(5, 2, [Record(0, None, b"x")])]),
+    PieceRead("n2", 70, 2, 0, bytes(5000), True),
+    Made(None, "the disk is full"),
+    Made(Snapshot(70, 2, 5000, 100, CONFIG)),
+    Received(70, 2, 500),
+    Installed(Snapshot(70, 2, 5000, 100, CONFIG)),
+    Begun(Snapshot()),
+]
+
+
+@pytest.mark.parametrize("work", WORK, ids=lambda work: type(work).__name__)
+def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
+    assert decode_work(encode_work(9, work)) == (9, work)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\xff"],
+        [b"junk"],
+        [encode_json([99, 1])],
+        [encode_json([5, 1, "n2"])],
+        [encode_json([-1, {}, 1])],
+        [encode_json([4, 1, "n2", 5, 7])],
+        [encode_json([4, 1, "n2", 5, [[1, 2, 3]]])],
+        [*encode_work(9, Make(70, 2, b""))[:1], b"more than is said"],
+        [encode_json([2, 1, "70", 2, b""])],
+        [encode_json([2, 1, 70, 2, "text"])],
+        [encode_json([2, 1, True, 2, b""])],
+        [encode_json([2, 1, -1, 2, b""])],
+        [encode_json([2, 1 << 63, 70, 2, b""])],
+        [encode_json([2, "epoch", 70, 2, b""])],
+        [encode_json(["2", 1, 70, 2, b""])],
+        [encode_json([1, 1, "n2", 70, 2, 0, 10, 1])],
+        [encode_json([1, 1, b"n2", 70, 2, 0, 10, True])],
+        [encode_json([1, 1, "n2", 70, 2, 0, None, True]), b"a number?"],
+        [encode_json([4, 1, "n2", 5, [[1, 2, "3"]]]), b"block"],
+        [encode_json([4, 1, "n2", 5, "abc"]), b"block"],
+        [encode_json([6, 1, [70, 2, 5000, 100, "text"], ""])],
+        [encode_json([6, 1, [70, 2, 5000], ""])],
+        [encode_json([6, 1, {"last_index": 70}, ""])],
+        [encode_json([8, 1, None])],
+        encode_work(9, Make(70, 2, b"")),
+    ],
+    ids=str,
+)
+def test_junk_in_the_pipe_is_told_apart(frames: list[bytes]) -> None:
+    with pytest.raises(LocalProtocolError):
+        result_for(9, frames)
+
+
+def test_a_snapshot_that_an_earlier_peer_had_made_counts_all_the_same() -> None:
+    snapshot = Snapshot(70, 2, 5000, 100, CONFIG)
+    for work in (Made(snapshot), Installed(snapshot), Begun(snapshot)):
+        assert result_for(9, encode_work(8, work)) == Begun(snapshot)
+        assert result_for(9, encode_work(9, work)) == work
+    for lost in (Made(None, "no"), Received(70, 2, 5), PieceRead("n2", 70, 2, 0, b"", False)):
+        assert result_for(9, encode_work(8, lost)) is None
+
+
+# ---- peers ----
+
+
+class Reader:
+    def batches(self, *_: int) -> list[object]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class Desk:
+    """One peer, its snapshot_sender played by the test."""
+
+    def __init__(self, base: int = 0, *, entries: int = 0, behind: int = 0) -> None:
+        urls = {name: f"tcp://{name}" for name in ("n1", "n2", "n3")}
+        peer_urls = {name: f"tcp://{name}p" for name in ("n1", "n2")}
+        setup = PeerSetup(
+            "demo", "n1", urls, peer_urls, text_peers=frozenset({"n3"}), snapshot_behind=behind,
+            snapshot_entries=entries,
+        )  # fmt: skip
+        snapshot = Snapshot(base, 1, 3 * MEGABYTE + 5, 100_000, CONFIG) if base else Snapshot()
+        recovered = Recovered(
+            1, RaftLog(base, 1 if base else 0), HardState(1), True, False, snapshot=snapshot
+        )
+        self.now_ms = 1000
+        reader: Any = Reader()
+        self.peer = Peer(setup, recovered, Reqids(), reader, self.now_ms, Random(1))
+        self.orders: list[Order] = []
+        self.compacted: list[int] = []
+
+    def wake(self, ms: int = 0) -> list[Order]:
+        self.now_ms += ms
+        wake = self.peer.wake(self.now_ms)
+        if wake.job is not None:
+            self.peer.on_written(wake.job.seq, self.now_ms)
+        if wake.compact is not None:
+            self.compacted.append(wake.compact)
+        return wake.orders
+
+    def result(self, *results: Result) -> None:
+        self.peer.on_results(results, self.now_ms, lambda snapshot: [])
+
+    def sent(self, to: str) -> list[InstallSnapshot]:
+        """The chunks that went out to a peer."""
+        out = self.peer.links_out[to]
+        decode = codec.decode_install if to == "n3" else codec.decode_install_packed
+        kind = b"\x24" if to == "n3" else b"\x6b\x24"
+        found = [decode(frames, IDENT) for frames in out.messages() if frames[1] == kind]
+        self.ids = [message_id for message_id, _ in found]
+        out.clear()
+        return [message for _, message in found]
+
+    def answer(self, sender: str, frames: list[bytes]) -> None:
+        self.peer.on_answers(sender, Arena.from_messages([frames]), self.now_ms)
+
+    def lead(self) -> None:
+        hello = own.Hello("n2", "1", ("pack", "append", "prevote", "snapshot"), 7)
+        frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+        self.peer.on_peers(Arena.from_messages([frames]), self.now_ms, 0)
+        core = self.peer.core
+        while core.leader != "n1":
+            self.now_ms = max(self.now_ms, core.deadline_ms)
+            self.wake()
+            for granted in (True, False):
+                core.step("n2", Vote(core.term + granted, True, pre_vote=granted), self.now_ms)
+        self.wake()
+
+
+def lacking(base: int, to: str) -> Desk:
+    """A leader whose follower lacks what is compacted."""
+    desk = Desk(base)
+    desk.lead()
+    core = desk.peer.core
+    desk.peer.links_out[to].clear()
+    core._leading.on_speaks(to, 0)  # type: ignore[union-attr]
+    core.step(to, AppendResponse(core.term, False, conflict_index=1), desk.now_ms)
+    desk.orders = desk.wake()
+    return desk
+
+
+def pieces(orders: list[Order]) -> list[ReadPiece]:
+    return [order for order in orders if isinstance(order, ReadPiece)]
+
+
+def read(desk: Desk, orders: list[Order]) -> None:
+    for order in pieces(orders):
+        chunk = bytes(order.size)
+        desk.result(
+            PieceRead(order.to, order.last_index, order.last_term, order.offset, chunk, True)
+        )
+
+
+def reply(desk: Desk, response: SnapshotResponse) -> list[Order]:
+    message_id = desk.ids.pop(0)
+    desk.answer("n2", codec.encode_install_packed_answer(message_id, response))
+    return desk.wake()
+
+
+def test_a_kelek_peer_gets_the_container_in_a_window() -> None:
+    desk = lacking(50, "n2")
+    (first,) = pieces(desk.orders)
+    assert (first.offset, first.size, first.plain) == (0, MEGABYTE, False)
+    read(desk, desk.orders)
+    (chunk,) = desk.sent("n2")
+    assert (chunk.last_index, chunk.last_term, chunk.size) == (50, 1, 3 * MEGABYTE + 5)
+    orders = reply(desk, SnapshotResponse(desk.peer.core.term, MEGABYTE))
+    assert [piece.offset for piece in pieces(orders)] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
+    read(desk, orders)
+    assert [chunk.offset for chunk in desk.sent("n2")] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
+
+
+@pytest.mark.parametrize("inflight", [[], [51, 52, 53, 54]])
+def test_one_is_sent_when_what_was_under_way_is_lost_and_compacted(inflight: list[int]) -> None:
+    desk = Desk(50)
+    desk.lead()
+    core = desk.peer.core
+    (follower,) = (each for each in core.followers if each.peer == "n2")
+    core.step("n2", AppendResponse(core.term, True, 50), desk.now_ms)
+    follower.next_index, follower.paused = 50, not inflight
+    follower.state = ReplicationState.REPLICATE if inflight else ReplicationState.PROBE
+    follower.inflight.extend(inflight)
+    assert not pieces(desk.wake())
+    # A heartbeat builds on the base: it lacks that, and has all that was sent to it before.
+    follower.match_index = 49
+    core.step("n2", AppendResponse(core.term, False, conflict_index=50), desk.now_ms)
+    assert pieces(desk.wake())
+
+
+def test_it_resumes_where_the_receiver_is() -> None:
+    desk = lacking(50, "n2")
+    read(desk, desk.orders)
+    desk.sent("n2")
+    orders = reply(desk, SnapshotResponse(desk.peer.core.term, 2 * MEGABYTE + 7))
+    assert pieces(orders)[0].offset == 2 * MEGABYTE + 7
+
+
+def test_a_damaged_one_comes_again_from_its_start() -> None:
+    desk = lacking(50, "n2")
+    read(desk, desk.orders)
+    desk.sent("n2")
+    term = desk.peer.core.term
+    read(desk, reply(desk, SnapshotResponse(term, 3 * MEGABYTE)))
+    desk.sent("n2")
+    orders = reply(desk, SnapshotResponse(term, 0))
+    assert pieces(orders)[0].offset == 0
+
+
+def test_what_got_lost_is_ordered_again() -> None:
+    desk = lacking(50, "n2")
+    assert not pieces(desk.wake())
+    again = [order for _ in range(3) for order in pieces(desk.wake(40))]
+    assert [piece.offset for piece in again] == [0]
+    desk.result(Begun(desk.peer.snapshots.newest))  # A new process: what it had is lost.
+    assert [piece.offset for piece in pieces(desk.wake())] == [0]
+
+
+def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
+    desk = lacking(50, "n2")
+    desk.result(PieceRead("n2", 50, 1, 0, b"", False))
+    assert not pieces(desk.wake())
+    desk.result(Begun(Snapshot(50, 2, MEGABYTE, 1, CONFIG)))
+    desk.result(PieceRead("n2", 50, 1, 0, b"", False))
+    assert pieces(desk.wake())[-1].last_term == 2
+
+
+def says_hello(desk: Desk, incarnation: int, last_index: int) -> None:
+    hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
+    frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+    desk.peer.on_peers(Arena.from_messages([frames]), desk.now_ms, 0)
+
+
+def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() -> None:
+    """Its log is as long as ours, and another one: it lost its disk, and got the entries of an
+    older leader before it heard us."""
+    desk = Desk()
+    desk.lead()
+    core = desk.peer.core
+    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 99))
+    desk.wake()
+    (follower,) = (each for each in core.followers if each.peer == "n2")
+    core.step("n2", AppendResponse(core.term, True, 100), desk.now_ms)
+    assert (core.log.last_index, follower.match_index) == (100, 100)
+    says_hello(desk, 7, 100)
+    assert follower.match_index == 100, "of the one that has confirmed it"
+    says_hello(desk, 8, 100)
+    assert follower.counted_index == 0
+    desk.wake(200)
+    core.step("n2", AppendResponse(core.term, False, 0, 60, 1), desk.now_ms)
+    assert follower.next_index == 60, "where the logs part"
+    says_hello(desk, 9, 10**9)  # A log that is longer than ours.
+    assert follower.next_index == 101
+    core.step("n2", AppendResponse(core.term, True, 100), desk.now_ms)
+    assert follower.match_index == 100
+
+
+def test_the_end_lets_entries_follow() -> None:
+    desk = lacking(50, "n2")
+    read(desk, desk.orders)
+    desk.sent("n2")
+    reply(desk, SnapshotResponse(desk.peer.core.term, 3 * MEGABYTE + 5, done=True))
+    (follower,) = [one for one in desk.peer.core.followers if one.peer == "n2"]
+    assert follower.next_index > 51
+    assert "snapshots_sent" not in desk.peer.status()
+
+
+def test_another_implementation_gets_the_state_alone_and_repeats_have_one_id() -> None:
+    desk = lacking(50, "n3")
+    (first,) = pieces(desk.orders)
+    assert (first.size, first.plain) == (64 << 10, True)
+    read(desk, desk.orders)
+    (chunk,) = desk.sent("n3")
+    assert chunk.size == 100_000
+    (message_id,) = desk.ids
+    chunks = []
+    for _ in range(5):
+        desk.wake(30)
+        chunks += desk.sent("n3")
+        assert all(again == message_id for again in desk.ids)
+    assert chunks == [chunk]
+    taken = SnapshotResponse(desk.peer.core.term, 64 << 10)
+    desk.answer("n3", codec.encode_install_answer(message_id, taken, 64 << 10))
+    assert [piece.offset for piece in pieces(desk.wake())] == [64 << 10]
+
+
+def test_a_kelek_peer_that_has_not_said_hello_gets_nothing_yet() -> None:
+    """State alone would leave it without request ids."""
+    desk = Desk(50)
+    desk.lead()
+    desk.peer.links.by_peer["n2"].features = None
+    desk.peer.snapshots.send("n2", desk.now_ms)
+    assert not pieces(desk.wake())
+    desk.peer.links.by_peer["n2"].features = frozenset({"snapshot"})
+    desk.peer.snapshots.on_hello("n2", desk.now_ms)
+    assert pieces(desk.wake())
+
+
+def test_who_has_said_hello_gets_the_container_wherever_its_door_is() -> None:
+    """It joined later: the topology does not name it, and it has not said yet where it listens."""
+    desk = Desk(50)
+    desk.lead()
+    desk.peer.roster.insiders = frozenset({"n1"})
+    desk.peer.snapshots.send("n2", desk.now_ms)
+    assert [piece.plain for piece in pieces(desk.wake())] == [False]
+
+
+def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
+    """Neither the topology nor a hello tells: only who answers, and no hello, is foreign."""
+    desk = Desk(50)
+    desk.lead()
+    desk.peer.roster._urls.pop("n3")
+    link = desk.peer.links.by_peer["n3"]
+    desk.peer.snapshots.send("n3", desk.now_ms)
+    link.silent_hellos = 0
+    assert not pieces(desk.wake())
+    term = desk.peer.core.term
+    for _ in range(HELLO_TRIES + 1):
+        assert not pieces(desk.wake())
+        link.hello(desk.peer._about_us())
+        message_id = link._remember(Pending(RequestKind.APPEND, term, 0))
+        answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
+        assert link.on_answer(answer) is not None
+    link.hello(desk.peer._about_us())
+    assert [piece.plain for piece in pieces(desk.wake())] == [True]
+    desk.peer.links.lost("n3")
+    assert not link.is_foreign, "another one may come up there"
+
+
+def test_a_foreign_one_that_says_hello_gets_the_container() -> None:
+    desk = lacking(50, "n3")
+    assert [piece.plain for piece in pieces(desk.orders)] == [True]
+    hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
+    frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+    desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
+    assert [piece.plain for piece in pieces(desk.wake())] == [False]
+
+
+# ---- a follower ----
+
+
+def follow(desk: Desk, message: InstallSnapshot) -> list[list[bytes]]:
+    frames = [b"route", *codec.encode_install_packed(5, IDENT, message)]
+    desk.peer.on_peers(Arena.from_messages([frames]), desk.now_ms, 0)
+    orders = desk.wake()
+    desk.orders = orders
+    return answers(desk)
+
+
+def answers(desk: Desk) -> list[list[bytes]]:
+    found = [frames[1:] for frames in desk.peer.peers_out.messages()]
+    desk.peer.peers_out.clear()
+    return found
+
+
+def test_chunks_are_written_answered_and_installed() -> None:
+    desk = Desk()
+    piece = InstallSnapshot(3, "n2", 70, 2, 0, 10, b"01234")
+    assert follow(desk, piece) == []
+    assert desk.orders[0] == Receive(70, 2, 0, 10, b"01234", b"")
+    desk.result(Received(70, 2, 5))
+    (frames,) = answers(desk)
+    assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 5)
+    follow(desk, piece._replace(offset=5))
+    desk.result(Installed(Snapshot(70, 2, 10, 4, CONFIG)))
+    (frames,) = answers(desk)
+    assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 10, done=True)
+    core = desk.peer.core
+    assert (core.log.base_index, core.commit_index) == (70, 70)
+    wake = desk.peer.wake(desk.now_ms + 50)
+    assert wake.job is not None
+    assert (wake.job.reset, wake.job.prev_index, wake.job.prev_term) == (True, 70, 2)
+    assert wake.commit is not None
+    assert wake.commit[:2] == (70, 2)
+    assert follow(desk, piece)  # It is not needed any more: answered at once.
+    assert not desk.orders
+
+
+def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
+    desk = Desk()
+    piece = InstallSnapshot(3, "n3", 70, 2, 0, 10, b"01234")
+    frames = [b"route", *codec.encode_install(5, IDENT, piece)]
+
+    def take() -> list[Order]:
+        desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
+        return [order for order in desk.wake() if isinstance(order, Receive)]
+
+    assert len(take()) == 1
+    assert not take(), "a repeat of what is in work"
+    desk.result(Begun(Snapshot()))
+    assert len(take()) == 1
+
+
+def single(offset: int, message_id: int) -> list[bytes]:
+    """A chunk in the text's form, of a leader that repeats it until it is answered."""
+    piece = InstallSnapshot(3, "n3", 70, 2, offset, 1000, b"01234")
+    return [b"route", *codec.encode_install(message_id, IDENT, piece)]
+
+
+def taken(desk: Desk, frames: list[bytes]) -> list[Order]:
+    desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
+    return [order for order in desk.wake() if isinstance(order, Receive)]
+
+
+def test_a_single_chunk_for_which_there_was_no_room_is_taken_when_it_is_repeated() -> None:
+    desk = Desk()
+    for _ in range(RECEIVING_MAX):
+        follow(desk, InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234"))
+    assert not taken(desk, single(0, 5))
+    assert not taken(desk, single(0, 5))
+    for _ in range(RECEIVING_MAX):
+        desk.result(Received(70, 2, 5))
+    answers(desk)
+    assert taken(desk, single(0, 5))
+    desk.result(Received(70, 2, 5))
+    assert len(desk.peer.clients_out.messages()) == 1
+
+
+def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again() -> None:
+    """And the answers of others do not go to where it came from."""
+    desk = Desk()
+    (lost,) = taken(desk, single(0, 5))
+    desk.peer.snapshots.on_order_lost(lost, desk.now_ms)
+    desk.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100), desk.now_ms)
+    assert taken(desk, single(0, 5))
+    desk.result(Received(70, 2, 5))
+    ((_, message_id, *_),) = desk.peer.clients_out.messages()
+    assert message_id == b"\5"
+    desk.peer.clients_out.clear()
+    assert not taken(desk, single(0, 5))
+    assert len(desk.peer.clients_out.messages()) == 1, "a repeat of what is answered"
+
+
+def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
+    """It does not know yet that we are one, too: ours would be without request ids, and with the
+    members as of our own log."""
+    desk = Desk()
+    assert taken(desk, single(0, 5))
+    desk.result(Received(70, 2, 5))
+    link = desk.peer.links.by_peer["n3"]
+    link.features = frozenset({"snapshot"})
+    desk.peer.links.wanted.clear()
+    desk.peer.clients_out.clear()
+    assert not taken(desk, single(5, 6))
+    assert "n3" in desk.peer.links.wanted
+    assert not desk.peer.clients_out.messages()
+    piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
+    frames = [b"route", *codec.encode_install_packed(7, IDENT, piece)]
+    assert taken(desk, frames)
+
+
+def test_a_chunk_of_an_old_term_is_not_taken() -> None:
+    desk = Desk()
+    heartbeat = own.encode_append_packed(4, IDENT, AppendEntries(5, "n2", 0, 0, 0))
+    desk.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), desk.now_ms, 0)
+    desk.wake()
+    answers(desk)
+    (frames,) = follow(desk, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
+    assert codec.decode_install_packed_answer(frames)[1].term == 5
+    assert not desk.orders
+
+
+def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
+    desk = Desk()
+    block = encode_block(1, 3, [Record(0, None, b"x")] * 100)
+    frames = own.encode_append_packed(4, IDENT, AppendEntries(3, "n2", 0, 0, 0, (block,)))
+    desk.peer.on_peers(Arena.from_messages([[b"r", *frames]]), desk.now_ms, 0)
+    job = desk.peer.wake(desk.now_ms).job
+    assert job is not None
+    follow(desk, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))
+    desk.result(Installed(Snapshot(70, 2, 10, 4, CONFIG)))
+    desk.peer.on_written(job.seq, desk.now_ms)
+    assert desk.peer.core.durable_index == 70
+
+
+# ---- our own ----
+
+
+def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() -> None:
+    desk = Desk(entries=100, behind=1000)
+    desk.lead()
+    core = desk.peer.core
+    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
+    desk.wake()
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+    desk.wake(20)
+    assert core.commit_index == 151
+    assert not [order for order in desk.wake(20) if isinstance(order, Make) and order.last_index]
+    desk.peer.on_applied(151)
+    (make,) = [order for order in desk.wake() if isinstance(order, Make) and order.last_index]
+    assert (make.last_index, make.last_term) == (151, core.term)
+    desk.result(Made(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    for _ in range(10):
+        core.step("n2", AppendResponse(core.term, True, 151), desk.now_ms)
+        desk.wake(100)
+    assert desk.compacted == []  # n3 lacks it, and was heard lately.
+    for _ in range(50):
+        core.step("n2", AppendResponse(core.term, True, 151), desk.now_ms)
+        desk.wake(100)
+    assert desk.compacted == [151]
+    assert core.log.base_index == 151
+
+
+def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
+    """snapshot_sender may be on its way up, or have no room."""
+    desk = Desk(entries=1)
+    desk.lead()
+    core = desk.peer.core
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+    desk.wake(PUBLISH_MS)
+    desk.peer.on_applied(core.commit_index)
+
+    def made(ms: int) -> list[Order]:
+        return [order for order in desk.wake(ms) if isinstance(order, Make) and order.last_index]
+
+    (make,) = made(0)
+    for _ in range(2):
+        desk.peer.snapshots.on_order_lost(make, desk.now_ms)
+        due_ms = desk.peer.snapshots.deadline_ms
+        assert due_ms is not None
+        assert made(due_ms - desk.now_ms - 1) == []
+        assert made(1) == [make]
+    assert made(1000) == [], "it is in work"
+    desk.peer.snapshots.on_order_lost(make, desk.now_ms)
+    desk.result(Begun(Snapshot()))
+    assert made(0) == [make], "asked of the new one at once, and once"
+    assert made(1000) == []
+
+
+def test_only_what_is_applied_is_compacted() -> None:
+    desk = Desk(50)
+    desk.lead()
+    desk.result(Made(Snapshot(51, 2, 5000, 10, CONFIG)))
+    desk.wake(6000)
+    assert desk.compacted == []
+
+
+def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
+    desk = Desk(entries=100)
+    desk.lead()
+    core = desk.peer.core
+    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
+    desk.wake()
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+    desk.wake(PUBLISH_MS)
+    desk.peer.on_applied(151, by_all=40)
+    assert desk.peer.last_applied == 151, "reads need the state machine alone"
+    desk.wake()
+    desk.result(Made(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    desk.wake(10_000)
+    assert desk.compacted == [40]
+    desk.peer.on_applied(151, by_all=151)
+    desk.wake(10_000)
+    assert desk.compacted == [40, 151]
+
+
+def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
+    desk = Desk(entries=100)
+    desk.lead()
+    core = desk.peer.core
+
+    def due(size: int) -> bool:
+        """Whether a snapshot is made with 150 more entries of so many bytes."""
+        data = b"x" * (size // 150)
+        block = encode_block(core.log.last_index + 1, core.term, [Record(0, None, data)] * 150)
+        core.propose(block)
+        orders = desk.wake()
+        core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
+        orders += desk.wake(PUBLISH_MS)
+        desk.peer.on_applied(core.commit_index)
+        orders += desk.wake(PUBLISH_MS)
+        return any(isinstance(order, Make) and order.last_index for order in orders)
+
+    assert due(150)
+    desk.result(Made(Snapshot(core.commit_index, core.term, 5000, 20 * MEGABYTE, CONFIG)))
+    assert not due(8 * MEGABYTE)
+    assert not due(8 * MEGABYTE)
+    assert due(8 * MEGABYTE)
+    desk.result(Made(Snapshot(core.commit_index, core.term, 5000, MEGABYTE, CONFIG)))
+    assert due(150), "a small one may be made again at once"

@@ -1,0 +1,177 @@
+"""RequestEntries below the base: the state in chunks, both ways of acknowledging, then entries."""
+
+import pytest
+
+from kelek.native.net.messages import Frames
+from kelek.protocols.zmqraft.client.requests import Compacted, EntryStream
+from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX, Asker
+from kelek.protocols.zmqraft.snapshots.orders import PieceRead, Snapshot
+from kelek.protocols.zmqraft.snapshots.state_streams import PIPELINES, StateStreams
+from kelek.protocols.zmqraft.wire.client_codec import (
+    EntriesAnswer,
+    EntriesStatus,
+    RequestEntries,
+    StateChunk,
+    decode_entries_answer,
+    encode_entries_answer,
+)
+from kelek.protocols.zmqraft.wire.snapshot_codec import CHUNK_BYTES_PLAIN
+
+STATE = bytes(range(256)) * 1000
+SNAPSHOT = Snapshot(70, 3, len(STATE) + 5000, len(STATE))
+REQID = bytes(12)
+
+
+class Server:
+    """State streams whose pieces are read at once."""
+
+    def __init__(self, snapshot: Snapshot = SNAPSHOT, state: bytes = STATE) -> None:
+        self.streams = StateStreams()
+        self.snapshot, self.state = snapshot, state
+        self.asker = Asker(Frames(), b"route")
+        self.now_ms = 0
+
+    def ask(self, request: RequestEntries) -> tuple[RequestEntries | None, list[EntriesAnswer]]:
+        left = self.streams.on_request(self.asker, request, self.snapshot, self.now_ms)
+        for order in self.streams.orders:
+            chunk = self.state[order.offset : order.offset + order.size]
+            self.streams.on_piece(PieceRead(order.to, 70, 3, order.offset, chunk, True))
+        self.streams.orders.clear()
+        answers = [decode_entries_answer(frames[1:])[1] for frames in self.asker.out.messages()]
+        self.asker.out.clear()
+        return left, answers
+
+
+@pytest.mark.parametrize("way", ["text", "node"])
+def test_the_whole_state_then_entries(way: str) -> None:
+    server, got, first = Server(), b"", RequestEntries(REQID, 0, text=way == "text")
+    left, answers = server.ask(first)
+    assert len(answers) == PIPELINES
+    while answers:
+        answer = answers.pop(0)
+        assert (answer.status, answer.last_index) == (EntriesStatus.SNAPSHOT, 70)
+        chunk = answer.chunk
+        assert chunk is not None
+        assert chunk.term == (None if way == "text" else 3)
+        assert (chunk.offset, chunk.size) == (len(got), len(STATE))
+        assert len(chunk.data) <= CHUNK_BYTES_PLAIN
+        got += chunk.data
+        assert left is None
+        follow_up = RequestEntries(REQID, 70, text=True)
+        if way == "node":
+            follow_up = RequestEntries(REQID, 0, offset=len(got))
+        left, more = server.ask(follow_up)
+        answers += more
+    assert got == STATE
+    assert left is not None
+    assert (left.prev_index, left.offset) == (70, None)
+    assert len(server.streams) == 0
+
+
+def test_a_state_of_no_bytes_is_one_chunk() -> None:
+    server = Server(SNAPSHOT._replace(state_size=0), b"")
+    _, (answer,) = server.ask(RequestEntries(REQID, 0))
+    assert answer.chunk == StateChunk(0, 0, 3, b"")
+    left, answers = server.ask(RequestEntries(REQID, 0, offset=0))
+    assert left is not None
+    assert not answers
+
+
+def test_count_0_ends_it_and_silence_too() -> None:
+    server = Server()
+    server.ask(RequestEntries(REQID, 0))
+    assert server.ask(RequestEntries(REQID, 70, 0)) == (None, [])
+    assert len(server.streams) == 0
+    server.ask(RequestEntries(REQID, 0))
+    server.now_ms += SILENCE_MS_MAX
+    server.ask(RequestEntries(bytes(11) + b"x", 0))
+    assert len(server.streams) == 1
+
+
+def test_a_snapshot_that_is_gone_ends_it() -> None:
+    server = Server()
+    server.streams.on_request(server.asker, RequestEntries(REQID, 0), SNAPSHOT, 0)
+    (order, _) = server.streams.orders
+    server.streams.on_piece(PieceRead(order.to, 70, 3, 0, b"", False))
+    server.streams.on_piece(PieceRead(order.to, 70, 3, 0, b"late", True))
+    assert len(server.streams) == 0
+    assert not server.asker.out.messages()
+
+
+def test_another_start_begins_anew() -> None:
+    server = Server()
+    server.ask(RequestEntries(REQID, 0))
+    _, answers = server.ask(RequestEntries(REQID, 0))
+    assert [answer.chunk and answer.chunk.offset for answer in answers] == [0, CHUNK_BYTES_PLAIN]
+
+
+def offsets(answers: list[EntriesAnswer]) -> list[int]:
+    return [answer.chunk.offset for answer in answers if answer.chunk is not None]
+
+
+def test_a_new_request_goes_on_at_its_offset_within_the_same_snapshot() -> None:
+    """As a client of the npm package asks that has paused for longer than a stream lives."""
+    server = Server()
+    server.ask(RequestEntries(REQID, 0))
+    server.ask(RequestEntries(REQID, 0, 0))
+    server.now_ms += 10 * SILENCE_MS_MAX
+    again = RequestEntries(bytes(11) + b"x", 0, offset=7639)
+    _, answers = server.ask(again)
+    assert offsets(answers) == [7639, 7639 + CHUNK_BYTES_PLAIN]
+    got = b"".join(answer.chunk.data for answer in answers if answer.chunk)
+    assert got == STATE[7639:][: len(got)]
+    left, answers = server.ask(again._replace(offset=7639 + len(got)))
+    while answers:
+        end = max(
+            answer.chunk.offset + len(answer.chunk.data) for answer in answers if answer.chunk
+        )
+        left, answers = server.ask(again._replace(offset=end))
+    assert left is not None
+    assert left.prev_index == 70
+
+
+@pytest.mark.parametrize("other", ["connection", "snapshot", "further"])
+def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
+    """It may be of another leader's snapshot: the halves of two are no state."""
+    server = Server()
+    server.ask(RequestEntries(REQID, 0))
+    request = RequestEntries(bytes(11) + b"x", 0, offset=7639)
+    if other == "connection":
+        server.asker = Asker(Frames(), b"another")
+    elif other == "snapshot":
+        server.snapshot = SNAPSHOT._replace(last_index=71)
+    else:
+        request = request._replace(offset=PIPELINES * CHUNK_BYTES_PLAIN + 1)
+    assert offsets(server.ask(request)[1]) == [0, CHUNK_BYTES_PLAIN]
+
+
+def test_the_client_collects_the_state() -> None:
+    server, stream = Server(), EntryStream(0, wants_state=True)
+    request: RequestEntries | None = stream.begin(REQID)
+    while request is not None and not stream.done:
+        _, answers = server.ask(request)
+        requests = [stream.on_answer(answer) for answer in answers]
+        request = requests[-1] if requests else None
+        for other in requests[:-1]:
+            if other is not None:
+                for answer in server.ask(other)[1]:
+                    request = stream.on_answer(answer) or request
+    assert stream.compacted == Compacted(70, len(STATE))
+    assert b"".join(stream.chunks) == STATE
+
+
+def test_a_reader_of_entries_is_told_that_they_are_gone() -> None:
+    stream = EntryStream(5)
+    stream.begin(REQID)
+    answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3, b"x"))
+    stop = stream.on_answer(answer)
+    assert stop is not None
+    assert stop.count == 0
+    assert stream.done
+    assert stream.compacted == Compacted(70, 10)
+
+
+@pytest.mark.parametrize("term", [None, 7])
+def test_round_trip(term: int | None) -> None:
+    answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 9, chunk=StateChunk(3, 8, term, b"abcde"))
+    assert decode_entries_answer(encode_entries_answer(REQID, answer)) == (REQID, answer)
