@@ -17,9 +17,9 @@ from ..protocols.garlicfarm.server.peer import FarmPeer
 from ..protocols.garlicfarm.server.values import FarmSetup
 from ..protocols.garlicfarm.wire.http_api import View
 from ..protocols.garlicfarm.wire.messages import ClusterServer
-from ..storage.disk import Disk
-from ..storage.farm_home import FarmStorage
-from ..storage.segment import Identity
+from ..storage.disk.disk import Disk
+from ..storage.farm.storage import FarmStorage
+from ..storage.log.segment import Identity
 from .farm_doors import Connection
 from .farm_links import FarmLink, LinkState, Way
 from .farm_names import Names

@@ -44,10 +44,10 @@ from ..protocols.zerodb.server.worker_channel import (
 )
 from ..protocols.zerodb.wire import answers, ops, requests, values
 from ..protocols.zerodb.wire.codec import decode_request
-from ..storage.disk import Disk
+from ..storage.disk.disk import Disk
 from ..storage.errors import StorageError
-from ..storage.job_store import ApidCounter, StatisticsFile
-from ..storage.lease_folder import FOLDER, LeaseFolder
+from ..storage.worker.job_store import ApidCounter, StatisticsFile
+from ..storage.worker.lease_folder import FOLDER, LeaseFolder
 from .actor import Actor, Socket, SocketOptions, main
 from .heap import keep_freed
 from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort

@@ -12,12 +12,12 @@ import zmq
 from ..native.net.messages import Arena
 from ..protocols.errors import LocalProtocolError
 from ..protocols.raft.messages import AppendJob
-from ..storage.disk import Disk
+from ..storage.disk.disk import Disk
 from ..storage.errors import StorageFull
-from ..storage.log import Log
-from ..storage.segment import Identity
-from ..storage.snapshot import examine, put_aside
-from ..storage.writer import Writer
+from ..storage.log.log import Log
+from ..storage.log.segment import Identity
+from ..storage.log.writer import Writer
+from ..storage.snapshot.snapshot import examine, put_aside
 from .actor import Actor, ActorSetup, SocketOptions, main
 from .errors import UnitBroken
 

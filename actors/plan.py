@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..storage.hard_state import PATH as HARD_STATE
+from ..storage.log.hard_state import PATH as HARD_STATE
 from .farm_keys import farm_home
 from .participants import TABLE_WORKER, worker_names
 from .topology import Topology

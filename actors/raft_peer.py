@@ -18,12 +18,12 @@ from ..protocols.raft.messages import AppendJob, HardState
 from ..protocols.zmqraft.server.commits import Commit, NotifyScope
 from ..protocols.zmqraft.server.peer import Peer
 from ..protocols.zmqraft.snapshots.orders import Result, encode_work, result_for
-from ..storage import repair
-from ..storage.disk import Disk
-from ..storage.hard_state import HardStateFile
-from ..storage.reader import LogReader
-from ..storage.segment import Identity
-from ..storage.start import PeerFiles, PeerIdentity, reqids_of, start
+from ..storage.disk.disk import Disk
+from ..storage.log import repair
+from ..storage.log.hard_state import HardStateFile
+from ..storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from ..storage.log.reader import LogReader
+from ..storage.log.segment import Identity
 from .actor import HWM, Actor, SocketOptions, main, monotonic_ms
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
 from .participants import STATE_MACHINE, participants

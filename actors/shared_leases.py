@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ..protocols.zerodb.server.jobs import JobTable, Lease
 from ..protocols.zerodb.server.worker_channel import ENDED, KEPT, OPENED
 from ..protocols.zerodb.wire import ops
-from ..storage.lease_folder import LeaseFolder
-from ..storage.shared_lease import FREE_BYTES_MIN
+from ..storage.worker.lease_folder import LeaseFolder
+from ..storage.worker.shared_lease import FREE_BYTES_MIN
 
 AboutLease = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
 LOOK_MS = 1000  # How often the space on the disk is looked at while there are such leases.

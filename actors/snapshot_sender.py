@@ -28,9 +28,9 @@ from ..protocols.zmqraft.snapshots.orders import (
     decode_work,
     encode_work,
 )
-from ..storage.disk import Disk
-from ..storage.segment import Identity
-from ..storage.snapshot_work import Keep, SnapshotWork
+from ..storage.disk.disk import Disk
+from ..storage.log.segment import Identity
+from ..storage.snapshot.work import Keep, SnapshotWork
 from .actor import Actor, Loop, SocketOptions, main
 from .participants import participants
 

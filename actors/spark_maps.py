@@ -15,8 +15,8 @@ from ..protocols.zerodb.server import map_orders
 from ..protocols.zerodb.server.jobs import JobTable, Lease
 from ..protocols.zerodb.server.map_orders import MapOrder, Mapped, MapProgress
 from ..storage.errors import StorageError
-from ..storage.lease_folder import LeaseFolder
-from ..storage.tables import Tables
+from ..storage.tables.tables import Tables
+from ..storage.worker.lease_folder import LeaseFolder
 from . import mapper
 from .actor import Actor, SocketOptions
 from .map_jobs import MapJobs, MapSpec, Started

@@ -9,12 +9,12 @@ import zmq
 
 from ..native.net.messages import Arena, Frames
 from ..protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
-from ..storage.disk import Disk
+from ..storage.disk.disk import Disk
 from ..storage.errors import Damaged, StorageError
-from ..storage.reader import LogReader
-from ..storage.segment import Identity
-from ..storage.snapshot import newest, open_snapshot
-from ..storage.snapshot_work import state_read, write_state
+from ..storage.log.reader import LogReader
+from ..storage.log.segment import Identity
+from ..storage.snapshot.snapshot import newest, open_snapshot
+from ..storage.snapshot.work import state_read, write_state
 from .actor import SUBSCRIPTION_BYTES_MAX, Actor, Socket, SocketOptions, main
 from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
 from .snapshot_sender import BARRIER, phased

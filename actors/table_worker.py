@@ -42,18 +42,23 @@ from ..protocols.zerodb.wire.values import (
     shared_lease,
 )
 from ..protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
-from ..storage.disk import Disk
+from ..storage.disk.disk import Disk
+from ..storage.engine.families import Shared
+from ..storage.engine.rocks import open_tables
 from ..storage.errors import Damaged, StorageError, StorageFull
-from ..storage.lease_folder import FOLDER, LeaseFolder
-from ..storage.reader import LogReader
-from ..storage.rocks import open_tables
-from ..storage.rocks_families import Shared
-from ..storage.segment import Identity
-from ..storage.shared_lease import SharedLeases
-from ..storage.table_entries import ApplyStep, Owner, find_entries, placed, stages
-from ..storage.table_home import TableDirectory, TableFolder, settle
-from ..storage.table_requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
-from ..storage.tables import Outcome, TableEntry, Tables
+from ..storage.log.reader import LogReader
+from ..storage.log.segment import Identity
+from ..storage.tables.directory import TableDirectory, TableFolder, settle
+from ..storage.tables.entries import ApplyStep, Owner, find_entries, placed, stages
+from ..storage.tables.tables import Outcome, TableEntry, Tables
+from ..storage.worker.lease_folder import FOLDER, LeaseFolder
+from ..storage.worker.requests import (
+    Databases,
+    QueuedRequest,
+    TableRequestLimits,
+    TableRequests,
+)
+from ..storage.worker.shared_lease import SharedLeases
 from .actor import Actor, Pipe, SocketOptions, main
 from .credit import TAKEN, Credit
 from .errors import UnitBroken

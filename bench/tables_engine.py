@@ -21,7 +21,7 @@ from rocksdict import Rdict, WriteBatch
 
 from kelek.bench.machine import BenchError
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.rocks_families import Shared, family_options
+from kelek.storage.engine.families import Shared, family_options
 
 BATCH = 100
 VALUE_BYTES = 64

@@ -15,12 +15,12 @@ from ..actors import topology as topologies
 from ..actors.errors import OperatorError
 from ..actors.schema import did_you_mean
 from ..protocols.zmqraft.wire.entry import Entry
-from ..storage.disk import Disk
+from ..storage.disk.disk import Disk
 from ..storage.errors import StorageError
-from ..storage.hard_state import PATH as HARD_STATE
-from ..storage.recovery import read_clean
-from ..storage.segment import Identity
-from ..storage.verify import Report, entries, read_identity, verify
+from ..storage.log.hard_state import PATH as HARD_STATE
+from ..storage.log.recovery import read_clean
+from ..storage.log.segment import Identity
+from ..storage.log.verify import Report, entries, read_identity, verify
 from .endings import FAILED, CliError
 from .entry_output import entry_json, entry_line
 from .output import show_json

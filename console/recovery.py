@@ -19,11 +19,11 @@ from ..actors.schema import NAME, NAME_RULE, did_you_mean
 from ..clients.errors import LogError
 from ..clients.log import Log
 from ..protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
-from ..storage.disk import Disk
+from ..storage.disk.disk import Disk
 from ..storage.errors import StorageError
-from ..storage.rescue import Rescued, hold, inspect, rescue
-from ..storage.segment import Identity
-from ..storage.verify import Report, read_identity
+from ..storage.log.rescue import Rescued, hold, inspect, rescue
+from ..storage.log.segment import Identity
+from ..storage.log.verify import Report, read_identity
 from .endings import FAILED, CliError
 from .output import show_json
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ..clients.arguments import Range
 from ..clients.arrow import COLUMNS, column_of
+from ..storage.engine.rocks import RocksTables
 from ..storage.errors import StorageError
-from ..storage.lease_folder import open_leased
-from ..storage.rocks import RocksTables
+from ..storage.worker.lease_folder import open_leased
 
 BATCH_BYTES = 8 << 20  # A batch ends with the row that reaches it.
 

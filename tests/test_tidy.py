@@ -340,7 +340,7 @@ def test_rules_accept_what_is_right() -> None:
         "protocols/zmqraft/a.py": "from random import Random\nfrom ...native import crc32c",
         "protocols/raft/a.py": "from ..errors import ProtocolError\nfrom . import messages",
         "actors/a.py": "import zmq\nfrom ..storage.log import Log\nfrom .. import native",
-        "tests/test_a.py": "import anything\nfrom kelek.storage.log import Log",
+        "tests/test_a.py": "import anything\nfrom kelek.storage.log.log import Log",
     }
     for path, text in fine.items():
         assert rule_layers(path, text) + rule_import_style(path, text) == []
@@ -402,24 +402,24 @@ def test_every_c_function_is_documented() -> None:
 # Which test holds which C functions to their plain Python twins. For the sockets the twin is the
 # way through pyzmq: each of those tests runs with both.
 TWINS = {
-    r"klk_crc32c(_sliced|_kind)?": "storage/test_record.py::test_crc32c_is_its_twin",
-    r"klk_record_\w+|klk_header_read": "storage/test_record.py::test_block_is_its_twin",
-    r"klk_block_(encode|check|walk|size|seal)": "storage/test_record.py::test_block_is_its_twin",
-    r"klk_block_slice": "storage/test_record.py::test_slice_is_what_encoding_the_part_gives",
+    r"klk_crc32c(_sliced|_kind)?": "storage/log/test_record.py::test_crc32c_is_its_twin",
+    r"klk_record_\w+|klk_header_read": "storage/log/test_record.py::test_block_is_its_twin",
+    r"klk_block_(encode|check|walk|size|seal)": "storage/log/test_record.py::test_block_is_its_twin",
+    r"klk_block_slice": "storage/log/test_record.py::test_slice_is_what_encoding_the_part_gives",
     r"klk_block_(states|entries)(_size)?": (
-        "storage/test_record.py::test_expansions_are_their_twins"
+        "storage/log/test_record.py::test_expansions_are_their_twins"
     ),
     r"klk_block_from_entries": (
-        "storage/test_record.py::test_entries_become_one_batch_for_each_run_of_terms"
+        "storage/log/test_record.py::test_entries_become_one_batch_for_each_run_of_terms"
     ),
-    r"klk_mark_write|klk_zeros": "storage/test_segment.py::test_marks_and_zeros_are_their_twins",
-    r"klk_xxh3": "storage/test_sst.py::test_hash_is_its_twin",
-    r"klk_snappy_(size|decode)": "storage/test_sst.py::test_snappy_is_its_twin",
-    r"klk_sst_(block_check|index|merge)": "storage/test_sst.py::test_merge_is_its_twin",
-    r"klk_segment_(scan|judge)": "storage/test_segment.py::test_scan_and_judge_are_their_twins",
-    r"klk_segment_(find|blocks)": "storage/test_segment.py::test_find_and_blocks_are_their_twins",
+    r"klk_mark_write|klk_zeros": "storage/log/test_segment.py::test_marks_and_zeros_are_their_twins",
+    r"klk_xxh3": "storage/tables/test_sst.py::test_hash_is_its_twin",
+    r"klk_snappy_(size|decode)": "storage/tables/test_sst.py::test_snappy_is_its_twin",
+    r"klk_sst_(block_check|index|merge)": "storage/tables/test_sst.py::test_merge_is_its_twin",
+    r"klk_segment_(scan|judge)": "storage/log/test_segment.py::test_scan_and_judge_are_their_twins",
+    r"klk_segment_(find|blocks)": "storage/log/test_segment.py::test_find_and_blocks_are_their_twins",
     r"klk_segment_(open|write|sync|close|zero)": (
-        "storage/test_segment.py::test_writes_land_where_they_should"
+        "storage/log/test_segment.py::test_writes_land_where_they_should"
     ),
     r"klk_syncer_\w+": "native/log/test_syncer.py::test_a_history_of_syncs",
     r"klk_(drain_\w+|sockets_bind)": (

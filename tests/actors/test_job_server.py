@@ -32,12 +32,12 @@ from kelek.protocols.zerodb.wire import answers, columns, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.ops import DeleteRange, Put, unpack
 from kelek.protocols.zerodb.wire.values import Extension
-from kelek.storage.disk import Disk
+from kelek.storage.disk.disk import Disk
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageFull
-from kelek.storage.job_store import StatisticsFile
-from kelek.storage.rocks import open_tables
-from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import TableEntry
+from kelek.storage.tables.tables import TableEntry
+from kelek.storage.worker.job_store import StatisticsFile
 
 OPTIONS = {
     "mapper": "wasm",

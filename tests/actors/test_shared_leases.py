@@ -21,8 +21,8 @@ from kelek.protocols.zerodb.server.worker_channel import (
 )
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.values import Extension, shared_lease
-from kelek.storage.lease_folder import MARK, LeaseFolder, Mark, encode_mark
-from kelek.storage.shared_lease import FREE_BYTES_MIN
+from kelek.storage.worker.lease_folder import MARK, LeaseFolder, Mark, encode_mark
+from kelek.storage.worker.shared_lease import FREE_BYTES_MIN
 from kelek.tests.actors.test_job_server import OPTIONS, REQID, ROWS, Rig
 
 IDLE_S = 60.0

@@ -13,10 +13,10 @@ from kelek.actors.snapshot_sender import BARRIER
 from kelek.actors.state_machine import COMMIT, StateMachine, commits_topic
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.snapshots.barrier import Phase
-from kelek.storage.disk import Disk
-from kelek.storage.log import Log
-from kelek.storage.segment import Identity
-from kelek.storage.snapshot import Snapshots
+from kelek.storage.disk.disk import Disk
+from kelek.storage.log.log import Log
+from kelek.storage.log.segment import Identity
+from kelek.storage.snapshot.snapshot import Snapshots
 
 ME = Identity("c", "n1")
 CONFIGURATION = b"\x91\x92\xa2n1\xa1u"

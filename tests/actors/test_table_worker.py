@@ -11,10 +11,10 @@ from kelek.actors.table_worker import TableWorker
 from kelek.protocols.zerodb.server.worker_channel import ANSWER, HEAD, MARK, WRITE
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
-from kelek.storage.disk import Disk
-from kelek.storage.log import Log
-from kelek.storage.segment import Identity
-from kelek.storage.tables import Outcome
+from kelek.storage.disk.disk import Disk
+from kelek.storage.log.log import Log
+from kelek.storage.log.segment import Identity
+from kelek.storage.tables.tables import Outcome
 from kelek.tests.actors.in_thread import Rig, Watched
 
 EPOCH = 7
@@ -94,7 +94,7 @@ def test_answers_that_nobody_takes_are_bounded_by_bytes(
     rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "UNTAKEN_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr("kelek.storage.table_requests.OUT_BYTES", 200_000)
+    monkeypatch.setattr("kelek.storage.worker.requests.OUT_BYTES", 200_000)
     rig.ask(requests.OpenTable(9))
     rig.ask(requests.Put(9, [b"k"], [bytes(100_000)], 1))
     assert [rig.answer()[2][2] for _ in range(2)] == [0x01, 0x20]

@@ -17,7 +17,7 @@ from kelek.actors.actor import ActorSetup
 from kelek.actors.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.memory import MemoryDisk
+from kelek.storage.disk.memory import MemoryDisk
 from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 

@@ -12,10 +12,10 @@ import sys
 from random import Random
 
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.disk import Disk
+from kelek.storage.disk.disk import Disk
 from kelek.storage.errors import StorageError, StorageFull
-from kelek.storage.log import Log
-from kelek.storage.segment import Identity
+from kelek.storage.log.log import Log
+from kelek.storage.log.segment import Identity
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 64 << 10

@@ -26,8 +26,8 @@ import zmq
 
 from kelek.bench.kelek_cluster import NODES, actor_name
 from kelek.bench.tables import Tables
-from kelek.storage.rocks import open_tables
-from kelek.storage.rocks_families import Shared
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
 from kelek.tests.interop import zerodb_plain as plain
 from kelek.tests.interop.zerodb_plain import (
     Client,

@@ -12,11 +12,11 @@ import sys
 from random import Random
 
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.disk import Disk
-from kelek.storage.log import Log
-from kelek.storage.memory import MemoryDisk
-from kelek.storage.segment import Identity
-from kelek.storage.snapshot import Snapshots, newest, open_snapshot
+from kelek.storage.disk.disk import Disk
+from kelek.storage.disk.memory import MemoryDisk
+from kelek.storage.log.log import Log
+from kelek.storage.log.segment import Identity
+from kelek.storage.snapshot.snapshot import Snapshots, newest, open_snapshot
 
 ME = Identity("demo", "n1")
 OTHER = Identity("demo", "n2")

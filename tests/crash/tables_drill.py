@@ -31,10 +31,10 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage import rocks
+from kelek.storage.engine import rocks
+from kelek.storage.engine.families import Shared
 from kelek.storage.errors import StorageError
-from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import TableEntry, Tables
+from kelek.storage.tables.tables import TableEntry, Tables
 
 FLUSH_EVERY = 97
 DEADLINE_S = 60.0

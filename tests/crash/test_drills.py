@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from kelek.protocols.record import decode_block
-from kelek.storage.disk import Disk
+from kelek.storage.disk.disk import Disk
 from kelek.storage.errors import StorageError
-from kelek.storage.hard_state import HardStateFile
-from kelek.storage.log import Log
-from kelek.storage.reader import LogReader
+from kelek.storage.log.hard_state import HardStateFile
+from kelek.storage.log.log import Log
+from kelek.storage.log.reader import LogReader
 from kelek.tests.crash import drill
 
 DRILL = Path(__file__).with_name("drill.py")

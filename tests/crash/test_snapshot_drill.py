@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from kelek.storage.disk import Disk
-from kelek.storage.snapshot import newest, open_snapshot
-from kelek.storage.verify import entries, verify
+from kelek.storage.disk.disk import Disk
+from kelek.storage.log.verify import entries, verify
+from kelek.storage.snapshot.snapshot import newest, open_snapshot
 from kelek.tests.crash import snapshot_drill as drill
 
 DRILL = Path(__file__).with_name("snapshot_drill.py")

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from kelek.storage.memory_tables import MemoryTables
-from kelek.storage.rocks import open_tables
-from kelek.storage.rocks_families import Shared
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
+from kelek.storage.tables.memory import MemoryTables
 from kelek.tests.crash import tables_drill
 
 DRILL = Path(__file__).with_name("tables_drill.py")

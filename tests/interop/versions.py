@@ -16,8 +16,8 @@ import zmq
 
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo, decode_log_info_answer
 from kelek.protocols.zmqraft.wire.values import REQUEST_LOG_INFO
-from kelek.storage.disk import Disk
-from kelek.storage.verify import StoredEntry, entries, read_identity
+from kelek.storage.disk.disk import Disk
+from kelek.storage.log.verify import StoredEntry, entries, read_identity
 from kelek.tests.interop.conftest import COMMAND, STOP_S
 from kelek.tests.ports import free_port
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kelek.protocols.zerodb.wire.ops import Put
-from kelek.storage.lease_folder import LeaseFolder
-from kelek.storage.rocks import open_tables
-from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import TableEntry
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
+from kelek.storage.tables.tables import TableEntry
+from kelek.storage.worker.lease_folder import LeaseFolder
 
 pytest.importorskip("pyarrow", reason="the extra kelek[arrow] is not installed")
 

@@ -55,8 +55,8 @@ LEADER = "protocols/raft/leader.py"
 PEER_VALUES = "protocols/zmqraft/server/values.py"
 JOBS = "protocols/zmqraft/server/append_queue.py"
 DESK = "protocols/zmqraft/snapshots/snapshots.py"
-WRITER = "storage/writer.py"
-LOG = "storage/log.py"
+WRITER = "storage/log/writer.py"
+LOG = "storage/log/log.py"
 
 READS = "protocols/raft/reads.py"
 TRANSFER = "protocols/raft/transfer.py"
@@ -277,13 +277,13 @@ PLANTS = (
         "a snapshot is named before it is durable",
         (
             Patch(
-                "storage/snapshot.py",
+                "storage/snapshot/snapshot.py",
                 "        self._file.sync()\n        self._file.close()\n"
                 "        self._owner._name(self._path, self._info)",
                 "        self._file.close()\n        self._owner._name(self._path, self._info)",
             ),
             Patch(
-                "storage/snapshot.py",
+                "storage/snapshot/snapshot.py",
                 "            self._file.sync()\n            info =",
                 "            info =",
             ),
@@ -292,7 +292,7 @@ PLANTS = (
     ),
     Plant(
         "request ids left out of snapshots",
-        (Patch("storage/snapshot_work.py", "reqids.export(index))", "Reqids().export(index))"),),
+        (Patch("storage/snapshot/work.py", "reqids.export(index))", "Reqids().export(index))"),),
         told="acknowledged|order of|twice",
         first=4,
     ),
@@ -310,7 +310,7 @@ PLANTS = (
     ),
     Plant(
         "hard state not synced",
-        (Patch("storage/hard_state.py", "            self._file.sync()\n", ""),),
+        (Patch("storage/log/hard_state.py", "            self._file.sync()\n", ""),),
         told="vote forgotten|term went back",
     ),
     Plant(

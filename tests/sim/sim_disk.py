@@ -7,7 +7,7 @@ machine without power.
 from collections.abc import Callable
 from typing import Any
 
-from kelek.storage.memory import MemoryDisk, MemoryFiles
+from kelek.storage.disk.memory import MemoryDisk, MemoryFiles
 from kelek.tests.sim.sim_world import Process, World
 
 HARD_STATE = "hard_state"

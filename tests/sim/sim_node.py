@@ -17,16 +17,16 @@ from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import PeerSetup
 from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
-from kelek.storage import repair
 from kelek.storage.errors import StorageError, StorageFull
-from kelek.storage.hard_state import HardStateFile
-from kelek.storage.log import Log
-from kelek.storage.reader import LogReader
-from kelek.storage.segment import Identity
-from kelek.storage.snapshot import newest
-from kelek.storage.snapshot_work import write_state
-from kelek.storage.start import PeerFiles, PeerIdentity, reqids_of, start
-from kelek.storage.writer import Writer
+from kelek.storage.log import repair
+from kelek.storage.log.hard_state import HardStateFile
+from kelek.storage.log.log import Log
+from kelek.storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from kelek.storage.log.reader import LogReader
+from kelek.storage.log.segment import Identity
+from kelek.storage.log.writer import Writer
+from kelek.storage.snapshot.snapshot import newest
+from kelek.storage.snapshot.work import write_state
 from kelek.tests.sim.sim_check import Applied, Broken, Checker
 from kelek.tests.sim.sim_disk import Halt, NodeDisk
 from kelek.tests.sim.sim_net import Connection, Frames, Network

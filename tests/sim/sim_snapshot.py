@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from kelek.protocols.zmqraft.snapshots.orders import Begun, decode_work, encode_work
 from kelek.storage.errors import StorageError
-from kelek.storage.snapshot import newest, open_snapshot
-from kelek.storage.snapshot_work import Keep, SnapshotWork
+from kelek.storage.snapshot.snapshot import newest, open_snapshot
+from kelek.storage.snapshot.work import Keep, SnapshotWork
 from kelek.tests.sim.sim_disk import Halt
 from kelek.tests.sim.sim_world import US_PER_MS, Process
 

@@ -28,9 +28,9 @@ from kelek.protocols.zerodb.wire.ops import (
     Transaction,
     Truncate,
 )
-from kelek.storage.rocks import RocksTables, open_tables
-from kelek.storage.rocks_families import Shared
-from kelek.storage.tables import TableEntry
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import RocksTables, open_tables
+from kelek.storage.tables.tables import TableEntry
 
 FEW = 200
 REQID = b"request id 1"

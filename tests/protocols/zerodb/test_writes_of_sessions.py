@@ -9,8 +9,8 @@ from kelek.protocols.zerodb.server.worker_channel import RESULT
 from kelek.protocols.zerodb.wire import ops, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
-from kelek.storage.memory_tables import MemoryTables
-from kelek.storage.tables import TableEntry, Tables
+from kelek.storage.tables.memory import MemoryTables
+from kelek.storage.tables.tables import TableEntry, Tables
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, entries, led
 
 SESSION = 99

@@ -18,10 +18,15 @@ from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.codec import peek
 from kelek.protocols.zerodb.wire.values import Extension, decode_extension
-from kelek.storage.memory_tables import MemoryTables
-from kelek.storage.table_entries import Owner
-from kelek.storage.table_requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
-from kelek.storage.tables import TableEntry
+from kelek.storage.tables.entries import Owner
+from kelek.storage.tables.memory import MemoryTables
+from kelek.storage.tables.tables import TableEntry
+from kelek.storage.worker.requests import (
+    Databases,
+    QueuedRequest,
+    TableRequestLimits,
+    TableRequests,
+)
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, Worker, head
 from kelek.tests.protocols.zerodb.wire import messages
 

@@ -1,0 +1,291 @@
+"""The only place that touches files. It knows nothing of what is in them."""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...native.errors import Readable
+from ...native.log import segments
+from ..errors import StorageLocked, refused
+from .files import File
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+ALIGNMENT = 4096
+O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+
+class DiskFile:
+    """A file of a Disk; see files.File."""
+
+    def __init__(self, place: str, fd: int, io: str) -> None:
+        self.place = place
+        self._size = os.fstat(fd).st_size
+        self._fd = fd
+        self._io = io
+        self._segment: segments.Segment | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size, offset)
+            if len(data) in (0, size):
+                return data
+            parts = [data]
+            left = size - len(data)
+            while left and (data := os.pread(self._fd, left, offset + size - left)):
+                parts.append(data)
+                left -= len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise refused(self.place, "read", error) from error
+
+    def load(self, past_cache: bool = False) -> memoryview:
+        try:
+            if past_cache:
+                data = self._load_direct()
+                if data is not None:
+                    return data
+                # No O_DIRECT here: carry everything to the disk, forget it, and read it again.
+                os.fsync(self._fd)
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            return _load(self._fd, self._size)
+        except OSError as error:
+            raise refused(self.place, "read", error) from error
+
+    def _load_direct(self) -> memoryview | None:
+        """None: it can't be done here."""
+        if not O_DIRECT:
+            return None
+        try:
+            fd = os.open(self.place, os.O_RDONLY | O_DIRECT | os.O_CLOEXEC)
+            try:
+                return _load(fd, self._size)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        try:
+            self.segment().write(offset, parts)
+        except OSError as error:
+            raise refused(self.place, "write", error) from error
+
+    def append(self, parts: Sequence[Readable]) -> None:
+        assert self._segment is None, "its size is fixed"
+        end = self._size
+        try:
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    written = os.pwrite(self._fd, view, end)
+                    end, view = end + written, view[written:]
+        except OSError as error:
+            with suppress(OSError):  # The next one writes to the same place.
+                os.ftruncate(self._fd, self._size)
+            raise refused(self.place, "write", error) from error
+        self._size = end
+
+    def segment(self) -> segments.Segment:
+        """The file as csrc writes and syncs it: from now on its size is fixed. OSError."""
+        if self._segment is None:
+            self._segment = segments.Segment(self._fd, self.size, self._io)
+        return self._segment
+
+    def zero(self, offset: int, size: int) -> None:
+        try:
+            segments.segment_zero(self._fd, offset, size)
+        except OSError as error:
+            raise refused(self.place, "write", error) from error
+        self._size = max(self._size, offset + size)
+
+    def sync(self) -> None:
+        try:
+            if self._segment is None:
+                os.fsync(self._fd)
+            else:
+                self._segment.sync()
+        except OSError as error:
+            raise refused(self.place, "sync", error) from error
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class DiskSyncer:
+    """A thread of csrc that syncs; see files.Syncer."""
+
+    def __init__(self) -> None:
+        self._syncer = segments.Syncer()
+        self._files: deque[DiskFile] = deque()
+
+    def fileno(self) -> int:
+        return self._syncer.fileno()
+
+    def begin(self, file: File) -> None:
+        assert isinstance(file, DiskFile)
+        try:
+            self._syncer.begin(file.segment())
+        except OSError as error:
+            raise refused(file.place, "sync", error) from error
+        self._files.append(file)
+
+    def end(self, wait: bool = False) -> DiskFile | None:
+        if not self._files:
+            return None
+        try:
+            return self._files.popleft() if self._syncer.end(wait) else None
+        except OSError as error:
+            raise refused(self._files.popleft().place, "sync", error) from error
+
+    def close(self) -> None:
+        self._syncer.close()
+
+
+def make_folders(path: str) -> None:
+    """As os.makedirs(), but that each folder that is made is this user's alone."""
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        make_folders(parent)
+    os.makedirs(path, FOLDER_MODE, exist_ok=True)
+
+
+class DiskLock:
+    """A flock; the system takes it back when the process ends, however that happens."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Disk:
+    """A data directory on a real disk; see files.Files."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(root)
+
+    def make_folder(self, path: str) -> None:
+        place = self.place(path)
+        try:
+            made = not os.path.isdir(place)
+            if made:
+                make_folders(place)
+            if made or path:  # Whoever made it may have been killed before it was durable.
+                _sync_folder(os.path.dirname(place) or ".")
+        except OSError as error:
+            raise refused(place, "make the folder", error) from error
+
+    def lock(self, path: str) -> DiskLock:
+        place = self.place(path)
+        try:
+            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise refused(place, "lock", error) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise StorageLocked(
+                place, f"process {holder or '?'} writes here already", "stop it first"
+            ) from None
+        except OSError as error:
+            os.close(fd)
+            raise refused(place, "lock", error) from error
+        return DiskLock(fd)
+
+    def syncer(self) -> DiskSyncer:
+        try:
+            return DiskSyncer()
+        except OSError as error:
+            raise refused(self.root, "start a thread that syncs", error) from error
+
+    def names(self, folder: str) -> list[str]:
+        place = self.place(folder)
+        try:
+            return sorted(os.listdir(place))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refused(place, "list", error) from error
+
+    def open(self, path: str, io: str = "read") -> DiskFile | None:
+        place = self.place(path)
+        flags = os.O_RDONLY if io == "read" else os.O_RDWR
+        try:
+            return DiskFile(place, os.open(place, flags | os.O_CLOEXEC), io)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refused(place, "open", error) from error
+
+    def create(self, path: str, io: str = "pwrite") -> DiskFile:
+        place = self.place(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            return DiskFile(place, os.open(place, flags, FILE_MODE), io)
+        except OSError as error:
+            raise refused(place, "create", error) from error
+
+    def rename(self, source: str, target: str) -> None:
+        try:
+            os.rename(self.place(source), self.place(target))
+        except OSError as error:
+            raise refused(self.place(target), "rename", error) from error
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(self.place(path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise refused(self.place(path), "remove", error) from error
+
+    def sync_folder(self, path: str) -> None:
+        try:
+            _sync_folder(self.place(path))
+        except OSError as error:
+            raise refused(self.place(path), "sync", error) from error
+
+    def place(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+
+def _load(fd: int, size: int) -> memoryview:
+    """A file's first bytes in pages of their own: aligned, and not of the heap, which would keep
+    them after use. With O_DIRECT EINVAL when the system gives them in odd pieces."""
+    if size == 0:
+        return memoryview(b"")
+    view = memoryview(mmap.mmap(-1, -(-size // ALIGNMENT) * ALIGNMENT))
+    filled = 0
+    while filled < size and (count := os.preadv(fd, [view[filled:]], filled)) > 0:
+        filled += count
+    return view[: min(filled, size)]
+
+
+def _sync_folder(place: str) -> None:
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,358 @@
+"""The twin of disk.py in memory, with every fault of a real one: for the simulator and the tests.
+
+It never reads a clock, throws no dice of its own and touches no file. One MemoryDisk is one
+machine's disk; each process of that machine gets its own Files from process().
+"""
+
+import errno
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+from ...native.errors import Readable
+from ..errors import StorageLocked, refused
+from .files import File
+
+SECTOR_BYTES = 512  # What a disk writes whole or not at all.
+
+
+class Killed(Exception):
+    """The process that called was killed instead; see MemoryDisk.kill_after()."""
+
+
+class _Inode:
+    """A file's bytes as the system's cache has them and as the disk has them."""
+
+    def __init__(self) -> None:
+        self.cache = bytearray()
+        self.disk = bytearray()
+        self.dirty: set[int] = set()  # Sectors written and not synced.
+
+    def write_back(self, sector: int) -> None:
+        start = sector * SECTOR_BYTES
+        piece = self.cache[start : start + SECTOR_BYTES]
+        if len(self.disk) < start + len(piece):
+            self.disk.extend(bytes(start + len(piece) - len(self.disk)))
+        self.disk[start : start + len(piece)] = piece
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.cache[offset : offset + len(data)] = data
+        self.dirty.update(range(offset // SECTOR_BYTES, -(-(offset + len(data)) // SECTOR_BYTES)))
+
+    def direct(self) -> bytes:
+        """What O_DIRECT reads: the system carries dirty sectors to the disk first."""
+        found = bytearray(self.disk.ljust(len(self.cache), b"\0"))
+        for sector in self.dirty:
+            start = sector * SECTOR_BYTES
+            found[start : start + SECTOR_BYTES] = self.cache[start : start + SECTOR_BYTES]
+        return bytes(found)
+
+
+class _Change:
+    """A change of names that is not durable yet: target is where inode is found, if anywhere."""
+
+    def __init__(self, source: str | None, target: str | None, inode: _Inode | None) -> None:
+        self.source = source
+        self.target = target
+        self.inode = inode
+        self.folder = (target or source or "").rpartition("/")[0]  # Of both.
+
+    def apply(self, names: dict[str, _Inode]) -> None:
+        if self.source is not None:
+            names.pop(self.source, None)
+        if self.target is not None and self.inode is not None:
+            names[self.target] = self.inode
+
+
+class MemoryDisk:
+    """One machine's disk."""
+
+    def __init__(self, bytes_max: int = 1 << 40) -> None:
+        self.bytes_max = bytes_max  # Of all files together; may be changed at any time.
+        self.read_only = False
+        self.syncs = 0
+        self.names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._changes: list[_Change] = []
+        self._locks: dict[str, MemoryFiles] = {}
+        self._processes: list[MemoryFiles] = []
+        self._syncs_to_fail = 0
+        self._steps_to_live: int | None = None
+
+    def process(self) -> "MemoryFiles":
+        """A new process of this machine."""
+        files = MemoryFiles(self)
+        self._processes.append(files)
+        return files
+
+    # ---- faults ----
+
+    def crash(self) -> None:
+        """Every process dies; the machine goes on, and its cache with it."""
+        for files in self._processes:
+            files.crash()
+        self._processes = []
+
+    def power_loss(self, random: Random) -> None:
+        """Every process dies; what was not synced is kept, lost or torn, file by file."""
+        self.crash()
+        names = self._durable_names
+        chance = random.choice((0.0, 0.5, 1.0))
+        for change in self._changes:
+            if random.random() < chance:
+                change.apply(names)
+        for inode in {
+            id(inode): inode for inode in (*names.values(), *self.names.values())
+        }.values():
+            chance = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+            for sector in sorted(inode.dirty):
+                if random.random() < chance:
+                    inode.write_back(sector)
+            inode.cache[:] = inode.disk
+            inode.dirty.clear()
+        self.names = dict(names)
+        self._changes = []
+
+    def fail_sync(self, count: int = 1) -> None:
+        """The next syncs fail with EIO; as on Linux, the cache then believes itself clean."""
+        self._syncs_to_fail = count
+
+    def kill_after(self, steps: int | None) -> None:
+        """Whoever writes, syncs or names something after that many more such steps is killed
+        instead, and every other process too; None: nobody."""
+        self._steps_to_live = steps
+
+    def flip(self, path: str, bit: int) -> None:
+        """Flips one bit of a file, on the disk and in the cache."""
+        inode = self.names[path]
+        for data in (inode.cache, inode.disk):
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << bit % 8
+
+    def cut(self, path: str, size: int) -> None:
+        """Shortens a file, on the disk and in the cache."""
+        inode = self.names[path]
+        del inode.cache[size:]
+        del inode.disk[size:]
+        inode.dirty = {sector for sector in inode.dirty if sector * SECTOR_BYTES < size}
+
+    # ---- what the processes do ----
+
+    def _step(self) -> None:
+        if self._steps_to_live is None:
+            return
+        if self._steps_to_live == 0:
+            self._steps_to_live = None
+            self.crash()
+            raise Killed
+        self._steps_to_live -= 1
+
+    def check_writable(self, place: str) -> None:
+        self._step()
+        if self.read_only:
+            raise refused(place, "write", OSError(errno.EROFS, ""))
+
+    def check_room(self, place: str, size: int) -> None:
+        held = sum(len(inode.cache) for inode in self.names.values())
+        if size > 0 and held + size > self.bytes_max:
+            raise refused(place, "write", OSError(errno.ENOSPC, ""))
+
+    def sync(self, place: str, inode: _Inode) -> None:
+        self._check_sync(place, inode)
+        for sector in inode.dirty:
+            inode.write_back(sector)
+        inode.dirty.clear()
+
+    def sync_names(self, folder: str, place: str) -> None:
+        self._check_sync(place, None)
+        for change in self._changes:
+            if change.folder == folder:
+                change.apply(self._durable_names)
+        self._changes = [change for change in self._changes if change.folder != folder]
+
+    def _check_sync(self, place: str, inode: _Inode | None) -> None:
+        self._step()
+        self.syncs += 1
+        if self._syncs_to_fail > 0:
+            self._syncs_to_fail -= 1
+            if inode is not None:
+                inode.dirty.clear()
+            raise refused(place, "sync", OSError(errno.EIO, ""))
+
+    def change(self, source: str | None, target: str | None, inode: _Inode | None) -> None:
+        change = _Change(source, target, inode)
+        change.apply(self.names)
+        self._changes.append(change)
+
+    def lock(self, path: str, files: "MemoryFiles", place: str) -> None:
+        if path in self._locks:
+            raise StorageLocked(place, "another process writes here already", "stop it first")
+        self._locks[path] = files
+
+    def unlock_all(self, files: "MemoryFiles") -> None:
+        self._locks = {path: held for path, held in self._locks.items() if held is not files}
+
+    def unlock(self, path: str, files: "MemoryFiles") -> None:
+        if self._locks.get(path) is files:
+            del self._locks[path]
+
+
+class MemoryFile:
+    """A file of a MemoryFiles; see files.File."""
+
+    def __init__(self, files: "MemoryFiles", path: str, inode: _Inode) -> None:
+        self.place = files.place(path)
+        self._files = files
+        self._inode = inode
+        self._open = True
+
+    @property
+    def size(self) -> int:
+        return len(self._inode.cache)
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._used()
+        return bytes(self._inode.cache[offset : offset + size])
+
+    def load(self, past_cache: bool = False) -> memoryview:
+        self._used()
+        return memoryview(self._inode.direct() if past_cache else bytes(self._inode.cache))
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        disk = self._used()
+        disk.check_writable(self.place)
+        data = b"".join(parts)
+        assert offset + len(data) <= self.size, "a write beyond the file's size"
+        self._inode.write(offset, data)
+
+    def append(self, parts: Sequence[Readable]) -> None:
+        disk = self._used()
+        disk.check_writable(self.place)
+        data = b"".join(parts)
+        disk.check_room(self.place, len(data))
+        self._inode.write(self.size, data)
+
+    def zero(self, offset: int, size: int) -> None:
+        disk = self._used()
+        disk.check_writable(self.place)
+        disk.check_room(self.place, offset + size - self.size)
+        self._inode.cache.extend(bytes(max(0, offset + size - self.size)))
+        self._inode.write(offset, bytes(size))
+
+    def sync(self) -> None:
+        self._used().sync(self.place, self._inode)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _used(self) -> MemoryDisk:
+        assert self._open, f"{self.place} is closed"
+        return self._files.living()
+
+
+class MemorySyncer:
+    """Syncs as late as it may: when the end is asked for. Whatever dies before has not synced."""
+
+    def __init__(self, random: Random | None) -> None:
+        self._random = random
+        self._files: deque[File] = deque()
+
+    def fileno(self) -> int:
+        return -1
+
+    def begin(self, file: File) -> None:
+        self._files.append(file)
+
+    def end(self, wait: bool = False) -> File | None:
+        if not self._files:
+            return None
+        if not wait and self._random is not None and self._random.random() < 0.5:
+            return None
+        file = self._files.popleft()
+        file.sync()
+        return file
+
+    def close(self) -> None:
+        self._files.clear()
+
+
+class MemoryLock:
+    """Held until close(), or until its process crashes."""
+
+    def __init__(self, files: "MemoryFiles", path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def close(self) -> None:
+        self._files.disk.unlock(self._path, self._files)
+
+
+class MemoryFiles:
+    """The data directory as one process of a MemoryDisk sees it; see files.Files."""
+
+    root = "memory"
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.disk = disk
+        self.slow: Random | None = None  # Its dice say whether a sync beside has ended yet.
+        self.alive = True
+
+    def crash(self) -> None:
+        """This process dies: its locks are free, nothing of it can be used any more."""
+        self.alive = False
+        self.disk.unlock_all(self)
+
+    def living(self) -> MemoryDisk:
+        assert self.alive, "a dead process uses the disk"
+        return self.disk
+
+    def place(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def make_folder(self, path: str) -> None:
+        self.living().check_writable(self.place(path))
+
+    def lock(self, path: str) -> MemoryLock:
+        disk = self.living()
+        disk.check_writable(self.place(path))
+        disk.lock(path, self, self.place(path))
+        return MemoryLock(self, path)
+
+    def syncer(self) -> MemorySyncer:
+        return MemorySyncer(self.slow)
+
+    def names(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        inside = [path[len(prefix) :] for path in self.living().names if path.startswith(prefix)]
+        return sorted(name for name in inside if "/" not in name)
+
+    def open(self, path: str, io: str = "read") -> MemoryFile | None:
+        disk = self.living()
+        inode = disk.names.get(path)
+        if inode is None:
+            return None
+        if io != "read":
+            disk.check_writable(self.place(path))
+        return MemoryFile(self, path, inode)
+
+    def create(self, path: str, io: str = "pwrite") -> MemoryFile:
+        disk = self.living()
+        disk.check_writable(self.place(path))
+        inode = _Inode()
+        disk.change(None, path, inode)
+        return MemoryFile(self, path, inode)
+
+    def rename(self, source: str, target: str) -> None:
+        disk = self.living()
+        disk.check_writable(self.place(target))
+        disk.change(source, target, disk.names[source])
+
+    def remove(self, path: str) -> None:
+        disk = self.living()
+        disk.check_writable(self.place(path))
+        if path in disk.names:
+            disk.change(path, None, None)
+
+    def sync_folder(self, path: str) -> None:
+        disk = self.living()
+        disk.sync_names(path, self.place(path))

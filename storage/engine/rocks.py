@@ -1,0 +1,592 @@
+"""The tables' engine on a disk: one RocksDB database, one column family a table.
+
+A replicated database has no log of the engine's: all tables are flushed as one, together with the
+index of the entry that they have reached, and what is lost with a crash is applied again from
+there. A local database has one, that a write may wait for.
+
+What the system column family says is made durable with the data that it tells of, but column
+families come and go at once. So none is ever used twice: a table that is truncated gets another one
+when it is made anew, and the old one goes when it is durable that nobody needs it. A column family
+is called `number.cache.block.buffer.bloom.compression`: its options must be known to open it.
+
+Traps of rocksdict 0.3.29 that are kept out of here: flush() of one column family tears apart what
+is flushed as one, and so does the end of an Rdict's life; compact_range() doesn't tell that it
+failed; set_iterate_lower_bound() sets the upper bound; a Snapshot reads what is written after it;
+items() ends without a word where it meets damage.
+"""
+
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from types import GeneratorType
+from typing import cast
+
+import rocksdict
+
+from ...native.tables.sst import Bounds
+from ...protocols.zerodb.server.scan_chunks import Pieces, Scanned
+from ...protocols.zerodb.wire.ops import Op, Put
+from ...protocols.zerodb.wire.values import TableOptions
+from ..disk.disk import make_folders
+from ..errors import Damaged, StorageError, StorageFull, refused
+from ..tables.content import Piece, content_hash, split_points
+from ..tables.effects import Effects, apply_entry, record_range
+from ..tables.operations import (
+    BONDS,
+    SYSTEM,
+    bonded_tables,
+    first_expiry_ms,
+    kept_result,
+    result_key,
+)
+from ..tables.recent_changes import RecentChanges
+from ..tables.tables import Outcome, Pair, TableEntry, TableInfo
+from .batch import APPLIED, AT, NUMBER, TABLES, PendingWrites
+from .families import (
+    Family,
+    Guard,
+    Shared,
+    Stalled,
+    bare,
+    database_options,
+    family_name,
+    family_options,
+    parse_family,
+)
+from .sst_scan import FileScan, SstQuery, TableScan
+from .walk import Row, TableFile, Walk, file_pieces, files_of
+
+SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
+SINGLES_MAX = 8  # That one batch makes one by one, before many are put in store.
+BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
+STUCK_S = 20.0  # With space on the disk, until recover() opens the database anew.
+FREE_BYTES_MIN = 16 << 20  # On the disk, to do that or to flush: it needs some itself.
+STALL_S_MAX = 1.0  # Of a write, in which the engine flushes and compacts ...
+SETTLE_S_MAX = 10.0  # Before a flush ...
+STALL_POLL_S = 0.002  # ... and is asked again.
+EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it: about 0.3 s.
+PIECE_PAIRS = 64  # That are one piece then.
+
+
+class _TooFewFamilies(Exception):
+    """A batch makes more tables than there are column families in store; it is made anew then."""
+
+
+def open_tables(path: str, shared: Shared, replicated: bool) -> "RocksTables":
+    """Opens a database, or makes it. Raises StorageError."""
+    return RocksTables(path, shared, replicated, read_only=False)
+
+
+def open_checkpoint(path: str, shared: Shared) -> "RocksTables":
+    """Opens what RocksTables.checkpoint() has made, to read it alone; it changes no byte, so many
+    processes may do so at once. Raises StorageError."""
+    return RocksTables(path, shared, replicated=True, read_only=True)
+
+
+class RocksTables:
+    """The Tables of a database. One process has it open, but for a checkpoint."""
+
+    def __init__(self, path: str, shared: Shared, replicated: bool, read_only: bool) -> None:
+        self.path = path
+        self.problem = ""
+        self.applied = (0, 0)
+        self.recent: RecentChanges | None = None
+        self.families: dict[int, Family] = {}  # SYSTEM is among them.
+        self.bonded: set[int] = set()
+        self._shared = shared
+        self._replicated = replicated
+        self._read_only = read_only
+        self._spare: dict[TableOptions, list[Family]] = {}
+        self._doomed: list[Family] = []  # They go when it is durable that nobody needs them.
+        self._scans: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
+        self._file_scans: weakref.WeakSet[FileScan] = weakref.WeakSet()
+        self._database: rocksdict.Rdict | None = None
+        self._next_number = 1  # Of a column family.
+        self._singles = 0  # Column families that were made for the batch that is being made.
+        self._stuck_since: float | None = None
+        self._expires_ms: int | None = None  # None: it has to be looked up.
+        self._write_options = _write_options(replicated, sync=False)
+        self._sync_options = _write_options(replicated, sync=not replicated)
+        self._stop: weakref.finalize[..., RocksTables] | None = None
+        self._open(SPARE_MIN)
+
+    # ---- opening ----
+
+    def _open(self, spares: int) -> None:
+        """Opens it with this many column families in store, if it is new or needs more."""
+        guard = Guard(self.path)
+        with guard:
+            there = os.path.exists(f"{self.path}/CURRENT")
+            names = rocksdict.Rdict.list_cf(self.path) if there else []
+        numbers = [int(name.split(".")[0]) for name in names if "." in name]
+        self._next_number = max([0, *numbers]) + 1
+        if not there or spares > SPARE_MIN:
+            names += [self._next_name(TableOptions()) for _ in range(spares)]
+        if not there and self._read_only:
+            raise StorageError(self.path, "there are no tables", "see who removed them")
+        if not there:
+            _make_folder(self.path)
+        parsed = {name: parse_family(name)[1] for name in names if "." in name}
+        if self._read_only:  # A reader's memory is bounded, whatever its tables' caches may take.
+            cache_bytes = TableOptions().cache_bytes
+            parsed = {name: one._replace(cache_bytes=cache_bytes) for name, one in parsed.items()}
+        made = {
+            name: family_options(options, self._shared, self._replicated)
+            for name, options in {"system": TableOptions(), **parsed}.items()
+        }
+        options = {name: one for name, (one, _) in made.items()}
+        options["default"] = database_options(self._shared, self._replicated)
+        access = rocksdict.AccessType
+        with guard:
+            self._database = rocksdict.Rdict(
+                self.path,
+                database_options(self._shared, self._replicated),
+                options,
+                access.read_only(False) if self._read_only else access.read_write(),
+            )
+            # Whatever ends us, all column families are flushed as one, or none.
+            self._stop = weakref.finalize(self, self._database.cancel_all_background, True)
+            families = {
+                name: self._family(name, parsed.get(name, TableOptions()), own)
+                for name, (_, own) in made.items()
+            }
+        try:
+            self._load(families)
+        except StorageError:
+            self._shut()
+            raise
+
+    def _next_name(self, options: TableOptions) -> str:
+        number, self._next_number = self._next_number, self._next_number + 1
+        return family_name(number, options)
+
+    def _family(self, name: str, options: TableOptions, own: rocksdict.Cache | None) -> Family:
+        database = self._opened()
+        data = database.get_column_family(name)
+        return Family(name, options, own, data, database.get_column_family_handle(name))
+
+    def _opened(self) -> rocksdict.Rdict:
+        if self._database is None:
+            raise StorageError(self.path, f"not open: {self.problem}", "it is tried again")
+        return self._database
+
+    def _load(self, families: dict[str, Family]) -> None:
+        """Finds out which column family is which table; the others were not needed any more, or
+        not yet, when the process ended."""
+        self.families = {SYSTEM: families.pop("system")}
+        for key, value in self.scan(SYSTEM, TABLES, TABLES + b"\xff" * 5):
+            table, name = NUMBER.unpack(key[1:])[0], value.decode()
+            if name not in families:
+                problem = f"table {table} lacks its column family {name}"
+                raise Damaged(self.path, problem, "move it away: it is made anew")
+            self.families[table] = families.pop(name)
+        applied = self.get(SYSTEM, [APPLIED])[0]
+        self.applied = (0, 0) if applied is None else AT.unpack(applied)
+        self.bonded = bonded_tables(self.scan(SYSTEM, BONDS, BONDS + b"\xff" * 5))
+        self._expires_ms = None
+        self._spare = {}
+        self._doomed = []
+        for family in families.values():
+            if next(iter(family.data.keys()), None) is None:
+                self._spare.setdefault(family.options, []).append(family)
+            else:
+                self._doomed.append(family)
+        if not self._read_only:
+            self._drop_doomed()
+
+    def take_family(self, options: TableOptions) -> Family:
+        """An empty column family with these options that nobody has used. Raises _TooFewFamilies
+        where the batch takes so many that they are to be put in store first."""
+        spare = self._spare.get(options)
+        if spare:
+            return spare.pop()
+        if options == TableOptions() and not self._scanned():
+            self._singles += 1
+            if self._singles > SINGLES_MAX:
+                raise _TooFewFamilies
+        name = self._next_name(options)
+        made, own = family_options(options, self._shared, self._replicated)
+        with Guard(self.path):
+            self._opened().create_column_family(name, made)
+            return self._family(name, options, own)
+
+    def _grow(self, wanted: int) -> None:
+        """Puts column families in store when too many are wanted: to make many while the database
+        is opened takes less time than to make one by one."""
+        spares = len(
+            self._spare.get(TableOptions(), ())
+        )  # A family that we held would hold it open.
+        if wanted <= spares or wanted + len(self.families) <= SPARE_MIN or self._scanned():
+            return
+        self._reopen(wanted + max(SPARE_MIN + 1, len(self.families)))
+
+    def _reopen(self, spares: int) -> None:
+        self.flush()
+        self._shut()
+        self._open(spares)
+
+    # ---- reading ----
+
+    def tables(self) -> dict[int, TableOptions]:
+        return {table: family.options for table, family in self.families.items() if table != SYSTEM}
+
+    @property
+    def expires_ms(self) -> int:
+        if self._expires_ms is None:
+            self._expires_ms = first_expiry_ms(self)
+        return self._expires_ms
+
+    def _family_of(self, table: int) -> Family | None:
+        """None: the table is not there. Raises StorageError when nobody can tell."""
+        self._opened()
+        return self.families.get(table)
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        family = self._family_of(table)
+        if family is None:
+            return [None] * len(keys)
+        with Guard(self.path):
+            found: list[bytes | None] = family.data.get(list(keys))  # type: ignore[assignment]
+            return found
+
+    def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
+        family = self._family_of(table)
+        if family is None:
+            return [False] * len(keys)
+        with Guard(self.path):
+            return [key in family.data for key in keys]
+
+    def count(self, table: int, start: bytes = b"", end: bytes = b"") -> int:
+        found = self.keys(table, start, end and end + b"\0")
+        last = deque(enumerate(found, 1), maxlen=1)
+        return last[0][0] if last else 0
+
+    def scan(
+        self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
+    ) -> Iterator[Pair]:
+        family = self._family_of(table)
+        if family is None:
+            return iter(())
+        walk = self._walk(family, (start, end), reverse)
+        found = family.data.items(reverse, walk.first, walk.options)
+        return self._held(walk.pairs(cast(Iterator[Pair], found)))
+
+    def keys(
+        self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
+    ) -> Iterator[bytes]:
+        family = self._family_of(table)
+        if family is None:
+            return iter(())
+        walk = self._walk(family, (start, end), reverse)
+        found = family.data.keys(reverse, walk.first, walk.options)
+        return self._held(walk.keys(cast(Iterator[bytes], found)))
+
+    def pieces(
+        self, table: int, start: bytes = b"", end: bytes = b"", with_values: bool = True
+    ) -> Scanned:
+        """As scan() or keys(), whose values are empty then, for who takes many pairs at once."""
+
+        def engine(start: bytes) -> Iterator[Pair]:
+            if with_values:
+                return self.scan(table, start, end)
+            return ((key, b"") for key in self.keys(table, start, end))
+
+        family = self._family_of(table)
+        files = self._files_of(family) if family and self._read_only else None
+        if family is None or files is None or (end and end <= start):
+            return Pieces(engine(start))
+        sequence = self._opened().latest_sequence_number()
+        bounds = Bounds(start, end)
+        scan = FileScan(SstQuery(self.path, family.name, sequence, files, bounds, with_values))
+        if scan.files + sum(one.files for one in self._file_scans) > self._shared.files_max:
+            return Pieces(engine(start))
+        self._file_scans.add(scan)
+        return TableScan(scan, lambda last: engine(last or start))
+
+    def _files_of(self, family: Family) -> list[TableFile] | None:
+        """All that a table consists of; None: there is more to it than files."""
+        read = family.data.property_int_value
+        with Guard(self.path):
+            if any(read(f"rocksdb.{name}") != 0 for name in BUFFERED):
+                return None
+            files = files_of(family.data.property_value("rocksdb.sstables") or "")
+            size = read("rocksdb.total-sst-files-size")
+        return files if size == sum(file.size for file in files) else None
+
+    def _walk(self, family: Family, bounds: tuple[bytes, bytes], reverse: bool) -> Walk:
+        walk = Walk(self.path, family.data, *bounds, reverse)
+        if self._read_only:
+            walk.read_once()
+        return walk
+
+    def last_key(self, table: int) -> bytes:
+        """Empty: the table is."""
+        return next(self.keys(table, reverse=True), b"")
+
+    def _held(self, scan: Generator[Row, None, None]) -> Iterator[Row]:
+        self._scans.add(scan)
+        return scan
+
+    def _scanned(self) -> bool:
+        """Whether somebody holds a scan, and with it the database."""
+        return any(cast("GeneratorType[object, None, None]", scan).gi_frame for scan in self._scans)
+
+    # ---- writing ----
+
+    def write(self, entries: Sequence[TableEntry], sync: bool = False) -> list[Outcome]:
+        entries = [one for one in entries if one.log_index == 0 or one.log_index > self.applied[0]]
+        until = time.monotonic() + STALL_S_MAX
+        while entries:
+            try:
+                return self._write(entries, sync)
+            except Stalled as error:  # Or waiting for space, which the engine would do for ever.
+                if time.monotonic() > until:
+                    full = StorageFull(self.path) if self._free() < FREE_BYTES_MIN else error
+                    self.problem = str(full)
+                    raise bare(full) from None
+                time.sleep(STALL_POLL_S)
+            except StorageError as error:
+                self.problem = str(error)
+                raise bare(error) from None
+        return []
+
+    def _write(self, entries: Sequence[TableEntry], sync: bool) -> list[Outcome]:
+        made = {op.table for entry in entries for op in entry.ops if isinstance(op, Put)}
+        self._grow(len(made.difference(self.families)))
+        while True:
+            self._singles = 0
+            batch = PendingWrites(self)
+            try:
+                return self._write_batch(batch, entries, sync)
+            except StorageError:
+                self._take_back(batch)
+                raise
+            except _TooFewFamilies:
+                self._take_back(batch)
+                spares = max(2 * len(batch.made), SPARE_MIN + 1, len(self.families))
+            del batch  # It would hold the database open.
+            self._reopen(spares)
+
+    def _take_back(self, batch: PendingWrites) -> None:
+        """The column families that a batch has taken: nothing is in them."""
+        for family in batch.made:
+            self._spare.setdefault(family.options, []).append(family)
+
+    def _write_batch(
+        self, batch: PendingWrites, entries: Sequence[TableEntry], sync: bool
+    ) -> list[Outcome]:
+        done: list[Op] | None = None if self.recent is None else []
+        outcomes = [it for entry in entries for it in apply_entry(batch, entry, done)]
+        self._commit(batch, entries[-1], sync)
+        if self.recent is not None and done:
+            self.recent.add(done)
+        return outcomes
+
+    def _commit(self, batch: PendingWrites, last: TableEntry, sync: bool) -> None:
+        at = (last.log_index, last.term) if last.log_index else None
+        made = batch.finish(at)
+        sync = sync or bool(batch.dropped)
+        with Guard(self.path):
+            self._opened().write(made, self._sync_options if sync else self._write_options)
+        self.families = batch.families
+        self.applied = at or self.applied
+        if batch.keeps_books:
+            self._expires_ms = None
+        self.problem = ""
+        if batch.dropped:
+            self._doomed += batch.dropped
+            self._drop_doomed()
+
+    def _drop_doomed(self) -> None:
+        """What can't be dropped now is at the next start: rocksdict forgets a column family before
+        it knows whether it is gone."""
+        if not self._doomed:
+            return
+        try:
+            self.flush()
+            while self._doomed:
+                name = self._doomed.pop().name
+                with Guard(self.path):
+                    self._opened().drop_column_family(name)
+        except StorageError as error:
+            self.problem = str(error)
+
+    def result(self, reqid: bytes) -> bytes | None:
+        return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
+
+    def effects(self, log_index: int) -> list[Effects]:
+        return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]
+
+    def flush(self) -> None:
+        if not self._replicated:
+            with Guard(self.path):
+                self._opened().flush_wal(True)
+            return
+        self._need(self._shared.buffers.get_usage())
+        until = time.monotonic() + SETTLE_S_MAX
+        while not self._flushed():
+            if time.monotonic() > until:
+                raise StorageError(self.path, "the engine does not flush", "see the file LOG there")
+            time.sleep(STALL_POLL_S)
+
+    def _flushed(self) -> bool:
+        """Flushes all tables as one; False: something was in the way."""
+        self._settle()
+        options = rocksdict.CompactOptions()
+        options.set_exclusive_manual_compaction(False)
+        with Guard(self.path):
+            # This one, and no other that rocksdict has, flushes all column families as one.
+            self._opened().compact_range(None, None, options)
+            read = self.families[SYSTEM].data.property_int_value
+            return not any(read(f"rocksdb.{name}") for name in BUFFERED)
+
+    def recover(self) -> bool:
+        """The engine goes on by itself some seconds after there is space again. Where it does
+        not, it is opened anew, which may lose what was not durable."""
+        if not self.problem:
+            return True
+        try:
+            if self._database is None:
+                self._open(0)
+            self._probe()
+        except StorageError as error:
+            self.problem = str(error)
+            now = time.monotonic()
+            if self._free() < FREE_BYTES_MIN or self._stuck_since is None:
+                self._stuck_since = now
+            if now - self._stuck_since > STUCK_S and not self._scanned():
+                self._stuck_since = now
+                self._shut()
+            return False
+        self.problem = ""
+        self._stuck_since = None
+        self._drop_doomed()
+        return not self.problem
+
+    def _probe(self) -> None:
+        """Raises what the engine says to a write that changes nothing."""
+        probe = rocksdict.WriteBatch(raw_mode=True)
+        probe.delete(b"probe", self.families[SYSTEM].handle)
+        with Guard(self.path):
+            self._opened().write(probe, self._sync_options)
+
+    def _settle(self) -> None:
+        """Waits until the engine takes writes; raises what it says when it does not."""
+        until = time.monotonic() + SETTLE_S_MAX
+        while True:
+            try:
+                self._probe()
+                return
+            except Stalled:
+                if time.monotonic() > until or self._free() < FREE_BYTES_MIN:
+                    raise
+                time.sleep(STALL_POLL_S)
+
+    def _free(self) -> int:
+        """Bytes on the disk."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize
+
+    def _need(self, size: int) -> None:
+        """What is begun without space the engine waits with until there is some."""
+        if self._free() < size + FREE_BYTES_MIN:
+            raise StorageFull(self.path)
+
+    # ---- upkeep ----
+
+    def close_table(self, table: int) -> None:
+        family = self._family_of(table)
+        if family is None:
+            return
+        self.flush()
+        if not self._replicated:
+            with Guard(self.path):
+                family.data.flush()
+        if family.cache is not None:
+            family.cache.set_capacity(0)
+            family.cache.set_capacity(family.options.cache_bytes)
+
+    def compact(self, table: int, start: bytes = b"", end: bytes = b"") -> None:
+        family = self._family_of(table)
+        if family is None:
+            return
+        errors = "rocksdb.background-errors"
+        with Guard(self.path):
+            before = family.data.property_int_value(errors)
+            self.flush()
+            self._need(family.data.property_int_value("rocksdb.total-sst-files-size") or 0)
+            family.data.compact_range(start or None, end or None)
+            failed = family.data.property_int_value(errors) != before
+        if failed:
+            self._probe()
+            raise StorageError(self.path, f"compacting table {table} failed", "see the file LOG")
+
+    def checkpoint(self, path: str) -> tuple[int, int]:
+        _make_folder(os.path.dirname(path))
+        self.flush()
+        with Guard(path):
+            rocksdict.Checkpoint(self._opened()).create_checkpoint(path)
+        return self.applied
+
+    def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
+        family = self._family_of(table)
+        if family is None or count < 1:
+            return []
+        with Guard(self.path):
+            files = files_of(family.data.property_value("rocksdb.sstables") or "")
+            size = sum(file.size for file in files)
+            size += family.data.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        if size > EXACT_BYTES_MAX:
+            return split_points(file_pieces(files, start, end), count)
+        return split_points(self._pieces(table, start, end), count)
+
+    def _pieces(self, table: int, start: bytes, end: bytes) -> Iterator[Piece]:
+        found = self.scan(table, start, end)
+        while pairs := list(islice(found, PIECE_PAIRS)):
+            yield pairs[0][0], sum(len(key) + len(value) for key, value in pairs)
+
+    def info(self, table: int) -> TableInfo | None:
+        family = self._family_of(table)
+        if family is None:
+            return None
+        names = ("estimate-num-keys", "total-sst-files-size", "cur-size-all-mem-tables")
+        with Guard(self.path):
+            keys, *sizes = (
+                family.data.property_int_value(f"rocksdb.{name}") or 0 for name in names
+            )
+        return TableInfo(family.options, keys, sum(sizes))
+
+    def content_hash(self, table: int) -> bytes:
+        return content_hash(self.scan(table))
+
+    def close(self) -> None:
+        if self._database is not None and not self._read_only:
+            with suppress(StorageError):  # What a full disk refuses is in the log of either kind.
+                self.flush()
+        self._shut()
+
+    def _shut(self) -> None:
+        """The database closes with the last that refers to it; what can't be flushed is lost."""
+        if self._stop is not None:
+            self._stop()
+        self._stop = self._database = None
+        self.families, self._spare, self._doomed = {}, {}, []
+
+
+def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:
+    options = rocksdict.WriteOptions()
+    options.disable_wal = replicated  # type: ignore[method-assign, assignment]
+    options.sync = sync
+    options.no_slowdown = True  # It says so instead of waiting.
+    return options
+
+
+def _make_folder(path: str) -> None:
+    try:
+        make_folders(path)
+    except OSError as error:
+        raise refused(path, "make this folder", error) from None

@@ -1,0 +1,182 @@
+"""A file of the tables' engine as it lies there: what it says of itself, and its index.
+
+It is RocksDB's block-based table of format 5, with the checksums, the order of keys and the index
+that our options ask for (docs/disk-format.md). What is of another kind is refused as Unsupported:
+the engine itself reads it.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ...native.errors import NativeError
+from ...native.tables.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
+from ..errors import Damaged, StorageError, refused
+
+FOOTER = 53  # Kind of checksum; handles of the metaindex and the index; format, magic number.
+MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
+FORMAT = 5
+XXH3 = 4
+INDEX_BYTES_MAX = 1 << 30
+META_BYTES_MAX = 1 << 20
+TOO_MANY = {errno.EMFILE, errno.ENFILE}
+MENDING = "move it away: it is made anew from the log and its peers"
+
+PROPERTIES = b"rocksdb.properties"
+FILTERS = (b"filter.", b"fullfilter.", b"partitionedfilter.")  # Of no use to a scan.
+# What a property must be where it is there, as the file has it; None: it must not be there.
+REQUIRED = {
+    b"rocksdb.comparator": b"leveldb.BytewiseComparator",
+    b"rocksdb.block.based.table.index.type": bytes(4),  # One block, binary search.
+    b"rocksdb.index.value.is.delta.encoded": b"\x01",
+    b"rocksdb.num.range-deletions": b"\0",
+    b"rocksdb.merge.operands": b"\0",
+}
+NEVER = (
+    b"rocksdb.external_sst_file.version",  # Its sequence numbers are those of its manifest.
+    b"rocksdb.user.defined.timestamps.persisted",
+)
+FAMILY = b"rocksdb.column.family.name"
+USER_KEYS = b"rocksdb.index.key.is.user.key"
+
+
+class Unsupported(Exception):
+    """A file, or something in it, is of a kind that only the engine reads."""
+
+
+class Handle(NamedTuple):
+    """Where a block lies."""
+
+    offset: int
+    size: int
+
+
+def problem_of(path: str, code: int) -> StorageError | Unsupported:
+    """What a code of C's says about a file."""
+    if code == EUNKNOWN:
+        return Unsupported(path)
+    return Damaged(path, "a block is not as its checksum says, or makes no sense", MENDING)
+
+
+def open_file(path: str) -> int:
+    """Its number among the open files. Raises Unsupported: too many are open; StorageError."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in TOO_MANY:
+            raise Unsupported(path) from None
+        raise refused(path, "open this file", error) from None
+
+
+class SortedFile:
+    """An open file of sorted keys."""
+
+    def __init__(self, path: str, fd: int, family: str) -> None:
+        """family: the name of its column family. Raises Unsupported and StorageError."""
+        self._path = path
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+        metaindex, self._index = self._footer()
+        found = self._properties(metaindex)
+        for name, wanted in {**REQUIRED, FAMILY: family.encode()}.items():
+            if found.get(name) != wanted:
+                raise Unsupported(f"{path}: {name.decode()} is {found.get(name)!r}")
+        if any(name in found for name in NEVER) or found.get(USER_KEYS) not in (b"\0", b"\x01"):
+            raise Unsupported(path)
+        self._stamped = found[USER_KEYS] == b"\0"
+
+    def index(self) -> Index:
+        """Which blocks it has. Raises Unsupported and StorageError."""
+        return Index(self._block(self._index, INDEX_BYTES_MAX), self._stamped, self._size)
+
+    def _damaged(self, problem: str) -> Damaged:
+        return Damaged(self._path, problem, MENDING)
+
+    def _read(self, handle: Handle) -> bytes:
+        if handle.offset < 0 or handle.offset + handle.size > self._size:
+            raise self._damaged(f"it ends at {self._size}, in a block at {handle.offset}")
+        try:
+            found = os.pread(self._fd, handle.size, handle.offset)
+        except OSError as error:
+            raise refused(self._path, "read this file", error) from None
+        if len(found) != handle.size:
+            raise self._damaged(f"{len(found)} bytes of {handle.size} at {handle.offset}")
+        return found
+
+    def _footer(self) -> tuple[Handle, Handle]:
+        data = self._read(Handle(self._size - FOOTER, FOOTER))
+        if data[-8:] != MAGIC:
+            raise self._damaged(f"it ends with {data[-8:].hex()}")
+        if data[-12:-8] != FORMAT.to_bytes(4, "little") or data[0] != XXH3:
+            raise Unsupported(f"{self._path}: checksum {data[0]}, format {data[-12]}")
+        try:
+            handles = Numbers(data[1:-12])
+            return Handle(handles.next(), handles.next()), Handle(handles.next(), handles.next())
+        except ValueError:
+            raise self._damaged("its footer has no handles") from None
+
+    def _block(self, handle: Handle, bytes_max: int) -> bytes:
+        if handle.size > bytes_max:
+            raise Unsupported(f"{self._path}: a block of {handle.size} bytes")
+        stored = self._read(Handle(handle.offset, handle.size + TRAILER_SIZE))
+        try:
+            return open_block(stored)
+        except NativeError as error:
+            raise problem_of(self._path, error.code) from None
+
+    def _properties(self, metaindex: Handle) -> dict[bytes, bytes]:
+        try:
+            parts = dict(entries_of(self._block(metaindex, META_BYTES_MAX)))
+            if any(name != PROPERTIES and not name.startswith(FILTERS) for name in parts):
+                raise Unsupported(f"{self._path}: {parts.keys()}")  # Range deletions, a dictionary.
+            if PROPERTIES not in parts:
+                raise Unsupported(f"{self._path}: it says nothing of itself")
+            numbers = Numbers(parts[PROPERTIES])
+            handle = Handle(numbers.next(), numbers.next())
+            return dict(entries_of(self._block(handle, META_BYTES_MAX)))
+        except ValueError as error:
+            raise self._damaged(f"what it says of itself: {error}") from None
+
+
+class Numbers:
+    """Bytes that are numbers of 7 bits a byte, and what they tell the size of."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def next(self) -> int:
+        """ValueError: there is none."""
+        value = 0
+        for shift in range(0, 64, 7):
+            if self.at == len(self.data):
+                break
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise ValueError(f"no number at {self.at}")
+
+    def take(self, size: int) -> bytes:
+        """ValueError: there are not so many."""
+        if size > len(self.data) - self.at:
+            raise ValueError(f"{size} bytes at {self.at} of {len(self.data)}")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+
+def entries_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Names and values of a block. Raises ValueError."""
+    places = int.from_bytes(block[-4:], "little")
+    end = len(block) - 4 - 4 * places
+    if end < 0:
+        raise ValueError(f"a block of {len(block)} bytes with {places} places")
+    numbers, key = Numbers(block[:end]), b""
+    while numbers.at < end:
+        shared, own, size = numbers.next(), numbers.next(), numbers.next()
+        if shared > len(key):
+            raise ValueError(f"{shared} bytes of a key of {len(key)}")
+        key = key[:shared] + numbers.take(own)
+        yield key, numbers.take(size)

@@ -1,0 +1,145 @@
+"""Scans of a table by its files, in C: of what never changes, as a checkpoint does not.
+
+The engine says which files there are; where one is of a kind that is not known here it goes on
+itself, behind the last key. Both give the same pairs.
+"""
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain, groupby
+from typing import Any, NamedTuple
+
+from ...native.errors import EOS, NativeError
+from ...native.tables.ops import cut_column
+from ...native.tables.sst import (
+    Bounds,
+    Merge,
+    MergeFailed,
+    OpenFile,
+    PairLimits,
+    Pairs,
+    wanted_blocks,
+)
+from ...protocols.zerodb.server.scan_chunks import ChunkPart, Pieces, Scanned
+from ..errors import refused
+from ..tables.tables import Pair
+from .sst_file import SortedFile, Unsupported, open_file, problem_of
+from .walk import TableFile
+
+
+class SstQuery(NamedTuple):
+    """What is to be read of a table."""
+
+    folder: str
+    family: str  # The name of its column family.
+    sequence: int  # Of the last write that counts.
+    files: list[TableFile]
+    bounds: Bounds
+    with_values: bool
+
+
+def runs_of(files: list[TableFile], bounds: Bounds) -> list[list[TableFile]]:
+    """The files in which wanted keys may be; in each run they ascend."""
+    start, end = bounds
+    wanted = [one for one in files if one.last >= start and (not end or one.first < end)]
+    runs: list[list[TableFile]] = []
+    for level, found in groupby(wanted, lambda one: one.level):
+        run = list(found)
+        runs += [[one] for one in run] if level == 0 else [run]
+    return runs
+
+
+class FileScan:
+    """The pairs of a table's files, merged."""
+
+    def __init__(self, wanted: SstQuery) -> None:
+        runs = runs_of(wanted.files, wanted.bounds)
+        self._wanted = wanted
+        self._runs = [deque(run) for run in runs]
+        self._open: dict[int, int] = {}  # By run: the number of its open file.
+        self._paths = [""] * len(runs)
+        self._close = weakref.finalize(self, _close_all, self._open)
+        self._merge = Merge(len(runs), wanted.sequence, wanted.bounds)
+
+    @property
+    def files(self) -> int:
+        """How many it has open at most."""
+        return len(self._runs) if self._close.alive else 0
+
+    def take(self, room: PairLimits) -> tuple[Pairs, bool]:
+        """The next pairs, and whether there are no more. Raises Unsupported and StorageError."""
+        try:
+            return self._merge.take(room, self._wanted.with_values, self._next_file)
+        except MergeFailed as error:
+            path = self._paths[error.run]
+            if error.code == EOS:
+                raise refused(path, "read this file", OSError(error.errno, "")) from None
+            raise problem_of(path, error.code) from None
+
+    def close(self) -> None:
+        self._close()
+
+    def _next_file(self, run: int) -> OpenFile | None:
+        _close_one(self._open, run)
+        if not self._runs[run]:
+            return None
+        folder, family, *_ = self._wanted
+        path = os.path.join(folder, f"{self._runs[run].popleft().number:06}.sst")
+        self._paths[run] = path
+        self._open[run] = fd = open_file(path)
+        index = SortedFile(path, fd, family).index()
+        try:
+            return OpenFile(fd, wanted_blocks(index, self._wanted.bounds))
+        except NativeError as error:
+            raise problem_of(path, error.code) from None
+
+
+def _close_one(held: dict[int, int], run: int) -> None:
+    fd = held.pop(run, None)
+    if fd is not None:
+        os.close(fd)
+
+
+def _close_all(held: dict[int, int]) -> None:
+    for run in list(held):
+        _close_one(held, run)
+
+
+class TableScan:
+    """Scanned, of a table that never changes."""
+
+    def __init__(self, files: FileScan, engine: Callable[[bytes], Iterator[Pair]]) -> None:
+        """engine: what the engine itself reads from a key on; empty: from the start."""
+        self._files = files
+        self._engine = engine
+        self._last: bytes | None = None  # Key that was taken.
+        self._rest: Scanned | None = None  # What the engine reads, since it has to.
+
+    def take(
+        self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
+    ) -> ChunkPart:
+        if self._rest is not None:
+            return self._rest.take(pairs_max, bytes_max, add)
+        taken, columns = self.columns(pairs_max, bytes_max)
+        keys, values = (cut_column(*columns[place : place + 2]) for place in (0, 2))
+        if taken.pairs:
+            add(list(chain.from_iterable(zip(keys, values, strict=True))))
+        return taken
+
+    def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
+        if self._rest is None:
+            try:
+                pairs, ended = self._files.take(PairLimits(pairs_max, bytes_max))
+            except Unsupported:
+                self._files.close()
+                start = b"" if self._last is None else self._last + b"\0"
+                self._rest = Pieces(self._engine(start))
+            else:
+                if ended:
+                    self._files.close()
+                if pairs.count:
+                    self._last = pairs.last_key()
+                return ChunkPart(pairs.count, pairs.size, ended), list(pairs[1:])
+        return self._rest.columns(pairs_max, bytes_max)

@@ -1,0 +1,116 @@
+"""Walks over a table of the engine that say so when they meet damage, and what its files span."""
+
+import re
+from collections.abc import Generator, Iterator
+from typing import NamedTuple, TypeVar
+
+import rocksdict
+
+from ..errors import Damaged
+from ..tables.content import Piece
+from ..tables.tables import Pair
+from .families import Guard
+
+Row = TypeVar("Row", bytes, Pair)
+
+READAHEAD_BYTES = 256 << 10
+
+
+class Walk:
+    """What goes with an iterator of the engine from start to end, which ends in the same way at the
+    last key and where a block is damaged: so somebody has to look behind its end."""
+
+    def __init__(
+        self, place: str, data: rocksdict.Rdict, start: bytes, end: bytes, reverse: bool
+    ) -> None:
+        self.options = rocksdict.ReadOptions()
+        if end:
+            self.options.set_iterate_upper_bound(end)
+        self.first = None if reverse or not start else start
+        self._place = place
+        self._data = data  # The engine's iterators break with a dropped column family's handle.
+        self._start = start
+        self._reverse = reverse
+        self._behind = data.iter(self.options)  # It sees what the iterator sees.
+
+    def read_once(self) -> None:
+        """Nobody reads these blocks again: they pass by the cache, and come many at a time."""
+        self.options.fill_cache(False)  # type: ignore[call-arg]  # Its stub forgets the argument.
+        self.options.set_readahead_size(READAHEAD_BYTES)
+
+    def keys(self, found: Iterator[bytes]) -> Generator[bytes, None, None]:
+        """The keys of the walk, whose iterator this is."""
+        key = None
+        for key in found:
+            if self._reverse and key < self._start:
+                return
+            yield key
+        self._check(key)
+
+    def pairs(self, found: Iterator[Pair]) -> Generator[Pair, None, None]:
+        """As keys(), with the values."""
+        pair = None
+        for pair in found:
+            if self._reverse and pair[0] < self._start:
+                return
+            yield pair
+        self._check(pair and pair[0])
+
+    def _check(self, last: bytes | None) -> None:
+        """Raises StorageError when there is something behind the last key, or nobody can tell."""
+        behind = self._behind
+        with Guard(self._place):
+            if self._reverse:
+                if last is None:
+                    behind.seek_to_last()
+                else:
+                    behind.seek_for_prev(last)
+            elif last is None:
+                behind.seek(self._start)
+            else:
+                behind.seek(last + b"\0")
+            if self._reverse and last is not None and behind.valid():
+                behind.prev()
+            behind.status()
+            more = behind.valid() and (not self._reverse or behind.key() >= self._start)
+        if more:
+            problem = f"a scan ended at {last!r} before its end"
+            raise Damaged(self._place, problem, "see the kernel's log")
+
+
+class TableFile(NamedTuple):
+    """A file of a table."""
+
+    first: bytes
+    last: bytes
+    size: int
+    number: int  # Its name is that, too.
+    level: int  # Those of level 0 overlap; within another one they ascend.
+
+
+_LEVEL = re.compile(r"^--- level (\d+) ---", re.M)
+_FILE = re.compile(
+    r"^ (\d+):(\d+)\[.*?\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' ", re.M
+)
+
+
+def files_of(text: str) -> list[TableFile]:
+    """The files in the engine's property rocksdb.sstables, in its order."""
+    _, *parts = _LEVEL.split(text)
+    found = []
+    for level, files in zip(parts[::2], parts[1::2], strict=True):
+        for match in _FILE.finditer(files):
+            number, size, first, last = match.groups()
+            bounds = bytes.fromhex(first), bytes.fromhex(last)
+            found.append(TableFile(*bounds, int(size), int(number), int(level)))
+    return found
+
+
+def file_pieces(files: list[TableFile], start: bytes, end: bytes) -> list[Piece]:
+    """The pieces of start <= key < end, from the files that lie in it: half of each at its ends."""
+    pieces = [(start, 0)]
+    for file in files:
+        for key in (file.first, file.last):
+            if start < key and (not end or key < end):
+                pieces.append((key, file.size // 2))
+    return sorted(pieces)

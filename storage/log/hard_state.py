@@ -1,0 +1,191 @@
+"""Term and vote on disk, in two slots written in turn: a save is one write and one sync.
+
+It never falls back to an older slot silently: that could forget a vote (docs/disk-format.md).
+"""
+
+from contextlib import ExitStack
+from struct import Struct
+from typing import NamedTuple
+
+from ...native.log import segments
+from ...native.log.blocks import crc32c
+from ...protocols.raft.messages import HardState
+from ..disk.files import File, Files, Lock
+from ..errors import Damaged, StorageError
+from .segment import (
+    NAME_BYTES_MAX,
+    RESTORE,
+    SEGMENT_START,
+    Identity,
+    check_identity,
+    encode_identity,
+    read_identity,
+)
+
+PATH = "hard_state"
+LOCK = "peer.lock"
+UNFINISHED = "hard_state.new"
+FILE_BYTES = 3 * SEGMENT_START  # Identity and two slots.
+SECTOR_BYTES = 512  # All of a slot that is not zero: a disk writes it whole or not at all.
+MAGIC_FILE = 0x484B4C4B  # "KLKH"
+MAGIC_SLOT = 0x564B4C4B  # "KLKV"
+NO_VOTE = 0x100
+
+_SLOT = Struct("<IIQQBBH")  # magic, crc, sequence, term, voter, withheld, size of the vote
+_REPAIRED = Struct("<Q")
+REPAIRED_OFFSET = 288  # Behind the longest vote; zero in files of older versions.
+
+
+class _Slot(NamedTuple):
+    sequence: int
+    state: HardState
+    voter: bool
+    withheld: bool
+    repaired: int = 0
+
+
+class HardStateFile:
+    """The hard state of one peer; its process alone opens and writes the file."""
+
+    def __init__(self, file: File, lock: Lock, empty: bool) -> None:
+        """Use HardStateFile.open()."""
+        self._file = file
+        self._lock = lock
+        self._failed: StorageError | None = None
+        self.empty = empty  # The file was not there: this peer has no history here.
+        data = file.load(past_cache=True)
+        slots = [_read(data, number) for number in (1, 2)]
+        sound = [slot for slot in slots if isinstance(slot, _Slot)]
+        newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
+        self.state = newest.state
+        self.voter = newest.voter  # Has ever been made a voter.
+        # A slot is damaged: a vote may be forgotten. Stays until a save after it was set to False.
+        self.withheld = newest.withheld or len(sound) < sum(slot is not None for slot in slots)
+        # The epoch of the last mark of a damaged log (repair.py) that has been made good.
+        self.repaired = newest.repaired
+        self._sequence = newest.sequence
+        # The next save goes to the slot that is damaged or older.
+        self._number = 2 if slots[0] is newest else 1
+        if newest is not _NOTHING:
+            # What the system's cache held may never have reached the disk: write it ourselves.
+            self.save(self.state, self.voter)
+
+    @classmethod
+    def open(cls, disk: Files, identity: Identity) -> "HardStateFile":
+        """Opens the file, or makes it. StorageError: locked, foreign, or refused by the system."""
+        disk.make_folder("")
+        with ExitStack() as undo:
+            lock = disk.lock(LOCK)
+            undo.callback(lock.close)
+            file = disk.open(PATH, "pwrite")
+            empty = file is None
+            if file is None:
+                file = _make(disk, identity)
+            undo.callback(file.close)
+            disk.sync_folder("")  # Whoever made the file may have been killed before it did so.
+            _check(file, identity)
+            opened = cls(file, lock, empty)
+            undo.pop_all()
+            return opened
+
+    def save(self, state: HardState, voter: bool = True) -> None:
+        """Makes term and vote durable before it returns. StorageError: it is over, the peer must
+        not send what depends on them, nor save again."""
+        if self._failed is not None:
+            raise StorageError(
+                self._failed.place,
+                f"nothing is written after: {self._failed.problem}",
+                self._failed.way_out,
+            )
+        slot = _Slot(self._sequence + 1, state, voter, self.withheld, self.repaired)
+        try:
+            self._file.write(self._number * SEGMENT_START, [_encode(slot)])
+            self._file.sync()
+        except StorageError as error:
+            self._failed = error
+            raise
+        self._sequence, self._number = slot.sequence, 3 - self._number
+        self.state, self.voter = state, voter
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+
+_NOTHING = _Slot(0, HardState(), False, False)
+
+
+def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int]]:
+    """What the file of a peer says, read beside whoever writes it, and the offsets of damaged
+    slots; (None, []): there is no file. StorageError: damaged or foreign as a whole."""
+    file = disk.open(PATH)
+    if file is None:
+        return None, []
+    try:
+        _check(file, identity)
+        data = file.load()
+    finally:
+        file.close()
+    slots = {number * SEGMENT_START: _read(data, number) for number in (1, 2)}
+    sound = [slot for slot in slots.values() if isinstance(slot, _Slot)]
+    newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
+    return newest.state, [offset for offset, slot in slots.items() if slot is False]
+
+
+def _check(file: File, identity: Identity) -> None:
+    """StorageError: damaged as a whole, or foreign."""
+    check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+    if file.size != FILE_BYTES:
+        raise Damaged(file.place, f"expected {FILE_BYTES} bytes, found {file.size}", RESTORE)
+
+
+def read_owner(data: bytes, place: str) -> Identity:
+    """Whose file begins with data. StorageError: damaged, or of another version."""
+    return read_identity(MAGIC_FILE, 0, data, place)[1]
+
+
+def _read(file: memoryview, number: int) -> _Slot | bool | None:
+    """A slot; None when it was never written, False when it is damaged."""
+    data = bytes(file[number * SEGMENT_START : (number + 1) * SEGMENT_START])
+    if len(data) == SEGMENT_START and segments.zeros(data) == SEGMENT_START:
+        return None
+    return _decode(data) or False
+
+
+def _make(disk: Files, identity: Identity) -> File:
+    file = disk.create(UNFINISHED)
+    with ExitStack() as undo:
+        undo.callback(file.close)
+        file.zero(0, FILE_BYTES)
+        file.write(0, [encode_identity(MAGIC_FILE, identity, b"")])
+        file.sync()
+        disk.rename(UNFINISHED, PATH)
+        undo.pop_all()
+    file.place = disk.place(PATH)
+    return file
+
+
+def _encode(slot: _Slot) -> bytes:
+    voted_for = slot.state.voted_for
+    vote = b"" if voted_for is None else voted_for.encode()
+    assert len(vote) <= NAME_BYTES_MAX, voted_for
+    size = NO_VOTE if voted_for is None else len(vote)
+    fields = _SLOT.pack(
+        MAGIC_SLOT, 0, slot.sequence, slot.state.term, slot.voter, slot.withheld, size
+    )
+    data = (fields + vote).ljust(REPAIRED_OFFSET, b"\0") + _REPAIRED.pack(slot.repaired)
+    assert len(data) <= SECTOR_BYTES
+    data = data.ljust(SEGMENT_START, b"\0")
+    return data[:4] + crc32c(data[8:]).to_bytes(4, "little") + data[8:]
+
+
+def _decode(data: bytes) -> _Slot | None:
+    if len(data) < SEGMENT_START:
+        return None
+    magic, crc, sequence, term, voter, withheld, size = _SLOT.unpack_from(data)
+    if magic != MAGIC_SLOT or crc != crc32c(data[8:]) or size > NO_VOTE:
+        return None
+    vote = data[_SLOT.size : _SLOT.size + size].decode("utf-8", "replace")
+    state = HardState(term, None if size == NO_VOTE else vote)
+    (repaired,) = _REPAIRED.unpack_from(data, REPAIRED_OFFSET)
+    return _Slot(sequence, state, bool(voter), bool(withheld), repaired)

@@ -1,0 +1,510 @@
+"""The durable log as its one writer sees it: recover, append, sync (docs/disk-format.md).
+
+Nothing is ever shortened or overwritten: a conflict begins a new segment that supersedes what older
+ones hold. It never reports an entry that it has not synced itself.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Literal, NamedTuple, NoReturn
+
+from ...native.errors import HEADER_SIZE
+from ...native.log import segments
+from ...protocols.errors import LocalProtocolError, RemoteProtocolError
+from ...protocols.raft.messages import EntryBatch
+from ...protocols.record import check_block
+from ..disk.files import UNFINISHED, File, Files, Syncer, replace
+from ..errors import Damaged, StorageError, StorageFull
+from . import repair
+from .recovery import CLEAN, RecoveredFiles, Tail, live, recover
+from .runs import Runs
+from .segment import (
+    FOLDER,
+    SEGMENT_START,
+    CleanMark,
+    Identity,
+    SegmentHeader,
+    encode_clean,
+    encode_header,
+)
+
+SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES_MIN = 8 << 10
+ZERO_PIECE_BYTES = 256 << 10
+LOCK = "lock"
+SPARE = f"{FOLDER}/spare"
+
+SegmentIo = Literal["pwrite", "mmap"]
+
+
+class _Setup(NamedTuple):
+    epoch: int
+    segment_bytes: int
+    segment_io: SegmentIo
+    base: tuple[int, int]
+    beside: bool
+    damage: Damaged | None
+
+
+class Log:
+    """The log of one peer; its process holds the data directory's lock from open() to close()."""
+
+    def __init__(self, files: Files, identity: Identity, setup: _Setup) -> None:
+        """Use Log.open()."""
+        self._files = files
+        self._identity = identity
+        self._epoch = setup.epoch
+        self._segment_bytes = max(setup.segment_bytes, SEGMENT_BYTES_MIN)
+        self._io = setup.segment_io
+        self._lock = files.lock(LOCK)
+        self._failed: StorageError | None = None
+        self._spare: File | None = None
+        self._growing: File | None = None  # Becomes the spare, a piece at a time.
+        self._growing_syncs = False  # Beside: it is all there.
+        self._syncer: Syncer | None = None
+        self.syncing = False  # Beside, what was appended: sync_end() tells of the end.
+        self.low = False  # No space for a spare: append() refuses until there is one.
+        self.damage: repair.Repair | None = None  # Found at this start.
+        with ExitStack() as undo:
+            undo.callback(self._lock.close)
+            self._recover(setup)
+            undo.callback(self._close_files)
+            if setup.beside:
+                self._syncer = files.syncer()
+            self.reset(*setup.base)
+            undo.pop_all()
+
+    @classmethod
+    def open(
+        cls,
+        disk: Files,
+        identity: Identity,
+        *,
+        epoch: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_io: SegmentIo = "pwrite",
+        base: tuple[int, int] = (0, 0),
+        beside: bool = False,
+        damage: Damaged | None = None,
+    ) -> "Log":
+        """Recovers the log in a data directory, or begins one.
+
+        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; base:
+        index and term of the last entry in the newest snapshot. The entries up to it may be
+        missing, and a log that lacks it begins anew behind it, as reset() does. beside:
+        sync_begin() does not wait for the disk.
+        damage: what is wrong with a snapshot; the log then counts as damaged whatever it holds.
+        Of a damaged log the sound beginning is left, and `damage` and a mark on the disk tell so.
+        Raises StorageError: locked, foreign, or refused by the system; StorageFull.
+        """
+        disk.make_folder("")
+        disk.make_folder(FOLDER)
+        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base, beside, damage))
+
+    # ---- what it holds ----
+
+    @property
+    def first_index(self) -> int:
+        """The first entry that it holds or, when it is empty, will hold."""
+        return self._runs.base_index + 1
+
+    @property
+    def last_index(self) -> int:
+        return self._runs.last_index
+
+    @property
+    def last_term(self) -> int:
+        return self._runs.last_term
+
+    @property
+    def base_term(self) -> int:
+        """The term of entry first_index - 1."""
+        return self._runs.base_term
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(first index, term) of each run of equal terms, ascending."""
+        return list(self._runs.items)
+
+    def term_at(self, index: int) -> int | None:
+        """The term of entry index, of first_index - 1 too; None for what it does not hold."""
+        return self._runs.term_at(index)
+
+    # ---- recovery ----
+
+    def _recover(self, setup: _Setup) -> None:
+        files = self._files
+        try:
+            if setup.damage is not None:
+                raise setup.damage
+            repair.read(files)
+            found = recover(files, self._identity, setup.base[0])
+        except Damaged as error:
+            found = self._salvage(setup.base, error)
+        self._runs = found.runs
+        self._headers = found.headers
+        names = files.names(FOLDER)
+        for name in names:
+            if name.endswith(UNFINISHED):
+                files.remove(f"{FOLDER}/{name}")
+        if CLEAN in (f"{FOLDER}/{name}" for name in names):
+            files.remove(CLEAN)  # Before anything is written, so that it can never be believed.
+            files.sync_folder(FOLDER)
+        self._spare = self._find_spare()
+        if not found.headers:
+            self._begin(Tail(1, 0, []))
+        elif found.tail is not None:
+            self._begin(found.tail)
+        else:
+            self._resume(found.headers[-1], found.offset)
+
+    def _salvage(self, base: tuple[int, int], error: Damaged) -> RecoveredFiles:
+        """The sound beginning of a damaged log. What it may have held is durable before anything
+        is changed: else the next start would take the rest for all."""
+        mark = repair.Repair(self._epoch, 0, f"{error.place}: {error.problem}")
+        left = repair.salvage(self._files, self._identity, base, mark)
+        repair.write(self._files, left.repair)
+        self.damage = left.repair
+        for path in left.aside:
+            self._files.rename(path, path + repair.ASIDE)
+        self._files.sync_folder(FOLDER)
+        return left.found
+
+    def _find_spare(self) -> File | None:
+        """One that is whole and still nothing but zeros, even if its use was begun."""
+        file = self._files.open(SPARE, self._io)
+        if file is None:
+            return None
+        if file.size >= self._segment_bytes and segments.zeros(file.load()) == file.size:
+            return file
+        file.close()
+        self._files.remove(SPARE)
+        return None
+
+    def _resume(self, header: SegmentHeader, offset: int) -> None:
+        file = self._files.open(header.path, self._io)
+        if file is None:
+            raise StorageError(self._files.place(header.path), "it disappeared", "start again")
+        file.sync()
+        self._files.sync_folder(FOLDER)
+        self._active = file
+        self._offset = self._synced = offset
+
+    def _begin(self, tail: Tail) -> None:
+        """Makes a segment of the tail; it gets its name when everything in it is durable."""
+        size = sum(map(len, tail.blocks))
+        file, path = self._prepare(SEGMENT_START + size + HEADER_SIZE)
+        mark = segments.mark(SEGMENT_START + size, self._epoch)
+        file.write(SEGMENT_START, [*tail.blocks, mark])
+        header = self._header(file, tail.first_index, tail.previous_term)
+        if self.damage is not None and tail.first_index == self._runs.base_index + 1:
+            header = header._replace(begins=True)  # Whatever is older may not lead up to it.
+        self._name(file, path, header)
+        self._offset = self._synced = SEGMENT_START + size + len(mark)
+
+    # ---- segments ----
+
+    def _prepare(self, size: int) -> tuple[File, str]:
+        """A file of zeros for a segment that must hold size bytes. StorageFull."""
+        if size <= self._segment_bytes:
+            while self._spare is None and self._grow(wait=True):
+                pass
+        if self._spare is not None and size <= self._spare.size:
+            return self._spare, SPARE
+        path = f"{FOLDER}/{self._sequence + 1:016x}{UNFINISHED}"
+        file = self._files.create(path, self._io)
+        try:
+            file.zero(0, -(-size // SEGMENT_START) * SEGMENT_START)
+            self._sync(file.sync)
+        except StorageError:
+            file.close()
+            self._files.remove(path)
+            raise
+        return file, path
+
+    @property
+    def _sequence(self) -> int:
+        return self._headers[-1].sequence if self._headers else 0
+
+    def _header(self, file: File, first_index: int, previous_term: int) -> SegmentHeader:
+        return SegmentHeader(file.size, self._sequence + 1, first_index, previous_term)
+
+    def _name(self, file: File, path: str, header: SegmentHeader) -> None:
+        """Makes a prepared file the active segment. What was written before must be synced, unless
+        it no longer counts."""
+        file.write(0, [encode_header(header, self._identity)])
+        self._sync(file.sync)
+        self._files.rename(path, header.path)
+        if file is self._spare:
+            self._spare = None
+        file.place = self._files.place(header.path)
+        self._sync(lambda: self._files.sync_folder(FOLDER))
+        self._headers.append(header)
+        self._active = file
+
+    # ---- writing ----
+
+    def append(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> None:
+        """Writes blocks behind entry prev_index, instead of what stands there; not durable yet.
+
+        Raises LocalProtocolError when they do not follow, StorageFull when there is no space (then
+        nothing was changed), StorageError when the disk refused (then it is over).
+        """
+        self._check_usable()
+        batches = self._check(prev_index, prev_term, blocks)
+        self._wait()
+        if self.low:
+            while self._grow(wait=True):  # Is there room again?
+                pass
+        size = HEADER_SIZE + sum(map(len, blocks))
+        if prev_index < self.last_index or size > self._active.size - self._offset:
+            self._roll(prev_index, prev_term, size)
+        if batches:
+            mark = segments.mark(self._synced, self._epoch)
+            self._written(lambda: self._active.write(self._offset, [mark, *blocks]))
+            self._offset += size
+        for batch in batches:
+            self._runs.extend(batch.count, batch.term)
+
+    def sync(self) -> None:
+        """Makes everything appended durable. StorageError: it is over, nothing more is taken."""
+        self._check_usable()
+        self._wait()
+        if self._synced != self._offset:
+            self._sync(self._active.sync)
+            self._synced = self._offset
+
+    # ---- syncing beside ----
+
+    @property
+    def sync_fd(self) -> int | None:
+        """Readable when sync_end() has something to take in; None: all syncs are waited for."""
+        return None if self._syncer is None else self._syncer.fileno()
+
+    def sync_begin(self) -> bool:
+        """As sync(), but beside when the log was opened so. True: everything is durable already;
+        False: when sync_end() says so. Nothing may be appended meanwhile (append() waits)."""
+        self._check_usable()
+        if self._syncer is None:
+            self.sync()
+        elif self._synced != self._offset and not self.syncing:
+            self._sync_beside(self._active)
+            self.syncing = True
+        return not self.syncing
+
+    def sync_end(self, wait: bool = False) -> bool:
+        """Takes in what has ended beside. True: everything that sync_begin() meant is durable.
+
+        Raises StorageError: it is over, as when sync() fails.
+        """
+        self._check_usable()
+        assert self._syncer is not None, "the log was not opened so"
+        while self._take(self._syncer, wait and self.syncing):
+            pass
+        return not self.syncing
+
+    def _take(self, syncer: Syncer, wait: bool) -> bool:
+        """Takes in one sync that has ended beside; False when none has."""
+        try:
+            ended = syncer.end(wait)
+        except StorageError as error:
+            self._fail(error)
+        if ended is None:
+            return False
+        if ended is self._growing:
+            self._grown(ended)
+        else:
+            assert ended is self._active
+            self._synced = self._offset
+            self.syncing = False
+        return True
+
+    def _sync_beside(self, file: File) -> None:
+        assert self._syncer is not None
+        syncer = self._syncer
+        self._sync(lambda: syncer.begin(file))
+
+    def _wait(self) -> None:
+        if self.syncing:
+            self.sync_end(wait=True)
+
+    def close(self) -> None:
+        """Syncs, says that nothing is left to recover, and frees the data directory."""
+        try:
+            if self._failed is None:
+                self.sync()
+                try:
+                    self._write_clean()
+                except StorageFull:  # The next start recovers it, which is slower but as safe.
+                    self._files.remove(CLEAN + UNFINISHED)
+        finally:
+            if self._syncer is not None:
+                self._syncer.close()
+            self._close_files()
+            self._lock.close()
+            self._failed = StorageError(self._files.root, "the log is closed", "open it again")
+
+    def _close_files(self) -> None:
+        for file in (self._active, self._spare, self._growing):
+            if file is not None:
+                file.close()
+
+    # ---- behind a snapshot ----
+
+    def compact(self, index: int) -> None:
+        """Gives up the segments, but the active one, that hold nothing behind entry index, which a
+        durable snapshot includes; idle() removes them. What is left begins at first_index."""
+        self._check_usable()
+        assert index <= self.last_index, f"entry {index} is not in the log"
+        for header in self._kept():
+            if self._runs.base_index < header.first_index - 1 <= index:
+                self._runs.rebase(header.first_index - 1)
+
+    def reset(self, index: int, term: int) -> None:
+        """Begins anew behind entry index of a durable snapshot, unless the log holds that entry.
+
+        Nothing that the log held counts any more. Durable when it returns. Raises StorageFull when
+        there is no space (then nothing was changed), StorageError when the disk refused.
+        """
+        self._check_usable()
+        if self.term_at(index) == term:
+            return
+        self._wait()
+        file, path = self._prepare(SEGMENT_START)
+        before = self._active
+        self._name(file, path, self._header(file, index + 1, term)._replace(begins=True))
+        before.close()
+        self._offset = self._synced = SEGMENT_START
+        self._runs = Runs(index, term, [], index)
+
+    def _kept(self) -> list[SegmentHeader]:
+        """The segments that the log consists of."""
+        base_index = self._runs.base_index
+        return [header for header in live(self._headers) if header.first_index > base_index]
+
+    def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[EntryBatch]:
+        if self.term_at(prev_index) != prev_term:
+            raise LocalProtocolError(
+                f"entries behind {prev_index} of term {prev_term} do not follow: the log holds "
+                f"{self.first_index} to {self.last_index}, there term {self.term_at(prev_index)}"
+            )
+        batches = []
+        for block in blocks:
+            try:
+                batch = check_block(block)
+            except RemoteProtocolError as error:
+                raise LocalProtocolError(f"a block for the log is broken: {error}") from error
+            if batch.first_index != prev_index + 1 or batch.term < prev_term:
+                raise LocalProtocolError(
+                    f"a block from {batch.first_index} of term {batch.term} does not follow entry "
+                    f"{prev_index} of term {prev_term}"
+                )
+            prev_index, prev_term = batch.last_index, batch.term
+            batches.append(batch)
+        return batches
+
+    def _roll(self, prev_index: int, prev_term: int, size: int) -> None:
+        """Goes on behind prev_index in a new segment with room for size bytes at least."""
+        file, path = self._prepare(SEGMENT_START + size)
+        self.sync()
+        before = self._active
+        self._name(file, path, self._header(file, prev_index + 1, prev_term))
+        before.close()
+        self._offset = self._synced = SEGMENT_START
+        self._runs.truncate(prev_index)
+
+    def _write_clean(self) -> None:
+        clean = CleanMark(self._sequence, self._offset, self.last_index, self.last_term)
+        replace(self._files, CLEAN, encode_clean(clean))
+
+    # ---- the disk refuses ----
+
+    def _check_usable(self) -> None:
+        if self._failed is not None:
+            raise StorageError(
+                self._failed.place,
+                f"nothing is written after: {self._failed.problem}",
+                self._failed.way_out,
+            )
+
+    def _sync(self, sync: Callable[[], None]) -> None:
+        """A failed sync is final, whatever its reason: nobody knows what is on the disk."""
+        try:
+            sync()
+        except StorageError as error:
+            self._fail(error)
+
+    def _written(self, write: Callable[[], None]) -> None:
+        """No space is no harm: the same bytes go to the same place later. All else is final."""
+        try:
+            write()
+        except StorageFull:
+            raise
+        except StorageError as error:
+            self._fail(error)
+
+    def _fail(self, error: StorageError) -> NoReturn:
+        self._failed = error
+        raise StorageError(error.place, error.problem, error.way_out) from error
+
+    # ---- in the background ----
+
+    def idle(self) -> bool:
+        """One small piece of work that is not urgent; True when there is more to do.
+
+        Removes segments that no longer count, writes the next spare ahead. With no space left it
+        answers False and sets `low`: append() refuses, so that what is left of the active segment
+        is kept for those who make room. Each later call, of append() too, tries again.
+        """
+        self._check_usable()
+        kept = {header.sequence for header in self._kept()}
+        for header in self._headers:
+            if header.sequence not in kept:
+                self._files.remove(header.path)
+                # One by one, the oldest first: none may outlast one that supersedes it.
+                self._sync(lambda: self._files.sync_folder(FOLDER))
+                self._headers.remove(header)
+                return True
+        try:
+            return self._grow()
+        except StorageFull:
+            self.low = True
+            return False
+
+    @property
+    def lags(self) -> bool:
+        """Whether idle() is in a hurry: the spare is to be whole when half of the active segment
+        is used, else it is made on the write path."""
+        if self._spare is not None:
+            return False
+        grown = 0 if self._growing is None else self._growing.size
+        return grown * self._active.size < 2 * self._offset * self._segment_bytes
+
+    def _grow(self, wait: bool = False) -> bool:
+        """A piece of the spare; False when it is there or, unless it is waited for, when only a
+        sync beside is missing. StorageFull."""
+        if self._spare is not None:
+            return False
+        if self._growing is None:
+            self._growing = self._files.create(SPARE + UNFINISHED, self._io)
+        file = self._growing
+        left = self._segment_bytes - file.size
+        if left > 0:
+            file.zero(file.size, min(left, ZERO_PIECE_BYTES))
+            return True
+        if self._syncer is None:
+            self._sync(file.sync)
+            self._grown(file)
+            return False
+        if not self._growing_syncs:
+            self._sync_beside(file)
+            self._growing_syncs = True
+        while wait and self._growing_syncs:
+            self._take(self._syncer, wait=True)
+        return False
+
+    def _grown(self, file: File) -> None:
+        """The spare is whole and durable."""
+        self._files.rename(SPARE + UNFINISHED, SPARE)
+        self._spare, self._growing, self._growing_syncs = file, None, False
+        self.low = False

@@ -1,0 +1,151 @@
+"""Names and first blocks of the log's files (docs/disk-format.md). It touches no file."""
+
+import re
+from struct import Struct
+from typing import NamedTuple
+
+from ...native.log.blocks import crc32c
+from ..errors import Damaged, StorageError
+
+FOLDER = "log"
+SEGMENT_START = 4096  # Where marks and blocks begin, behind the header.
+VERSION = 1
+MAGIC_SEGMENT = 0x4C4B4C4B  # "KLKL"
+MAGIC_CLEAN = 0x434B4C4B  # "KLKC"
+NAME_BYTES_MAX = 255
+BEGINS = 1 << 63  # In the field of the previous term, which has at most 53 bits.
+
+_FIELDS = Struct("<QQQQ")  # size, sequence, first index, previous term with BEGINS
+_CLEAN = Struct("<IIQQQQI")  # magic, version, sequence, offset, last index, last term, crc
+_CRC = Struct("<I")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.seg")
+
+
+class Identity(NamedTuple):
+    """Whose data this is: no other cluster's, no other peer's."""
+
+    cluster: str
+    peer_id: str
+
+
+class SegmentHeader(NamedTuple):
+    """What a segment says of itself."""
+
+    size: int
+    sequence: int
+    first_index: int  # What it holds from here on replaces what older segments hold from here on.
+    previous_term: int  # The term of entry first_index - 1.
+    begins: bool = False  # Behind a snapshot: nothing that older segments hold counts any more.
+
+    @property
+    def path(self) -> str:
+        return f"{FOLDER}/{self.sequence:016x}-{self.first_index:016x}.seg"
+
+
+class CleanMark(NamedTuple):
+    """What the log was when its writer last closed it."""
+
+    sequence: int
+    offset: int
+    last_index: int
+    last_term: int
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """(sequence, first index) of a segment's file name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1], 16), int(match[2], 16)) if match else None
+
+
+def _encode_name(name: str) -> bytes:
+    encoded = name.encode()
+    assert len(encoded) <= NAME_BYTES_MAX, name
+    return bytes([len(encoded)]) + encoded
+
+
+def encode_identity(magic: int, identity: Identity, fields: bytes) -> bytes:
+    """A block of 4096 bytes: magic, version, fields, identity, zeros, CRC32C of all before it."""
+    head = Struct("<II").pack(magic, VERSION) + fields
+    head += _encode_name(identity.cluster) + _encode_name(identity.peer_id)
+    block = head.ljust(SEGMENT_START - _CRC.size, b"\0")
+    return block + _CRC.pack(crc32c(block))
+
+
+def check_identity(
+    magic: int, identity: Identity, fields_size: int, data: bytes, place: str
+) -> bytes:
+    """The fields of such a block. StorageError: damaged, of another version, cluster or peer."""
+    fields, found = read_identity(magic, fields_size, data, place)
+    for what, expected, name in zip(("cluster", "peer"), identity, found, strict=True):
+        if expected != name:
+            raise StorageError(
+                place,
+                f"it belongs to {what} {name!r}, not to {expected!r}",
+                "give each peer a data directory of its own",
+            )
+    return fields
+
+
+def read_identity(magic: int, fields_size: int, data: bytes, place: str) -> tuple[bytes, Identity]:
+    """The fields of such a block, whosever it is. StorageError: damaged, of another version."""
+    if len(data) < SEGMENT_START:
+        raise Damaged(place, f"its first block has {len(data)} of {SEGMENT_START} bytes", RESTORE)
+    found_magic, version = Struct("<II").unpack_from(data)
+    if found_magic != magic:
+        raise Damaged(
+            place, f"offset 0: expected magic {magic:08x}, found {found_magic:08x}", RESTORE
+        )
+    if version != VERSION:
+        raise StorageError(
+            place,
+            f"offset 4: expected version {VERSION}, found {version}",
+            "use the kelek that wrote it",
+        )
+    crc, found = (
+        crc32c(data[: SEGMENT_START - _CRC.size]),
+        _CRC.unpack(data[SEGMENT_START - _CRC.size : SEGMENT_START])[0],
+    )
+    if crc != found:
+        raise Damaged(place, f"offset 0: expected checksum {crc:08x}, found {found:08x}", RESTORE)
+    at = 8 + fields_size
+    names = []
+    for _ in range(2):
+        names.append(data[at + 1 : at + 1 + data[at]].decode("utf-8", "replace"))
+        at += 1 + data[at]
+    return data[8 : 8 + fields_size], Identity(*names)
+
+
+RESTORE = "restore this node from its peers"
+
+
+def encode_header(header: SegmentHeader, identity: Identity) -> bytes:
+    size, sequence, first_index, previous_term, begins = header
+    fields = _FIELDS.pack(size, sequence, first_index, previous_term | begins * BEGINS)
+    return encode_identity(MAGIC_SEGMENT, identity, fields)
+
+
+def decode_header(data: bytes, identity: Identity, place: str) -> SegmentHeader:
+    """Raises StorageError: damaged, or of another version, cluster or peer."""
+    fields = check_identity(MAGIC_SEGMENT, identity, _FIELDS.size, data, place)
+    size, sequence, first_index, number = _FIELDS.unpack(fields)
+    return SegmentHeader(size, sequence, first_index, number & ~BEGINS, number >= BEGINS)
+
+
+def read_owner(data: bytes, place: str) -> Identity:
+    """Whose segment begins with data. StorageError: damaged, or of another version."""
+    return read_identity(MAGIC_SEGMENT, _FIELDS.size, data, place)[1]
+
+
+def encode_clean(mark: CleanMark) -> bytes:
+    block = _CLEAN.pack(MAGIC_CLEAN, VERSION, *mark, 0)[: -_CRC.size]
+    return block + _CRC.pack(crc32c(block))
+
+
+def decode_clean(data: bytes) -> CleanMark | None:
+    """None when it is damaged: then the log counts as not closed."""
+    if len(data) != _CLEAN.size:
+        return None
+    magic, version, *fields, crc = _CLEAN.unpack(data)
+    if magic != MAGIC_CLEAN or version != VERSION or crc != crc32c(data[: -_CRC.size]):
+        return None
+    return CleanMark(*fields)

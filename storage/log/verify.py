@@ -1,0 +1,260 @@
+"""A peer's data directory as tools look at it: whose it is, every entry, everything that is wrong.
+
+It only reads and takes no lock: beside a writer it tells of a moment that may have passed.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from ...native.log import segments
+from ...protocols.raft.messages import HardState
+from ...protocols.record import decode_block
+from ..disk.files import Files
+from ..errors import StorageError
+from ..snapshot.snapshot import SnapshotInfo, open_path, paths
+from . import hard_state
+from .reader import LogReader
+from .recovery import CLEAN, corrupt, live, read_clean
+from .runs import Runs
+from .segment import (
+    FOLDER,
+    SEGMENT_START,
+    CleanMark,
+    Identity,
+    SegmentHeader,
+    decode_header,
+    parse_name,
+    read_owner,
+)
+
+_OFFSET = re.compile(r"offset (\d+): (.*)")  # As the text of an error begins that has one.
+
+
+class StoredEntry(NamedTuple):
+    """One entry of the log."""
+
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    term: int
+    kind: int
+    reqid: bytes | None
+    data: bytes
+
+
+class Finding(NamedTuple):
+    """Something that is wrong."""
+
+    path: str  # Within the data directory.
+    offset: int | None
+    problem: str
+
+
+class SegmentReport(NamedTuple):
+    """What a segment that counts holds, as far as it is sound."""
+
+    path: str
+    first_index: int
+    last_index: int
+    used: int  # Bytes of the file, from its start.
+
+
+class Report(NamedTuple):
+    """What a data directory holds."""
+
+    identity: Identity
+    findings: list[Finding]
+    segments: list[SegmentReport]
+    first_index: int  # Of the log; it may be empty: then last_index is the one below.
+    last_index: int
+    last_term: int
+    snapshots: list[SnapshotInfo]  # Those that are sound, the newest one first.
+    hard_state: HardState | None  # None: there is none, or it is damaged as a whole.
+    closed: bool  # The writer closed the log; else the next start recovers it.
+
+
+def read_identity(files: Files) -> Identity:
+    """Whose data this is. StorageError: nobody's, or everything is damaged that would tell."""
+    paths = [f"{FOLDER}/{name}" for name in files.names(FOLDER) if parse_name(name)]
+    damaged: StorageError | None = None
+    for path in (hard_state.PATH, *paths):
+        file = files.open(path)
+        if file is None:
+            continue
+        read = hard_state.read_owner if path == hard_state.PATH else read_owner
+        try:
+            return read(file.read(0, SEGMENT_START), file.place)
+        except StorageError as error:
+            damaged = error
+        finally:
+            file.close()
+    raise damaged or StorageError(
+        files.root, "no peer keeps its data here", "give the data directory of a peer"
+    )
+
+
+def entries(
+    files: Files, identity: Identity, first_index: int = 1, last_index: int | None = None
+) -> Iterator[StoredEntry]:
+    """The log's entries from first_index, or from the first one that is there, to last_index or the
+    end, committed or not. Raises StorageError at the first one that is damaged."""
+    reader = LogReader(files, identity)
+    try:
+        for batch in reader.scan(first_index):
+            _, records = decode_block(batch.block)
+            for index, record in enumerate(records, batch.first_index):
+                if last_index is not None and index > last_index:
+                    return
+                yield StoredEntry(index, batch.term, *record)
+    finally:
+        reader.close()
+
+
+def verify(files: Files) -> Report:
+    """Reads everything. Raises StorageError only when nothing tells whose data this is."""
+    identity = read_identity(files)
+    findings: list[Finding] = []
+    state = _hard_state(files, identity, findings)
+    snapshots = _snapshots(files, identity, findings)
+    base = snapshots[0] if snapshots else None
+    clean = read_clean(files)
+    log = _Log(files, identity, findings)
+    log.read((base.index, base.term) if base else (0, 0), clean)
+    return Report(
+        identity,
+        findings,
+        log.segments,
+        log.base[0] + 1,
+        *log.last,
+        snapshots,
+        state,
+        clean is not None,
+    )
+
+
+def _found(path: str, error: StorageError) -> Finding:
+    match = _OFFSET.fullmatch(error.problem)
+    if match is None:
+        return Finding(path, None, error.problem)
+    return Finding(path, int(match[1]), match[2])
+
+
+def _hard_state(files: Files, identity: Identity, findings: list[Finding]) -> HardState | None:
+    path = hard_state.PATH
+    try:
+        state, damaged = hard_state.inspect(files, identity)
+    except StorageError as error:
+        findings.append(_found(path, error))
+        return None
+    for offset in damaged:
+        findings.append(Finding(path, offset, "the slot is damaged: a vote may be forgotten"))
+    return state
+
+
+def _snapshots(files: Files, identity: Identity, findings: list[Finding]) -> list[SnapshotInfo]:
+    sound = []
+    for path in paths(files):
+        snapshot = None
+        try:
+            snapshot = open_path(files, path, identity)
+            if snapshot is not None:
+                snapshot.check()
+                snapshot.check_reqids()
+                sound.append(snapshot.info)
+        except StorageError as error:
+            findings.append(_found(path, error))
+        finally:
+            if snapshot is not None:
+                snapshot.close()
+    return sound
+
+
+class _Log:
+    """What the segments hold."""
+
+    def __init__(self, files: Files, identity: Identity, findings: list[Finding]) -> None:
+        self.segments: list[SegmentReport] = []
+        self.base = self.last = 0, 0  # Index and term.
+        self._files = files
+        self._identity = identity
+        self._findings = findings
+
+    def read(self, snapshot: tuple[int, int], clean: CleanMark | None) -> None:
+        kept = live(self._headers())
+        while len(kept) > 1 and kept[1].first_index <= snapshot[0] + 1:
+            kept.pop(0)
+        if not kept:
+            self.base = self.last = snapshot
+            if clean:
+                self._find(FOLDER, None, "every segment is missing")
+            return
+        first = kept[0]
+        self.base = self.last = first.first_index - 1, first.previous_term
+        if first.first_index > snapshot[0] + 1:
+            self._find(first.path, None, f"entries {snapshot[0] + 1} to {self.base[0]} are missing")
+        for header, successor in pairwise(kept):
+            self._segment(header, successor, None)
+        self._segment(kept[-1], None, clean)
+
+    def _find(self, path: str, offset: int | None, problem: str) -> None:
+        self._findings.append(Finding(path, offset, problem))
+
+    def _headers(self) -> list[SegmentHeader]:
+        headers = []
+        for name in self._files.names(FOLDER):
+            path = f"{FOLDER}/{name}"
+            numbers = parse_name(name)
+            file = self._files.open(path) if numbers else None
+            if file is None:
+                continue
+            try:
+                header = decode_header(file.read(0, SEGMENT_START), self._identity, file.place)
+            except StorageError as error:
+                self._findings.append(_found(path, error))
+                continue
+            finally:
+                file.close()
+            if header.path != path:
+                self._find(path, 16, f"it says of itself that it is {header.path}")
+            else:
+                headers.append(header)
+        return sorted(headers, key=lambda header: header.sequence)
+
+    def _segment(
+        self, header: SegmentHeader, successor: SegmentHeader | None, clean: CleanMark | None
+    ) -> None:
+        """A segment up to where the next one begins; without a next one it is the active one."""
+        path, before = header.path, (header.first_index - 1, header.previous_term)
+        if before != self.last:
+            what = f"it follows entry {before[0]} of term {before[1]}, what is before it ends with"
+            self._find(path, 24, f"{what} {self.last[0]} of term {self.last[1]}")
+        file = self._files.open(path)
+        if file is None:
+            self._find(path, None, "it disappeared")
+            return
+        try:
+            data, place = file.load(), file.place
+        finally:
+            file.close()
+        scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
+        code = scan.walk(data)
+        runs = Runs(*before, scan.runs, scan.next_index - 1)
+        self.last = runs.last_index, runs.last_term
+        if successor is None:
+            if code and (clean or scan.misplaced or not segments.segment_torn(data, scan.offset)):
+                self._findings.append(_found(path, corrupt(place, data, scan)))
+            elif clean and clean != (header.sequence, scan.offset, *self.last):
+                told = f"{clean.last_index} of term {clean.last_term}"
+                self._find(path, scan.offset, f"it does not end as {CLEAN} says: with {told}")
+        else:
+            self.last = successor.first_index - 1, successor.previous_term
+            if runs.last_index >= self.last[0]:  # What is behind it does not count.
+                runs.truncate(self.last[0])
+                self.last = runs.last_index, runs.last_term
+            elif code:
+                self._findings.append(_found(path, corrupt(place, data, scan)))
+            else:
+                missing = f"entries {scan.next_index} to {self.last[0]} are missing"
+                self._find(path, scan.offset, missing)
+        report = SegmentReport(path, header.first_index, runs.last_index, scan.offset)
+        self.segments.append(report)

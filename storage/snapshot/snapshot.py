@@ -1,0 +1,505 @@
+"""Snapshots on disk: the container `KLKS`, who reads it and the one process that writes it.
+
+It never looks into the state (docs/disk-format.md, "Snapshot"), nor holds more than a piece of it
+in memory; a configuration that can't be read is damage like a wrong checksum.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from struct import Struct
+from typing import NamedTuple
+
+from ...native.errors import NativeError, Readable
+from ...native.log.blocks import crc32c
+from ...native.log.updates import Reqids
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.zmqraft.wire.config_codec import decode_config_entry
+from ..disk.files import File, Files, Lock
+from ..errors import Damaged, StorageError
+from ..log.segment import RESTORE, SEGMENT_START, Identity, check_identity, encode_identity
+
+FOLDER = "snapshots"
+ASIDE = ".damaged"  # What a damaged snapshot is renamed to.
+LOCK = f"{FOLDER}/lock"
+MAGIC = 0x534B4C4B  # "KLKS"
+CONFIGURATION_BYTES_MAX = 1 << 20
+PIECE_BYTES = 1 << 20  # Read, checked and copied at a time.
+LISTINGS_MAX = 8  # How often the writer may overtake one look.
+SYNC_BYTES = 8 << 20  # Written at most before a sync: so the last one is short.
+
+_FIELDS = Struct("<QQQQQIIIQ")  # index, term, three sizes, three checksums, when it was made
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
+_INCOMING = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{16})\.incoming")
+
+
+class SnapshotInfo(NamedTuple):
+    """What a snapshot says of itself. Its parts stand one behind the other, without gaps."""
+
+    index: int  # type: ignore[assignment]  # Last included; it hides tuple.index, nobody's loss.
+    term: int  # Of the entry at index.
+    configuration: bytes
+    configuration_crc: int
+    reqids_size: int
+    reqids_crc: int
+    state_size: int
+    state_crc: int
+    made_s: int  # Unix seconds; 0: nobody knows, a foreign peer made it.
+
+    @property
+    def path(self) -> str:
+        return f"{FOLDER}/{self.index:016x}-{self.term:016x}.snap"
+
+    @property
+    def reqids_offset(self) -> int:
+        return SEGMENT_START + len(self.configuration)
+
+    @property
+    def state_offset(self) -> int:
+        return self.reqids_offset + self.reqids_size
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole container."""
+        return self.state_offset + self.state_size
+
+
+# ---- reading: any process, beside the writer ----
+
+
+def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
+    fields = _FIELDS.pack(
+        info.index,
+        info.term,
+        len(info.configuration),
+        info.reqids_size,
+        info.state_size,
+        info.configuration_crc,
+        info.reqids_crc,
+        info.state_crc,
+        info.made_s,
+    )
+    return encode_identity(MAGIC, Identity(cluster, ""), fields)
+
+
+def read_info(file: File, cluster: str) -> SnapshotInfo:
+    """Header and configuration of a container, checked. StorageError: damaged or foreign."""
+    data = file.read(0, SEGMENT_START)
+    fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.place)
+    index, term, configuration_size, reqids_size, state_size, *rest = _FIELDS.unpack(fields)
+    sizes = configuration_size + reqids_size + state_size
+    if configuration_size > CONFIGURATION_BYTES_MAX or file.size != SEGMENT_START + sizes:
+        problem = f"offset 24: expected {file.size - SEGMENT_START} bytes of parts, found {sizes}"
+        raise Damaged(file.place, problem, RESTORE)
+    configuration = file.read(SEGMENT_START, configuration_size)
+    configuration_crc, reqids_crc, state_crc, made_s = rest
+    _check_crc(file, SEGMENT_START, configuration_crc, crc32c(configuration))
+    _check_configuration(file, configuration)
+    parts = configuration_crc, reqids_size, reqids_crc, state_size, state_crc
+    return SnapshotInfo(index, term, configuration, *parts, made_s)
+
+
+def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
+    if expected != found:
+        problem = f"offset {offset}: expected checksum {expected:08x}, found {found:08x}"
+        raise Damaged(file.place, problem, RESTORE)
+
+
+def _check_configuration(file: File, configuration: bytes) -> None:
+    """Whoever made it has written its checksum over whatever it was: a peer could not begin."""
+    try:
+        if configuration:
+            decode_config_entry(configuration)
+    except RemoteProtocolError as error:
+        problem = f"offset {SEGMENT_START}: no configuration: {error}"
+        raise Damaged(file.place, problem, RESTORE) from None
+
+
+def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
+    """The range by pieces. StorageError behind the last one, when the checksum is wrong."""
+    found, end = 0, offset + size
+    for at in range(offset, end, PIECE_BYTES):
+        piece = file.read(at, min(PIECE_BYTES, end - at))
+        found = crc32c(piece, found)
+        yield piece
+    _check_crc(file, offset, crc, found)
+
+
+class SnapshotFile:
+    """An open snapshot: it stays readable until it is closed, also when a newer one replaces it."""
+
+    def __init__(self, file: File, info: SnapshotInfo) -> None:
+        """Use open_snapshot()."""
+        self.info = info
+        self._file = file
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A range of the container, not checked; less than size bytes at its end."""
+        return self._file.read(offset, size)
+
+    def read_state(self, offset: int, size: int) -> bytes:
+        """A range of the state, not checked; less than size bytes at its end."""
+        return self._file.read(self.info.state_offset + offset, size)
+
+    def reqids(self) -> Iterator[bytes]:
+        """The table of request ids by pieces (Reqids.load() takes them). StorageError: damaged."""
+        info = self.info
+        return _pieces(self._file, info.reqids_offset, info.reqids_size, info.reqids_crc)
+
+    def state(self) -> Iterator[bytes]:
+        """The state by pieces; StorageError behind the last one when something was damaged."""
+        info = self.info
+        return _pieces(self._file, info.state_offset, info.state_size, info.state_crc)
+
+    def check(self) -> None:
+        """Reads all of it. StorageError: damaged."""
+        for pieces in (self.reqids(), self.state()):
+            for _ in pieces:
+                pass
+
+    def check_reqids(self) -> None:
+        """Whether the table of request ids is one: its checksum is its maker's. StorageError."""
+        try:
+            Reqids().load(self.reqids())
+        except NativeError:
+            at = self.info.reqids_offset
+            problem = f"offset {at}: the table of request ids is malformed"
+            raise Damaged(self._file.place, problem, RESTORE) from None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | None:
+    """Opens a snapshot by its path; None: it is not there. StorageError: header or configuration
+    are damaged or foreign."""
+    file = files.open(path)
+    if file is None:
+        return None
+    with ExitStack() as undo:
+        undo.callback(file.close)
+        info = read_info(file, identity.cluster)
+        if info.path != path:
+            raise Damaged(file.place, f"it says of itself that it is {info.path}", RESTORE)
+        undo.pop_all()
+    return SnapshotFile(file, info)
+
+
+def open_snapshot(files: Files, identity: Identity, info: SnapshotInfo) -> SnapshotFile | None:
+    """Opens what newest() has told of; None: a newer one has replaced it."""
+    return open_path(files, info.path, identity)
+
+
+def paths(files: Files) -> list[str]:
+    """Those of all snapshots, the newest one first."""
+    names = [name for name in files.names(FOLDER) if _NAME.fullmatch(name)]
+    return [f"{FOLDER}/{name}" for name in reversed(names)]
+
+
+def newest(files: Files, identity: Identity) -> SnapshotInfo | None:
+    """The newest snapshot whose header and configuration are sound; None: there is none.
+
+    Raises StorageError when there are snapshots, but all of them are damaged or foreign.
+    """
+    found, damaged = _survey(files, identity)
+    if found is None and damaged:
+        raise next(iter(damaged.values()))
+    return found
+
+
+def _survey(
+    files: Files, identity: Identity
+) -> tuple[SnapshotInfo | None, dict[str, StorageError]]:
+    """The newest sound one, and by their paths those that are newer but damaged."""
+    for _ in range(LISTINGS_MAX):
+        damaged: dict[str, StorageError] = {}
+        found = None
+        for path in paths(files):
+            try:
+                found = open_path(files, path, identity)
+            except StorageError as error:
+                damaged[path] = error
+                continue
+            break
+        else:
+            return None, damaged
+        if found is not None:
+            found.close()
+            return found.info, damaged
+        # The writer has removed it, so there is a newer one: look again.
+    raise StorageError(
+        files.place(FOLDER), "it changes all the time", "leave this directory to its owner"
+    )
+
+
+def examine(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Damaged | None]:
+    """The newest snapshot that is sound when read in full, and what is wrong with a newer one.
+
+    Raises StorageError: foreign, or refused by the system.
+    """
+    damage = None
+    for path in paths(files):
+        try:
+            file = open_path(files, path, identity)
+            if file is None:
+                continue
+            try:
+                file.check()
+            finally:
+                file.close()
+        except Damaged as error:
+            damage = damage or error
+            continue
+        return file.info, damage
+    return None, damage
+
+
+def put_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
+    """Renames whatever is newer than the newest sound one: nobody else is to stumble over it."""
+    for path in paths(files):
+        if newest_sound is not None and path == newest_sound.path:
+            break
+        files.rename(path, path + ASIDE)
+    files.sync_folder(FOLDER)
+
+
+# ---- writing: one process ----
+
+
+class SnapshotWriter:
+    """A snapshot that is being made; it gets its name when everything in it is durable."""
+
+    def __init__(self, owner: "Snapshots", info: SnapshotInfo, reqids: Readable) -> None:
+        """Use Snapshots.create()."""
+        self._owner = owner
+        self._info = info._replace(
+            configuration_crc=crc32c(info.configuration),
+            reqids_size=len(reqids),
+            reqids_crc=crc32c(reqids),
+        )
+        self._path = info.path.replace(".snap", ".new")
+        self._file = owner.files.create(self._path)
+        self._synced = 0
+        try:
+            self._file.append([bytes(SEGMENT_START), info.configuration])
+            view = memoryview(reqids)
+            for at in range(0, len(view), PIECE_BYTES):
+                self._append(view[at : at + PIECE_BYTES])
+        except StorageError:
+            self.abort()
+            raise
+
+    def _append(self, piece: Readable) -> None:
+        self._file.append([piece])
+        if self._file.size - self._synced >= SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._file.size
+
+    def write(self, piece: Readable) -> None:
+        """Adds to the state. StorageError: abort() it. StorageFull: nothing was added."""
+        self._append(piece)
+        info = self._info
+        self._info = info._replace(
+            state_size=info.state_size + len(piece),
+            state_crc=crc32c(piece, info.state_crc),
+        )
+
+    def copy(self, path: str) -> None:
+        """Adds what a file holds, as write() does."""
+        file = self._owner.files.open(path)
+        if file is None:
+            place = self._owner.files.place(path)
+            raise StorageError(place, "it disappeared", "leave this directory to its owner")
+        try:
+            for at in range(0, file.size, PIECE_BYTES):
+                self.write(file.read(at, PIECE_BYTES))
+        finally:
+            file.close()
+
+    def finish(self, made_s: int = 0) -> SnapshotInfo:
+        """Makes it durable, then the newest one; older ones go. StorageError: abort() it."""
+        self._info = self._info._replace(made_s=made_s)
+        self._file.write(0, [_encode_header(self._info, self._owner.identity.cluster)])
+        self._file.sync()
+        self._file.close()
+        self._owner._name(self._path, self._info)
+        return self._info
+
+    def abort(self) -> None:
+        """Gives it up."""
+        self._file.close()
+        self._owner.files.remove(self._path)
+
+
+class Incoming:
+    """A snapshot that another peer sends: a container, or the bare state of a foreign peer."""
+
+    def __init__(self, owner: "Snapshots", name: tuple[int, int, int]) -> None:
+        """Use Snapshots.receive()."""
+        self.index, self.term, self.size = name
+        self._owner = owner
+        self._path = _incoming_path(name)
+        self._file = self._reopen() or owner.files.create(self._path)
+        self.offset = self._synced = self._file.size
+
+    def _reopen(self) -> File | None:
+        """What came before, if it is of a container: perhaps the disk has lost some of it since,
+        and only there checksums tell. Then it comes again from its start."""
+        file = self._owner.files.open(self._path, "pwrite")
+        if file is None or _is_container(file):
+            return file
+        file.close()
+        return None
+
+    def write(self, offset: int, data: Readable) -> int:
+        """Takes a piece that stands at offset, if that is where it goes on, and no longer than
+        expected; returns the offset to go on at. StorageFull: nothing was taken."""
+        if offset == self.offset and offset + len(data) <= self.size:
+            self._file.append([data])
+            self.offset = self._file.size
+            if self.offset - self._synced >= SYNC_BYTES:
+                self._file.sync()
+                self._synced = self.offset
+        return self.offset
+
+    def finish(self, configuration: bytes | None = None) -> SnapshotInfo:
+        """Checks it, makes it durable, then the newest one. All of it must be there.
+
+        configuration is for what a foreign peer has sent: when that is a bare state, it is wrapped
+        with it, and with no request ids. None: only a container is taken.
+        Raises StorageError when it is damaged (then it is gone, and comes again from its start) or
+        refused by the system.
+        """
+        assert self.offset == self.size, f"{self.size - self.offset} bytes are missing"
+        if configuration is not None and not _is_container(self._file):
+            return self._wrap(configuration)
+        try:
+            self._file.sync()
+            info = read_info(self._file, self._owner.identity.cluster)
+            snapshot = SnapshotFile(self._file, info)
+            snapshot.check()
+            snapshot.check_reqids()
+            if (info.index, info.term) != (self.index, self.term):
+                problem = (
+                    f"offset 8: expected entry {self.index} of term {self.term}, "
+                    f"found {info.index} of {info.term}"
+                )
+                raise StorageError(self._file.place, problem, RESTORE)
+        except StorageError:
+            self.abort()
+            raise
+        self._file.close()
+        self._owner._name(self._path, info)
+        return info
+
+    def _wrap(self, configuration: bytes) -> SnapshotInfo:
+        writer = self._owner.create(self.index, self.term, configuration)
+        try:
+            writer.copy(self._path)
+            info = writer.finish()
+        except StorageError:
+            writer.abort()
+            raise
+        self.abort()
+        return info
+
+    def abort(self) -> None:
+        """Gives it up: what came of it is forgotten."""
+        self.close()
+        self._owner.files.remove(self._path)
+
+    def close(self) -> None:
+        """Leaves it as it is: a later receive() goes on there."""
+        self._file.close()
+
+
+def _is_container(file: File) -> bool:
+    return file.read(0, 4) == MAGIC.to_bytes(4, "little")
+
+
+def _incoming_path(name: tuple[int, int, int]) -> str:
+    return f"{FOLDER}/" + "-".join(f"{number:016x}" for number in name) + ".incoming"
+
+
+class Snapshots:
+    """A peer's snapshots as the one process that writes them sees them."""
+
+    def __init__(self, files: Files, identity: Identity, lock: Lock) -> None:
+        """Use Snapshots.open()."""
+        self.files = files
+        self.identity = identity
+        self._lock = lock
+        self.newest, self.damaged = _survey(files, identity)  # By path; newer than the newest.
+        sound, damage = examine(files, identity)
+        if self.newest is not None and self.newest != sound and damage is not None:
+            self.damaged = {**self.damaged, self.newest.path: damage}  # Behind its header.
+            self.newest = sound
+        for name in files.names(FOLDER):
+            if name.endswith(".new") or self._is_stale(name):
+                files.remove(f"{FOLDER}/{name}")
+        self._remove_older()
+        files.sync_folder(FOLDER)  # Whoever made the newest one may have been killed before this.
+
+    @classmethod
+    def open(cls, files: Files, identity: Identity) -> "Snapshots":
+        """Takes the snapshots of a data directory; what was being made is removed.
+
+        Raises StorageError: locked, or refused by the system. A damaged snapshot is no error here:
+        `damaged` tells of it until a new one replaces it.
+        """
+        files.make_folder("")
+        files.make_folder(FOLDER)
+        with ExitStack() as undo:
+            lock = files.lock(LOCK)
+            undo.callback(lock.close)
+            opened = cls(files, identity, lock)
+            undo.pop_all()
+        return opened
+
+    def create(
+        self, index: int, term: int, configuration: bytes, reqids: Readable = b""
+    ) -> SnapshotWriter:
+        """Begins a snapshot of everything up to index; reqids as Reqids.export() gives them.
+
+        Raises StorageError: refused by the system; StorageFull.
+        """
+        assert len(configuration) <= CONFIGURATION_BYTES_MAX
+        return SnapshotWriter(
+            self, SnapshotInfo(index, term, configuration, 0, 0, 0, 0, 0, 0), reqids
+        )
+
+    def receive(self, index: int, term: int, size: int) -> Incoming:
+        """Begins to take a snapshot from another peer, or goes on with this very one; what came of
+        any other is forgotten. StorageError: refused by the system."""
+        name = index, term, size
+        for other in self.files.names(FOLDER):
+            if _INCOMING.fullmatch(other) and f"{FOLDER}/{other}" != _incoming_path(name):
+                self.files.remove(f"{FOLDER}/{other}")
+        return Incoming(self, name)
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _name(self, path: str, info: SnapshotInfo) -> None:
+        """Makes a durable file a snapshot."""
+        self.files.rename(path, info.path)
+        self.files.sync_folder(FOLDER)
+        if self.newest is None or info.index >= self.newest.index:
+            self.newest = info
+        for damaged in self.damaged:
+            if damaged != info.path:
+                self.files.remove(damaged)
+        self.damaged = {}
+        self._remove_older()
+
+    def _remove_older(self) -> None:
+        if self.newest is None:
+            return
+        for path in paths(self.files):
+            if path < self.newest.path:
+                self.files.remove(path)
+
+    def _is_stale(self, name: str) -> bool:
+        """Whether this is what came of a snapshot that is not newer than ours."""
+        match = _INCOMING.fullmatch(name)
+        return bool(match and self.newest and int(match[1], 16) <= self.newest.index)

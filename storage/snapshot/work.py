@@ -1,0 +1,334 @@
+"""What snapshot_sender does, without its pipes: reads old entries and snapshots, makes and takes.
+
+One process does all of it for a peer. It waits for the disk, never for another process.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from ...native.log.updates import Reqids
+from ...protocols.raft.messages import KIND_CONFIG, EntryBatch
+from ...protocols.record import block_kind, block_record
+from ...protocols.zmqraft.snapshots.orders import (
+    EntriesRead,
+    Installed,
+    Made,
+    Make,
+    Order,
+    PieceRead,
+    ReadEntries,
+    ReadPiece,
+    Receive,
+    Received,
+    Result,
+    Snapshot,
+)
+from ..disk.files import Files
+from ..errors import StorageError
+from ..log.reader import LogReader
+from ..log.segment import Identity
+from .archive import (
+    Member,
+    Source,
+    folder_sources,
+    is_archive,
+    member_read,
+    members,
+    pack,
+    pieces,
+)
+from .snapshot import (
+    FOLDER,
+    PIECE_BYTES,
+    Incoming,
+    SnapshotFile,
+    SnapshotInfo,
+    Snapshots,
+    SnapshotWriter,
+    open_snapshot,
+)
+
+LOG_BYTES = 4 << 20  # Of the log, read for a snapshot in one step.
+STEP_BYTES = 8 << 20  # Of the state, copied in one step.
+STATE_PART = "state_machine"  # Whose state stands first in an archive.
+OPEN_MAX = 4  # Snapshots that are kept open for those who are being sent them.
+
+
+class Keep(NamedTuple):
+    """What a snapshot keeps of the request ids: as the peer does."""
+
+    kept_s: int  # In log time.
+    reqids_max: int
+
+
+def note(info: SnapshotInfo | None) -> Snapshot:
+    """What the peer is told of a snapshot."""
+    if info is None:
+        return Snapshot()
+    return Snapshot(info.index, info.term, info.size, info.state_size, info.configuration)
+
+
+class SnapshotWork:
+    """The snapshots of one peer and its log, for reading."""
+
+    def __init__(self, files: Files, identity: Identity, keep: Keep) -> None:
+        """Raises StorageError: locked, or refused by the system."""
+        self.snapshots = Snapshots.open(files, identity)
+        self.reader = LogReader(files, identity)
+        self._files = files
+        self._identity = identity
+        self._keep = keep
+        self._open: dict[tuple[int, int], SnapshotFile] = {}
+        self._incoming: Incoming | None = None
+        self._order: Make | None = None  # What is being made ...
+        self._steps: Iterator[Made] | None = None  # ... since the state was written.
+
+    @property
+    def newest(self) -> Snapshot:
+        return note(self.snapshots.newest)
+
+    def take(self, order: Order) -> Result | None:
+        """Carries out an order; of a Make it only takes note (see wants_state).
+
+        A StorageError that the caller may survive is in the result: nothing was read, or taken.
+        """
+        match order:
+            case ReadEntries():
+                return self._read_entries(order)
+            case ReadPiece():
+                return self._read_piece(order)
+            case Receive():
+                return self._receive(order)
+            case Make(0):
+                return self._note_configuration(order)
+            case Make():
+                if self._steps is None:  # A large state takes long: it comes to its end first.
+                    self._order = order
+                return None
+
+    # ---- reading ----
+
+    def _read_entries(self, order: ReadEntries) -> EntriesRead:
+        try:
+            batches = self.reader.batches(*order[1:])
+        except StorageError:  # Whoever owns the log says so at its next start.
+            batches = []
+        return EntriesRead(order.to, order.first_index, batches)
+
+    def _read_piece(self, order: ReadPiece) -> PieceRead:
+        key = order.last_index, order.last_term
+        file = self._open.get(key) or self._open_snapshot(key)
+        chunk = b""
+        if file is not None:
+            read = file.read_state if order.plain else file.read
+            chunk = read(order.offset, order.size)
+        found = file is not None and len(chunk) == order.size
+        return PieceRead(order.to, *key, order.offset, chunk, found)
+
+    def _open_snapshot(self, key: tuple[int, int]) -> SnapshotFile | None:
+        """One that is being sent stays open, so it can be sent to its end."""
+        info = self.snapshots.newest
+        file = None
+        if info is not None and (info.index, info.term) == key:
+            file = open_snapshot(self._files, self._identity, info)
+        if file is not None:
+            if len(self._open) == OPEN_MAX:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[key] = file
+        return file
+
+    # ---- taking ----
+
+    def _receive(self, order: Receive) -> Result:
+        index, term, offset, size, chunk, configuration = order
+        newest = self.snapshots.newest
+        if newest is not None and newest.index >= index:
+            return Installed(note(newest))  # A chunk that came twice.
+        incoming, name = self._incoming, (index, term, size)
+        try:
+            if incoming is None or (incoming.index, incoming.term, incoming.size) != name:
+                if incoming is not None:
+                    incoming.close()
+                incoming = self._incoming = self.snapshots.receive(*name)
+            wanted = incoming.write(offset, chunk)
+            if wanted < size:
+                return Received(index, term, wanted)
+            self._incoming = None
+            return Installed(note(incoming.finish(configuration or None)))
+        except StorageError:
+            # Damaged on its way or full: it comes again, from where there is something sound.
+            return Received(index, term, 0 if self._incoming is None else self._incoming.offset)
+
+    # ---- making ----
+
+    def _note_configuration(self, order: Make) -> Made:
+        """What the cluster began with, before its first entry: there is nothing else to keep."""
+        if self.snapshots.newest is not None:
+            return Made(self.newest)
+        try:
+            return Made(note(self.snapshots.create(0, 0, order.configuration).finish()))
+        except StorageError as error:
+            return Made(None, str(error))
+
+    @property
+    def wants_state(self) -> Make | None:
+        """The state machine is to write its state (write_state()), at this entry or a later one."""
+        return self._order if self._steps is None else None
+
+    def on_state(self, index: int, term: int, parts: Mapping[str, Files] | None = None) -> None:
+        """The state as of entry (index, term) is written; step() makes a snapshot of it.
+
+        parts   flat directories beside the state machine's own file, by who wrote them: with any,
+                the snapshot's state is an archive of all. They must stay until step() has ended.
+        """
+        order = self._order
+        if order is not None and self._steps is None and index >= order.last_index:
+            self._steps = self._make(order, (index, term), dict(parts or {}))
+        elif self._steps is None:
+            self._files.remove(_state_path(index))  # Somebody has asked for it in vain.
+
+    @property
+    def busy(self) -> bool:
+        """Whether step() has something to do."""
+        return self._steps is not None
+
+    def step(self) -> Made | None:
+        """A piece of what is being made; its end, when that has come."""
+        assert self._steps is not None
+        try:
+            for made in self._steps:
+                if made.snapshot is None and not made.problem:
+                    return None
+                self._order = self._steps = None
+                return made
+        except StorageError as error:
+            self._order = self._steps = None
+            return Made(None, str(error))
+        raise AssertionError("making a snapshot ends with what became of it")
+
+    def _make(
+        self, order: Make, entry: tuple[int, int], parts: Mapping[str, Files]
+    ) -> Iterator[Made]:
+        """The configuration and the request ids come from the last snapshot and the log behind it:
+        nobody else's memory is asked. Yields an empty Made after each piece of work."""
+        index, term = entry
+        last = self.snapshots.newest
+        reqids = Reqids()
+        configuration, at = order.configuration, 0
+        if last is not None:
+            if last.index >= index:
+                yield Made(note(last))
+                return
+            at, configuration = last.index, last.configuration or configuration
+            file = open_snapshot(self._files, self._identity, last)
+            assert file is not None, "only we replace it"
+            try:
+                reqids.load(file.reqids())
+            finally:
+                file.close()
+            yield Made(None)
+        while at < index:
+            batches = self.reader.batches(at + 1, index, term, LOG_BYTES)
+            if not batches:
+                yield Made(None, f"entry {at + 1} is not in the log")
+                return
+            for batch in batches:
+                reqids.add_block(batch.block)
+                configuration = _configuration(batch) or configuration
+            at = batches[-1].last_index
+            if len(reqids) > self._keep.reqids_max:
+                reqids.bound(self._keep.reqids_max)  # What is left does not depend on when.
+            yield Made(None)
+        reqids.settle(*self._keep)
+        writer = self.snapshots.create(index, term, configuration, reqids.export(index))
+        yield from self._write(writer, self._state(index, parts))
+
+    def _state(self, index: int, parts: Mapping[str, Files]) -> Iterator[bytes]:
+        """The state by pieces: the state machine's file as it is, or an archive."""
+        if not parts:
+            return _file_pieces(self._files, _state_path(index))
+        sources = [Source(self._files, _state_path(index), STATE_PART)]
+        for name, folder in parts.items():
+            sources += folder_sources(folder, name)
+        return pack(sources)
+
+    def _write(self, writer: SnapshotWriter, state: Iterator[bytes]) -> Iterator[Made]:
+        size = 0
+        try:
+            for piece in state:
+                writer.write(piece)
+                size += len(piece)
+                if size >= STEP_BYTES:
+                    size = 0
+                    yield Made(None)
+            info = writer.finish()
+        except StorageError:
+            writer.abort()
+            raise
+        self._files.remove(_state_path(info.index))
+        yield Made(note(info))
+
+    def close(self) -> None:
+        self.reader.close()
+        for file in self._open.values():
+            file.close()
+        if self._incoming is not None:
+            self._incoming.close()
+        self.snapshots.close()
+
+
+def _state_path(index: int) -> str:
+    return f"{FOLDER}/{index:016x}.state.new"  # What ends so goes at the next start.
+
+
+def _file_pieces(files: Files, path: str) -> Iterator[bytes]:
+    file = files.open(path)
+    if file is None:
+        raise StorageError(files.place(path), "it disappeared", "leave this directory to its owner")
+    try:
+        for at in range(0, file.size, PIECE_BYTES):
+            yield file.read(at, PIECE_BYTES)
+    finally:
+        file.close()
+
+
+def write_state(
+    files: Files, index: int, snapshot: Callable[[Callable[[bytes], object]], object]
+) -> None:
+    """Called by the state machine: writes its state as of entry index for snapshot_sender.
+
+    It gets its name when all of it is there. Raises StorageError: refused by the system.
+    """
+    path = _state_path(index)
+    files.make_folder(FOLDER)
+    file = files.create(f"{path}.new")
+    try:
+        snapshot(lambda piece: file.append([piece]))
+    finally:
+        file.close()
+    files.rename(f"{path}.new", path)
+
+
+def state_read(file: SnapshotFile, name: str) -> Callable[[int], bytes]:
+    """The state that the process of this name wrote, as a stream: read(n) gives n bytes at most,
+    and none at the end. A snapshot without archive has the state machine's alone.
+
+    Raises Damaged: it was read once to check it.
+    """
+    read, place = file.read_state, file.info.path
+    if not is_archive(read):
+        file.check()
+        return member_read(read, Member(name, 0, file.info.state_size if name == STATE_PART else 0))
+    for member in members(read, place):
+        if member.path == name:
+            for _ in pieces(read, member, place):
+                pass
+            return member_read(read, member)
+    return lambda size: b""
+
+
+def _configuration(batch: EntryBatch) -> bytes | None:
+    """A configuration entry stands alone in its block."""
+    if batch.count == 1 and block_kind(batch.block) == KIND_CONFIG:
+        return block_record(batch).data
+    return None

@@ -1,0 +1,148 @@
+"""The plain twin of rocks.py: the same tables in dictionaries, for tests and the simulator.
+
+It is as slow as it is simple: every scan sorts what it sees, and nothing is on a disk.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+
+from ...protocols.zerodb.wire.ops import Op
+from ...protocols.zerodb.wire.values import TableOptions
+from ..errors import StorageError
+from .content import content_hash, split_points
+from .effects import Effects, apply_entry, record_range
+from .operations import (
+    SYSTEM,
+    first_expiry_ms,
+    kept_result,
+    result_key,
+)
+from .recent_changes import RecentChanges
+from .tables import Outcome, Pair, TableEntry, TableInfo
+
+READ_ONLY = "a checkpoint never changes"
+
+
+class MemoryTables:
+    """The Tables of nobody's disk; it is its own State of operations.py."""
+
+    def __init__(self, disk: "dict[str, MemoryTables] | None" = None) -> None:
+        self.applied = (0, 0)
+        self.problem = ""
+        self.recent: RecentChanges | None = None
+        self.disk = {} if disk is None else disk  # Checkpoints by their paths.
+        self.bonded: set[int] = set()
+        self._options: dict[int, TableOptions] = {}
+        self._data: dict[int, dict[bytes, bytes]] = {SYSTEM: {}}
+
+    # ---- State ----
+
+    def options(self, table: int) -> TableOptions | None:
+        return self._options.get(table)
+
+    def create(self, table: int, options: TableOptions) -> None:
+        self._options[table] = options
+        self._data[table] = {}
+
+    def drop(self, table: int) -> None:
+        del self._options[table], self._data[table]
+
+    def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._data[table].update(zip(keys, values, strict=True))
+
+    def delete(self, table: int, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._data[table].pop(key, None)
+
+    def delete_range(self, table: int, start: bytes, end: bytes) -> None:
+        self.delete(table, list(self.keys(table, start, end)))
+
+    # ---- Tables ----
+
+    @property
+    def expires_ms(self) -> int:
+        return first_expiry_ms(self)
+
+    def tables(self) -> dict[int, TableOptions]:
+        return dict(self._options)
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._data.get(table, {}).get(key) for key in keys]
+
+    def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
+        return [value is not None for value in self.get(table, keys)]
+
+    def count(self, table: int, start: bytes = b"", end: bytes = b"") -> int:
+        return len(list(self.keys(table, start, end and end + b"\0")))
+
+    def scan(
+        self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
+    ) -> Iterator[Pair]:
+        pairs = self._data.get(table, {}).items()
+        found = [pair for pair in pairs if start <= pair[0] and (not end or pair[0] < end)]
+        return iter(sorted(found, reverse=reverse))
+
+    def keys(
+        self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
+    ) -> Iterator[bytes]:
+        return (key for key, _ in self.scan(table, start, end, reverse))
+
+    def write(self, entries: Sequence[TableEntry], sync: bool = False) -> list[Outcome]:
+        if self.problem:
+            raise StorageError("memory", self.problem, "open the tables that it was made of")
+        outcomes: list[Outcome] = []
+        done: list[Op] | None = None if self.recent is None else []
+        applied = self.applied[0]  # Several of these may be of one entry of the log.
+        for entry in entries:
+            if 0 < entry.log_index <= applied:
+                continue
+            outcomes += apply_entry(self, entry, done)
+            if entry.log_index:
+                self.applied = entry.log_index, entry.term
+        if self.recent is not None and done:
+            self.recent.add(done)
+        return outcomes
+
+    def result(self, reqid: bytes) -> bytes | None:
+        return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
+
+    def effects(self, log_index: int) -> list[Effects]:
+        return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]
+
+    def flush(self) -> None:
+        """There is nothing to be lost."""
+
+    def recover(self) -> bool:
+        return not self.problem
+
+    def close_table(self, table: int) -> None:
+        """It takes what its content takes."""
+
+    def compact(self, table: int, start: bytes = b"", end: bytes = b"") -> None:
+        """What was deleted is gone."""
+
+    def checkpoint(self, path: str) -> tuple[int, int]:
+        if path in self.disk:
+            raise StorageError(path, "is there already", "choose another name")
+        made = MemoryTables(self.disk)
+        made.applied, made.problem = self.applied, READ_ONLY
+        made._options, made._data = dict(self._options), copy.deepcopy(self._data)
+        self.disk[path] = made
+        return self.applied
+
+    def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
+        pairs = self.scan(table, start, end)
+        return split_points(((key, len(key) + len(value)) for key, value in pairs), count)
+
+    def info(self, table: int) -> TableInfo | None:
+        if table not in self._options:
+            return None
+        data = self._data[table]
+        size = sum(len(key) + len(value) for key, value in data.items())
+        return TableInfo(self._options[table], len(data), size)
+
+    def content_hash(self, table: int) -> bytes:
+        return content_hash(self.scan(table))
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,178 @@
+"""Servers of a farm over what they really keep, on the twin of a disk: killed at any step of it,
+also by the loss of power, in the middle of joins and of snapshots."""
+
+from random import Random
+
+import pytest
+
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.values import Recovered, SnapshotMark
+from kelek.protocols.garlicfarm.wire.messages import ClusterServer
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
+from kelek.protocols.record import decode_block
+from kelek.storage.disk.memory import Killed, MemoryDisk
+from kelek.storage.farm.storage import FarmStorage
+from kelek.storage.log.segment import Identity
+from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, World, client_request, server
+
+SEGMENT_BYTES = 8 << 10
+STATE = bytes(range(256)) * 400
+
+
+class Kept(Disk):
+    """A server's directory, and its disk, which outlive it."""
+
+    def __init__(self, number: int, servers: tuple[ClusterServer, ...], random: Random) -> None:
+        super().__init__(servers)
+        self.memory = MemoryDisk()
+        self._number, self._servers, self._random = number, servers, random
+        self._epoch = 0
+        self.home: FarmStorage | None = None
+
+    @property
+    def _home(self) -> FarmStorage:
+        assert self.home is not None
+        return self.home
+
+    def recover(self) -> Recovered:
+        """The machine loses its power, and comes back."""
+        self.memory.kill_after(None)
+        self.memory.power_loss(self._random)
+        self._epoch += 1
+        identity = Identity("farm", str(self._number))
+        files = self.memory.process()
+        self.home = FarmStorage(files, identity, self._epoch, self._servers, SEGMENT_BYTES)
+        return self.home.recovered
+
+    def save(self, state: HardState, is_member: bool) -> None:
+        self._home.save(state, is_member)
+
+    def append(self, batches: list[EntryBatch]) -> None:
+        self._home.append(batches)
+        self._home.tidy()
+
+    def reset(self, index: int, term: int) -> None:
+        self._home.reset(index, term)
+
+    def batches(
+        self, first_index: int, last_index: int, last_term: int, bytes_max: int
+    ) -> list[EntryBatch]:
+        return self._home.batches(first_index, last_index, last_term, bytes_max)
+
+    def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
+        return self._home.read_snapshot(mark, offset, size)
+
+    def write_snapshot(self, offset: int, data: bytes) -> None:
+        self._home.write_snapshot(offset, data)
+
+    def install_snapshot(self, mark: SnapshotMark) -> None:
+        self._home.install_snapshot(mark)
+
+
+class KeptWorld(World):
+    """Servers that are killed by their disks."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = Random(seed)
+        super().__init__(seed)
+        self.deaths = (Killed,)
+
+    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
+        return Kept(number, servers, self._dice)
+
+    def home(self, number: int) -> FarmStorage:
+        disk = self.disks[number]
+        assert isinstance(disk, Kept)
+        assert disk.home is not None
+        return disk.home
+
+    def threaten(self, number: int) -> None:
+        """It is killed some steps of its disk later."""
+        disk = self.disks[number]
+        assert isinstance(disk, Kept)
+        disk.memory.kill_after(self.random.randrange(12))
+
+    def revive(self) -> None:
+        for number in set(self.disks) - set(self.peers):
+            self.start(number)
+
+    def elect(self) -> int:
+        """Whoever dies meanwhile comes back: a majority is there."""
+        for _ in range(20):
+            self.revive()
+            self.run_until(lambda: self.settled or len(self.peers) < len(self.disks), must=False)
+            if self.settled:
+                break
+        return super().elect()
+
+    def committed(self, number: int) -> dict[int, tuple[int, bytes]]:
+        core = self.peers[number].core
+        index = min(core.commit_index, core.durable_index)
+        first, term = core.log.base_index + 1, core.log.term_at(index)
+        assert term is not None
+        return {
+            batch.first_index + at: (record.kind, record.data)
+            for batch in self.home(number).batches(first, index, term, 1 << 30)
+            for at, record in enumerate(decode_block(batch.block)[1])
+        }
+
+    def make_snapshot(self, number: int) -> None:
+        peer = self.peers[number]
+        index = min(peer.core.commit_index, peer.core.durable_index)
+        term = peer.core.log.term_at(index)
+        assert term is not None
+        mark = SnapshotMark(index, term, peer.roster.at(index))
+        if index > peer.snapshot.last_index:
+            self.home(number).make_snapshot(mark, [STATE], index)
+            peer.on_snapshot(self.home(number).mark, keep_entries=0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
+    """And a newcomer comes in at last, by entries or by a snapshot."""
+    world = KeptWorld(seed)
+    told: list[bytes] = []
+    world.start(4)
+    for number in range(16):
+        leader = world.elect()
+        if number % 4 == 3:
+            world.threaten(leader)
+            world._guarded(leader, lambda: world.make_snapshot(leader))  # noqa: B023
+        else:
+            world.threaten(world.random.choice(sorted(world.peers)))
+        if leader not in world.peers:
+            continue
+        value = b"value %d" % number
+        client, admin = Client(world, leader), Client(world, leader)
+        client.send(client_request(value))
+        if number > 6:
+            admin.send(members.add_server(server(4)))
+        world.run(world.random.randint(20, 1500))
+        told += [value for answer in client.answers if answer.is_accepted]
+    world.revive()
+    for number in world.disks:
+        disk = world.disks[number]
+        assert isinstance(disk, Kept)
+        disk.memory.kill_after(None)
+
+    def is_in() -> bool:
+        leader = world.leader
+        if leader is not None and 4 in world.ids(leader) and 4 in world.ids(4):
+            return True
+        if leader is not None and world.peers[leader].members.change is None:
+            Client(world, leader).send(members.add_server(server(4)))
+        return False
+
+    world.run_until(is_in, 200_000)
+    assert world.ask(client_request(b"last")).is_accepted
+    world.run(5000)
+    world.check_same()
+    ends = {peer.core.commit_index for peer in world.peers.values()}
+    assert len(ends) == 1
+    assert len(told) > 3
+    for number, peer in world.peers.items():
+        if peer.core.log.base_index == 0:
+            found = [data for kind, data in world.committed(number).values() if kind == KIND_STATE]
+            assert [value for value in dict.fromkeys(found) if value in told] == told
+        else:
+            assert world.home(number).mark == peer.snapshot

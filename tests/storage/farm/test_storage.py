@@ -1,0 +1,249 @@
+"""What a server of a farm keeps, on the twin of a disk: through kills, power losses, damage."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.wire.entries import batches_of, configuration_batch
+from kelek.protocols.garlicfarm.wire.messages import FarmConfiguration, FarmLogEntry, ValueType
+from kelek.protocols.raft.membership import Configuration
+from kelek.protocols.raft.messages import EntryBatch, HardState
+from kelek.protocols.record import decode_block
+from kelek.storage.disk.memory import Killed, MemoryDisk
+from kelek.storage.errors import StorageError
+from kelek.storage.farm.storage import SNAPSHOT, FarmStorage
+from kelek.storage.log.segment import Identity
+from kelek.tests.protocols.garlicfarm.farm_world import server
+
+MEMBERS = (server(1), server(2))
+IDENTITY = Identity("farm", "1")
+SEGMENT_BYTES = 8 << 10
+
+
+def entries(first_index: int, term: int, *values: bytes) -> list[EntryBatch]:
+    found = [FarmLogEntry(term, ValueType.APPLICATION, value) for value in values]
+    return batches_of(first_index, found)
+
+
+def opened(disk: MemoryDisk, epoch: int = 1, first: bool = False) -> FarmStorage:
+    beginning = MEMBERS if first else ()
+    return FarmStorage(disk.process(), IDENTITY, epoch, beginning, SEGMENT_BYTES)
+
+
+def values_of(home: FarmStorage) -> list[bytes]:
+    """Behind the snapshot."""
+    log = home.recovered.log
+    if log.last_index == log.base_index:
+        return []
+    term = log.last_term
+    found = home.batches(log.base_index + 1, log.last_index, term, 1 << 20)
+    return [record.data for batch in found for record in decode_block(batch.block)[1]]
+
+
+def test_what_was_kept_is_found_again() -> None:
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    assert home.recovered.is_member
+    assert home.recovered.log.configurations.last == Configuration(("1", "2"))
+    configuration = FarmConfiguration(1, 0, (*MEMBERS, server(3)))
+    home.append([configuration_batch(1, 1, configuration), *entries(2, 1, b"a", b"b", b"c")])
+    home.append(entries(3, 2, b"B"))  # In the place of two.
+    home.save(HardState(2, "2"), True)
+    disk.power_loss(Random(1))
+    home = opened(disk, 2, first=True)
+    found = home.recovered
+    assert (found.hard_state, found.is_member) == (HardState(2, "2"), True)
+    assert (found.log.last_index, found.log.last_term) == (3, 2)
+    assert [index for index, _ in found.configurations] == [0, 1]
+    assert found.configurations[1][1] == configuration
+    assert found.log.configurations.last == Configuration(("1", "2", "3"))
+    assert values_of(home)[1:] == [b"a", b"B"]
+    home.close()
+
+
+def test_an_entry_above_the_limit_of_clients_is_kept() -> None:
+    """What a leader of another make has committed."""
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    large = bytes(17 << 20)
+    home.append(entries(1, 1, b"a", large, b"b"))
+    home.save(HardState(1, ""), True)
+    disk.power_loss(Random(1))
+    home = opened(disk, 2, first=True)
+    assert home.recovered.log.last_index == 3
+    assert [record.data for record in decode_block(home.batches(2, 3, 1, 1)[0].block)[1]] == [large]
+    home.close()
+
+
+def test_a_server_that_waits_is_no_member() -> None:
+    disk = MemoryDisk()
+    opened(disk).close()
+    home = opened(disk, 2, first=True)
+    assert not home.recovered.is_member, "its disk is not empty any more"
+    home.close()
+
+
+def test_snapshots_are_kept() -> None:
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    home.append(entries(1, 1, *(b"%d" % number for number in range(10))))
+    mark = SnapshotMark(6, 1, FarmConfiguration(0, 0, MEMBERS))
+    home.make_snapshot(mark, [b"one", b"", b"two"], keep_from=7)
+    mark = mark._replace(size=6)
+    assert home.mark == mark
+    assert home.read_snapshot(mark, 2, 3) == b"etw"
+    disk.power_loss(Random(1))
+    home = opened(disk, 2)
+    assert home.recovered.snapshot == mark
+    assert home.recovered.log.base_index == 6
+    assert values_of(home) == [b"6", b"7", b"8", b"9"]
+    # A newer one comes in.
+    newer = SnapshotMark(20, 3, FarmConfiguration(4, 0, MEMBERS[:1]), 5)
+    home.write_snapshot(0, b"false start")
+    home.write_snapshot(0, b"012")
+    home.write_snapshot(3, b"34")
+    home.install_snapshot(newer)
+    assert home.read_snapshot(mark, 0, 1) is None
+    disk.power_loss(Random(1))  # Before the log was reset.
+    home = opened(disk, 3)
+    assert home.recovered.snapshot == newer
+    assert home.recovered.log.last_index == home.recovered.log.base_index == 20
+    home.append(entries(21, 3, b"next"))
+    assert home.read_snapshot(newer, 0, 9)[:5] == b"01234"  # type: ignore[index]
+    assert home.batches(21, 21, 3, 100)
+    home.close()
+
+
+def test_entries_below_a_snapshot_go() -> None:
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    for number in range(20):
+        home.append(entries(number * 10 + 1, 1, *([bytes(200)] * 10)))
+    before = sum(name.startswith("log/") for name in disk.names)
+    mark = SnapshotMark(200, 1, FarmConfiguration(0, 0, MEMBERS))
+    home.make_snapshot(mark, [b"x"], keep_from=190)
+    while home.tidy():
+        pass
+    assert sum(name.startswith("log/") for name in disk.names) < before
+    assert len(home.batches(190, 200, 1, 1 << 20)) > 0
+    home.close()
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_a_newcomer_begins_anew(with_snapshot: bool) -> None:
+    disk = MemoryDisk()
+    home = opened(disk)
+    home.append(entries(1, 1, b"a", b"b", b"c"))
+    if with_snapshot:
+        home.make_snapshot(SnapshotMark(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"x"], 1)
+    home.reset(0, 0)
+    disk.power_loss(Random(1))
+    home = opened(disk, 2)
+    found = home.recovered
+    assert (found.log.last_index, found.snapshot.last_index) == (0, 0)
+    home.append(entries(1, 5, b"new"))
+    disk.power_loss(Random(1))
+    home = opened(disk, 3)
+    assert values_of(home) == [b"new"]
+    home.close()
+
+
+STORY: list[Callable[[FarmStorage], object]] = [
+    lambda home: home.save(HardState(1, "1"), False),
+    lambda home: home.append(entries(1, 1, b"a", b"b", b"c")),
+    lambda home: home.append(entries(3, 2, b"C")),
+    lambda home: home.make_snapshot(
+        SnapshotMark(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12"], 3
+    ),
+    lambda home: home.append(entries(4, 2, b"d")),
+    lambda home: home.save(HardState(3, None), True),
+    lambda home: home.write_snapshot(0, b"345"),
+    lambda home: home.install_snapshot(SnapshotMark(9, 3, FarmConfiguration(0, 0, MEMBERS), 3)),
+    lambda home: home.reset(9, 3),
+    lambda home: home.append(entries(10, 3, b"e")),
+    lambda home: home.reset(0, 0),
+    lambda home: home.append(entries(1, 4, b"new")),
+]
+
+
+def state_of(home: FarmStorage) -> tuple[object, ...]:
+    found = home.recovered
+    log = found.log
+    return (
+        found.hard_state, found.is_member, found.snapshot[:2], log.base_index, log.last_index,
+        log.last_term, tuple(values_of(home)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_at_every_step_leaves_one_of_two_states(seed: int) -> None:
+    """What each method was to change is there whole, or not at all; all before it is."""
+    random = Random(seed)
+    states: list[tuple[object, ...]] = []
+    for count in range(len(STORY) + 1):
+        disk = MemoryDisk()
+        home = opened(disk)
+        for step in STORY[:count]:
+            step(home)
+        disk.crash()
+        home = opened(disk, 2)
+        states.append(state_of(home))
+        home.close()
+    # A snapshot that is in its place puts the log behind it, also before that was reset.
+    assert states[8] == states[9]
+    for count, step in enumerate(STORY):
+        steps = 0
+        while True:
+            disk = MemoryDisk()
+            home = opened(disk)
+            for before in STORY[:count]:
+                before(home)
+            disk.kill_after(steps)
+            try:
+                step(home)
+            except Killed:
+                done = False
+            else:
+                done = True
+            disk.kill_after(None)
+            disk.power_loss(random)
+            home = opened(disk, 2)
+            allowed = [states[count + 1]] if done else [states[count], states[count + 1]]
+            if count == 2:  # What a new leader contradicts goes first.
+                allowed.append((*states[2][:4], 2, 1, (b"a", b"b")))
+            if count == 10:  # The log first, then its snapshot: in between there is only that.
+                allowed += [states[9]]
+            assert state_of(home) in allowed, f"step {count}, killed after {steps}"
+            home.close()
+            if done:
+                break
+            steps += 1
+
+
+@pytest.mark.parametrize("at", [0, 3, 40, 60])
+def test_a_damaged_snapshot_is_refused(at: int) -> None:
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    home.append(entries(1, 1, b"a", b"b"))
+    home.make_snapshot(SnapshotMark(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12345"], 3)
+    home.close()
+    disk.flip(SNAPSHOT, 8 * at)
+    with pytest.raises(StorageError, match="checksum"):
+        opened(disk, 2)
+    disk.cut(SNAPSHOT, 20)
+    with pytest.raises(StorageError, match="20 bytes"):
+        opened(disk, 3)
+
+
+def test_a_damaged_log_is_refused() -> None:
+    disk = MemoryDisk()
+    home = opened(disk, first=True)
+    for number in range(1, 6):
+        home.append(entries(number, 1, b"value"))
+    home.close()
+    name = next(name for name in disk.names if name.startswith("log/") and "spare" not in name)
+    disk.flip(name, 8 * 4200)
+    with pytest.raises(StorageError, match="add it again"):
+        opened(disk, 2)

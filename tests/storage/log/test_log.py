@@ -1,0 +1,246 @@
+"""Log, LogReader, Writer and HardStateFile on a real disk."""
+
+import select
+from pathlib import Path
+
+import pytest
+
+from kelek.protocols.errors import LocalProtocolError
+from kelek.protocols.raft.messages import AppendJob, EntryBatch, HardState
+from kelek.protocols.record import Record, encode_block
+from kelek.storage.disk.disk import Disk
+from kelek.storage.errors import StorageError, StorageLocked
+from kelek.storage.log.hard_state import HardStateFile
+from kelek.storage.log.log import Log, SegmentIo
+from kelek.storage.log.reader import LogReader
+from kelek.storage.log.segment import Identity
+from kelek.storage.log.writer import Writer
+
+ME = Identity("demo", "n1")
+SEGMENT_BYTES = 16 << 10
+
+
+def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> EntryBatch:
+    records = [
+        Record(0, b"%012d" % (first_index + i), b"%d:%d." % (term, first_index + i) * (size // 8))
+        for i in range(count)
+    ]
+    return encode_block(first_index, term, records)
+
+
+@pytest.fixture(params=["pwrite", "mmap"])
+def io(request: pytest.FixtureRequest) -> SegmentIo:
+    return "mmap" if request.param == "mmap" else "pwrite"
+
+
+def opened(path: Path, io: SegmentIo = "pwrite", epoch: int = 1, beside: bool = False) -> Log:
+    return Log.open(
+        Disk(path), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, segment_io=io, beside=beside
+    )
+
+
+def test_a_new_log_is_empty(tmp_path: Path, io: SegmentIo) -> None:
+    log = opened(tmp_path / "data", io)
+    assert (log.first_index, log.last_index, log.last_term, log.runs) == (1, 0, 0, [])
+    assert log.term_at(0) == 0
+    assert log.term_at(1) is None
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert LogReader(Disk(tmp_path / "data"), ME).batches(1, 1, 1, 100) == []
+    log.close()
+
+
+def test_what_was_appended_is_read_by_others_and_after_a_restart(
+    tmp_path: Path, io: SegmentIo
+) -> None:
+    log = opened(tmp_path, io)
+    reader = LogReader(Disk(tmp_path), ME)
+    written: list[EntryBatch] = []
+    for i in range(120):
+        one = batch(5 * i + 1, 5, 1 + i // 50)
+        log.append(one.first_index - 1, log.last_term, [one.block])
+        log.sync()
+        written.append(one)
+        assert reader.batches(one.first_index, one.last_index, one.term, 1 << 20) == [one]
+        log.idle()
+    assert len(list(tmp_path.glob("log/*.seg"))) > 3
+    assert log.runs == [(1, 1), (251, 2), (501, 3)]
+    for close in (True, False, True):
+        if close:
+            log.close()
+        else:
+            log._lock.close()
+        log = opened(tmp_path, io)
+        assert (log.last_index, log.last_term) == (600, 3)
+        assert log.runs == [(1, 1), (251, 2), (501, 3)]
+        assert list(LogReader(Disk(tmp_path), ME).scan()) == written
+    log.close()
+
+
+def test_a_reader_gets_exactly_the_entries_that_it_asks_for(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for first_index in range(1, 400, 7):
+        log.append(first_index - 1, log.last_term, [batch(first_index, 7).block])
+    log.sync()
+    reader = LogReader(Disk(tmp_path), ME)
+    for first_index, last_index in [(1, 1), (3, 3), (7, 8), (2, 399), (100, 300), (399, 399)]:
+        for bytes_max in (1, 2000, 1 << 20):
+            index = first_index
+            while index <= last_index:
+                found = reader.batches(index, last_index, 1, bytes_max)
+                assert found[0].first_index == index
+                for one in found:
+                    assert one == batch(index, one.count)
+                    index = one.last_index + 1
+            assert index == last_index + 1
+    assert reader.batches(1, 400, 1, 100) == []
+    assert reader.batches(1, 399, 2, 100) == []
+    assert reader.batches(5, 4, 1, 100) == []
+    reader.close()
+    log.close()
+
+
+def test_a_conflict_supersedes_what_stood_there(tmp_path: Path, io: SegmentIo) -> None:
+    log = opened(tmp_path, io)
+    log.append(0, 0, [batch(1, 10).block])
+    log.append(10, 1, [batch(11, 10).block])
+    log.sync()
+    reader = LogReader(Disk(tmp_path), ME)
+    assert reader.batches(1, 20, 1, 1 << 20)[-1].last_index == 20
+    log.append(14, 1, [batch(15, 2, 3).block])
+    assert log.runs == [(1, 1), (15, 3)]
+    log.append(4, 1, [batch(5, 1, 4).block])
+    log.append(5, 4, [batch(6, 1, 4).block])
+    log.sync()
+    assert log.runs == [(1, 1), (5, 4)]
+    assert (log.last_index, log.last_term) == (6, 4)
+    while log.idle():
+        pass
+    expected = [batch(1, 4), batch(5, 1, 4), batch(6, 1, 4)]
+    assert reader.batches(1, 6, 4, 1 << 20) == expected
+    assert len(list(tmp_path.glob("log/*.seg"))) == 2
+    log._lock.close()
+    log = opened(tmp_path, io)
+    assert log.runs == [(1, 1), (5, 4)]
+    assert list(LogReader(Disk(tmp_path), ME).scan()) == expected
+    log.close()
+
+
+def test_what_does_not_follow_is_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(0, 0, [batch(1, 10, 2).block])
+    for prev_index, prev_term, block in [
+        (10, 1, batch(11, 1, 2).block),
+        (11, 2, batch(12, 1, 2).block),
+        (10, 2, batch(12, 1, 2).block),
+        (10, 2, batch(11, 1, 1).block),
+        (10, 2, batch(11, 1, 2).block[:-8]),
+        (10, 2, b""),
+    ]:
+        with pytest.raises(LocalProtocolError):
+            log.append(prev_index, prev_term, [block])
+    assert log.last_index == 10
+    log.close()
+
+
+def test_one_writer_only(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    with pytest.raises(StorageLocked, match=r"process \d+ writes here"):
+        opened(tmp_path)
+    log.close()
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize("other", [Identity("other", "n1"), Identity("demo", "n2")])
+def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: Identity) -> None:
+    opened(tmp_path).close()
+    HardStateFile.open(Disk(tmp_path), ME).close()
+    with pytest.raises(StorageError, match=r"belongs to .* not to"):
+        Log.open(Disk(tmp_path), other, epoch=1)
+    with pytest.raises(StorageError, match=r"belongs to .* not to"):
+        HardStateFile.open(Disk(tmp_path), other)
+    with pytest.raises(StorageError, match=r"belongs to .* not to"):
+        list(LogReader(Disk(tmp_path), other).scan())
+
+
+def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
+    writer = Writer(opened(tmp_path), 7)
+    assert writer.flush() is None
+    writer.take(AppendJob(6, 1, 0, 0, [batch(1).block]))
+    assert writer.dropped == 1
+    assert writer.flush() is None
+    writer.take(AppendJob(7, 1, 0, 0, [batch(1, 3).block, batch(4).block]))
+    writer.take(AppendJob(7, 2, 4, 1, [batch(5, 2).block]))
+    writer.take(AppendJob(7, 3, 2, 1, [batch(3, 1, 2).block]))
+    writer.take(AppendJob(7, 4, 3, 2, [batch(4, 1, 2).block]))
+    assert writer.flush() == 4
+    assert writer.log.runs == [(1, 1), (3, 2)]
+    assert writer.log.last_index == 4
+    with pytest.raises(LocalProtocolError, match="behind job 4"):
+        writer.take(AppendJob(7, 6, 4, 2, [batch(5, 1, 2).block]))
+    writer.take(AppendJob(7, 5, 4, 1, [batch(5, 1, 2).block]))
+    with pytest.raises(LocalProtocolError, match="do not follow"):
+        writer.flush()
+    writer.log.close()
+
+
+def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
+    writer = Writer(opened(tmp_path, io, beside=True), 7)
+    log = writer.log
+    assert log.sync_fd is not None
+    writer.take(AppendJob(7, 1, 0, 0, [batch(1).block]))
+    assert writer.flush() is None
+    assert log.syncing
+    for index in range(2, 40):
+        writer.take(AppendJob(7, index, index - 1, 1, [batch(index, size=900).block]))
+        assert writer.flush() is None
+        assert log.last_index == 1, "nothing is written while the disk syncs"
+    ready, _, _ = select.select([log.sync_fd], [], [], 10.0)
+    assert ready
+    assert writer.end() == 1
+    assert writer.end() is None
+    assert writer.flush() is None  # Into several segments: all but the last are synced already.
+    assert log.last_index == 39
+    select.select([log.sync_fd], [], [], 10.0)
+    assert writer.end() == 39
+    writer.take(AppendJob(7, 40, 38, 1, []))
+    assert writer.flush() == 40, "a cut is durable at once"
+    log.close()
+    reopened = opened(tmp_path, io, epoch=2)
+    assert reopened.last_index == 38
+    reopened.close()
+
+
+def test_a_sync_beside_is_waited_for(tmp_path: Path, io: SegmentIo) -> None:
+    """By whoever writes, syncs, cuts or closes; and the spare is synced beside, too."""
+    log = opened(tmp_path, io, beside=True)
+    assert log.sync_fd is not None
+    for index in range(1, 30):
+        log.append(index - 1, min(1, index - 1), [batch(index, size=800).block])
+        assert not log.syncing
+        log.sync_begin()
+        while log.idle():
+            pass
+    log.sync()
+    assert not log.syncing
+    log.append(29, 1, [batch(30).block])
+    assert not log.sync_begin()
+    log.append(20, 1, [batch(21, 1, 2).block])
+    assert not log.sync_begin()
+    log.close()
+    reopened = opened(tmp_path, io, epoch=2)
+    assert reopened.runs == [(1, 1), (21, 2)]
+    reopened.close()
+
+
+def test_term_and_vote_survive(tmp_path: Path) -> None:
+    file = HardStateFile.open(Disk(tmp_path), ME)
+    assert (file.state, file.voter, file.withheld, file.empty) == (HardState(), False, False, True)
+    for term, vote in [(1, "n1"), (2, None), (2, "n3"), (2**53 - 1, ""), (7, "n" * 255)]:
+        file.save(HardState(term, vote), term > 1)
+        with pytest.raises(StorageLocked):
+            HardStateFile.open(Disk(tmp_path), ME)
+        file.close()
+        file = HardStateFile.open(Disk(tmp_path), ME)
+        assert file.state == HardState(term, vote)
+        assert (file.voter, file.withheld, file.empty) == (term > 1, False, False)
+    file.close()

@@ -1,0 +1,191 @@
+"""The directories of a table worker: what it finds, what it puts into a snapshot and takes out."""
+
+from pathlib import Path
+
+import pytest
+
+from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.wire.ops import Expire, Open, Put, Truncate, pack
+from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.storage.disk.disk import Disk
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
+from kelek.storage.errors import Damaged, StorageError
+from kelek.storage.log.segment import Identity
+from kelek.storage.snapshot.archive import Source, folder_sources
+from kelek.storage.snapshot.archive import pack as pack_archive
+from kelek.storage.snapshot.snapshot import Snapshots
+from kelek.storage.tables.directory import TableDirectory, TableFolder
+from kelek.storage.tables.entries import Owner, each_entry, find_entries, placed
+from kelek.storage.tables.tables import Outcome, TableEntry, Tables
+
+ME = Identity("demo", "n1")
+
+
+def open_(path: str, replicated: bool) -> Tables:
+    return open_tables(path, Shared.of(1 << 20, 8 << 20), replicated)
+
+
+class Node:
+    """The data directory of a node with one worker."""
+
+    def __init__(self, folder: Path, name: str = "table_worker", workers: int = 1) -> None:
+        self.disk = Disk(str(folder / "raft"))
+        self.disk.make_folder("")
+        self.place = TableFolder(str(folder / "tables"), name, workers)
+        self.home = TableDirectory(self.place, open_, False)
+
+    def put(self, index: int, value: bytes) -> None:
+        self.home.replicated.write([TableEntry(index, 1, [Put(5, [b"key"], [value])])])
+
+    def snapshot(self, at: tuple[int, int], state: bytes | None = None) -> None:
+        """Makes a snapshot of the worker's state, or of other bytes."""
+        pieces = [state] if state is not None else pack_archive(self.sources(at))
+        snapshots = Snapshots.open(self.disk, ME)
+        writer = snapshots.create(*at, b"")
+        for piece in pieces:
+            writer.write(piece)
+        writer.finish()
+        snapshots.close()
+
+    def sources(self, at: tuple[int, int]) -> list[Source]:
+        return folder_sources(Disk(self.home.write_state(at)), self.place.name)
+
+    def restore(self, applied: int) -> bool:
+        restored = self.home.unpack(self.disk, ME, applied)
+        if restored is not None:
+            self.home.replace(restored)
+        return restored is not None
+
+
+def test_tables_come_back_out_of_a_snapshot(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.put(3, b"three")
+    node.snapshot((7, 2))
+    node.home.drop_state()
+    node.put(9, b"nine")
+    assert not node.restore(9), "we are ahead"
+    assert node.restore(6)
+    assert node.home.replicated.applied == (7, 2), "nothing was for us behind entry 3"
+    assert node.home.replicated.get(5, [b"key"]) == [b"three"]
+    node.put(8, b"eight")
+    node.home.close()
+    again = Node(tmp_path)
+    assert again.home.replicated.get(5, [b"key"]) == [b"eight"]
+    assert again.home.replicated.applied == (8, 1)
+    again.home.close()
+
+
+@pytest.mark.parametrize("state", [b"", b"KLKD of a log without tables"])
+def test_a_snapshot_without_tables_empties_them(tmp_path: Path, state: bytes) -> None:
+    node = Node(tmp_path)
+    node.put(3, b"three")
+    node.snapshot((7, 2), state)
+    assert node.restore(3)
+    assert node.home.replicated.applied == (7, 2)
+    assert node.home.replicated.tables() == {}
+    node.home.close()
+
+
+def test_a_damaged_snapshot_leaves_the_tables_as_they_are(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.put(3, b"three")
+    node.snapshot((7, 2))
+    (path,) = (tmp_path / "raft" / "snapshots").glob("*.snap")
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Damaged):
+        node.home.unpack(node.disk, ME, 3)
+    assert node.home.replicated.get(5, [b"key"]) == [b"three"]
+    node.home.close()
+
+
+def test_another_number_of_workers_is_refused(tmp_path: Path) -> None:
+    Node(tmp_path).home.close()
+    with pytest.raises(StorageError, match="made for `workers: 1`, not 2"):
+        Node(tmp_path, workers=2)
+    with pytest.raises(StorageError, match="made for `workers: 1`, not 2"):
+        Node(tmp_path, "table_worker.2", workers=2)
+
+
+def test_a_snapshot_of_another_number_of_workers_is_refused(tmp_path: Path) -> None:
+    one, two = Node(tmp_path / "one"), Node(tmp_path / "two", workers=2)
+    two.put(3, b"three")
+    data = b"".join(pack_archive(two.sources((7, 2))))
+    one.snapshot((7, 2), data)
+    with pytest.raises(StorageError, match="give all nodes of a cluster one number"):
+        one.restore(0)
+    one.home.close()
+    two.home.close()
+
+
+def test_damaged_tables_are_put_aside(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.put(3, b"three")
+    node.home.close()
+    for path in (tmp_path / "tables" / "table_worker" / "replicated").glob("MANIFEST-*"):
+        path.write_bytes(b"nothing good" * 10)
+    again = Node(tmp_path)
+    assert "replicated" in again.home.damaged
+    assert again.home.replicated.applied == (0, 0), "they come again from the log"
+    again.home.close()
+
+
+def test_tables_whose_damage_was_noted_are_put_aside(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.put(3, b"three")
+    node.home.note_damage("block 7 is wrong")
+    node.home.close()
+    again = Node(tmp_path)
+    assert again.home.damaged == "block 7 is wrong"
+    assert again.home.replicated.applied == (0, 0)
+    again.put(4, b"four")
+    again.home.close()
+    once = Node(tmp_path)
+    assert once.home.damaged == ""
+    assert once.home.replicated.applied == (4, 1)
+    once.home.close()
+
+
+@pytest.mark.parametrize("left", ["replicated.new", "replicated.old", "state"])
+def test_what_a_killed_worker_left_is_removed(tmp_path: Path, left: str) -> None:
+    folder = tmp_path / "tables" / "table_worker" / left
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"x")
+    Node(tmp_path).home.close()
+    assert not folder.exists()
+
+
+def test_entries_are_parted_between_workers() -> None:
+    def data(*tables: int) -> bytes:
+        return pack([Put(table, [b"k"], [b"v"]) for table in tables])
+
+    records = [
+        Record(KIND_STATE, None, data(4)),
+        Record(KIND_STATE, None, b"somebody else's"),
+        Record(KIND_STATE, None, pack([Put(4, [b"k"], [b"v"]), Truncate(5), Truncate(6)])),
+        Record(KIND_STATE, None, data(1000)),
+        Record(KIND_STATE, None, data(7)[:-1]),
+        Record(KIND_STATE, None, pack([Expire(0, 1), Open(9, TableOptions())])),
+    ]
+    batch = encode_block(10, 2, records)
+    even = find_entries(batch, Owner(0, 2, frozenset([1000])))
+    odd = find_entries(batch, Owner(1, 2, frozenset([1000])))
+    one_by_one = [(one.log_index, len(one.ops)) for one in each_entry(batch, Owner(1, 2))]
+    assert [pair for pair in one_by_one if pair[1]] == [(12, 1), (15, 2)]
+    assert [(entry.log_index, len(entry.ops)) for entry in even.entries] == [
+        (10, 1),
+        (12, 2),
+        (15, 1),
+    ]
+    assert [(entry.log_index, len(entry.ops)) for entry in odd.entries] == [(12, 1), (15, 2)]
+    assert even.malformed == odd.malformed == 1
+    assert placed(Outcome(12, 0, b""), odd.places).place == 1, "of the whole entry"
+    assert placed(Outcome(12, 1, b""), even.places).place == 2
+    assert find_entries(encode_block(1, 1, [Record(KIND_CONFIG, None, b"x")]), Owner(0, 1)) == (
+        [],
+        {},
+        0,
+    )

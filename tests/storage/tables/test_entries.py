@@ -1,0 +1,147 @@
+"""Every node cuts the log into other batches and merges entries by them: the tables must not show
+it."""
+
+from random import Random
+
+import pytest
+
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.storage.tables.entries import Owner, find_entries, placed
+from kelek.storage.tables.memory import MemoryTables
+from kelek.storage.tables.tables import Outcome
+
+WORKERS = 2
+TABLES = (2, 4, 5)  # The last one is the other worker's.
+SESSION = 3  # Begun by the entry of this index.
+
+
+def change(dice: Random) -> ops.Op:
+    """What entries are merged by."""
+    table = dice.choice(TABLES)
+    keys = [b"%d" % dice.randrange(6) for _ in range(dice.randrange(4))]
+    if dice.random() < 0.3:
+        return ops.Delete(table, keys)
+    return ops.Put(table, keys, [b"%d" % dice.randrange(100) for _ in keys])
+
+
+def other(dice: Random) -> ops.Op:
+    """What stands between them, and what changes what they do: keys that vanish."""
+    table = dice.choice(TABLES)
+    keys = [b"%d" % dice.randrange(6)]
+    found: list[ops.Op] = [
+        ops.Attach(table, SESSION, keys),
+        ops.Attach(table, 99, keys),
+        ops.Expiry(table, dice.randrange(2000), keys),
+        ops.Expire(0, dice.randrange(1000)),
+        ops.SessionKeep(0, SESSION, dice.randrange(1000)),
+        ops.SessionOpen(0, 500, dice.randrange(1000)),
+        ops.Truncate(table),
+        ops.DeleteLimited(table, b"", 2),
+        ops.DeleteRange(table, b"1", b"3"),
+        ops.Transaction(
+            table,
+            b"%012d" % dice.randrange(3),
+            [ops.Compare(table, keys[0], ops.PRESENT)],
+            [ops.Get(table, keys)],
+            [change(dice)],
+        ),
+    ]
+    return dice.choice(found)
+
+
+def history(dice: Random) -> list[bytes]:
+    """The entries of a log."""
+    entries = [ops.pack([ops.SessionOpen(0, 800, 0)])] * SESSION
+    for _ in range(120):
+        parts = [change(dice) for _ in range(dice.randint(1, 3))]
+        if dice.random() < 0.2:
+            parts.insert(dice.randrange(len(parts) + 1), other(dice))
+        entries.append(ops.pack(parts) if dice.random() < 0.95 else ops.pack(parts)[:-1])
+    return entries
+
+
+def contents(tables: MemoryTables) -> object:
+    return tables._data, tables._options, tables.applied
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
+    dice = Random(seed)
+    log = history(dice)
+    one_by_one = MemoryTables()
+    alone: list[Outcome] = []
+    for index, data in enumerate(log, 1):
+        batch = encode_block(index, 1, [Record(KIND_STATE, None, data)])
+        alone += told_of(one_by_one, batch)
+    for largest in (1, 7, 200):
+        tables = MemoryTables()
+        outcomes: list[Outcome] = []
+        first = 0
+        while first < len(log):
+            some = log[first : first + dice.randint(1, largest)]
+            records = [Record(KIND_STATE, None, data) for data in some]
+            outcomes += told_of(tables, encode_block(first + 1, 1, records))
+            first += len(some)
+        tables.applied = one_by_one.applied  # A last entry may be none of ours.
+        assert contents(tables) == contents(one_by_one)
+        # Nothing is told of what was merged: it can't fail, and has no result.
+        assert outcomes == alone
+        assert not any(isinstance(op, ops.Put | ops.Delete) for op in refused(log, alone))
+
+
+def told_of(tables: MemoryTables, batch: EntryBatch) -> list[Outcome]:
+    """What a worker reports of a batch."""
+    found = find_entries(batch, Owner(0, WORKERS))
+    return [placed(outcome, found.places) for outcome in tables.write(found.entries)]
+
+
+def refused(log: list[bytes], outcomes: list[Outcome]) -> list[ops.Op]:
+    return [ops.unpack(log[one.log_index - 1])[one.place] for one in outcomes if one.problem]
+
+
+def applied(tables: MemoryTables, index: int, op: list[ops.Op]) -> int:
+    """Applies one entry; returns how many were malformed."""
+    batch = encode_block(index, 1, [Record(KIND_STATE, None, ops.pack(op))])
+    found = find_entries(batch, Owner(0, 1))
+    tables.write(found.entries)
+    return found.malformed
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("kind", ["operations", "branches", "tables", "truncates"])
+def test_an_entry_beyond_the_bounds_changes_nothing(
+    kind: str, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "ENTRY_OPERATIONS_MAX", 10)
+    monkeypatch.setattr(ops, "ENTRY_TABLES_MAX", 5)
+    held: ops.Op = ops.Put(2, [b"k"], [b"v"])
+    entry: list[ops.Op] = {
+        "operations": [held, *[ops.SessionEnd(0, 1)] * (10 + more)],
+        "branches": [
+            held,
+            ops.Transaction(2, bytes(12), [], [], [ops.DeleteRange(2, b"", b"")] * (9 + more)),
+        ],
+        "tables": [
+            held,
+            ops.Expire(0, 1),
+            *(ops.Open(table, TableOptions()) for table in range(3, 7 + more)),
+        ],
+        "truncates": [held, *[ops.Truncate(9)] * (4 + more)],
+    }[kind]
+    tables = MemoryTables()
+    assert applied(tables, 1, entry) == more
+    assert (2 in tables.tables()) == (not more)
+    pieces = [ops.unpack(each)[0] for each in ops.cut(ops.pack(entry), 2, b"r" * 12, 45)]
+    for index, piece in enumerate(pieces, 2):
+        applied(tables, index, [piece])
+    assert (2 in tables.tables()) == (not more), "in pieces, too"
+
+
+def test_puts_and_deletes_alone_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "ENTRY_TABLES_MAX", 5)
+    tables = MemoryTables()
+    assert not applied(tables, 1, [ops.Put(table, [b"k"], [b"v"]) for table in range(9)])
+    assert len(tables.tables()) == 9

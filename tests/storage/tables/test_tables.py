@@ -1,0 +1,425 @@
+"""Both kinds of tables, the engine's and their plain twin, held to the same promises."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kelek.protocols.zerodb.wire.ops import (
+    Delete,
+    DeleteLimited,
+    DeleteRange,
+    Expire,
+    Expiry,
+    Op,
+    Open,
+    Put,
+    Truncate,
+)
+from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
+from kelek.storage.errors import Damaged, StorageError, StorageLocked
+from kelek.storage.tables.memory import MemoryTables
+from kelek.storage.tables.recent_changes import RecentChanges
+from kelek.storage.tables.tables import TableEntry, Tables
+
+
+def put(table: int, **pairs: str) -> Put:
+    return Put(table, [key.encode() for key in pairs], [one.encode() for one in pairs.values()])
+
+
+def write(tables: Tables, *ops: Op) -> None:
+    """As one entry behind the last."""
+    tables.write([TableEntry(tables.applied[0] + 1, 1, ops)])
+
+
+def content(tables: Tables, table: int) -> dict[bytes, bytes]:
+    return dict(tables.scan(table))
+
+
+def test_reads_find_what_was_put(tables: Tables) -> None:
+    write(tables, put(7, a="1", b="", c="3"))
+    assert tables.get(7, [b"c", b"x", b"b", b"a"]) == [b"3", None, b"", b"1"]
+    assert tables.exists(7, [b"b", b"x"]) == [True, False]
+    assert tables.applied == (1, 1)
+    assert tables.get(8, [b"a"]) == [None]
+    assert tables.exists(8, [b"a"]) == [False]
+    assert list(tables.scan(8)) == []
+    assert tables.count(8) == 0
+    assert tables.info(8) is None
+
+
+def test_ranges_end_as_they_should(tables: Tables) -> None:
+    """The end of a count counts, the end of a scan does not."""
+    write(tables, put(7, a="1", b="2", c="3", d="4"))
+    assert tables.count(7) == 4
+    assert tables.count(7, b"b", b"c") == 2
+    assert tables.count(7, b"bb", b"") == 2
+    assert tables.count(7, b"", b"b") == 2
+    assert tables.count(7, b"c", b"b") == 0
+    assert list(tables.keys(7, b"b", b"d")) == [b"b", b"c"]
+    assert list(tables.scan(7, b"b", b"c")) == [(b"b", b"2")]
+    assert list(tables.keys(7, b"", b"c")) == [b"a", b"b"]
+    assert list(tables.keys(7, b"d", b"a")) == []
+    assert list(tables.keys(7, reverse=True)) == [b"d", b"c", b"b", b"a"]
+    assert list(tables.keys(7, b"b", b"d", reverse=True)) == [b"c", b"b"]
+    assert list(tables.keys(7, b"bb", b"", reverse=True)) == [b"d", b"c"]
+    assert list(tables.keys(7, b"x", b"", reverse=True)) == []
+
+
+def test_deletes(tables: Tables) -> None:
+    write(tables, put(7, **{letter: letter for letter in "abcdefgh"}))
+    write(tables, Delete(7, [b"a", b"zz"]))
+    write(tables, DeleteRange(7, b"b", b"d"))
+    assert list(tables.keys(7)) == [b"d", b"e", b"f", b"g", b"h"]
+    write(tables, DeleteLimited(7, b"dd", 2))
+    assert list(tables.keys(7)) == [b"d", b"g", b"h"]
+    write(tables, DeleteLimited(7, b"", 0), DeleteRange(7, b"z", b"a"), Delete(99, [b"a"]))
+    assert list(tables.keys(7)) == [b"d", b"g", b"h"]
+    write(tables, DeleteRange(7, b"e", b""))
+    assert list(tables.keys(7)) == [b"d"]
+    write(tables, DeleteLimited(7, b"", 2**64 - 1))
+    assert list(tables.keys(7)) == []
+    assert tables.tables() == {7: TableOptions()}
+
+
+def test_operations_of_an_entry_see_those_before(tables: Tables) -> None:
+    write(tables, put(7, b="old", c="old"))
+    write(
+        tables,
+        put(7, a="1", d="4", e="5"),
+        DeleteLimited(7, b"", 2),
+        DeleteRange(7, b"d", b""),
+        put(7, z="6"),
+        Truncate(9),
+        put(9, k="1"),
+        Truncate(9),
+        put(9, l="1", m="2"),
+        DeleteLimited(9, b"", 1),
+    )
+    assert content(tables, 7) == {b"c": b"old", b"z": b"6"}
+    assert content(tables, 9) == {b"m": b"2"}
+
+
+def test_what_no_log_did_is_kept_for_those_who_watch(tables: Tables) -> None:
+    """Done again elsewhere it makes the same tables; what a log did is found there."""
+    tables.recent = RecentChanges(50)
+    tables.write([TableEntry(0, 0, [put(7, a="1", b="2", c="3"), put(9, z="1"), Truncate(9)])])
+    tables.write([TableEntry(0, 0, [Expiry(7, 1000, [b"c"]), DeleteLimited(7, b"", 1)])])
+    tables.write([TableEntry(1, 1, [put(7, d="4")])])
+    tables.write([TableEntry(0, 0, [Expire(0, 2000), put(9, k="v"), DeleteRange(9, b"x", b"")])])
+    assert tables.recent.since(49, 1 << 20) is None
+    kept = tables.recent.since(50, 1 << 20) or []
+    assert [index for index, _ in kept] == list(range(50, tables.recent.next_index))
+    again = MemoryTables()
+    again.write([TableEntry(0, 0, [op for _, op in kept])])
+    assert {**content(again, 7), b"d": b"4"} == content(tables, 7) == {b"b": b"2", b"d": b"4"}
+    assert content(again, 9) == content(tables, 9) == {b"k": b"v"}
+
+
+def test_a_scan_is_isolated(tables: Tables) -> None:
+    write(tables, put(7, a="1", b="2", c="3"))
+    scans = [tables.scan(7), tables.scan(7, reverse=True)]
+    keys = tables.keys(7)
+    write(tables, put(7, b="changed", bb="new"), Delete(7, [b"c"]))
+    write(tables, Truncate(7))
+    write(tables, put(7, x="1"))
+    for scan in scans:
+        assert sorted(scan) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+    assert list(keys) == [b"a", b"b", b"c"]
+    assert content(tables, 7) == {b"x": b"1"}
+
+
+def test_entries_are_applied_once(tables: Tables) -> None:
+    entries = [TableEntry(index, 1, [put(7, k=str(index))]) for index in (1, 2, 3)]
+    tables.write(entries)
+    tables.write([*entries, TableEntry(4, 2, [put(7, j="4")])])
+    assert content(tables, 7) == {b"k": b"3", b"j": b"4"}
+    assert tables.applied == (4, 2)
+    tables.write([TableEntry(0, 0, [put(7, k="of no log")])])
+    assert tables.applied == (4, 2)
+    assert tables.get(7, [b"k"]) == [b"of no log"]
+
+
+def test_options_stay_until_truncated(tables: Tables) -> None:
+    small = TableOptions(1 << 20, 1 << 10, 1 << 20, 10, False)
+    write(tables, Open(7, small), put(7, a="1"))
+    write(tables, Open(7, TableOptions()))
+    assert tables.tables() == {7: small}
+    assert tables.get(7, [b"a"]) == [b"1"]
+    write(tables, Truncate(7))
+    assert tables.tables() == {}
+    assert tables.count(7) == 0
+    write(tables, put(7, b="2"))
+    assert tables.tables() == {7: TableOptions()}
+    assert content(tables, 7) == {b"b": b"2"}
+
+
+def test_a_closed_table_opens_again(tables: Tables) -> None:
+    write(tables, Open(7, TableOptions(cache_bytes=1 << 20)), put(7, a="1"), put(8, b="2"))
+    for table in (7, 8, 9):
+        tables.close_table(table)
+        tables.compact(table)
+        tables.compact(table, b"a", b"b")
+    assert tables.get(7, [b"a"]) == [b"1"]
+    write(tables, put(7, b="2"))
+    assert tables.count(7) == 2
+
+
+def test_hashes_tell_contents_apart(tables: Tables) -> None:
+    write(tables, put(7, a="1", b="2"), put(8, b="2"), put(9, a="1b", c="2"))
+    write(tables, put(8, a="1"))
+    assert tables.content_hash(7) == tables.content_hash(8)
+    assert tables.content_hash(7) != tables.content_hash(9)
+    assert tables.content_hash(7) != tables.content_hash(10)
+
+
+def test_split_points_part_a_table_in_equal_pieces(tables: Tables) -> None:
+    keys = [b"%05d" % number for number in range(10_000)]
+    write(tables, Put(7, keys, [bytes(100)] * len(keys)))
+    points = tables.split_points(7, b"", b"", 3)
+    assert len(points) == 3
+    for point, wanted in zip(points, (2500, 5000, 7500), strict=True):
+        assert abs(int(point) - wanted) <= 128
+    assert all(
+        b"03000" < point < b"04000" for point in tables.split_points(7, b"03000", b"04000", 4)
+    )
+    assert tables.split_points(7, b"03000", b"03001", 4) == []
+    assert tables.split_points(8, b"", b"", 4) == []
+    assert tables.split_points(7, b"", b"", 0) == []
+
+
+def test_large_tables_are_split_by_their_files(
+    rocks: RocksTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose keys are any bytes, also those that would end a line or a word."""
+    monkeypatch.setattr("kelek.storage.engine.rocks.EXACT_BYTES_MAX", 1 << 20)
+    keys = [bytes([number]) + b"'\n \xff\0" + b"]" * number for number in range(40)]
+    for key in keys:
+        write(rocks, Put(7, [key + b"%02d" % end for end in range(50)], [os.urandom(2000)] * 50))
+        rocks.flush()
+    points = rocks.split_points(7, b"", b"", 3)
+    assert points == sorted(set(points))
+    for point, wanted in zip(points, (10, 20, 30), strict=True):
+        assert abs(point[0] - wanted) <= 3
+    within = rocks.split_points(7, keys[10], keys[20], 100)
+    assert 5 <= len(within) <= 20
+    assert all(keys[10] < point < keys[20] for point in within)
+
+
+def test_info_estimates(tables: Tables) -> None:
+    write(tables, Put(7, [b"%05d" % number for number in range(1000)], [bytes(100)] * 1000))
+    info = tables.info(7)
+    assert info is not None
+    assert 900 <= info.keys <= 1100
+    assert info.size > 10_000
+    assert info.options == TableOptions()
+
+
+# ---- on a disk ----
+
+
+def reopen(tables: RocksTables, shared: Shared) -> RocksTables:
+    tables.close()
+    return open_tables(tables.path, shared, replicated=True)
+
+
+def test_everything_is_remembered(rocks: RocksTables, shared: Shared) -> None:
+    small = TableOptions(0, 1 << 10, 1 << 20, 10, False)
+    write(rocks, Open(7, small), put(7, a="1"), put(8, b="2"), Open(9, TableOptions(5 << 20)))
+    write(rocks, Truncate(8), put(8, c="3"), Truncate(9))
+    again = reopen(rocks, shared)
+    assert again.applied == (2, 1)
+    assert again.tables() == {7: small, 8: TableOptions()}
+    assert content(again, 7) == {b"a": b"1"}
+    assert content(again, 8) == {b"c": b"3"}
+    again.close()
+
+
+def test_options_reach_the_engine(rocks: RocksTables) -> None:
+    write(rocks, Open(7, TableOptions(3 << 20, 1 << 10, 1 << 20, 10, False)), put(7, a="1"))
+    write(rocks, put(8, a="1"))
+    names = [rocks.families[table].name for table in (7, 8)]
+    rocks.close()
+    text = max(Path(rocks.path).glob("OPTIONS-*")).read_text()
+    own, default = (text.split(f'[CFOptions "{name}"]')[1].split("[CFOptions")[0] for name in names)
+    assert "write_buffer_size=1048576\n" in own
+    assert "block_size=1024\n" in own
+    assert "filter_policy=nullptr" not in own
+    assert "compression=kNoCompression" in own
+    assert "write_buffer_size=67108864\n" in default
+    assert "block_size=4096\n" in default
+    assert "filter_policy=nullptr" in default
+    assert "compression=kSnappyCompression" in default
+
+
+def test_closing_a_table_frees_its_memory(rocks: RocksTables) -> None:
+    write(rocks, Open(7, TableOptions(cache_bytes=64 << 20)))
+    write(rocks, Put(7, [b"%04d" % one for one in range(2000)], [os.urandom(4000)] * 2000))
+    family = rocks.families[7]
+    cache = family.cache
+    assert cache is not None
+
+    def buffered() -> int:
+        return family.data.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+
+    assert buffered() > 8_000_000
+    rocks.close_table(7)
+    assert buffered() < 1 << 20
+    assert rocks.count(7) == 2000
+    assert len(list(rocks.scan(7))) == 2000
+    before = cache.get_usage()
+    assert before > 7_000_000
+    rocks.close_table(7)
+    assert cache.get_usage() < before / 10
+
+
+def test_many_tables_are_made_quickly(rocks: RocksTables, shared: Shared) -> None:
+    """More than are in store, while a scan holds the database and while none does."""
+    write(rocks, *[put(table, a=str(table)) for table in range(40)])
+    scan = rocks.scan(3)
+    write(rocks, *[put(table, a=str(table)) for table in range(100, 130)])
+    assert list(scan) == [(b"a", b"3")]
+    again = reopen(rocks, shared)
+    for table in [*range(40), *range(100, 130)]:
+        assert content(again, table) == {b"a": b"%d" % table}
+    again.close()
+
+
+def test_truncated_tables_leave_the_disk(rocks: RocksTables) -> None:
+    write(rocks, Put(7, [b"a"], [os.urandom(1 << 20)]))
+    rocks.flush()
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in Path(rocks.path).glob("*.sst"))
+
+    assert size() > 1 << 20
+    write(rocks, Truncate(7))
+    rocks.close()
+    assert size() < 1 << 19
+
+
+def test_a_checkpoint_never_changes(rocks: RocksTables, shared: Shared, tmp_path: Path) -> None:
+    write(rocks, put(7, a="1"), put(8, b="2"))
+    path = str(tmp_path / "jobs" / "lease.1")
+    assert rocks.checkpoint(path) == (1, 1)
+    write(rocks, put(7, a="changed"), Truncate(8))
+    readers = [open_checkpoint(path, shared) for _ in range(2)]
+    for reader in readers:
+        assert reader.applied == (1, 1)
+        assert content(reader, 7) == {b"a": b"1"}
+        assert content(reader, 8) == {b"b": b"2"}
+        with pytest.raises(StorageError):
+            write(reader, put(7, a="2"))
+    shutil.rmtree(path)
+    assert content(readers[0], 7) == {b"a": b"1"}
+    for reader in readers:
+        reader.close()
+    with pytest.raises(StorageError):
+        open_checkpoint(path, shared)
+
+
+def test_one_process_writes(rocks: RocksTables, shared: Shared) -> None:
+    with pytest.raises(StorageLocked):
+        open_tables(rocks.path, shared, replicated=True)
+
+
+def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
+    """The engine's objects flush their own column family when they end, each for itself."""
+    path = str(tmp_path / "db")
+    script = f"""
+from kelek.protocols.zerodb.wire.ops import Put
+from kelek.storage.engine.rocks import open_tables
+from kelek.storage.engine.families import Shared
+from kelek.storage.tables.tables import Entry
+tables = open_tables({path!r}, Shared.of(1 << 20, 8 << 20), True)
+for index in (1, 2):
+    tables.write([Entry(index, 1, [Put(table, [b"k"], [b"%d" % index]) for table in (7, 8)])])
+    if index == 1:
+        tables.flush()
+raise AssertionError("a bug")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert "a bug" in process.stderr
+    reasons = re.findall(r'"flush_reason": "([^"]*)"', (Path(path) / "LOG").read_text())
+    assert set(reasons) == {"Manual Compaction", "Shut down"}, "Manual Flush: of one alone"
+    tables = open_tables(path, Shared.of(1 << 20, 8 << 20), replicated=True)
+    assert tables.applied == (2, 1)
+    assert [tables.get(table, [b"k"]) for table in (7, 8)] == [[b"2"]] * 2
+    tables.close()
+
+
+def test_descriptors_are_bounded(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    few = Shared.of(1 << 20, 8 << 20)._replace(files_max=40)
+    tables = open_tables(path, few, replicated=True)
+    write(tables, *[put(table, a=str(table)) for table in range(100)])
+    tables.flush()
+    assert len(list(Path(path).glob("*.sst"))) >= 100
+    for _ in range(2):
+        assert [tables.get(table, [b"a"]) for table in range(100)] == [
+            [b"%d" % table] for table in range(100)
+        ]
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert len([link for link in links if link.startswith(path) and ".sst" in link]) <= 40
+    # Beside its files each table has the folder open until the next start.
+    assert len([link for link in links if link.startswith(path)]) <= 100 + 40 + 30
+    tables.close()
+
+
+def test_scans_take_bounded_memory(tmp_path: Path) -> None:
+    small = Shared.of(4 << 20, 8 << 20)
+    tables = open_tables(str(tmp_path / "db"), small, replicated=True)
+    value = os.urandom(1 << 20)
+    for number in range(128):
+        write(tables, Put(7, [b"%04d" % number], [value]))
+    tables.close_table(7)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    assert sum(len(pair[1]) for pair in tables.scan(7)) == 128 << 20
+    assert sum(len(pair[1]) for pair in tables.scan(7, reverse=True)) == 128 << 20
+    assert resident() - before < 48 << 20
+    tables.close()
+
+
+def damage(folder: str) -> None:
+    """Flips a bit in the middle of the largest file of data."""
+    file = max(Path(folder).glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.unlink()
+    file.write_bytes(data)
+
+
+def test_damage_is_told(rocks: RocksTables, tmp_path: Path) -> None:
+    keys = [b"%05d" % number for number in range(20_000)]
+    write(rocks, Put(7, keys, [os.urandom(50) for _ in keys]))
+    path = str(tmp_path / "lease")
+    rocks.checkpoint(path)
+    damage(path)
+    reader = open_checkpoint(path, Shared.of(1 << 20, 1 << 20))
+    walks: list[Iterator[object]] = [
+        reader.scan(7), reader.keys(7), reader.scan(7, reverse=True), reader.keys(7, b"00001"),
+    ]  # fmt: skip
+    for walk in walks:
+        with pytest.raises(Damaged, match="checksum"):
+            list(walk)
+    for question in (reader.count, reader.content_hash):
+        with pytest.raises(Damaged):
+            question(7)
+    with pytest.raises(Damaged):
+        reader.get(7, keys)
+    assert reader.get(7, keys[:1]) != [None]
+    reader.close()

@@ -1,0 +1,724 @@
+"""What a table worker does with requests, on tables in memory: order, batches, slices, limits."""
+
+from typing import Any
+
+import pytest
+
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.ops import (
+    EQUAL,
+    Compare,
+    Delete,
+    DeleteLimited,
+    DeleteRange,
+    Expire,
+    Expiry,
+    Op,
+    Open,
+    Part,
+    Put,
+    SessionEnd,
+    SessionOpen,
+    Truncate,
+    pack,
+)
+from kelek.protocols.zerodb.wire.requests import Request
+from kelek.protocols.zerodb.wire.values import Extension, TableOptions
+from kelek.storage.errors import Damaged, StorageFull
+from kelek.storage.tables.entries import Owner
+from kelek.storage.tables.memory import MemoryTables
+from kelek.storage.tables.tables import TableEntry
+from kelek.storage.worker import (
+    reads as table_reads,
+)
+from kelek.storage.worker import (
+    requests as table_requests,
+)
+from kelek.storage.worker import (
+    watch as table_watch,
+)
+from kelek.storage.worker.requests import (
+    Databases,
+    QueuedRequest,
+    TableRequestLimits,
+    TableRequests,
+)
+
+LOCAL = 1000
+UNIX_MS = 1_700_000_000_000
+LIMITS = TableRequestLimits(1 << 20, 5000, True)
+ROWS = [(b"%05d" % number, b"value %d" % number) for number in range(5000)]
+
+
+def with_id(number: int, **fields: Any) -> Extension:
+    return Extension(reqid=number.to_bytes(12, "big"), **fields)
+
+
+class CountingTables(MemoryTables):
+    """Tables that tell how often the engine was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.full = False
+
+    def get(self, table: int, keys: Any) -> list[bytes | None]:
+        self.calls.append(f"get {table} {len(keys)}")
+        return super().get(table, keys)
+
+    def write(self, entries: Any, sync: bool = False) -> Any:
+        if self.full:
+            self.problem = "no space"
+            raise StorageFull("tables")
+        self.calls.append(f"write {len(entries[0].ops)} {sync}")
+        return super().write(entries, sync)
+
+
+class Desk:
+    """Requests, and what comes back."""
+
+    def __init__(self, limits: TableRequestLimits = LIMITS) -> None:
+        self.tables, self.local = CountingTables(), CountingTables()
+        owner = Owner(0, 1, frozenset([LOCAL]))
+        databases = Databases("table_worker", owner, self.tables, self.local)
+        self.requests = TableRequests(databases, limits, self.read_log)
+        self.log: list[EntryBatch] = []
+        self.base = 0
+        self.now_ms = 0
+        self.ticket = 0
+
+    def put(self, table: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        self.apply(Put(table, [key for key, _ in pairs], [value for _, value in pairs]))
+
+    def apply(self, *ops: Op) -> None:
+        """As an entry of the log."""
+        index = self.tables.applied[0] + 1
+        self.log.append(encode_block(index, 1, [Record(KIND_STATE, None, pack(ops))]))
+        self.tables.write([TableEntry(index, 1, list(ops))])
+
+    def read_log(self, index: int) -> list[EntryBatch] | None:
+        if index <= self.base:
+            return None
+        return [batch for batch in self.log if batch.first_index >= index][:10]
+
+    def watch(self, index: int, **fields: Any) -> None:
+        self.ask(requests.Watch(5, b"b", b"d", index, with_id(index, **fields)), b"w%d" % index)
+
+    def told(self) -> tuple[int, list[answers.WatchedChange]]:
+        """What the only answer of this turn says."""
+        (frames,) = self.run_all(self.tables.applied[0])
+        return answers.decode_watch(answers.decode_answer(frames[1:]))
+
+    def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
+        self.ticket += 1
+        frames = encode_request(request)
+        self.requests.take(QueuedRequest(route, frames, ticket=self.ticket, **asked), self.now_ms)
+
+    def run(self, applied: int = 100) -> list[list[bytes]]:
+        """The answers of one turn."""
+        self.requests.run(applied, self.now_ms, UNIX_MS)
+        out = [message[1:] for message in self.requests.out.messages()]  # Without their marks.
+        self.requests.out.clear()
+        return out
+
+    def run_all(self, applied: int = 100) -> list[list[bytes]]:
+        out = self.run(applied)
+        while self.requests.busy:
+            out += self.run(applied)
+        return out
+
+
+def test_many_reads_are_one_call_of_the_engine() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.tables.calls.clear()
+    for number in range(100):
+        desk.ask(requests.Read(5, [ROWS[number][0], b"none%d" % number]), b"c%d" % (number % 7))
+    out = desk.run_all()
+    # What values it has is not known at first.
+    assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 128"]
+    assert len(out) == 100
+    by_route = [frames for frames in out if frames[0] == b"c3"]
+    assert [frames[2] for frames in by_route] == [ROWS[i][1] for i in range(3, 100, 7)]
+    assert by_route[0] == [b"c3", b"\x31\x01\x10\x00", ROWS[3][1], b""]
+
+
+def test_reads_of_one_connection_are_answered_in_order_whatever_their_tables_and_types() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:10])
+    desk.put(6, ROWS[:10])
+    asked: list[Request] = [
+        requests.Read(5, [b"00001"]),
+        requests.Exists(6, [b"00001"]),
+        requests.Read(6, [b"00002"]),
+        requests.Count(5),
+        requests.Read(5, [b"00003"]),
+    ]
+    for request in asked:
+        desk.ask(request)
+    types = [frames[1][2] for frames in desk.run_all()]
+    assert types == [requests.type_of(request) for request in asked]
+
+
+def test_a_long_scan_holds_up_nobody_else() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5), b"slow")
+    desk.ask(requests.Read(5, [b"00001"]), b"slow")
+    desk.ask(requests.Read(5, [b"00001"]), b"fast")
+    assert [frames[0] for frames in desk.run()] == [b"fast"]
+    desk.put(5, [(b"00002", b"later")])
+    later = desk.run_all()
+    assert [(frames[0], frames[1][2]) for frames in later] == [(b"slow", 0x13), (b"slow", 0x10)]
+    assert later[0][2:] == [part for row in ROWS for part in row], "it saw what was there at first"
+
+
+def test_with_a_reqid_those_behind_a_scan_do_not_wait() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Count(5, extension=with_id(1)))
+    desk.ask(requests.Count(5, extension=with_id(2)))
+    desk.ask(requests.Scan(5, extension=with_id(3)))
+    desk.ask(requests.Read(5, [b"00001"], with_id(4)))
+    assert [frames[1][2] for frames in desk.run()] == [0x10]
+    assert sorted(frames[1][2] for frames in desk.run_all()) == [0x11, 0x11, 0x13]
+
+
+def test_no_more_than_some_long_requests_run_at_once() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    for number in range(20):
+        desk.ask(requests.Scan(5, extension=with_id(number)), b"c%d" % number)
+    desk.run()
+    assert len(desk.requests._running) == table_requests.RUNNING_MAX
+    assert len(desk.run_all()) == 20
+
+
+def test_a_request_waits_for_its_index() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:3])
+    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
+    desk.ask(requests.Read(5, [b"00002"]))
+    desk.ask(requests.Read(5, [b"00002"]), b"c2")
+    assert [frames[0] for frames in desk.run(6)] == [b"c2"]
+    assert desk.requests.handled == 0
+    assert desk.requests.waits
+    assert [frames[2] for frames in desk.run(7)] == [b"value 1", b"value 2"]
+    assert desk.requests.handled == 3
+
+
+def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
+    desk = Desk()
+    desk.ask(requests.Read(5, [b"a"]), log_index=7)
+    desk.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
+    assert desk.run(6) == []
+    assert desk.requests.deadline_ms == 100
+    desk.now_ms = 100
+    (early,) = desk.run(6)
+    answer = answers.decode_answer(early[1:])
+    assert (answer.code, answer.retry) == (0x10, True)
+    desk.now_ms = 5000
+    (late,) = desk.run(6)
+    assert late[2] == b"entry 7 is not applied here yet, but 6\0"
+    assert desk.requests.deadline_ms is None
+
+
+def test_where_the_engine_refuses_nobody_waits() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:3])
+    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
+    assert desk.run(6) == []
+    desk.tables.problem = "no space"
+    desk.ask(requests.Read(5, [b"00001"]), b"c2", log_index=6)
+    first, second = desk.run_all(6)
+    assert first[2] == b"entry 7 is not applied here yet, but 6: no space\0"
+    assert second[2] == b"value 1"
+    desk = Desk(LIMITS._replace(alone=True))
+    desk.put(5, ROWS[:3])
+    desk.tables.problem = "no space"
+    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
+    assert desk.run_all(6)[0][2] == b"value 1", "a node that is alone goes on"
+
+
+def test_local_writes_are_one_batch_and_read_afterwards() -> None:
+    desk = Desk()
+    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.PARTSYNC))
+    desk.ask(requests.Put(LOCAL, [b"b"], [b"2"], values.FULLSYNC), b"c2")
+    desk.ask(requests.Read(LOCAL, [b"a"]))
+    desk.ask(requests.Delete(LOCAL, [b"a"]), answered=False)
+    desk.ask(requests.Exists(LOCAL, [b"a", b"b"]), envelope=True)
+    out = desk.run_all()
+    assert desk.local.calls[0] == "write 2 True"
+    assert [frames[1] for frames in out[:2]] == [b"\x31\x01\x20\x00"] * 2
+    assert out[2][2] == b"1"
+    assert out[3] == [b"c1", b"", b"\x31\x01\x12\x00", b"\0", b"\1"]
+    assert desk.requests.handled == 5
+
+
+def test_a_write_that_the_engine_refuses_is_told_of() -> None:
+    desk = Desk()
+    desk.local.full = True
+    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.FULLSYNC))
+    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"]), b"", answered=False)
+    ((_, header, text),) = desk.run_all()
+    assert header == b"\x31\x01\x20\x02"
+    assert b"no space is left" in text
+    assert len(desk.requests.troubles) == 1
+
+
+@pytest.mark.parametrize(
+    "request_", [requests.Put(5, [b"a"], [b"1"]), requests.Session(requests.SESSION_OPEN, 0, 1000)]
+)
+def test_what_belongs_into_the_log_is_not_written_here(request_: Request) -> None:
+    desk = Desk()
+    desk.ask(request_)
+    ((_, header, text),) = desk.run_all()
+    assert header[3] == values.ERROR
+    assert b"not a local table" in text
+    assert desk.tables.calls + desk.local.calls == []
+
+
+def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
+    desk = Desk(TableRequestLimits(1000, 5000, True))
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5))
+    desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
+    desk.ask(requests.Scan(5, extension=with_id(1, flags=values.PACKED)))
+    desk.ask(requests.Scan(5, 3, b"", b"", with_id(2, flags=values.PACKED | values.REVERSE)))
+    scan, read, page, reverse = desk.run_all()
+    assert (scan[1][3], read[1][3]) == (0x10, 0x10)
+    assert b"more than 1000 bytes" in scan[2]
+    request = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
+    found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
+    assert found.keys == [key for key, _ in ROWS[: len(found.keys)]]
+    assert found.resume == ROWS[len(found.keys)][0]
+    assert 900 < sum(map(len, found.keys + found.values)) <= 1000
+    found = answers.decode_pairs(answers.decode_answer(reverse[1:]), request)
+    assert found.keys == [b"04999", b"04998", b"04997"]
+    assert found.resume == b"04997", "the next end, which is not included"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("limit", [None, 7])
+def test_pages_give_everything_once(reverse: bool, limit: int | None) -> None:
+    desk = Desk(TableRequestLimits(3000, 5000, True))
+    desk.put(5, ROWS[:900])
+    flags = values.PACKED | (values.REVERSE if reverse else 0)
+    got: list[bytes] = []
+    start, end = b"00010", b"00850"
+    while True:
+        request = requests.Scan(5, limit, start, end, with_id(1, flags=flags))
+        desk.ask(request)
+        (page,) = desk.run_all()
+        found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
+        got += found.keys
+        if not found.resume:
+            break
+        start, end = (start, found.resume) if reverse else (found.resume, end)
+    expected = [key for key, _ in ROWS[10:850]]
+    assert got == (expected[::-1] if reverse else expected)
+
+
+def test_unknown_tables() -> None:
+    desk = Desk(TableRequestLimits(1000, 5000, False))
+    desk.tables.write([TableEntry(1, 1, [Open(5, TableOptions())])])
+    for request in (
+        requests.Read(5, [b"a"]),
+        requests.Read(6, [b"a"]),
+        requests.Count(6),
+        requests.Put(LOCAL, [b"a"], [b"b"], values.PARTSYNC),
+        requests.OpenTable(LOCAL),
+        requests.Put(LOCAL, [b"a"], [b"b"], values.PARTSYNC),
+    ):
+        desk.ask(request)
+    codes = [frames[1][2:4] for frames in desk.run_all()]
+    assert codes == [b"\x10\0", b"\x10\x10", b"\x11\x10", b"\x20\x01", b"\x01\0", b"\x20\0"]
+
+
+def test_table_info_tells_of_the_content_at_an_index() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.TableInfo(5, content=True))
+    ((_, _, number, info),) = desk.run_all(42)
+    assert number == (5).to_bytes(4, "little")
+    assert b'"applied_index": 42' in info
+    assert desk.tables.content_hash(5).hex().encode() in info
+
+
+def test_malformed_requests_are_answered_and_counted() -> None:
+    desk = Desk()
+    desk.requests.take(QueuedRequest(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
+    desk.requests.take(QueuedRequest(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
+    assert [frames[1][2] for frames in desk.run()] == [0x10, 0xFF]
+    assert desk.requests.handled == 4
+
+
+def test_tickets_are_handled_when_all_before_them_are() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Count(5, extension=with_id(1)))
+    desk.ask(requests.Read(5, [b"a"], with_id(2)))
+    desk.run()
+    assert desk.requests.handled == 0
+    desk.run_all()
+    assert desk.requests.handled == 2
+
+
+def test_a_repeated_transaction_is_told_its_result_again() -> None:
+    desk = Desk()
+    transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
+    desk.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
+    header = b"\x31\x01\x25\0"
+    for number in (7, 8):
+        reqid = number.to_bytes(12, "big")
+        desk.requests.take_repeat(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
+    known, unknown = desk.run_all()
+    assert known == [b"c1", header, desk.tables.result((7).to_bytes(12, "big"))]
+    assert unknown[1][:4] == b"\x31\x01\x25\x01"
+
+
+def test_what_runs_when_tables_are_replaced_may_be_tried_again() -> None:
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5))
+    desk.ask(requests.Read(5, [b"00001"]))
+    assert desk.run() == []
+    desk.requests.interrupt()
+    failed, read = desk.run_all()
+    assert failed[1][3] == 0x10
+    assert read[2] == b"value 1"
+
+
+# ---- watch ----
+
+
+def test_a_watch_tells_what_was_done_to_its_range() -> None:
+    desk = Desk()
+    desk.watch(0)
+    assert desk.told() == (1, [])
+    desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")])
+    desk.put(6, [(b"b", b"other")])
+    desk.apply(Delete(5, [b"a", b"c"]), DeleteRange(5, b"", b"c"))
+    desk.watch(1)
+    put, deleted = Put(5, [b"b", b"c"], [b"2", b"3"]), Delete(5, [b"c"])
+    assert desk.told() == (4, [(1, [put]), (3, [deleted, DeleteRange(5, b"b", b"c")])])
+    desk.watch(2)
+    assert desk.told() == (4, [(3, [deleted, DeleteRange(5, b"b", b"c")])])
+
+
+def test_a_watch_waits_for_changes_and_ends_in_time() -> None:
+    desk = Desk()
+    desk.put(5, [(b"b", b"2")])
+    desk.watch(2, deadline_ms=60_000)
+    assert desk.run_all(1) == []
+    assert not desk.requests.busy
+    desk.put(6, [(b"b", b"other")])
+    assert desk.run_all(2) == []
+    desk.now_ms = table_requests.WATCH_MS_MAX
+    assert desk.told() == (3, []), "nothing was done, the next request goes on there"
+    desk.watch(3)
+    desk.put(5, [(b"c", b"3")])
+    assert desk.told() == (4, [(3, [Put(5, [b"c"], [b"3"])])])
+
+
+def test_a_watch_tells_what_only_the_tables_know() -> None:
+    desk = Desk()
+    desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    equal = Compare(5, b"a", EQUAL, b"1")
+    for number in range(2):
+        transaction = requests.Transaction(
+            [equal], [Delete(5, [b"a", b"b"])], [Put(5, [b"c"], [b"else"])], 0, with_id(7 + number)
+        )
+        desk.apply(*requests.operations(transaction, UNIX_MS))
+    desk.apply(DeleteLimited(5, b"", 9))
+    desk.apply(Put(5, [b"b"], [b"short"]), Expiry(5, UNIX_MS, [b"b"]))
+    desk.apply(Expire(0, UNIX_MS + 1))
+    desk.apply(SessionOpen(0, 1000, UNIX_MS))
+    held = requests.Put(5, [b"c"], [b"held"], 0, with_id(9, lease=7))
+    desk.apply(*requests.operations(held, UNIX_MS))
+    desk.apply(SessionEnd(0, 7))
+    desk.apply(Truncate(5))
+    desk.watch(2)
+    index, changes = desk.told()
+    assert index == 11
+    assert changes == [
+        (2, [Delete(5, [b"b"])]),
+        (3, [Put(5, [b"c"], [b"else"])]),
+        (4, [Delete(5, [b"c"])]),
+        (5, [Put(5, [b"b"], [b"short"])]),
+        (6, [Delete(5, [b"b"])]),
+        (8, [Put(5, [b"c"], [b"held"])]),
+        (9, [Delete(5, [b"c"])]),
+        (10, [Truncate(5)]),
+    ]
+
+
+def test_large_values_are_told_as_they_are_now() -> None:
+    desk = Desk()
+    data = pack([Put(5, [b"b", b"c"], [b"large" * 50_000, b"small"])])
+    half = len(data) // 2
+    desk.apply(Part(5, b"r" * 12, 0, 2, data[:half]))
+    desk.apply(Part(5, b"r" * 12, 1, 2, data[half:]))
+    desk.apply(Delete(5, [b"c"]))
+    desk.watch(1)
+    assert desk.told()[1] == [
+        (2, [Put(5, [b"b"], [b"large" * 50_000]), Delete(5, [b"c"])]),
+        (3, [Delete(5, [b"c"])]),
+    ]
+
+
+class LocalDesk(Desk):
+    """Watches the local table."""
+
+    def watch_local(self, index: int) -> tuple[int, list[answers.WatchedChange]] | None:
+        """What is answered at once; None: nothing."""
+        request = requests.Watch(LOCAL, b"b", b"d", index, with_id(self.ticket))
+        self.ask(request, b"w%d" % self.ticket)
+        return self.told_now()
+
+    def told_now(self) -> tuple[int, list[answers.WatchedChange]] | None:
+        out = [frames for frames in self.run_all() if frames[0].startswith(b"w")]
+        if not out:
+            return None
+        ((_, *frames),) = out
+        answer = answers.decode_answer(frames)
+        return (0, []) if answer.code == values.GONE else answers.decode_watch(answer)
+
+
+def test_a_local_table_is_watched() -> None:
+    """What only the tables know is told, too: which keys a limited delete or an expiry took."""
+    desk = LocalDesk()
+    desk.ask(requests.Put(LOCAL, [b"b"], [b"before"]))
+    assert desk.watch_local(UNIX_MS * 1000) == (0, []), "nothing was kept"
+    begin, _ = desk.watch_local(0) or (0, [])
+    assert begin == UNIX_MS * 1000
+    assert desk.watch_local(begin) is None
+    desk.ask(requests.Put(LOCAL, [b"a", b"b", b"c"], [b"1", b"2", b"3"]))
+    put = (begin, [Put(LOCAL, [b"b", b"c"], [b"2", b"3"])])
+    assert desk.told_now() == (begin + 1, [put]), "at once, in the turn of the write"
+    desk.ask(requests.DeleteLimited(LOCAL, b"", 2))
+    desk.ask(requests.Put(LOCAL, [b"b"], [b"short"], 0, with_id(1, ttl_ms=1)))
+    desk.run_all()
+    desk.local.write([TableEntry(0, 0, [Expire(0, UNIX_MS + 2)])])
+    desk.ask(requests.Put(LOCAL, [b"z"], [b"beyond"]))
+    gone, short = Delete(LOCAL, [b"b"]), Put(LOCAL, [b"b"], [b"short"])
+    assert desk.watch_local(begin + 1) == (
+        begin + 5, [(begin + 1, [gone]), (begin + 2, [short]), (begin + 3, [gone])]
+    )  # fmt: skip
+    assert desk.watch_local(begin) == desk.watch_local(begin)
+    assert desk.watch_local(begin + 6) == (0, []), "of another process"
+    desk.now_ms += table_requests.LOCAL_WATCH_MS
+    assert desk.watch_local(begin + 5) == (0, []), "nobody has watched for long"
+    assert (desk.watch_local(0) or (0, []))[0] >= begin + 5
+
+
+def test_a_lot_of_changes_is_told_by_the_page() -> None:
+    desk = LocalDesk()
+    index, _ = desk.watch_local(0) or (0, [])
+    large = b"x" * (1 << 20)
+    pairs = [(b"%c%03d" % (b"ab"[i % 2], i), large) for i in range(14)]
+    for some in (pairs[:4], pairs[4:]):
+        desk.ask(requests.Put(LOCAL, [key for key, _ in some], [value for _, value in some]))
+        desk.run_all()
+    found: list[bytes] = []
+    pages = 0
+    while told := desk.watch_local(index):
+        index, changes = told
+        found += [key for _, done in changes for op in done if isinstance(op, Put)
+                  for key in op.keys]  # fmt: skip
+        pages += 1
+    assert found == [key for key, _ in pairs if key >= b"b"]
+    assert pages == 2
+    for _ in range(2):
+        desk.ask(requests.Put(LOCAL, [b"b"] * 9, [large] * 9))
+        desk.run_all()
+    assert desk.watch_local(index - 1) == (0, []), "16 MiB are kept"
+    assert desk.local.recent is not None
+    assert desk.local.recent._size <= 16 << 20
+
+
+def test_changes_that_are_gone_are_told_of() -> None:
+    desk = Desk()
+    desk.put(5, ROWS[:3])
+    desk.base = 1
+    desk.watch(1)
+    ((_, header, text),) = desk.run_all(1)
+    assert header[3] == values.GONE
+    assert b"entry 1" in text
+
+
+def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
+    desk = Desk()
+    desk.put(5, [(b"b", b"2")])
+    log, desk.log = desk.log, []
+    desk.watch(1)
+    assert desk.run_all(1) == []
+    assert not desk.requests.busy
+    desk.log = log
+    desk.put(5, [(b"c", b"3")])
+    assert len(desk.told()[1]) == 2
+
+
+def test_values_are_read_as_many_as_should_fit() -> None:
+    desk = Desk(TableRequestLimits(32 << 20, 5000, True))
+    keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
+    desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
+    desk.put(6, ROWS)
+    desk.tables.calls.clear()
+    for number in range(4):
+        desk.ask(requests.Read(5, keys[:300], with_id(number)), b"c%d" % number)
+    desk.ask(requests.Read(6, [key for key, _ in ROWS[:600]], with_id(9)))
+    first = desk.run()
+    assert len(first) < 5, "what is too much to be sent at once waits"
+    assert len(first + desk.run_all()) == 5
+    counts = [int(call.split()[2]) for call in desk.tables.calls if call.startswith("get 5")]
+    assert counts[0] == table_requests.GET_KEYS_FIRST
+    assert max(counts[1:]) <= table_requests.GET_BYTES // 100_000
+    assert f"get 6 {table_requests.GET_KEYS_FIRST}" in desk.tables.calls, (
+        "of another table something else is known"
+    )
+
+
+def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
+    desk = Desk(TableRequestLimits(1 << 20, 5000, True))
+    keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
+    desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
+    desk.tables.calls.clear()
+    desk.ask(requests.Read(5, [b"%03d" % number for number in range(600)]))
+    desk.ask(requests.Read(5, [b"001"]))
+    too_large, fine = desk.run_all()
+    assert (too_large[1][3], fine[1][3]) == (0x10, 0)
+    assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 1"]
+
+
+@pytest.mark.parametrize("request_", [requests.Read(5, [b"a"]), requests.Scan(5)])
+def test_damage_is_told_to_who_asked_and_to_the_owner(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk()
+
+    def damaged(*_: Any) -> None:
+        raise Damaged("tables", "block 7 is wrong", "it is made anew")
+
+    for name in ("get", "scan"):
+        monkeypatch.setattr(desk.tables, name, damaged)
+    desk.ask(request_)
+    ((_, header, text),) = desk.run_all()
+    assert header[3] == 0x10
+    assert b"block 7" in text
+    assert "block 7" in desk.requests.damage
+
+
+def test_large_values_do_not_pile_up_however_small_the_others_are() -> None:
+    """Many ask for one large value of a table whose values were all small: what is made at once is
+    what is sent at once."""
+    desk = Desk()
+    desk.put(5, [*ROWS[:200], (b"large", bytes(1 << 20))])
+    for _ in range(3):
+        desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
+    assert len(desk.run_all()) == 3
+    for number in range(40):
+        desk.ask(requests.Read(5, [b"large"], with_id(number)), b"c%d" % (number % 3))
+    sizes: list[int] = []
+    answered: list[tuple[bytes, ...]] = []
+    while len(answered) < 40:
+        desk.requests.run(100, 0, UNIX_MS)
+        sizes.append(desk.requests.out.size)
+        answered += [tuple(message[1:3]) for message in desk.requests.out.messages()]
+        desk.requests.out.clear()
+    assert max(sizes) < table_requests.OUT_BYTES + (2 << 20)
+    for route in (b"c0", b"c1", b"c2"):
+        asked = [n for n in range(40) if b"c%d" % (n % 3) == route]
+        heads = [head for it, head in answered if it == route]
+        assert heads == [answers.encode_head(0x10, 0, with_id(n)) for n in asked]
+    assert desk.tables.calls[-1] == "get 5 1", "one of many alike is read"
+
+
+@pytest.mark.parametrize("what", ["page", "hash", "text"])
+def test_no_more_large_rows_are_in_memory_than_are_wanted(what: str) -> None:
+    """A slice of 2048 rows would be 80 MB here, and 128 GiB of the largest."""
+    desk = Desk()
+    keys = [b"%05d" % number for number in range(2000)]
+    desk.tables.write([TableEntry(1, 1, [Put(6, keys, [bytes(40_000)] * 2000)])])
+    alive = most = 0
+
+    class Row(tuple[bytes, bytes]):
+        def __new__(cls, pair: tuple[bytes, bytes]) -> "Row":
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+            return super().__new__(cls, pair)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def scan(*range_: Any) -> Any:
+        return map(Row, MemoryTables.scan(desk.tables, *range_))
+
+    desk.tables.scan = scan  # type: ignore[assignment, method-assign]
+    packed = Extension(values.PACKED, reqid=b"r" * 12, bytes_max=100_000)
+    asked: dict[str, Request] = {
+        "page": requests.Scan(6, extension=packed),
+        "hash": requests.TableInfo(6, content=True),
+        "text": requests.Scan(6),
+    }
+    desk.ask(asked[what])
+    (frames,) = desk.run_all()
+    assert frames[1][3] == (0x10 if what == "text" else 0)
+    assert most < 140
+
+
+def test_an_answer_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reads, "ANSWER_ROWS_MAX", 3000)
+    desk = Desk()
+    desk.put(5, ROWS)
+    desk.ask(requests.Scan(5))
+    desk.ask(requests.Scan(5, 3000))
+    packed = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
+    desk.ask(packed)
+    refused, whole, page = desk.run_all()
+    assert b"or 3000 rows; set a limit" in refused[2]
+    assert len(whole) == 2 + 6000
+    pairs = answers.decode_pairs(answers.decode_answer(page[1:]), packed)
+    assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
+
+
+def test_changes_that_are_too_many_for_one_answer_come_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer that is larger than zerodb_server takes would break the pipe for everybody."""
+    monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
+    desk = Desk(TableRequestLimits(1000, 5000, True))
+    for _ in range(5):
+        desk.apply(Put(5, [b"c"], [bytes(100_000)]))
+    desk.watch(1)
+    assert [each.index for each in desk.told()[1]] == [1, 2]
+    desk.watch(3)
+    index, changes = desk.told()
+    assert (index, [each.index for each in changes]) == (5, [3, 4])
+    desk.apply(Put(5, [b"c"], [bytes(300_000)]))
+    desk.watch(6)
+    ((_, header, text),) = desk.run_all(6)
+    assert header[3] == values.GONE
+    assert b"entry 6 has changed has more than 250000 bytes" in text
+
+
+def test_what_keys_hold_by_now_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_watch, "AS_NOW_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(table_watch, "AS_NOW_KEYS", 2)
+    desk = Desk()
+    keys = [b"c%d" % number for number in range(9)]
+    packed = pack([Put(5, keys, [bytes(10_000)] * 9)])
+    for part in range(2):
+        half = packed[part * 50_000 : (part + 1) * 50_000]
+        desk.apply(Part(5, b"r" * 12, part, 2, half))
+    desk.put(5, [(key, bytes(400_000)) for key in keys])
+    desk.watch(1)
+    desk.tables.calls.clear()
+    ((_, header, *_),) = desk.run_all(3)
+    assert header[3] == values.GONE
+    assert sum(call == "get 5 2" for call in desk.tables.calls) == 2

@@ -1,0 +1,222 @@
+"""Snapshots that entries of the log ask for: on every node what was applied up to there, and
+nothing else, whatever happens to the node."""
+
+import os
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kelek.protocols.raft.messages import KIND_STATE
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zerodb.wire.values import shared_lease
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
+from kelek.storage.errors import StorageError
+from kelek.storage.tables.directory import TableDirectory, TableFolder
+from kelek.storage.tables.entries import Owner, find_entries, stages
+from kelek.storage.tables.memory import MemoryTables
+from kelek.storage.tables.tables import TableEntry, Tables
+from kelek.storage.worker import shared_lease as module
+from kelek.storage.worker.lease_folder import MARK, LeaseFolder, Mark
+from kelek.storage.worker.shared_lease import SharedLeases
+
+WORKERS = 2
+TABLES = (2, 4, 5)  # The last one is the other worker's.
+NOW_MS = 1_700_000_000_000
+IDLE_MS = 60_000
+
+
+def open_(path: str, replicated: bool) -> Tables:
+    return open_tables(path, Shared.of(1 << 20, 8 << 20), replicated)
+
+
+class Node:
+    """One worker of a node: it applies a log, and takes the snapshots that it asks for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "raft").mkdir(exist_ok=True)
+        self.leases = LeaseFolder(str(folder / "raft" / "jobs"))
+        self.place = TableFolder(str(folder / "tables"), "w1", WORKERS)
+        self.problems: dict[int, str] = {}
+        self.told: list[ops.Op] = []
+        self.start()
+
+    def start(self) -> None:
+        self.home = TableDirectory(self.place, open_, False)
+        self.taker = SharedLeases(self.home, self.leases, IDLE_MS)
+
+    def crash(self, before: Path) -> None:
+        """The disk is as it was when `before` was copied, but for what lies in jobs."""
+        self.home.close()
+        shutil.rmtree(self.place.folder)
+        shutil.copytree(before, self.place.folder)
+        self.start()
+
+    def copy(self, to: Path) -> Path:
+        """The tables as a crash now would leave them."""
+        shutil.copytree(self.place.folder, to)
+        return to
+
+    def apply(self, log: list[bytes], dice: Random, until: int = 0) -> None:
+        """What the log has behind what is applied, in batches of any size."""
+        applied = self.home.replicated.applied[0]
+        last = until or len(log)
+        while applied < last:
+            end = min(applied + dice.randint(1, 40), last)
+            records = [Record(KIND_STATE, None, data) for data in log[applied:end]]
+            entries = find_entries(encode_block(applied + 1, 1, records), Owner(0, WORKERS)).entries
+            for stage in stages(entries, (end, 1)):
+                self.home.replicated.write(stage.entries)
+                self.told += stage.told
+                if stage.opened is not None:
+                    problem = self.taker.take(stage.opened, stage.last, NOW_MS)
+                    self.problems[stage.last[0]] = problem
+            self.home.replicated.write([TableEntry(end, 1, [])])
+            applied = end
+
+    def found(self, index: int) -> dict[int, list[tuple[bytes, bytes]]]:
+        tables = self.leases.tables(shared_lease(index))
+        assert tables.applied[0] < index, "it was taken before the entry itself was applied"
+        return {table: list(tables.scan(table)) for table in TABLES}
+
+
+def history(dice: Random, length: int = 150) -> tuple[list[bytes], dict[int, object]]:
+    """A log that opens leases in the middle of it, and what each is to hold."""
+    log: list[bytes] = []
+    expected: dict[int, object] = {}
+    model = MemoryTables()
+    while len(log) < length:
+        index = len(log) + 1
+        table = dice.choice(TABLES)
+        keys = [b"%d" % dice.randrange(8) for _ in range(dice.randint(1, 3))]
+        op: ops.Op
+        match dice.randrange(12):
+            case 0:
+                op = ops.LeaseOpen(table, NOW_MS - 1000)
+                if table != 5:
+                    expected[index] = {it: list(model.scan(it)) for it in TABLES}
+            case 1:
+                op = ops.LeaseKeep(0, shared_lease(dice.randrange(200)))
+            case 2:
+                op = ops.Delete(table, keys)
+            case 3:
+                op = ops.Truncate(table)
+            case _:
+                op = ops.Put(table, keys, [b"%d" % index for _ in keys])
+        log.append(ops.pack([op]))
+        if isinstance(op, ops.Put | ops.Delete | ops.Truncate) and table != 5:
+            model.write([TableEntry(index, 1, [op])])
+    return log, expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_take_the_same_at_the_same_index(seed: int, tmp_path: Path) -> None:
+    log, expected = history(Random(seed))
+    assert expected
+    for name, batches in (("n1", 1), ("n2", 2)):
+        (tmp_path / name).mkdir()
+        node = Node(tmp_path / name)
+        node.apply(log, Random(batches))
+        assert node.problems == dict.fromkeys(expected, "")
+        assert node.leases.shared() == [shared_lease(index) for index in sorted(expected)]
+        for index, holds in expected.items():
+            assert node.found(index) == holds, f"entry {index}"
+            mark = node.leases.mark(shared_lease(index))
+            assert mark is not None
+            assert mark[1:] == (index, 1)
+        kept = [op for data in log for op in ops.unpack(data) if isinstance(op, ops.LeaseKeep)]
+        assert node.told == kept
+        node.home.close()
+
+
+def test_a_crash_takes_nothing_away_and_adds_nothing(tmp_path: Path) -> None:
+    """A worker that was killed applies again what the engine had not made durable."""
+    log, expected = history(Random(7))
+    node = Node(tmp_path)
+    first = min(expected)
+    node.apply(log, Random(1), first - 1)
+    before = node.copy(tmp_path / "before")
+    node.apply(log, Random(1))
+    # Killed before its first snapshot was whole: none of it counts, and as the tables did not
+    # know of the entry yet, they come to it again.
+    node.leases.remove(shared_lease(first))
+    staged = Path(node.place.folder) / "w1" / "lease.tmp"
+    staged.mkdir()
+    (staged / "half").touch()
+    node.crash(before)
+    assert not (Path(node.place.folder) / "w1" / "lease.tmp").exists()
+    node.apply(log, Random(2))
+    assert node.problems == dict.fromkeys(expected, "")
+    for index, holds in expected.items():
+        assert node.found(index) == holds
+    node.home.close()
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "free", "taken", "problem"),
+    [
+        (60_999, 1 << 40, 0, ""),
+        (61_000, 1 << 40, 0, "the entry is 61 s old"),
+        (-3_600_000, 1 << 40, 0, ""),  # The proposer's clock is ahead.
+        (0, (1 << 20) * 127, 0, "127 MiB are free, a snapshot wants 128"),
+        (0, 1 << 40, 2, "2 snapshots are shared by the nodes already"),
+    ],
+)
+def test_a_node_that_takes_none_says_why(
+    late_ms: int, free: int, taken: int, problem: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "SHARED_MAX", 2)
+    monkeypatch.setattr(LeaseFolder, "free", lambda _: free)
+    node = Node(tmp_path)
+    for index in range(1, 1 + taken):
+        assert not node.taker.take(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
+    node.home.replicated.write([TableEntry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
+    found = node.taker.take(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS + late_ms)
+    assert problem in found
+    assert bool(found) == bool(problem)
+    assert (shared_lease(9) in node.leases.shared()) == (not problem)
+    assert node.home.replicated.get(4, [b"k"]) == [b"v"], "it goes on"
+    node.home.close()
+
+
+def test_an_engine_that_refuses_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+
+    def refuse(path: str) -> None:
+        os.mkdir(path)
+        raise StorageError(path, "broken", "mend it")
+
+    monkeypatch.setattr(node.home.replicated, "checkpoint", refuse)
+    assert "broken" in node.taker.take(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS)
+    assert not node.leases.shared()
+    assert not (Path(node.place.folder) / "w1" / "lease").exists()
+    node.home.close()
+
+
+def test_what_lies_in_the_folder(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert node.leases.shared() == []
+    assert node.leases.mark(shared_lease(3)) is None
+    assert not node.taker.take(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)
+    assert node.leases.mark(shared_lease(3)) == Mark(4, 3, 1)
+    (Path(node.leases.path(7))).mkdir()  # One node's own, of an earlier process.
+    half = Path(node.leases.path(shared_lease(5)) + ".tmp")
+    half.mkdir()  # One that was being removed.
+    node.leases.sweep(())
+    assert node.leases.shared() == [shared_lease(3)]
+    assert not half.exists()
+    assert not Path(node.leases.path(7)).exists()
+    for text in ("", "4 3", "4 3 x", "9 " * 100):
+        (Path(node.leases.path(shared_lease(3))) / MARK).write_text(text)
+        assert node.leases.mark(shared_lease(3)) is None, text
+    node.leases.remove(shared_lease(3))
+    node.leases.remove(shared_lease(3))
+    assert os.listdir(node.leases._folder) == []
+    node.home.close()
