@@ -20,8 +20,8 @@ from typing import Any
 
 import zmq
 
-from kelek.actors.actor import ActorSetup
-from kelek.actors.topology import BROKER_KEYS
+from kelek.actors.runtime.actor import ActorSetup
+from kelek.actors.topology.topology import BROKER_KEYS
 from kelek.bench.broker_kills import SCALE, Kills, kills
 from kelek.bench.loadgen import Generator, Load, finish, libzmq
 from kelek.bench.machine import BenchError, cpu_s, ends_with_us, free_ports
@@ -105,7 +105,7 @@ class Between:
     def start(self) -> None:
         command = [sys.executable, "-P", "-m"]
         if self.name == "kelek":
-            self._spawn([*command, "kelek.actors.broker", "--setup", str(self._setup())])
+            self._spawn([*command, "kelek.actors.broker.broker", "--setup", str(self._setup())])
         elif self.name == "bare":
             urls = f"{self.clients_url},{self.workers_url}"
             target = ["--protocol", "bare", "--libzmq", libzmq(), "--urls", urls]

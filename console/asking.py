@@ -28,8 +28,8 @@ def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
 
 def path_of(topology: str | None) -> str:
     """The topology that is meant; a given one must be there."""
-    from ..actors import run_dir
     from ..actors.errors import OperatorError
+    from ..actors.runtime import run_dir
 
     path = topology or run_dir.default_path()
     if not Path(path).exists():
@@ -40,7 +40,7 @@ def path_of(topology: str | None) -> str:
 
 
 def load(topology: str | None) -> Any:
-    from ..actors import topology as topologies
+    from ..actors.topology import topology as topologies
 
     return topologies.load(path_of(topology))
 
@@ -48,7 +48,7 @@ def load(topology: str | None) -> Any:
 def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
     """The nodes asked for, in the topology's order; all of ours when none is named."""
     from ..actors.errors import OperatorError
-    from ..actors.schema import did_you_mean
+    from ..actors.topology.schema import did_you_mean
 
     own: list[str] = found.own_nodes
     for name in nodes:
@@ -59,7 +59,7 @@ def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
 
 def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """What runs of a topology; the file itself is only read for a node that does not run."""
-    from ..actors import run_dir
+    from ..actors.runtime import run_dir
 
     running = run_dir.running(run_dir.of_topology(path))
     if not {*nodes} <= running.keys():
@@ -69,7 +69,7 @@ def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]
 
 def holds(path: Path, found: dict[str, Any]) -> bool:
     """Whether a node still runs: its lock is held, or its supervisor has not quite ended."""
-    from ..actors import run_dir
+    from ..actors.runtime import run_dir
 
     return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
 
@@ -91,7 +91,7 @@ def ask(
     import msgpack
     import zmq
 
-    from ..actors import pipes
+    from ..actors.runtime import pipes
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -112,7 +112,7 @@ def ask(
 
 def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """What all supervisors of a topology on this machine tell of these nodes (none: of all)."""
-    from ..actors import run_dir
+    from ..actors.runtime import run_dir
 
     base = run_dir.of_topology(path)
     rows: list[dict[str, Any]] = []

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ..actors.schema import NAME, NAME_RULE, url_problem
+from ..actors.topology.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
 from ..clients.finding import cluster_of
 from ..clients.log import Log

@@ -66,9 +66,9 @@ def farm_publishers(
 
 def _topology(context: click.Context, path: str | None = None) -> Any:
     """The one that is meant so far; None: it can't be read."""
-    from ..actors import run_dir
-    from ..actors import topology as topologies
     from ..actors.errors import OperatorError
+    from ..actors.runtime import run_dir
+    from ..actors.topology import topology as topologies
 
     path = path or context.params.get("topology")
     arguments = [one.name for one in context.command.params if isinstance(one, click.Argument)]
@@ -82,7 +82,7 @@ def _topology(context: click.Context, path: str | None = None) -> Any:
 
 
 def _roles(found: Any, names: list[str]) -> list[str]:
-    from ..actors import plan
+    from ..actors.runtime import plan
 
     units = [
         unit for name in names for unit in plan.node_plan(found, name, one_process=False).units

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..actors import topology as topologies
 from ..actors.errors import OperatorError
+from ..actors.topology import topology as topologies
 from ..clients.errors import BrokerError, LogError, TableError
 from ..clients.log import Log
 from . import demo_pipeline, demo_services, endings

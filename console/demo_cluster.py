@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import yaml
 
-from ..actors.topology import Topology
+from ..actors.topology.topology import Topology
 from . import endings
 
 STATUS_S = 0.1

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..actors.topology import Topology
+from ..actors.topology.topology import Topology
 from ..clients.broker import Broker, Future
 from ..clients.errors import ServiceFailed
 from ..protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS

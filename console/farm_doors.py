@@ -56,8 +56,8 @@ def _of_urls(where: Where) -> FarmTarget:
 
 
 def _of_topology(where: Where, changes: bool) -> FarmTarget:
-    from ..actors.farm_keys import endpoint_of
-    from ..actors.run_dir import home
+    from ..actors.runtime.run_dir import home
+    from ..actors.topology.farm import endpoint_of
 
     for option in ("tls", "proxy", "i2p", "insecure_jraft"):
         if where[option]:

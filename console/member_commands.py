@@ -2,7 +2,7 @@
 
 import click
 
-from ..actors.schema import NAME, NAME_RULE, url_problem
+from ..actors.topology.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import MembersBusy, MembersRefused
 from .clusters import opened
 from .endings import FAILED, CliError

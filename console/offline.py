@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..actors import run_dir
-from ..actors import topology as topologies
 from ..actors.errors import OperatorError
-from ..actors.schema import did_you_mean
+from ..actors.runtime import run_dir
+from ..actors.topology import topology as topologies
+from ..actors.topology.schema import did_you_mean
 from ..protocols.zmqraft.wire.entry import Entry
 from ..storage.disk.disk import Disk
 from ..storage.errors import StorageError

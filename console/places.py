@@ -10,9 +10,9 @@ Where = dict[str, Any]
 def load_topology(where: Where) -> tuple[str, Any]:
     """The path of the topology that is meant, and what it says. Raises Ending."""
     # And with it YAML, for nothing with --url.
-    from ..actors import run_dir
-    from ..actors import topology as topologies
     from ..actors.errors import OperatorError
+    from ..actors.runtime import run_dir
+    from ..actors.topology import topology as topologies
 
     path = where["topology"] or run_dir.default_path()
     try:

@@ -45,7 +45,7 @@ def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]
     Raises OperatorError for a node or role that is not there.
     """
     from ..actors.errors import OperatorError
-    from ..actors.schema import did_you_mean
+    from ..actors.topology.schema import did_you_mean
 
     rows = [row for row in asking.rows_of(path) if row["role"] != "supervisor"]
     nodes = sorted({row["node"] for row in rows})
@@ -140,7 +140,7 @@ def _unit_rows(path: str, node: str, unit: str) -> list[dict[str, Any]]:
 
 
 def _ask(path: str, node: str, question: bytes, value: object) -> Any:
-    from ..actors import run_dir
+    from ..actors.runtime import run_dir
 
     found = asking.running_nodes(path, (node,))[node]
     return asking.ask(run_dir.of_topology(path), node, question, found, value)
@@ -181,7 +181,7 @@ def profile(options: Sampling) -> int:
 
 def _ask_with_bar(path: str, target: Target, wish: list[Any], seconds: int) -> tuple[str, str]:
     """Waits for py-spy, with a progress bar when somebody watches."""
-    from ..actors import run_dir
+    from ..actors.runtime import run_dir
 
     found = asking.running_nodes(path, (target.node,))[target.node]
     with click.progressbar(

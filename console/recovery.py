@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..actors import run_dir
-from ..actors import topology as topologies
 from ..actors.errors import OperatorError
-from ..actors.schema import NAME, NAME_RULE, did_you_mean
+from ..actors.runtime import run_dir
+from ..actors.topology import topology as topologies
+from ..actors.topology.schema import NAME, NAME_RULE, did_you_mean
 from ..clients.errors import LogError
 from ..clients.log import Log
 from ..protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry

@@ -123,8 +123,8 @@ def start(
     topology: str | None, nodes: tuple[str, ...], detach: bool, one_process: bool, bootstrap: bool
 ) -> int:
     """Starts the nodes and stays with them until it gets SIGTERM or Ctrl-C."""
-    from ..actors import plan as plans
-    from ..actors.supervisor import StartOptions, Supervisor
+    from ..actors.runtime import plan as plans
+    from ..actors.runtime.supervisor import StartOptions, Supervisor
 
     found = load(topology)
     names = own_nodes(found, nodes)
@@ -141,7 +141,7 @@ def start(
 @_command
 def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
     """Stops the nodes that run here: they finish what is open and end within 5 s."""
-    from ..actors import run_dir
+    from ..actors.runtime import run_dir
 
     path = path_of(topology)
     base = run_dir.of_topology(path)
@@ -271,7 +271,7 @@ def logs(
 ) -> int:
     """Shows the logs of the actors, merged by time."""
     from ..actors.errors import OperatorError
-    from ..actors.schema import did_you_mean
+    from ..actors.topology.schema import did_you_mean
 
     found = load(topology)
     paths = {
@@ -312,8 +312,8 @@ def check(topology: str | None, output: str) -> int:
     Where it runs already, also where the cluster's members have come to differ from it; where it
     has run, also which folders other users may enter.
     """
-    from ..actors import data_dir
-    from ..actors import plan as plans
+    from ..actors.runtime import data_dir
+    from ..actors.runtime import plan as plans
 
     found = load(topology)
     rows = [

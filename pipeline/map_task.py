@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from ..actors import mapper
-from ..actors.actor import Loop, monotonic_ms
-from ..actors.map_jobs import BATCH_BYTES, BATCH_PAIRS, CALLS_MAX, WRITES_MAX
-from ..actors.mapper_process import Event, MapperProcess, engine_of
+from ..actors.jobs import mapper
+from ..actors.jobs.map_jobs import BATCH_BYTES, BATCH_PAIRS, CALLS_MAX, WRITES_MAX
+from ..actors.jobs.mapper_process import Event, MapperProcess, engine_of
+from ..actors.runtime.actor import Loop, monotonic_ms
 from ..native.tables.mapper import MalformedOutput, output_ops, pack_records
 from ..protocols.zerodb.server.map_orders import MapOrder, stage_key
 from ..protocols.zerodb.server.scan_chunks import Pieces

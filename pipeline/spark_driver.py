@@ -1,7 +1,7 @@
 """Runs maps of tables (0x41) on Spark, as the child of a node's spark_job.
 
 What it is told comes in by standard input, what it has to say goes out by standard output, both as
-actors/spark_job.py says. It ends with its input, and the JVM with it.
+actors/jobs/spark_job.py says. It ends with its input, and the JVM with it.
 """
 
 import contextlib

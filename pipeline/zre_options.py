@@ -20,7 +20,7 @@ TABLE = (
     Option("startingIndex", log_options.place, EARLIEST),
     Option("timeoutMs", whole(1, 86_400_000), table_options.TIMEOUT_MS),
 )
-TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/zre_log.py).
+TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/zre/log.py).
 
 
 class ZreReadOptions(NamedTuple):

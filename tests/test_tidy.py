@@ -49,7 +49,7 @@ LAYERS = {
     "actors/": layer(
         "actors storage protocols native __version__", "zmq msgpack yaml", f"asyncio {THREADS}"
     ),
-    "actors/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
+    "actors/jobs/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "clients/": layer("clients protocols native __version__", "zmq msgpack pyarrow", THREADS),
     "pipeline/": layer(
         "pipeline clients protocols native",
@@ -251,7 +251,7 @@ def rule_children(path: str, text: str) -> list[str]:
 
 
 def broad_handler(path: str, node: ast.ExceptHandler) -> list[str]:
-    if path == "actors/supervisor.py":
+    if path == "actors/runtime/supervisor.py":
         return []
     caught = "" if node.type is None else ast.unparse(node.type)
     broad = not caught or re.search(r"\b(Exception|BaseException)\b", caught)

@@ -7,7 +7,7 @@ from typing import Any
 
 import zmq
 
-from kelek.actors.actor import Actor, ActorSetup, Host
+from kelek.actors.runtime.actor import Actor, ActorSetup, Host
 
 DEADLINE_S = 60
 LOOK_MS = 200

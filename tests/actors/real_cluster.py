@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kelek
-from kelek.actors import topology
+from kelek.actors.topology import topology
 
 DEADLINE_S = 60.0
 LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.

@@ -22,8 +22,8 @@ from kelek.clients.farm_values import secret_of
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
 from kelek.protocols.garlicfarm.wire.values import Address
-from kelek.tests.actors.farm_servers import SERVERS, USER
-from kelek.tests.actors.farm_servers import Farm as Servers
+from kelek.tests.actors.farm.farm_servers import SERVERS, USER
+from kelek.tests.actors.farm.farm_servers import Farm as Servers
 from kelek.tests.clients.test_unclosed import leave_open
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port

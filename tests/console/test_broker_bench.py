@@ -16,7 +16,7 @@ from kelek.console import endings
 from kelek.console.broker_bench import Measured
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
-from kelek.tests.actors.broker_process import BrokerProcess
+from kelek.tests.actors.broker.broker_process import BrokerProcess
 from kelek.tests.clients.test_broker import echo, fails, serving, wait_until
 
 

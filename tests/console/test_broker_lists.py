@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from kelek.console import endings
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.values import OWN_ROWS_MAX
-from kelek.tests.actors.broker_process import BrokerProcess
+from kelek.tests.actors.broker.broker_process import BrokerProcess
 
 C, W = b"KLKC01", b"KLKW01"
 

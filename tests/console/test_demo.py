@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kelek.actors import topology as topologies
+from kelek.actors.topology import topology as topologies
 from kelek.clients.table import Table
 from kelek.console import demo, demo_pipeline, demo_services, demo_tables
 from kelek.console.demo_cluster import Cluster, is_free, wipe

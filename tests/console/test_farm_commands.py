@@ -19,7 +19,7 @@ from kelek.console.endings import CliError
 from kelek.console.farm_doors import FarmTarget, in_one_line
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.wire import htdigest
-from kelek.tests.actors.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.ports import free_port
 
 HASH = "a" * 42 + "Y="

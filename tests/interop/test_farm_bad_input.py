@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kelek.actors import farm_doors
+from kelek.actors.farm import listener as farm_doors
 from kelek.protocols.garlicfarm.wire import gate, handshake
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import Response
-from kelek.tests.actors import farm_servers
-from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.actors.farm import farm_servers
+from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, Farm
 from kelek.tests.interop.farm_plain import (
     APPEND,
     APPLICATION,

@@ -22,7 +22,7 @@ from kelek.protocols.garlicfarm.wire.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, Farm
 from kelek.tests.http_proxy import HttpProxy
 
 DEADLINE_S = 60

@@ -8,7 +8,7 @@ import pytest
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
 from kelek.protocols.garlicfarm.server import members
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
-from kelek.tests.actors.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.interop.farm_plain import APPLICATION, CLIENT, Entry, Message, take_answer
 from kelek.tests.interop.farm_tls import PlainServer, Refused, Who
 from kelek.tests.protocols.garlicfarm.farm_world import client_request

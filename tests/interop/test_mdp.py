@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from kelek.tests.actors.broker_process import BrokerProcess
+from kelek.tests.actors.broker.broker_process import BrokerProcess
 from kelek.tests.interop.mdp_plain import Client01, Client02, Worker, Worker01, Worker02, received
 
 INTERVAL_MS = 300

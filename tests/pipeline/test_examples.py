@@ -16,7 +16,7 @@ import kelek
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.presence import Happening, Presence, encode_presence
 from kelek.protocols.zre.values import Level, LogEvent, Version
-from kelek.tests.actors.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import running
 

@@ -21,7 +21,7 @@ from kelek.protocols.garlicfarm.app.documents import encode_status
 from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, encode_order
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
 from kelek.protocols.garlicfarm.wire.values import encode_configuration
-from kelek.tests.actors.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.conftest import ROOT
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port

@@ -41,7 +41,7 @@ FULL_RETRY_US = 200 * US_PER_MS
 
 
 class PeerProcess(Process):
-    """What actors/raft_peer.py does."""
+    """What actors/raft/peer.py does."""
 
     def __init__(self, node: "Node", epoch: int) -> None:
         super().__init__(node.world, f"{node.name}.peer")
@@ -223,7 +223,7 @@ class Link:
 
 
 class WriterProcess(Process):
-    """What actors/log_writer.py does. While it syncs, jobs wait."""
+    """What actors/raft/log_writer.py does. While it syncs, jobs wait."""
 
     def __init__(self, node: "Node", epoch: int) -> None:
         super().__init__(node.world, f"{node.name}.writer")
@@ -298,7 +298,7 @@ class WriterProcess(Process):
 
 
 class StateMachineProcess(Process):
-    """What actors/state_machine.py does: applies what is committed and on the own disk."""
+    """What actors/raft/state_machine.py does: applies what is committed and on the own disk."""
 
     def __init__(self, node: "Node") -> None:
         super().__init__(node.world, f"{node.name}.state_machine")

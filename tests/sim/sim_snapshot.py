@@ -1,4 +1,4 @@
-"""What actors/snapshot_sender.py does, and the state machine's half of a snapshot."""
+"""What actors/raft/snapshot_sender.py does, and the state machine's half of a snapshot."""
 
 from typing import TYPE_CHECKING, Any
 

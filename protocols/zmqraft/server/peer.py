@@ -1,6 +1,6 @@
 """A ZMQ RAFT peer without sockets, files or clocks: the core, the wire and the client's updates.
 
-The actor (actors/raft_peer.py) and the simulator drive it alike: they hand in what arrived on each
+The actor (actors/raft/peer.py) and the simulator drive it alike: they hand in what arrived on each
 door, call wake() once, and do what it returns in that order.
 """
 

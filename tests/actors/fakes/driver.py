@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from kelek.actors import supervisor
 from kelek.actors.errors import OperatorError
-from kelek.actors.plan import ActorPlan, NodePlan, UnitPlan
-from kelek.actors.supervisor import StartOptions, Supervisor
+from kelek.actors.runtime import supervisor
+from kelek.actors.runtime.plan import ActorPlan, NodePlan, UnitPlan
+from kelek.actors.runtime.supervisor import StartOptions, Supervisor
 
 
 def node_plan(name: str, told: dict[str, object]) -> NodePlan:

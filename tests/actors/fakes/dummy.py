@@ -4,8 +4,8 @@ import os
 import select
 import signal
 
-from kelek.actors.actor import Actor, main
 from kelek.actors.errors import OperatorError, UnitBroken
+from kelek.actors.runtime.actor import Actor, main
 from kelek.storage.errors import Damaged
 
 

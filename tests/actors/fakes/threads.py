@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 
-from kelek.actors import plan, topology
-from kelek.actors.supervisor import StartOptions, Supervisor
+from kelek.actors.runtime import plan
+from kelek.actors.runtime.supervisor import StartOptions, Supervisor
+from kelek.actors.topology import topology
 
 
 class Watched(Supervisor):

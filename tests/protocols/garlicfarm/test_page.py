@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
-from kelek.actors import actor, farm_doors, farm_links, farm_users
+from kelek.actors.farm import links as farm_links
+from kelek.actors.farm import listener as farm_doors
+from kelek.actors.farm import users as farm_users
+from kelek.actors.runtime import actor
 from kelek.protocols.garlicfarm.app import application, documents, orders, state
 from kelek.protocols.garlicfarm.server import members
 from kelek.protocols.garlicfarm.server.values import FarmSetup

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from kelek.actors import zre_beacon, zre_reports
+from kelek.actors.zre import beacon as zre_beacon
+from kelek.actors.zre import reports as zre_reports
 from kelek.native.net import datagrams
 from kelek.protocols.zre import gossip, log, presence, services, values
 from kelek.protocols.zre.dialogs import UNREADY_PART

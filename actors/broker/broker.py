@@ -1,0 +1,219 @@
+"""The broker of services: clients' requests go to workers, their answers back.
+
+What is decided is in protocols/majordomo/broker.py and csrc/broker/exchange.c; bodies never become objects
+here.
+"""
+
+import gc
+import os
+import time
+from typing import Any
+
+import zmq
+
+from ...native.broker.budget import Budget, Unsent
+from ...native.broker.server import Served, ServedRouter, Server
+from ...native.net.messages import Arena, Frames
+from ...protocols.majordomo.broker import BrokerMachine as Machine
+from ...protocols.majordomo.broker import BrokerSetup, DurableOptions
+from ...protocols.majordomo.ledger import TOKEN_BYTES
+from ...protocols.majordomo.values import Headers
+from ..runtime.actor import Actor, Socket, SocketOptions, main, monotonic_ms
+from .store import BrokerStore, StorePlace
+
+REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
+ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
+ANSWERS_BYTES_MAX = 128 << 20  # That it may leave lying.
+FRAMES_MAX = 4096  # Of one message.
+GARBAGE_MIN = 200_000  # New objects, before a collection looks for rings of them.
+
+
+class BrokerActor(Actor):
+    """Speaks the broker's protocol and MDP (docs/protocols/majordomo.md).
+
+    clients    ROUTER  requests in, answers out    at `clients_url`
+    workers    ROUTER  answers in, requests out    at `workers_url`; the same socket when it is the
+                                                   same address
+    links      DEALER  requests for the tables     to servers of them (broker/store.py), if a
+                                                   service is durable
+    """
+
+    role = "broker"
+
+    def on_start(self) -> None:
+        settings = self.options["broker"]
+        self._machine = Machine(
+            BrokerSetup(
+                Headers(
+                    settings["client_header"].encode(),
+                    settings["worker_header"].encode(),
+                    settings["deadline_header"].encode(),
+                    settings["named_header"].encode(),
+                ),
+                settings["interval_ms"],
+                settings["liveness"],
+                settings["request_ttl_ms"],
+                settings["inflight_max"],
+                settings["service_bytes_max"],
+                settings["bytes_max"],
+                first_number=int.from_bytes(os.urandom(6), "big"),  # Nobody takes it for another's.
+                durable=self._durable(settings),
+            ),
+            self.now_ms,
+        )
+        self._store: BrokerStore | None = None
+        self._message_bytes_max = settings["message_bytes_max"]
+        self._budget = Budget(ANSWERS_BYTES_MAX, in_order=True)
+        # Requests for a worker are bounded by its window, and all of them by bytes_max.
+        self._unbounded = Budget((1 << 64) - 1)
+        self._clients = self._door("clients_url", ANSWERS_HWM)
+        self._server: Server | None = None
+        if settings["workers_url"] == settings["clients_url"]:
+            self._workers = self._clients
+            self.listen(self._clients, self._on_messages)
+        else:
+            self._workers = self._door("workers_url", 0)
+            # Answers first: they make room for requests.
+            self._answers = self.listen(self._workers, self._on_answers)
+            self._requests = self.listen(self._clients, self._on_requests)
+            self._server = Server(
+                self._machine.exchange,
+                self._poller,
+                ServedRouter(self._clients, self._requests, self._budget),
+                ServedRouter(self._workers, self._answers, self._unbounded),
+            )
+        # Behind our addresses: nobody else of our name can be there any more (Durable).
+        if self._machine.durable is not None:
+            store = settings["store"]
+            secret = bytes.fromhex(self.options.get("secret", ""))
+            place = StorePlace(tuple(store["urls"]), store["table"], secret)
+            self._store = BrokerStore(self, place, self._machine.durable)
+            gc.set_threshold(GARBAGE_MIN)  # Many records live long, and none is in a ring.
+        self.ready()
+
+    def _durable(self, settings: dict[str, Any]) -> DurableOptions | None:
+        store = settings["store"]
+        ttls_ms = {
+            name.encode(): 1000 * service["reply_ttl_s"]
+            for name, service in settings["services"].items()
+            if service["durable"]
+        }
+        if not ttls_ms:
+            return None
+        return DurableOptions(
+            self.setup.node,
+            os.urandom(TOKEN_BYTES),
+            ttls_ms,
+            time.time_ns() // 1_000_000 - self.now_ms,
+            1000 * store["request_ttl_s"],
+            store["bytes_max"],
+            store["lease_ms"],
+        )
+
+    def _door(self, key: str, send_hwm: int) -> Socket:
+        options = SocketOptions(
+            bind=(self.options["broker"][key],),
+            place=self.setup.places[f"broker.{key}"],
+            hwm=REQUESTS_HWM,
+            send_hwm=send_hwm,
+            message_bytes_max=self._message_bytes_max,
+            message_frames_max=FRAMES_MAX,
+            router_mandatory=True,
+        )
+        return self.socket(zmq.ROUTER, options)
+
+    # ---- the loop ----
+
+    def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
+        """Plain requests and answers go their way in C; what does not is seen to here."""
+        if self._server is None:
+            return super().wait(timeout_ms)
+        ready, served, position, unsent = self._server.wait(timeout_ms)
+        now_ms = monotonic_ms()
+        if served is Served.REQUESTS:
+            self._machine.on_requests(self._requests.arena, now_ms, position)
+        elif served is Served.ANSWERS:
+            self._machine.on_answers(self._answers.arena, now_ms, position)
+        elif served is Served.CLIENTS and unsent:
+            self._on_clients_unsent(unsent, now_ms)
+        elif served is Served.WORKERS and unsent:
+            gone = self._gone(self._machine.workers, unsent)
+            self._machine.workers.clear()
+            self._machine.on_workers_gone(gone, now_ms)
+        return ready
+
+    def _on_requests(self, arena: Arena) -> None:
+        self._machine.on_requests(arena, self.now_ms)
+
+    def _on_answers(self, arena: Arena) -> None:
+        self._machine.on_answers(arena, self.now_ms)
+
+    def _on_messages(self, arena: Arena) -> None:
+        self._machine.on_messages(arena, self.now_ms)
+
+    def on_wake(self, now_ms: int) -> None:
+        if self._store is not None:
+            self._store.collect(now_ms)
+        self._machine.ready(now_ms)
+        self._send_clients(now_ms)
+        while len(self._machine.workers):
+            self._send_workers(now_ms)
+        self._send_clients(now_ms)
+        if self._store is not None:
+            self._store.act(now_ms)
+
+    def _send_clients(self, now_ms: int) -> None:
+        if len(self._machine.clients):
+            unsent = self._budget.send(self._clients, self._machine.clients)
+            self.check(self._clients)
+            self._on_clients_unsent(unsent, now_ms)
+
+    def _on_clients_unsent(self, unsent: Unsent, now_ms: int) -> None:
+        """A client that does not read loses answers, and is told; one that is gone its requests."""
+        messages = self._machine.clients
+        gone = self._gone(messages, unsent)
+        dropped = [messages.head(position, 6) for position in (*unsent.over, *unsent.full)]
+        messages.clear()
+        self.counters["answers_dropped"] += len(dropped)
+        self._machine.on_dropped(dropped)
+        self._machine.on_clients_gone(gone, now_ms)
+
+    def _send_workers(self, now_ms: int) -> None:
+        unsent = self._unbounded.send(self._workers, self._machine.workers)
+        self.check(self._workers)
+        gone = self._gone(self._machine.workers, unsent)
+        self._machine.workers.clear()
+        if gone:
+            self._machine.on_workers_gone(gone, now_ms)
+            self._machine.ready(now_ms)
+
+    @staticmethod
+    def _gone(messages: Frames, unsent: Unsent) -> list[bytes]:
+        """The routing ids of those that are not there."""
+        return [messages.head(position, 1)[0] for position in unsent.gone]
+
+    def deadline_ms(self) -> int | None:
+        times = [self._machine.deadline_ms]
+        if self._store is not None:
+            times.append(self._store.deadline_ms)
+        return min((each for each in times if each is not None), default=None)
+
+    def on_stop_asked(self) -> None:
+        """Workers go to another broker at once; clients ask one when they hear nothing."""
+        self._machine.disconnect_all(self.now_ms)
+
+    def drained(self) -> bool:
+        """Not before the store is another broker's to have."""
+        durable = self._machine.durable
+        return durable is None or durable.is_idle
+
+    def on_stop(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def status(self) -> dict[str, object]:
+        return dict(self._machine.status())
+
+
+if __name__ == "__main__":
+    main(BrokerActor)

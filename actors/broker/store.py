@@ -1,0 +1,161 @@
+"""The store of a broker's durable requests: a table that is replicated, asked as any client asks.
+
+What is to be written, and what that means, protocols/majordomo/durable.py decides.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple
+
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.majordomo.durable import (
+    Durable,
+    Order,
+    StoreChange,
+    StoreRead,
+    StoreWrite,
+    Watch,
+)
+from ...protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
+from ...protocols.zerodb.wire import answers, ops, requests, values
+from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
+from ...protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
+from ..raft.leader_link import LeaderLink, LinkLimits
+from ..runtime.actor import Loop
+
+PAGE_BYTES = 4 << 20  # Of a read.
+WATCH_MS = 1000  # A server answers by then, with or without changes.
+PATIENCE_MS = 24 * 3600 * 1000  # Of a request; until then it is sent again and again.
+LIMITS = LinkLimits(message_bytes_max=256 << 20, message_frames_max=1 << 18)
+
+
+class StorePlace(NamedTuple):
+    """Where the store is."""
+
+    urls: tuple[str, ...]  # Of servers of the tables, the nearest first.
+    table: int
+    secret: bytes = b""  # By which they know that the table is ours.
+
+
+class BrokerStore:
+    """Does what a Durable wants, and tells it what came of that."""
+
+    def __init__(self, loop: Loop, place: StorePlace, durable: Durable) -> None:
+        self._loop = loop
+        self._place = place
+        self._durable = durable
+        self._client = TableClientMachine(TableClientSetup(place.urls, owner=place.secret))
+        self._link = LeaderLink(loop, self._client, LIMITS)
+        self._machine = os.urandom(MACHINE_BYTES)
+        self._numbers = count(int.from_bytes(os.urandom(3), "big"))
+        self._reqids: dict[int, bytes] = {}  # Of writes: one that comes again is done once.
+        self._flying: dict[Exchange, Order] = {}
+        self._asked = True
+        self._client.add(self._exchange(requests.OpenTable(place.table), self._new_reqid()))
+
+    def _new_reqid(self) -> bytes:
+        return make_reqids(int(time.time()), self._machine, os.getpid(), [next(self._numbers)])[0]
+
+    def _exchange(self, request: requests.Request, reqid: bytes) -> Exchange:
+        return Exchange(request, reqid, self._loop.now_ms + PATIENCE_MS)
+
+    # ---- what came of it ----
+
+    def collect(self, now_ms: int) -> None:
+        """Tells what has been answered."""
+        done = [exchange for exchange in self._flying if exchange.done]
+        for exchange in done:
+            order = self._flying.pop(exchange)
+            try:
+                self._tell(order, exchange, now_ms)
+            except RemoteProtocolError as error:
+                self._loop.log_rarely("store-unclear", problem=str(error))
+                self._durable.on_failed(order.ticket, now_ms)
+        junk = self._durable.ledger.junk
+        while junk:
+            key, problem = junk.pop()
+            self._loop.log_rarely("store-junk", key=key.hex(), problem=problem)
+
+    def _tell(self, order: Order, exchange: Exchange, now_ms: int) -> None:
+        """Raises RemoteProtocolError: the answer is to something else."""
+        durable, answer, ticket = self._durable, exchange.answer, order.ticket
+        if answer is None or (answer.failed and answer.code != values.GONE):
+            problem = exchange.refusal if answer is None else answer.text
+            self._loop.log_rarely("store-refuses", problem=problem)
+            durable.on_failed(ticket, now_ms)
+        elif answer.failed:
+            durable.on_gone(ticket)
+        elif isinstance(order, StoreWrite):
+            holds = not order.guards or answers.decode_transaction(answer).succeeded
+            self._reqids.pop(ticket, None)
+            durable.on_written(ticket, holds, now_ms)
+        elif isinstance(order, StoreRead):
+            assert isinstance(exchange.sent, requests.Scan)
+            found = answers.decode_pairs(answer, exchange.sent)
+            pairs = list(zip(found.keys, found.values, strict=True))
+            durable.on_read(ticket, pairs, found.resume, now_ms)
+        else:
+            index, found_changes = answers.decode_watch(answer)
+            changes = [change for each in found_changes if (change := _change(each.ops))]
+            if len(changes) == len(found_changes):
+                durable.on_watched(ticket, index, changes, now_ms)
+            else:
+                durable.on_gone(ticket)  # Somebody else has emptied the table, or a part of it.
+
+    # ---- what is wanted ----
+
+    def act(self, now_ms: int) -> None:
+        """Once a wake, behind all that the machine was told."""
+        for order in self._durable.take_orders():
+            reqid = self._reqids.get(order.ticket) or self._new_reqid()
+            if isinstance(order, StoreWrite):
+                self._reqids[order.ticket] = reqid
+            exchange = self._client.add(self._exchange(self._request(order), reqid))
+            self._flying[exchange] = order
+            self._asked = True
+        self._link.act(now_ms, self._asked)
+        self._asked = False
+
+    def _request(self, order: Order) -> requests.Request:
+        table = self._place.table
+        if isinstance(order, StoreRead):
+            packed = Extension(PACKED, bytes_max=PAGE_BYTES)
+            return requests.Scan(table, None, order.start, order.end, packed)
+        if isinstance(order, Watch):
+            return requests.Watch(table, b"", b"", order.index, Extension(deadline_ms=WATCH_MS))
+        if not order.guards:
+            keys, found = [key for key, _ in order.puts], [value for _, value in order.puts]
+            return requests.Put(table, keys, found, PARTSYNC, Extension(PACKED))
+        compares = [
+            ops.Compare(table, key, ops.ABSENT)
+            if value is None
+            else ops.Compare(table, key, ops.EQUAL, value)
+            for key, value in order.guards
+        ]
+        then: list[ops.Op] = [ops.Put(table, [key], [value]) for key, value in order.puts]
+        then += [ops.Delete(table, [key]) for key in order.deletes]
+        return requests.Transaction(compares, then, [], PARTSYNC)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return self._link.deadline_ms
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def _change(done: Sequence[ops.Op]) -> StoreChange | None:
+    """None: the table was changed as none of ours changes it."""
+    puts: list[tuple[bytes, bytes]] = []
+    deletes: list[bytes] = []
+    for op in done:
+        match op:
+            case ops.Put():
+                puts += zip(op.keys, op.values, strict=True)
+            case ops.Delete():
+                deletes += op.keys
+            case _:
+                return None
+    return StoreChange(puts, deletes)

@@ -1,0 +1,276 @@
+"""The jobs that write a table from a snapshot: through mappers (0x41), or as it is (0x44).
+
+They read by the job table, and write by asking zerodb_server; nothing here knows a socket.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ...native.tables.mapper import MalformedOutput, output_ops, pack_records
+from ...protocols.zerodb.server.jobs import JobTable
+from ...protocols.zerodb.wire.ops import Put, pack
+from ...storage.errors import StorageError
+from ..runtime.actor import Loop
+from . import mapper
+from .mapper_process import Event, MapperProcess
+
+BATCH_PAIRS = 4096
+BATCH_BYTES = 256 << 10
+CALLS_MAX = 2  # Of one mapper: one at work, one waiting for it.
+WRITES_MAX = 4  # Of one job: that are asked for and not answered.
+THREADS_MAX = 4  # Of one job.
+PROCESSES_MAX = 16  # Of all jobs; as many copies.
+WRITE_REPEAT_MS = 10_000  # An ask may be lost with the process that had it.
+WRITE_GIVE_UP_MS = 60_000  # With each answer "not now" in between.
+AGAIN_MS = 200
+
+Started = Callable[[str], None]  # Called once: "" or why the job can't be.
+
+
+class MapSpec(NamedTuple):
+    """What a job writes where."""
+
+    target: int
+    engine: str = ""  # Of the mapper; "": none runs here.
+    module: bytes = b""
+    parameters: bytes = b""  # Packed records.
+    threads: int = 1
+    staged: Iterator[bytes] | None = None  # Outputs of a mapper that ran elsewhere; None: a copy.
+
+
+class MapWrite(NamedTuple):
+    """One entry that is asked for."""
+
+    entry: bytes
+    puts: int
+    deletes: int
+    asked_ms: int  # When it goes out, again if need be.
+    give_up_ms: int
+    refused: bool = False  # It is to be asked again.
+
+
+class MapJob:
+    """One job: its mappers, and what is on its way to the table."""
+
+    def __init__(self, apid: int, spec: MapSpec, started: Started) -> None:
+        self.apid = apid
+        self.spec = spec
+        self.started: Started | None = started
+        self.processes: list[MapperProcess] = []
+        self.starting = 0  # Processes that have not said that they have begun.
+        self.running = 0  # Those whose last output has not come.
+        self.reading = True
+        self.writes: dict[int, MapWrite] = {}  # By ticket, the oldest first.
+
+
+class WritePort(NamedTuple):
+    """How writes get to zerodb_server, and what job_server knows of time."""
+
+    ask: Callable[[int, int, bytes], None]  # Ticket, table, entry.
+    next_ticket: Callable[[], int]
+    unix_ms: Callable[[], int]
+
+
+class MapJobs:
+    """All of them. Every method may end jobs in the table."""
+
+    def __init__(self, loop: Loop, table: JobTable, door: WritePort) -> None:
+        self._loop = loop
+        self._table = table
+        self._door = door
+        self._jobs: dict[int, MapJob] = {}
+        self._by_ticket: dict[int, MapJob] = {}
+
+    @property
+    def processes(self) -> int:
+        return sum(len(job.processes) for job in self._jobs.values())
+
+    def refusal(self, threads: int) -> str:
+        """Why no further job can begin; "": it can."""
+        if self.processes + threads > PROCESSES_MAX or len(self._jobs) >= PROCESSES_MAX:
+            return f"{self.processes} mappers run already; wait until a job has ended"
+        return ""
+
+    def begin(self, apid: int, spec: MapSpec, started: Started) -> None:
+        """The job is in the table. OSError: no process can be started."""
+        job = self._jobs[apid] = MapJob(apid, spec, started)
+        if not spec.engine:
+            self._say_started(job, "")
+            return
+        try:
+            for _ in range(min(max(spec.threads, 1), THREADS_MAX)):
+                job.processes.append(MapperProcess(self._loop, spec.engine, self._on_event))
+        except OSError as error:
+            self._fail(job, f"no mapper can be started: {error.strerror}")
+            return
+        job.starting = job.running = len(job.processes)
+        for process in job.processes:
+            process.start(spec.module, spec.parameters)
+
+    @staticmethod
+    def _say_started(job: MapJob, problem: str) -> None:
+        if job.started is not None:
+            started, job.started = job.started, None
+            started(problem)
+
+    # ---- from the table to the mappers ----
+
+    def pump(self, now_ms: int) -> None:
+        """Goes on with every job; to be called once a wake."""
+        for job in list(self._jobs.values()):
+            self._table.keep(job.apid, now_ms)
+            self._repeat_writes(job, now_ms)
+            if job.apid in self._jobs:
+                try:
+                    self._feed(job)
+                except (StorageError, OSError, MalformedOutput) as error:
+                    self._fail(job, str(error))
+
+    def _feed(self, job: MapJob) -> None:
+        if job.spec.engine:
+            for process in job.processes:
+                while job.reading and process.calls < CALLS_MAX and len(job.writes) < WRITES_MAX:
+                    frames = self._take(job)
+                    if frames:
+                        process.map(pack_records(frames))
+        elif job.spec.staged is not None:
+            while job.reading and len(job.writes) < WRITES_MAX:
+                output = next(job.spec.staged, None)
+                if output is None:
+                    job.reading = False
+                else:
+                    self._write_output(job, output)
+        else:
+            while job.reading and len(job.writes) < WRITES_MAX:
+                frames = self._take(job)
+                if frames:
+                    put = Put(job.spec.target, frames[::2], frames[1::2])
+                    self._write(job, pack([put]), len(put.keys), 0)
+        if not (job.reading or job.writes or job.running):
+            self._end(job)
+            self._table.finish(job.apid, self._door.unix_ms())
+
+    def _take(self, job: MapJob) -> list[bytes]:
+        frames = self._table.take(job.apid, BATCH_PAIRS, BATCH_BYTES)
+        if not frames:
+            job.reading = False
+            for process in job.processes:
+                process.end()
+        return frames
+
+    def _on_event(self, process: MapperProcess, event: Event) -> None:
+        job = next((job for job in self._jobs.values() if process in job.processes), None)
+        if job is None:
+            return
+        if event.kind == mapper.FAILED:
+            self._fail(job, event.data.decode("utf-8", "replace"))
+        elif event.kind == mapper.STARTED:
+            job.starting -= 1
+            if not job.starting:
+                self._say_started(job, "")
+        else:
+            job.running -= event.end
+            try:
+                self._write_output(job, event.data)
+            except (MalformedOutput, StorageError) as error:
+                self._fail(job, str(error))
+
+    # ---- from the mappers to the table ----
+
+    def _write_output(self, job: MapJob, data: bytes) -> None:
+        """Raises MalformedOutput; StorageError when there is no number for it: the disk is full."""
+        output = output_ops(data, job.spec.target)
+        if output.puts or output.deletes:
+            self._write(job, output.entry, output.puts, output.deletes)
+
+    def _write(self, job: MapJob, entry: bytes, puts: int, deletes: int) -> None:
+        ticket = self._door.next_ticket()
+        now_ms = self._loop.now_ms
+        job.writes[ticket] = MapWrite(entry, puts, deletes, now_ms, now_ms + WRITE_GIVE_UP_MS)
+        self._by_ticket[ticket] = job
+        self._door.ask(ticket, job.spec.target, entry)
+
+    def on_written(self, ticket: int) -> None:
+        """What overtook a refused one does not count: both are written again, in their order."""
+        job = self._by_ticket.get(ticket)
+        if job is None:
+            return
+        if any(write.refused for other, write in job.writes.items() if other < ticket):
+            return
+        write = job.writes.pop(ticket)
+        del self._by_ticket[ticket]
+        self._table.wrote(job.apid, write.puts, write.deletes)
+
+    def on_refused(self, ticket: int, reason: str, again: bool, now_ms: int) -> None:
+        """again: it may succeed later, as when there is no leader for a moment."""
+        job = self._by_ticket.get(ticket)
+        if job is None:
+            return
+        write = job.writes[ticket]
+        if not again or now_ms >= write.give_up_ms:
+            self._fail(job, reason)
+            return
+        due_ms = now_ms + AGAIN_MS
+        job.writes[ticket] = write._replace(asked_ms=due_ms - WRITE_REPEAT_MS, refused=True)
+
+    def _repeat_writes(self, job: MapJob, now_ms: int) -> None:
+        """What was not answered for long is asked again, and all that came behind it: the last
+        one to write a key must stay the last."""
+        late = any(now_ms >= write.asked_ms + WRITE_REPEAT_MS for write in job.writes.values())
+        if not late:
+            return
+        for ticket, write in job.writes.items():
+            if now_ms >= write.give_up_ms + WRITE_REPEAT_MS:
+                self._fail(job, "the output could not be written for a minute")
+                return
+            job.writes[ticket] = write._replace(asked_ms=now_ms, refused=False)
+            self._door.ask(ticket, job.spec.target, write.entry)
+
+    def repeat(self) -> None:
+        """Everything that is asked for was lost, perhaps: it is asked again."""
+        for job in self._jobs.values():
+            for ticket, write in job.writes.items():
+                job.writes[ticket] = write._replace(asked_ms=-WRITE_REPEAT_MS)
+
+    # ---- ends ----
+
+    def _fail(self, job: MapJob, reason: str) -> None:
+        self._end(job)
+        self._table.fail(job.apid, reason, self._door.unix_ms())
+        self._say_started(job, reason)
+
+    def cancel(self, apid: int) -> None:
+        """The job has left the table: its mappers end, what is asked for may still be written."""
+        job = self._jobs.get(apid)
+        if job is not None:
+            self._end(job)
+            self._say_started(job, "somebody has ended it")
+
+    def _end(self, job: MapJob) -> None:
+        for process in job.processes:
+            process.kill()
+        for ticket in job.writes:
+            del self._by_ticket[ticket]
+        del self._jobs[job.apid]
+
+    def close(self) -> None:
+        for job in list(self._jobs.values()):
+            self._end(job)
+
+    # ---- time ----
+
+    def tick(self, now_ms: int) -> None:
+        for job in list(self._jobs.values()):
+            for process in list(job.processes):
+                process.tick(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        due = [ms for job in self._jobs.values() for ms in self._deadlines(job)]
+        return min(due, default=None)
+
+    @staticmethod
+    def _deadlines(job: MapJob) -> list[int]:
+        found = [write.asked_ms + WRITE_REPEAT_MS for write in job.writes.values()]
+        return found + [
+            ms for process in job.processes if (ms := process.deadline_ms()) is not None
+        ]

@@ -1,0 +1,312 @@
+"""Runs one mapper of somebody else's making, locked into a process of its own (docs/mapper.md).
+
+It is a child of job_server: what it is told comes in by its standard input, what it makes goes out
+by its standard output, and there is nothing else that it can reach.
+"""
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from . import sandbox
+
+FRAME = struct.Struct("<BI")  # kind, size of what follows
+# To the mapper's process.
+MODULE = 1  # WebAssembly or bitcode; answered with STARTED or FAILED.
+BATCH = 2  # Packed records; answered with OUTPUT or FAILED.
+END = 3  # No more batches; answered with OUTPUT or FAILED.
+PARAMETERS = 4  # Packed records, before MODULE; not answered.
+# From it.
+READY = 10  # Everything of ours is loaded, the doors are locked.
+STARTED = 11
+OUTPUT = 12  # Packed operations of one batch.
+FAILED = 13  # UTF-8 text: why.
+
+WASM_MAGIC = b"\0asm"
+BITCODE_MAGIC = b"BC\xc0\xde"
+
+FUEL = 1_000_000_000  # Instructions for each call: about a quarter of a second.
+MEMORY_BYTES_MAX = 256 << 20  # Of a WebAssembly module.
+PROCESS_BYTES_MAX = 768 << 20  # Of the whole process: that, the compiler, and batches.
+TABLE_ELEMENTS_MAX = 100_000
+OUTPUT_BYTES_MAX = 8 << 20  # Of one batch: it becomes one entry of the log.
+TEXT_BYTES_MAX = 1000
+
+
+class MapperError(Exception):
+    """The mapper can't do what it was asked for; the text says why."""
+
+
+class Mapper(Protocol):
+    """A loaded mapper; each call may raise MapperError."""
+
+    def start(self, parameters: bytes) -> None: ...
+
+    def map(self, records: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+class WasmEngine:
+    """wasmtime, loaded and warm."""
+
+    def __init__(self) -> None:
+        import wasmtime
+
+        config = wasmtime.Config()
+        config.consume_fuel = True
+        config.parallel_compilation = False  # No threads: they could not be started once locked.
+        config.wasm_threads = False
+        self.library = wasmtime
+        self.engine = wasmtime.Engine(config)
+        wasmtime.Module(self.engine, "(module)")
+
+    def load(self, module: bytes) -> "WasmMapper":
+        return WasmMapper(self, module)
+
+
+class WasmMapper:
+    """A module in a store of its own, whose fuel is filled up for each call."""
+
+    def __init__(self, engine: WasmEngine, module: bytes) -> None:
+        library = engine.library
+        self._errors = (library.WasmtimeError, library.Trap, TypeError, ValueError, IndexError)
+        try:
+            compiled = library.Module(engine.engine, module)
+        except self._errors as error:
+            raise MapperError(f"this is no WebAssembly module: {_line(error)}") from None
+        if compiled.imports:
+            wanted = compiled.imports[0]
+            raise MapperError(
+                f"the module imports {wanted.module}.{wanted.name}; a mapper has no imports"
+            )
+        self._store = library.Store(engine.engine)
+        self._store.set_limits(
+            memory_size=MEMORY_BYTES_MAX,
+            table_elements=TABLE_ELEMENTS_MAX,
+            instances=1,
+            tables=4,
+            memories=1,
+        )
+        self._store.set_fuel(FUEL)
+        try:
+            self._exports = library.Instance(self._store, compiled, []).exports(self._store)
+        except self._errors as error:
+            raise MapperError(f"the module can't be begun: {_line(error)}") from None
+        self._memory: Any = self._exported("memory", library.Memory)
+        for name in ("kelek_alloc", "kelek_map", "kelek_output"):
+            self._exported(name, library.Func)
+
+    def _exported(self, name: str, kind: type) -> Any:
+        found = self._exports.get(name)
+        if not isinstance(found, kind):
+            raise MapperError(f"the module does not export the {kind.__name__.lower()} '{name}'")
+        return found
+
+    def _call(self, name: str, *arguments: int) -> int:
+        self._store.set_fuel(FUEL)
+        try:
+            result = self._exports[name](self._store, *arguments)
+        except self._errors as error:
+            raise MapperError(f"{name}: {_line(error)}") from None
+        if not isinstance(result, int):
+            raise MapperError(f"{name} does not return a 32-bit integer")
+        return result
+
+    def _pass(self, data: bytes) -> int:
+        """Puts data into the module's memory; returns where."""
+        address = self._call("kelek_alloc", len(data)) & 0xFFFFFFFF
+        if address == 0 or address + len(data) > self._memory.data_len(self._store):
+            raise MapperError(f"kelek_alloc gave no room for {len(data)} bytes")
+        self._memory.write(self._store, data, address)
+        return address
+
+    def start(self, parameters: bytes) -> None:
+        if self._exports.get("kelek_start") is None:
+            return
+        code = self._call("kelek_start", self._pass(parameters), len(parameters))
+        _check_started(code)
+
+    def map(self, records: bytes) -> bytes:
+        return self._output(self._call("kelek_map", self._pass(records), len(records)))
+
+    def end(self) -> bytes:
+        if self._exports.get("kelek_end") is None:
+            return b""
+        return self._output(self._call("kelek_end"))
+
+    def _output(self, size: int) -> bytes:
+        _check_output(size)
+        start = self._call("kelek_output") & 0xFFFFFFFF
+        if start + size > self._memory.data_len(self._store):
+            raise MapperError("kelek_output points behind the module's memory")
+        return bytes(self._memory.read(self._store, start, start + size))
+
+
+class NativeEngine:
+    """llvmlite, loaded."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding
+
+        self.library: Any = llvmlite.binding
+        self.library.initialize_native_target()
+        self.library.initialize_native_asmprinter()
+        target = self.library.Target.from_default_triple()
+        self._machine = target.create_target_machine(opt=2)
+
+    def compile(self, parsed: Any) -> Any:
+        """Machine code of a parsed module; once, as it takes the target machine with it."""
+        compiled = self.library.create_mcjit_compiler(parsed, self._machine)
+        compiled.finalize_object()
+        return compiled
+
+    def load(self, module: bytes) -> "NativeMapper":
+        return NativeMapper(self, module)
+
+
+class NativeMapper:
+    """Bitcode, compiled for this processor. Nothing but the locked process holds it."""
+
+    _SIGNATURES: dict[str, tuple[Any, ...]] = {
+        "kelek_alloc": (ctypes.c_void_p, ctypes.c_uint32),
+        "kelek_start": (ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint32),
+        "kelek_map": (ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint32),
+        "kelek_output": (ctypes.c_void_p,),
+        "kelek_end": (ctypes.c_int32,),
+    }
+
+    def __init__(self, engine: NativeEngine, module: bytes) -> None:
+        library = engine.library
+        try:
+            parsed = library.parse_bitcode(module)
+            parsed.verify()
+        except RuntimeError as error:
+            raise MapperError(f"this is no LLVM bitcode: {_line(error)}") from None
+        defined = {one.name for one in parsed.functions if not one.is_declaration}
+        for name in ("kelek_alloc", "kelek_map", "kelek_output"):
+            if name not in defined:
+                raise MapperError(f"the bitcode does not define '{name}'")
+        self._compiled = engine.compile(parsed)
+        self._functions: dict[str, Callable[..., Any]] = {
+            name: ctypes.CFUNCTYPE(*types)(self._compiled.get_function_address(name))
+            for name, types in self._SIGNATURES.items()
+            if name in defined
+        }
+
+    def _pass(self, data: bytes) -> int:
+        address = self._functions["kelek_alloc"](len(data))
+        if not address:
+            raise MapperError(f"kelek_alloc gave no room for {len(data)} bytes")
+        ctypes.memmove(address, data, len(data))
+        return int(address)
+
+    def start(self, parameters: bytes) -> None:
+        if "kelek_start" in self._functions:
+            code = self._functions["kelek_start"](self._pass(parameters), len(parameters))
+            _check_started(code)
+
+    def map(self, records: bytes) -> bytes:
+        return self._output(self._functions["kelek_map"](self._pass(records), len(records)))
+
+    def end(self) -> bytes:
+        if "kelek_end" not in self._functions:
+            return b""
+        return self._output(self._functions["kelek_end"]())
+
+    def _output(self, size: int) -> bytes:
+        _check_output(size)
+        return ctypes.string_at(self._functions["kelek_output"](), size) if size else b""
+
+
+def _check_started(code: int) -> None:
+    if code != 0:
+        raise MapperError(f"kelek_start refused its parameters with {code}")
+
+
+def _check_output(size: int) -> None:
+    if size < 0:
+        raise MapperError(f"the mapper gave up with {size}")
+    if size > OUTPUT_BYTES_MAX:
+        raise MapperError(
+            f"the mapper's output for one batch has {size} bytes, at most {OUTPUT_BYTES_MAX}"
+        )
+
+
+def _line(error: BaseException) -> str:
+    """What a library complains about, in one line: its first, and the last cause if it has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason"]
+    text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return text.replace("\0", " ")[:TEXT_BYTES_MAX]
+
+
+class MapperPipes:
+    """The two ends of pipes to job_server."""
+
+    def __init__(self) -> None:
+        # Whatever the mapper may print goes nowhere, instead of between our frames.
+        self._out = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+
+    def send(self, kind: int, data: bytes = b"") -> None:
+        view = memoryview(FRAME.pack(kind, len(data)) + data)
+        while view:
+            view = view[os.write(self._out, view) :]
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """None: job_server is gone, or has no more for us."""
+        head = self._read(FRAME.size)
+        if len(head) < FRAME.size:
+            return None
+        kind, size = FRAME.unpack(head)
+        return kind, self._read(size)
+
+    @staticmethod
+    def _read(size: int) -> bytes:
+        parts = []
+        while size > 0 and (data := os.read(0, size)):
+            parts.append(data)
+            size -= len(data)
+        return b"".join(parts)
+
+
+def serve(link: MapperPipes, load: Callable[[bytes], Mapper]) -> None:
+    """Answers until END, or until the mapper can't go on."""
+    mapper: Mapper | None = None
+    parameters = b""
+    while (frame := link.receive()) is not None:
+        kind, data = frame
+        try:
+            if kind == PARAMETERS:
+                parameters = data
+            elif kind == MODULE:
+                mapper = load(data)
+                mapper.start(parameters)
+                link.send(STARTED)
+            elif mapper is not None:
+                link.send(OUTPUT, mapper.map(data) if kind == BATCH else mapper.end())
+        except (MapperError, MemoryError) as error:
+            link.send(FAILED, (str(error) or "it took too much memory").encode())
+            return
+
+
+def main() -> None:
+    """`python -m kelek.actors.jobs.mapper wasm|native`: the doors are locked before a byte of the
+    mapper is looked at."""
+    sandbox.die_with_parent()
+    engine = NativeEngine() if sys.argv[1:] == ["native"] else WasmEngine()
+    link = MapperPipes()
+    sandbox.lock(PROCESS_BYTES_MAX)
+    link.send(READY)
+    serve(link, engine.load)
+    os._exit(0)  # What Python does at its end opens files.
+
+
+if __name__ == "__main__":
+    main()

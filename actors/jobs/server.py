@@ -1,0 +1,659 @@
+"""Serves data jobs: scans of snapshots in chunks, copies, and mappers that write tables.
+
+It owns no table: a snapshot is a checkpoint that a table_worker makes, opened here to be read; what
+jobs write goes through zerodb_server.
+"""
+
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import zmq
+
+from ... import __version__
+from ...native.net.messages import Arena, Frames
+from ...native.tables.mapper import pack_records
+from ...protocols.zerodb.server import jobs as job
+from ...protocols.zerodb.server.jobs import (
+    JobFailed,
+    JobLimits,
+    JobRefused,
+    JobScan,
+    JobTable,
+    Lease,
+)
+from ...protocols.zerodb.server.map_orders import MapOrder
+from ...protocols.zerodb.server.ownership import Ownership
+from ...protocols.zerodb.server.session import features_of
+from ...protocols.zerodb.server.worker_channel import (
+    AGAIN,
+    ANSWER,
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    HEAD,
+    JOB_SERVER,
+    LEASE,
+    MARK,
+    PAIRS,
+    WRITE,
+)
+from ...protocols.zerodb.wire import answers, ops, requests, values
+from ...protocols.zerodb.wire.codec import decode_request
+from ...storage.disk.disk import Disk
+from ...storage.errors import StorageError
+from ...storage.worker.job_store import ApidCounter, StatisticsFile
+from ...storage.worker.lease_folder import FOLDER, LeaseFolder
+from ..runtime.actor import Actor, Socket, SocketOptions, main
+from ..runtime.heap import keep_freed
+from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort
+from .mapper_process import engine_of
+from .shared_leases import LeasePort as LeaseDoor
+from .shared_leases import SharedLeases
+from .spark_maps import SparkMaps, Tools
+
+PLACE = struct.Struct("<QQ")  # Of a checkpoint: its applied index and the term there.
+CLIENTS_HWM = 32  # Chunks that a client may leave unread.
+ASKS_HWM = 1024
+ANSWER_BYTES_MAX = 32 << 20  # Of one wake: further requests wait for the next.
+STORE_RETRY_MS = 1000
+SWEEP_MS = 60_000
+
+
+class Asker(NamedTuple):
+    """Who is to be answered, and by which door."""
+
+    ticket: int | None  # None: over jobs_url; else zerodb_server's, which relays it.
+    routing_id: bytes
+    envelope: bool  # A REQ socket's empty frame stands behind the routing id.
+
+
+class WaitingRequest(NamedTuple):
+    """A request whose job waits for its snapshot."""
+
+    asker: Asker
+    request: requests.Request
+    table: int
+    due_ms: int
+
+
+class Refusal(NamedTuple):
+    """Why a request is not served."""
+
+    text: str
+    database: bool = False  # The engine's word.
+    again: bool = False  # It may go well later.
+
+
+class JobServer(Actor):
+    """Data jobs of one node.
+
+    clients    ROUTER  requests 0x00, 0x40 to 0x46, 0x48 and 0x50  at `jobs_url`, if there is one
+    requests   PULL    [HEAD][routing id][request frames ..]       from zerodb_server: the same
+               PULL    [HEAD][path][applied index and term]        from a table_worker: a snapshot
+               PULL    [HEAD] or [HEAD][reason]                    what was asked for is written,
+                                                                   or can't be had
+               PULL    [HEAD]                                      from a table_worker: an entry
+                                                                   about a lease is applied
+    done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays;
+                                                                   see PAIRS
+    asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
+               PUSH    [HEAD][table][packed operations]            to it: write
+               PUSH    [HEAD][table][packed operations][reqid]     to it: let the log say this of
+                                                                   a lease; reqid: or empty
+    """
+
+    role = "job_server"
+
+    def on_start(self) -> None:
+        keep_freed()  # Chunks are large.
+        options = self.options["zerodb"]
+        self.features = features_of(options["open_on_the_fly"])
+        self._ownership = Ownership(b"", options["reserved"], options["local"])
+        self._allow_map = options["mapper"] != "off"
+        self._allow_native = bool(options["allow_native"])
+        self._request_ms = int(options["request_timeout_ms"])
+        limits = JobLimits(
+            idle_ms=1000 * options["job_idle_s"],
+            chunk_pairs=options["chunk_pairs"],
+            chunk_bytes_max=min(options["response_bytes_max"], JobLimits().chunk_bytes_max),
+        )
+        disk = Disk(self.setup.data_dir)
+        self._apids = ApidCounter(disk, FOLDER)
+        self._statistics = StatisticsFile(disk, FOLDER, limits.kept_max)
+        self._table = JobTable(limits, self._apids.next)
+        known = len(job.Statistics._fields)  # A later version may have kept more.
+        self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
+        self._folder = LeaseFolder(disk.place(FOLDER))
+        self._local = frozenset(options["local"])
+        door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
+        self._shared = SharedLeases(self._table, self._folder, door)
+        self._wishes: dict[int, WaitingRequest] = {}
+        self._requests: deque[tuple[Asker, list[bytes]]] = deque()
+        self._unstored: list[job.Statistics] = []
+        self._store_due_ms = 0
+        self._open_pipes()
+        self._maps = MapJobs(
+            self, self._table, WritePort(self._ask_write, self._apids.next, unix_ms)
+        )
+        tools = Tools(
+            self._table, self._folder, self._maps, self._ask_snapshot, self._apids.next, unix_ms
+        )
+        self._spark = SparkMaps(self, options["spark"], tools)
+        self._sweep()
+        self._answers = Frames()
+        self._clients: Socket | None = None
+        if options["jobs_url"]:
+            self._open_door(options["jobs_url"])
+        self.ready()
+
+    def _open_pipes(self) -> None:
+        incoming = self.socket(
+            zmq.PULL,
+            SocketOptions(
+                bind=(self.endpoint(self.role, "requests"),),
+                message_bytes_max=values.REQUEST_BYTES_MAX + (1 << 20),
+                message_frames_max=values.REQUEST_FRAMES_MAX + 8,
+            ),
+        )
+        done, asks = (
+            self.socket(
+                zmq.PUSH,
+                SocketOptions(
+                    connect=(self.endpoint("zerodb_server", name),), hwm=ASKS_HWM, immediate=True
+                ),
+            )
+            for name in ("done", "asks")
+        )
+        self._done = self.pipe(done)
+        self._asks = self.pipe(asks)
+        self.on_disconnected(asks, self._on_asks_lost)
+        self._incoming = incoming
+        self.listen(incoming, self._on_incoming)
+
+    def _open_door(self, url: str) -> None:
+        self._clients = self.socket(
+            zmq.ROUTER,
+            SocketOptions(
+                bind=(url,),
+                place=self.setup.places.get("zerodb.jobs_url", ""),
+                send_hwm=CLIENTS_HWM,
+                message_bytes_max=values.MAPPER_BYTES_MAX + (1 << 20),
+                router_mandatory=True,
+            ),
+        )
+        self.listen(self._clients, self._on_clients)
+
+    # ---- what comes in ----
+
+    def _on_clients(self, arena: Arena) -> None:
+        for routing_id, *frames in arena.messages():
+            self._take_in(Asker(None, routing_id, frames[:1] == [b""]), frames)
+
+    def _on_incoming(self, arena: Arena) -> None:
+        for head, frames in self.unpacked(arena, HEAD, "requests"):
+            kind, flags, _, code, log_index, ticket = head
+            if kind == ANSWER and frames:
+                envelope = bool(flags & ENVELOPE)
+                self._take_in(Asker(ticket, frames[0], envelope), frames[1:])
+            elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == PLACE.size:
+                self._on_snapshot(ticket, frames[1])
+            elif kind == WRITE:
+                self._on_written(ticket, log_index)
+            elif kind == LEASE:
+                self._on_lease_applied(code, ticket)
+            elif kind == FAILED and frames:
+                again = bool(flags & AGAIN)
+                self._on_failed(ticket, frames[0].decode("utf-8", "replace"), again)
+            else:
+                self.log_rarely("malformed-dropped", pipe="requests", size=len(frames))
+
+    def _take_in(self, asker: Asker, frames: list[bytes]) -> None:
+        if asker.envelope and frames[:1] == [b""]:
+            del frames[0]
+        self._requests.append((asker, frames))
+
+    def _answer(self, asker: Asker, frames: list[bytes]) -> None:
+        head = [asker.routing_id, b""] if asker.envelope else [asker.routing_id]
+        if asker.ticket is None:
+            self._answers.add([*head, *frames])
+        else:
+            self._done.send([MARK.pack(JOB_SERVER, 0, 0, 0, asker.ticket), *head, *frames])
+
+    @property
+    def _is_full(self) -> bool:
+        return self._done.full or self._asks.full
+
+    # ---- requests ----
+
+    def _serve(self) -> None:
+        """As many of the requests that wait as one wake can bear."""
+        size = 0
+        while self._requests and size < ANSWER_BYTES_MAX and not self._is_full:
+            asker, frames = self._requests.popleft()
+            try:
+                size += self._on_request(asker, decode_request(frames))
+            except requests.RequestError as error:
+                self._answer(asker, answers.encode_refusal(error))
+
+    def _on_request(self, asker: Asker, request: requests.Request) -> int:
+        """Returns the bytes of the answer, roughly."""
+        match request:
+            case requests.ClientData():
+                return self._on_client_data(asker, request)
+            case requests.RangeJob() | requests.ForwardRange():
+                self._refusable(asker, request, lambda: self._begin_range(asker, request))
+            case requests.MapTable():
+                self._refusable(asker, request, lambda: self._begin_map(asker, request))
+            case requests.CopyTable():
+                self._refusable(asker, request, lambda: self._begin_copy(asker, request))
+            case requests.JobStatus():
+                self._refusable(asker, request, lambda: self._on_status(asker, request))
+            case requests.Lease():
+                self._refusable(asker, request, lambda: self._on_lease(asker, request))
+            case requests.ListJobs():
+                found = self._table.listed(request.running, request.most)
+                told = ((one.apid, one.fields()) for one in found)
+                self._answer(asker, answers.encode_jobs(request, told))
+            case requests.EndJob():
+                self._refusable(asker, request, lambda: self._on_end(asker, request))
+            case requests.ServerInfo():
+                software = f"kelek {__version__}"
+                self._answer(asker, answers.encode_server_info(request, self.features, software))
+            case _:
+                text = "this endpoint serves data jobs alone; send this to the node's url"
+                error = requests.RequestError(
+                    values.PROTOCOL_ERROR, values.ERROR, text, request.extension
+                )
+                self._answer(asker, answers.encode_refusal(error))
+        return 0
+
+    def _refusable(self, asker: Asker, request: requests.Request, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except JobRefused as error:
+            self._refuse(asker, request, Refusal(str(error), again=error.again))
+        except StorageError as error:
+            # Another node may have the same snapshot.
+            again = values.is_shared(request.extension.lease)
+            self._refuse(asker, request, Refusal(str(error), database=True, again=again))
+
+    def _refuse(self, asker: Asker, request: requests.Request, refusal: Refusal) -> None:
+        match request:
+            case requests.RangeJob() | requests.ForwardRange() | requests.JobStatus():
+                code = values.REQUEST_ERROR
+            case _:
+                code = values.DATABASE_ERROR if refusal.database else values.ERROR
+        frames = answers.encode_error(request, code, refusal.text, refusal.again)
+        self._answer(asker, frames)
+
+    def _on_client_data(self, asker: Asker, request: requests.ClientData) -> int:
+        apid, extension = request.apid or 0, request.extension
+        try:
+            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
+        except (JobFailed, StorageError) as error:
+            if isinstance(error, StorageError):
+                self._table.fail(apid, str(error), unix_ms())
+            refusal = requests.RequestError(
+                values.PROTOCOL_ERROR, values.ERROR, str(error), extension
+            )
+            self._answer(asker, answers.encode_refusal(refusal))
+            return 0
+        head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
+        packed = bool(extension.flags & values.PACKED) or not chunk.columns
+        self._answer_columns(asker, [head], chunk.columns, packed)
+        return sum(map(len, chunk.columns))
+
+    def _answer_columns(
+        self, asker: Asker, head: list[bytes], columns: list[Any], packed: bool
+    ) -> None:
+        """An answer that ends with columns as they are, or with their pairs."""
+        head = [asker.routing_id, *([b""] if asker.envelope else []), *head]
+        if asker.ticket is not None:  # Who passes it on makes pairs of them.
+            kind = 0 if packed else PAIRS
+            mark = MARK.pack(JOB_SERVER, kind, 0, 0, asker.ticket)
+            self._done.send([mark, *head, *columns])
+        elif packed:
+            self._answers.add([*head, *columns])
+        else:
+            self._answers.add_pairs(head, columns)
+
+    def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:
+        found = self._table.statistics(request.apid)
+        if found is None:
+            raise JobRefused(job.UNKNOWN.format(apid=request.apid))
+        self._answer(asker, answers.encode_status(request, found.fields()))
+
+    def _on_end(self, asker: Asker, request: requests.EndJob) -> None:
+        self._table.cancel(request.apid, unix_ms())
+        self._maps.cancel(request.apid)
+        self._answer(asker, answers.encode_ok(request))
+
+    def _on_lease(self, asker: Asker, request: requests.Lease) -> None:
+        shared = values.is_shared(request.lease)
+        if request.action == requests.LEASE_OPEN:
+            if request.table in self._local:
+                raise JobRefused(f"table {request.table} is local, each node's own")
+            self._table.check_room(shared=True)
+            ticket = self._begin_wish(asker, request, request.table)
+            opened = ops.LeaseOpen(request.table, unix_ms())
+            self._shared.ask(ticket, opened, request.extension.reqid)
+        elif request.action == requests.LEASE_RENEW:
+            self._lease(request.lease)
+            self._table.renew(request.lease, self.now_ms)
+            self._answer(asker, answers.encode_ok(request))
+        elif shared:
+            ticket = self._begin_wish(asker, request, 0)
+            self._shared.ask(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
+        else:
+            self._table.release(request.lease)
+            self._answer(asker, answers.encode_ok(request))
+
+    def _lease(self, number: int) -> Lease:
+        """Raises JobRefused: there is none; StorageError."""
+        if values.is_shared(number):
+            self._shared.adopt(number, self.now_ms)
+        return self._table.lease(number)
+
+    def _on_lease_applied(self, what: int, number: int) -> None:
+        try:
+            self._shared.on_applied(what, number, self.now_ms)
+        except StorageError as error:
+            self.log_rarely("lease-not-read", reason=str(error))
+
+    def _on_written(self, ticket: int, log_index: int) -> None:
+        """An entry that was asked for is in the log, and applied here."""
+        wish = self._wishes.pop(ticket, None)
+        if wish is None:
+            if not self._shared.on_written(ticket):
+                self._maps.on_written(ticket)
+        elif isinstance(wish.request, requests.Lease):
+            self._refusable(
+                wish.asker, wish.request, partial(self._answer_lease, wish, wish.request, log_index)
+            )
+
+    def _answer_lease(self, wish: WaitingRequest, request: requests.Lease, log_index: int) -> None:
+        """It is released everywhere, or taken here, before this was told."""
+        if request.action == requests.LEASE_RELEASE:
+            self._table.on_ended(request.lease)
+            self._answer(wish.asker, answers.encode_ok(request))
+            return
+        lease = self._shared.adopt(values.shared_lease(log_index), self.now_ms)
+        if lease is None:
+            # Nothing that is asked for again by itself: each time would cost all nodes a snapshot.
+            raise JobRefused(
+                f"entry {log_index} opens a lease, but this node has no snapshot of it"
+            )
+        self._answer(wish.asker, answers.encode_lease(request, self._shown(lease)))
+
+    def _shown(self, lease: Lease) -> answers.SnapshotLease:
+        """What a client is told of it. Raises StorageError."""
+        place = lease.number, lease.path, lease.log_index, lease.term
+        return answers.SnapshotLease(*place, self._folder.nonce(lease.number))
+
+    # ---- jobs begin ----
+
+    def _begin_range(
+        self, asker: Asker, request: requests.RangeJob | requests.ForwardRange
+    ) -> None:
+        extension = request.extension
+        if extension.flags & values.WITH_LEASE and extension.lease:
+            lease = self._lease(extension.lease)
+            if (
+                request.table != lease.table
+                and request.table not in self._folder.tables(lease.number).tables()
+            ):
+                raise JobRefused(f"lease {lease.number} does not hold table {request.table}")
+            self._scan(WaitingRequest(asker, request, request.table, 0), lease)
+        else:
+            self._wish(asker, request, request.table)
+
+    def _begin_map(self, asker: Asker, request: requests.MapTable) -> None:
+        if not self._allow_map:
+            raise JobRefused(
+                "mappers are switched off; zerodb: {mapper: wasm} in the topology allows them"
+            )
+        _, problem = engine_of(request.mapper, self._allow_native)
+        if problem:
+            raise JobRefused(problem)
+        self._check_maps(min(max(request.threads, 1), THREADS_MAX))
+        self._wish(asker, request, request.source)
+
+    def _begin_copy(self, asker: Asker, request: requests.CopyTable) -> None:
+        if request.source == request.target:
+            raise JobRefused(f"table {request.source} is not copied into itself")
+        self._check_maps(0)
+        self._wish(asker, request, request.source)
+
+    def _check_maps(self, threads: int) -> None:
+        problem = self._maps.refusal(threads)
+        if problem:
+            raise JobRefused(problem)
+
+    def _wish(self, asker: Asker, request: requests.Request, table: int) -> None:
+        """Asks for a snapshot of the table as it is behind this request."""
+        self._table.check_room()
+        self._ask_snapshot(self._begin_wish(asker, request, table), table)
+
+    def _begin_wish(self, asker: Asker, request: requests.Request, table: int) -> int:
+        """Notes who waits; returns the ticket of what is asked for."""
+        if len(self._wishes) >= self._table.limits.leases_max or self._asks.full:
+            raise JobRefused(f"{len(self._wishes)} snapshots are being made already; wait for them")
+        ticket = self._apids.next()
+        self._wishes[ticket] = WaitingRequest(
+            asker, request, table, self.now_ms + 2 * self._request_ms
+        )
+        return ticket
+
+    def _ask_snapshot(self, ticket: int, table: int) -> None:
+        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
+
+    def _ask(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
+        head = HEAD.pack(kind, 0, 0, 0, 0, ticket)
+        self._asks.send([head, table.to_bytes(4, "little"), *data])
+
+    def _ask_write(self, ticket: int, table: int, entry: bytes) -> None:
+        self._ask(WRITE, ticket, table, entry)
+
+    def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
+        wish = self._wishes.pop(ticket, None)
+        if self._spark.on_failed(ticket, reason, again, self.now_ms):
+            return
+        if wish is None:
+            if not self._shared.on_failed(ticket, self.now_ms):
+                self._maps.on_refused(ticket, reason, again, self.now_ms)
+            return
+        text = f"no snapshot of table {wish.table} can be taken: {reason}"
+        match wish.request:
+            case requests.Lease(lease=number, action=requests.LEASE_RELEASE):
+                text = f"lease {number} is not released on all nodes: {reason}"
+        self._refuse(wish.asker, wish.request, Refusal(text, database=True, again=again))
+
+    def _on_asks_lost(self) -> None:
+        """What zerodb_server was asked for may never come."""
+        for ticket in list(self._wishes):
+            self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
+        self._shared.on_asks_lost(self.now_ms)
+        self._maps.repeat()
+        self._spark.repeat()
+
+    def _on_snapshot(self, ticket: int, place: bytes) -> None:
+        wish = self._wishes.pop(ticket, None)
+        log_index, term = PLACE.unpack(place)
+        if self._spark.on_snapshot(ticket, log_index, term):
+            return
+        if wish is None:  # It came too late: nobody waits for it.
+            self._folder.remove(ticket)
+            return
+        lease = Lease(ticket, wish.table, self._folder.path(ticket), log_index, term)
+        keeps = bool(wish.request.extension.flags & values.WITH_LEASE)
+        self._table.add_lease(lease, keeps, self.now_ms)
+        try:
+            self._start_job(wish, lease)
+        except (JobRefused, StorageError) as error:
+            self._table.release(lease.number)
+            refusal = Refusal(str(error), isinstance(error, StorageError))
+            self._refuse(wish.asker, wish.request, refusal)
+
+    def _start_job(self, wish: WaitingRequest, lease: Lease) -> None:
+        match wish.request:
+            case requests.MapTable() as request:
+                engine, _ = engine_of(request.mapper, self._allow_native)
+                flat = [part for pair in request.parameters for part in pair]
+                threads = min(max(request.threads, 1), THREADS_MAX)
+                spec = MapSpec(request.target, engine, request.mapper, pack_records(flat), threads)
+                self._start_map(wish, lease, spec)
+            case requests.CopyTable() as request:
+                self._start_map(wish, lease, MapSpec(request.target))
+            case _:
+                self._scan(wish, lease)
+
+    def _scan(self, wish: WaitingRequest, lease: Lease) -> None:
+        request = wish.request
+        assert isinstance(request, requests.RangeJob | requests.ForwardRange)
+        chunk = request.chunk_pairs if isinstance(request, requests.RangeJob) else None
+        limit = request.limit if isinstance(request, requests.ForwardRange) else None
+        tables = self._folder.tables(lease.number)
+        range_ = request.table, request.start, job.end_exclusive(request.end)
+        pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
+        request_type = requests.type_of(request)
+        scan = JobScan(request_type, request.table, lease.number, chunk, limit)
+        apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
+        shown = None
+        if request.extension.flags & values.WITH_LEASE:
+            shown = self._shown(lease)
+        self._answer(wish.asker, answers.encode_apid(request, apid, shown))
+
+    def _start_map(self, wish: WaitingRequest, lease: Lease, spec: MapSpec) -> None:
+        request = wish.request
+        assert isinstance(request, requests.MapTable | requests.CopyTable)
+        if self._ownership.is_reserved(request.target):
+            raise JobRefused(f"table {request.target} is reserved: no job writes to it")
+        tables = self._folder.tables(lease.number)
+        info = tables.info(request.source)
+        size = info.size if info is not None else 0
+        on_spark = self._spark.takes(spec, size)
+        if on_spark and self._spark.full:
+            raise JobRefused(self._spark.full)
+        self._check_maps(spec.threads if spec.engine and not on_spark else 0)
+        bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
+        pairs = tables.pieces(request.source, *bounds)
+        kind = requests.type_of(request)
+        scan = JobScan(kind, request.source, lease.number, target=spec.target)
+        apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
+
+        def on_started(problem: str) -> None:
+            if problem:
+                self._refuse(wish.asker, request, Refusal(problem))
+            else:
+                self._answer(wish.asker, answers.encode_apid(request, apid))
+
+        if on_spark:
+            parted = spec.threads > 1
+            order = MapOrder(
+                request.source, lease.number, size, parted,
+                spec.engine, spec.module, spec.parameters,
+            )  # fmt: skip
+            self._spark.begin(apid, spec, order, on_started)
+        else:
+            self._maps.begin(apid, spec, on_started)
+
+    # ---- time ----
+
+    def on_wake(self, now_ms: int) -> None:
+        self._serve()
+        self._maps.tick(now_ms)
+        self._maps.pump(now_ms)
+        self._spark.pump(now_ms)
+        self._table.tick(now_ms, unix_ms())
+        for ticket in [it for it, wish in self._wishes.items() if now_ms >= wish.due_ms]:
+            self._on_failed(ticket, "nobody has made it in time", again=True)
+        self._tick_shared(now_ms)
+        if now_ms >= self._sweep_due_ms:
+            self._sweep()
+        for lease in self._table.take_freed():
+            self._folder.remove(lease.number)
+        self._store(now_ms)
+        if self._clients is not None:
+            self.send_batch(self._clients, self._answers)
+        for socket in (self._incoming, self._clients):
+            if socket is None:
+                continue
+            if self._requests or self._is_full:
+                self.pause(socket)
+            else:
+                self.resume(socket)
+
+    def _tick_shared(self, now_ms: int) -> None:
+        if self._asks.full:
+            return
+        try:
+            self._shared.tick(now_ms)
+        except StorageError as error:
+            self.log_rarely("disk-not-read", reason=str(error))
+
+    def _sweep(self) -> None:
+        self._sweep_due_ms = self.now_ms + SWEEP_MS
+        try:
+            self._shared.adopt_all(self.now_ms)
+        except StorageError as error:
+            self.log_rarely("lease-not-read", reason=str(error))
+        held = {lease.number for lease in self._table.leases}
+        self._folder.sweep({*self._wishes, *self._spark.tickets, *held})
+
+    def _store(self, now_ms: int) -> None:
+        ended = self._table.take_ended()
+        for one in ended:
+            if one.state == job.FAILED:
+                self.log("job-failed", apid=one.apid, reason=one.reason)
+        self._unstored += ended
+        if not self._unstored or now_ms < self._store_due_ms:
+            return
+        try:
+            self._statistics.add([list(one) for one in self._unstored])
+        except StorageError as error:
+            self.log_rarely("statistics-not-stored", reason=str(error))
+            self._store_due_ms = now_ms + STORE_RETRY_MS
+            return
+        self._unstored = []
+
+    def deadline_ms(self) -> int | None:
+        due = [self._sweep_due_ms]
+        due += [0] if self._requests and not self._is_full else []
+        due += [self._store_due_ms] if self._unstored else []
+        due += [wish.due_ms for wish in self._wishes.values()]
+        parts = self._table, self._maps, self._spark
+        due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
+        shared_due_ms = self._shared.deadline_ms()
+        if shared_due_ms is not None and not self._asks.full:
+            due.append(shared_due_ms)
+        return min(due)
+
+    def on_stop(self) -> None:
+        self._maps.close()
+        self._spark.close()
+        for lease in self._table.leases:
+            if not values.is_shared(lease.number):  # These a successor goes on with.
+                self._folder.remove(lease.number)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "jobs": len(self._table.jobs),
+            "leases": len(self._table.leases),
+            "shared_leases": len(self._table.shared),
+            "mappers": self._maps.processes,
+            "rows": sum(one.rows for one in self._table.jobs.values()),
+            **self._spark.status(),
+        }
+
+
+def unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    main(JobServer)

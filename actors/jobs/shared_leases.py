@@ -1,0 +1,108 @@
+"""The leases of snapshots that every node has, as one node's job_server keeps them.
+
+A table_worker takes the snapshot when it applies the entry, and lays it into the folder; what is in
+the folder counts, whatever became of the messages. Entries of the log tell all nodes that a lease
+is in use on one of them, or was released; none ends one for want of use that another still reads.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...protocols.zerodb.server.jobs import JobTable, Lease
+from ...protocols.zerodb.server.worker_channel import ENDED, KEPT, OPENED
+from ...protocols.zerodb.wire import ops
+from ...storage.worker.lease_folder import LeaseFolder
+from ...storage.worker.shared_lease import FREE_BYTES_MIN
+
+AboutLease = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
+LOOK_MS = 1000  # How often the space on the disk is looked at while there are such leases.
+
+
+class LeasePort(NamedTuple):
+    """How entries get to zerodb_server, and what they are told by."""
+
+    ask: Callable[[int, int, bytes, bytes], None]  # Ticket, table, entry, its reqid or none.
+    next_ticket: Callable[[], int]
+
+
+class SharedLeases:
+    """Those of one node, beside its job table and its folder."""
+
+    def __init__(self, table: JobTable, folder: LeaseFolder, door: LeasePort) -> None:
+        self._table = table
+        self._folder = folder
+        self._door = door
+        self._keeps: dict[int, int] = {}  # By ticket: leases that the log is to keep.
+        self._look_due_ms = 0
+
+    # ---- what is in the folder ----
+
+    def adopt(self, number: int, now_ms: int) -> Lease | None:
+        """Takes a snapshot in that lies in the folder; None: there is none. Raises StorageError."""
+        if number in self._table.shared:
+            return self._table.lease(number)
+        mark = self._folder.mark(number)
+        if mark is None:
+            return None
+        lease = Lease(number, mark.table, self._folder.path(number), mark.log_index, mark.term)
+        self._table.add_lease(lease, True, now_ms)
+        return lease
+
+    def adopt_all(self, now_ms: int) -> None:
+        """Takes in whatever lies there: of a job_server before this one, or never told of."""
+        for number in self._folder.shared():
+            if self.adopt(number, now_ms) is None:
+                self._folder.remove(number)
+
+    # ---- what the log says ----
+
+    def on_applied(self, what: int, number: int, now_ms: int) -> None:
+        """A worker has applied an entry about a lease. Raises StorageError."""
+        if what == OPENED:
+            self.adopt(number, now_ms)
+        elif what == KEPT:
+            self._table.on_kept(number, now_ms)
+        elif what == ENDED:
+            self._table.on_ended(number)
+
+    def ask(
+        self, ticket: int, op: ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd, reqid: bytes
+    ) -> None:
+        """Asks for an entry about a lease, whether this node has it or not."""
+        self._door.ask(ticket, op.table, ops.pack([op]), reqid)
+
+    def on_written(self, ticket: int) -> bool:
+        """An entry that was asked for is applied; False: not one of these."""
+        return self._keeps.pop(ticket, None) is not None
+
+    def on_failed(self, ticket: int, now_ms: int) -> bool:
+        """It is not, perhaps; False: not one of these."""
+        number = self._keeps.pop(ticket, None)
+        if number is not None:
+            self._table.on_keep_failed(number, now_ms)
+        return number is not None
+
+    def on_asks_lost(self, now_ms: int) -> None:
+        """zerodb_server has ended: nothing that was asked for may come."""
+        for ticket in list(self._keeps):
+            self.on_failed(ticket, now_ms)
+
+    # ---- time ----
+
+    def tick(self, now_ms: int) -> None:
+        """Says what is in use, and makes room. Raises StorageError."""
+        for number in self._table.due_keeps(now_ms):
+            ticket = self._door.next_ticket()
+            self._keeps[ticket] = number
+            self.ask(ticket, ops.LeaseKeep(0, number), b"")
+        if self._table.shared and now_ms >= self._look_due_ms:
+            self._look_due_ms = now_ms + LOOK_MS
+            if self._folder.free() < FREE_BYTES_MIN:
+                self._table.give_up_idle()
+
+    def deadline_ms(self) -> int | None:
+        """When tick() has something to do."""
+        if not self._table.shared:
+            return None
+        keeps_due_ms = self._table.keeps_due_ms
+        return self._look_due_ms if keeps_due_ms is None else min(self._look_due_ms, keeps_due_ms)

@@ -1,0 +1,236 @@
+"""Maps of large tables on Spark: keeps a driver of Spark warm beside it, and passes orders to it.
+
+It never imports Spark: the driver is a child of its own (pipeline/spark_driver.py), since what it
+calls may block for minutes. When that or its JVM ends, so does this actor; the supervisor starts
+both again.
+"""
+
+import contextlib
+import importlib.util
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.zerodb.server import map_orders
+from ...protocols.zerodb.server.map_orders import DriverReady, Setup, Trouble
+from ..errors import OperatorError, UnitBroken
+from ..runtime.actor import Actor, SocketOptions, main, monotonic_ms
+from ..runtime.child_pipes import ChildPipes
+
+DRIVER = f"{__package__.rpartition('.')[0]}.pipeline.spark_driver"
+FOLDER = "spark"  # In the node's data directory.
+CHECK_MS = 60_000  # Until the driver says that Spark and a Java are there.
+START_MS = 600_000  # Until its JVM is there.
+SILENT_MS = 120_000  # From then on it says something each second.
+READY_MS = 1000
+END_S = 2.0
+SIZE_BYTES = 4  # In front of each message, little endian.
+
+
+class SparkJob(Actor):
+    """The node's hands on Spark.
+
+    orders    PULL   map_orders: MAP, DROP                                     from job_server
+    reports   PUSH   map_orders: READY, PROGRESS, MAPPED, FAILED               to it
+
+    The driver is told SETUP and the orders by its standard input, and says everything else of
+    map_orders by its standard output: a u32 size, and the message.
+    """
+
+    role = "spark_job"
+
+    def on_start(self) -> None:
+        if importlib.util.find_spec("pyspark") is None:
+            self._refuse("Spark is not installed here", "pip install 'kelek[spark]'")
+        self._jobs: set[int] = set()  # That the driver has.
+        self._taken = bytearray()
+        self._up = False
+        self._ready_ms = self._heard_ms = monotonic_ms()
+        orders = self.socket(
+            zmq.PULL,
+            SocketOptions(
+                bind=(self.endpoint(self.role, "orders"),),
+                message_bytes_max=map_orders.MESSAGE_BYTES_MAX,
+            ),
+        )
+        reports = self.socket(
+            zmq.PUSH,
+            SocketOptions(
+                connect=(self.endpoint("job_server", "spark"),), immediate=True, linger_ms=1000
+            ),
+        )
+        self._reports = self.pipe(reports)
+        self._start_driver()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end_driver)
+            self._await_check()
+            stack.pop_all()
+        self.listen(orders, self._on_orders)
+        self.on_disconnected(reports, self._drop_all)
+        self.watch(self._pipes.stdout, self._on_readable)
+        self.ready()
+
+    def _refuse(self, problem: str, way_out: str) -> None:
+        place = self.setup.places.get("zerodb.spark", "zerodb.spark")
+        raise OperatorError(place, problem, f"{way_out}, or remove this key")
+
+    # ---- the driver ----
+
+    def _start_driver(self) -> None:
+        options = self.options["zerodb"]
+        folder = Path(self.setup.data_dir) / FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = os.pathsep.join(each for each in sys.path if each)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", DRIVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log_fd,
+            env={**os.environ, "PYTHONPATH": path},  # For the tasks, too.
+            cwd=folder,
+            bufsize=0,
+            process_group=0,  # Ctrl-C is the supervisor's matter.
+        )
+        self._pipes = ChildPipes(self, self._process)
+        spark = options["spark"]
+        name = f"kelek {self.setup.cluster} {self.setup.node}"
+        setup = Setup(name, options["url"], str(folder), spark["master"], spark["memory"])
+        self._tell(map_orders.encode(map_orders.SETUP, 0, setup))
+
+    def _await_check(self) -> None:
+        """Raises OperatorError when Spark can't be started here as things are."""
+        until_ms = monotonic_ms() + CHECK_MS
+        checked = False
+        while not checked:
+            left_ms = until_ms - monotonic_ms()
+            if left_ms <= 0:
+                self._refuse("Spark's driver does not start", "see the log")
+            select.select([self._pipes.stdout], [], [], left_ms / 1000)
+            data = self._pipes.read()
+            if data is None:
+                continue
+            self._taken += data
+            for message in self._messages():
+                if message.kind == map_orders.BROKEN:
+                    reason = map_orders.body_of(message, Trouble).reason
+                    self._refuse(f"Spark can't be started here: {reason}", "mend that")
+                if message.kind == map_orders.CHECKED:
+                    checked = True
+                else:  # They may come together.
+                    self._on_message(message)
+            if not data:
+                self._refuse("Spark's driver ends as it starts", "see the log")
+
+    def _tell(self, message: bytes) -> None:
+        self._pipes.write(len(message).to_bytes(SIZE_BYTES, "little") + message)
+
+    def _messages(self) -> list[map_orders.Message]:
+        """Those that have arrived as a whole. Raises RemoteProtocolError."""
+        found = []
+        while len(self._taken) >= SIZE_BYTES:
+            size = int.from_bytes(self._taken[:SIZE_BYTES], "little")
+            if size > map_orders.MESSAGE_BYTES_MAX:
+                raise RemoteProtocolError(f"a message of {size} bytes")
+            if len(self._taken) < SIZE_BYTES + size:
+                break
+            data = bytes(self._taken[SIZE_BYTES : SIZE_BYTES + size])
+            del self._taken[: SIZE_BYTES + size]
+            found.append(map_orders.decode(data))
+        return found
+
+    def _on_readable(self) -> None:
+        data = self._pipes.read()
+        if data is None:
+            return
+        if not data:
+            self._break("it has ended; its last words are in the log")
+        self._heard_ms = self.now_ms
+        self._taken += data
+        try:
+            for message in self._messages():
+                self._on_message(message)
+        except RemoteProtocolError as error:
+            self._break(str(error))
+
+    def _on_message(self, message: map_orders.Message) -> None:
+        if message.kind == map_orders.READY:
+            self._up = True
+            self.log("spark-ready")
+        elif message.kind == map_orders.BROKEN:
+            self._break(map_orders.body_of(message, Trouble).reason)
+        elif message.apid in self._jobs:
+            self._reports.send([map_orders.HEAD.pack(*message[:2]) + message.data])
+
+    def _break(self, problem: str) -> None:
+        """Tells everybody who waits, and ends this actor."""
+        reason = f"Spark's driver has failed: {problem}"
+        for apid in self._jobs:
+            self._reports.send([map_orders.encode(map_orders.FAILED, apid, Trouble(reason))])
+        self._jobs.clear()
+        raise UnitBroken(reason)
+
+    # ---- orders ----
+
+    def _on_orders(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            try:
+                message = map_orders.decode(b"".join(frames))
+                if message.kind == map_orders.MAP:
+                    map_orders.body_of(message, map_orders.MapOrder)
+            except RemoteProtocolError as error:
+                self.log_rarely("malformed-dropped", pipe="orders", problem=str(error))
+                continue
+            if message.kind == map_orders.MAP:
+                self._jobs.add(message.apid)
+                self._tell(b"".join(frames))
+            elif message.kind == map_orders.DROP and message.apid in self._jobs:
+                self._drop(message.apid)
+
+    def _drop(self, apid: int) -> None:
+        self._jobs.discard(apid)
+        self._tell(map_orders.encode(map_orders.DROP, apid))
+
+    def _drop_all(self) -> None:
+        """job_server has ended, and its jobs with it."""
+        for apid in list(self._jobs):
+            self._drop(apid)
+
+    # ---- time and end ----
+
+    def on_wake(self, now_ms: int) -> None:
+        most_ms = SILENT_MS if self._up else START_MS
+        if now_ms >= self._heard_ms + most_ms:
+            self._break(f"it has said nothing for {most_ms // 1000} s")
+        if self._up and now_ms >= self._ready_ms and not self._reports.full:
+            self._ready_ms = now_ms + READY_MS
+            ready = DriverReady(self.setup.epoch)
+            self._reports.send([map_orders.encode(map_orders.READY, 0, ready)])
+
+    def deadline_ms(self) -> int | None:
+        return self._ready_ms if self._up and not self._reports.full else None
+
+    def on_stop(self) -> None:
+        self._end_driver()
+
+    def _end_driver(self) -> None:
+        """It ends with its input, and the JVM with it."""
+        self._pipes.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+            return
+        self._process.kill()
+        self._process.wait()
+
+    def status(self) -> dict[str, Any]:
+        return {"spark": "ready" if self._up else "starting", "maps": len(self._jobs)}
+
+
+if __name__ == "__main__":
+    main(SparkJob)

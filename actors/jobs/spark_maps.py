@@ -1,0 +1,329 @@
+"""job_server's side of the maps that Spark runs: which ones, how far they are, and their commit.
+
+Spark fills a fresh table with what the mapper returned; when all of it is there, a snapshot of that
+table is written to the output like any mapper's output. Nothing here knows Spark.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.zerodb.server import map_orders
+from ...protocols.zerodb.server.jobs import JobTable, Lease
+from ...protocols.zerodb.server.map_orders import MapOrder, Mapped, MapProgress
+from ...storage.errors import StorageError
+from ...storage.tables.tables import Tables
+from ...storage.worker.lease_folder import LeaseFolder
+from ..runtime.actor import Actor, SocketOptions
+from . import mapper
+from .map_jobs import MapJobs, MapSpec, Started
+from .mapper_process import Event, MapperProcess
+
+SPARK_JOB = "spark_job"
+JOBS_MAX = 16
+WAIT_MS = 300_000  # For a spark_job whose JVM starts.
+LOST_MS = 1000  # Behind its end, for the reason, which may be on its way.
+SNAPSHOT_MS = 60_000  # Until the fresh table's is there, through changes of the leader.
+AGAIN_MS = 200
+REPORTS_HWM = 1024
+
+CHECKING = "checking"  # The mapper is started once on this node: a bad one is refused at once.
+WAITING = "waiting"  # For a spark_job.
+MAPPING = "mapping"
+SNAPSHOT = "snapshot"  # Of the fresh table: it is being made.
+COMMITTING = "committing"  # MapJobs writes the output.
+
+
+class Tools(NamedTuple):
+    """What of job_server is used."""
+
+    table: JobTable
+    folder: LeaseFolder
+    maps: MapJobs
+    checkpoint: Callable[[int, int], None]  # Ticket, table: asks for a snapshot.
+    next_ticket: Callable[[], int]
+    unix_ms: Callable[[], int]
+
+
+class SparkMap:
+    """One job."""
+
+    def __init__(self, spec: MapSpec, order: MapOrder, started: Started) -> None:
+        self.spec = spec
+        self.order = order
+        self.started: Started | None = started
+        self.state = CHECKING
+        self.process: MapperProcess | None = None
+        self.since_ms = 0  # When it began to wait: for spark_job, or for the snapshot.
+        self.epoch = 0  # Of the spark_job that has it.
+        self.told = MapProgress()
+        self.rows = self.size = 0  # As they were shown.
+        self.mapped: Mapped | None = None
+        self.ticket = 0  # Of the snapshot that is asked for, then the number of its lease.
+        self.due_ms = 0  # When that is asked for again.
+
+
+class SparkMaps:
+    """All of them. Without the topology's `zerodb: {spark: ...}` there are none.
+
+    orders    PUSH    map_orders: MAP, DROP                                    to spark_job
+    reports   PULL    map_orders: READY, PROGRESS, MAPPED, FAILED              from it
+    """
+
+    def __init__(self, actor: Actor, options: Mapping[str, Any], tools: Tools) -> None:
+        self._actor = actor
+        self._tools = tools
+        self._threshold: int | None = options["threshold_bytes"] if options else None
+        self._jobs: dict[int, SparkMap] = {}
+        self._epoch = 0  # Of the spark_job that takes maps; 0: none does.
+        self._lost_ms: int | None = None
+        if not options:
+            return
+        reports = actor.socket(
+            zmq.PULL, SocketOptions(bind=(actor.endpoint(actor.role, "spark"),), hwm=REPORTS_HWM)
+        )
+        actor.listen(reports, self._on_reports)
+        orders = actor.socket(
+            zmq.PUSH,
+            SocketOptions(connect=(actor.endpoint(SPARK_JOB, "orders"),), immediate=True),
+        )
+        self._orders = actor.pipe(orders)
+        actor.on_disconnected(orders, self._on_lost)
+
+    def takes(self, spec: MapSpec, size: int) -> bool:
+        """Whether Spark is to run a map over so many bytes."""
+        return bool(spec.engine) and self._threshold is not None and size >= self._threshold
+
+    @property
+    def full(self) -> str:
+        """Why no further job can begin; "": it can."""
+        if len(self._jobs) < JOBS_MAX:
+            return ""
+        return f"{len(self._jobs)} maps run on Spark already; wait until one has ended"
+
+    def begin(self, apid: int, spec: MapSpec, order: MapOrder, started: Started) -> None:
+        """The job is in the table; it ends when that says so, whoever has ended it there."""
+        one = self._jobs[apid] = SparkMap(spec, order, started)
+        try:
+            process = one.process = MapperProcess(
+                self._actor, spec.engine, lambda _, event: self._on_checked(apid, event)
+            )
+        except OSError as error:
+            self._fail(apid, f"no mapper can be started: {error.strerror}")
+            return
+        process.start(spec.module, spec.parameters)
+
+    def _on_checked(self, apid: int, event: Event) -> None:
+        one = self._jobs[apid]
+        assert one.process is not None
+        one.process.kill()
+        if event.kind == mapper.FAILED:
+            self._fail(apid, event.data.decode("utf-8", "replace"))
+            return
+        one.state, one.since_ms = WAITING, self._actor.now_ms
+        self._say_started(one, "")
+
+    # ---- what spark_job says ----
+
+    def _on_reports(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            try:
+                self._on_report(map_orders.decode(b"".join(frames)))
+            except RemoteProtocolError as error:
+                self._actor.log_rarely("malformed-dropped", pipe="spark", problem=str(error))
+
+    def _on_report(self, message: map_orders.Message) -> None:
+        if message.kind == map_orders.READY:
+            self._on_ready(map_orders.body_of(message, map_orders.DriverReady).epoch)
+            return
+        one = self._jobs.get(message.apid)
+        if one is None or one.state != MAPPING:  # It was ended here meanwhile.
+            return
+        if message.kind == map_orders.PROGRESS:
+            one.told = map_orders.body_of(message, MapProgress)
+        elif message.kind == map_orders.MAPPED:
+            self._on_mapped(message.apid, map_orders.body_of(message, Mapped))
+        elif message.kind == map_orders.FAILED:
+            self._fail(message.apid, map_orders.body_of(message, map_orders.Trouble).reason)
+
+    def _on_ready(self, epoch: int) -> None:
+        self._epoch, self._lost_ms = epoch, None
+        self._fail_lost(lambda one: one.epoch != epoch)
+
+    def _on_lost(self) -> None:
+        self._epoch, self._lost_ms = 0, self._actor.now_ms
+
+    def _fail_lost(self, is_lost: Callable[[SparkMap], bool]) -> None:
+        for apid, one in list(self._jobs.items()):
+            if one.state == MAPPING and is_lost(one):
+                self._fail(apid, "the node's spark_job has ended while it ran this map")
+
+    # ---- the commit ----
+
+    def _on_mapped(self, apid: int, mapped: Mapped) -> None:
+        if len(mapped.progress) != len(MapProgress._fields):
+            raise RemoteProtocolError("a Mapped whose progress is none")
+        one = self._jobs[apid]
+        one.mapped, one.told = mapped, MapProgress(*mapped.progress)
+        one.state, one.since_ms = SNAPSHOT, self._actor.now_ms
+        self._tools.table.progress(apid, one.told)
+        self._ask_snapshot(apid)
+
+    def _ask_snapshot(self, apid: int) -> None:
+        one = self._jobs[apid]
+        assert one.mapped is not None
+        try:
+            one.ticket = self._tools.next_ticket()
+        except StorageError as error:
+            self._fail(apid, str(error))
+            return
+        one.due_ms = one.since_ms + SNAPSHOT_MS
+        self._tools.checkpoint(one.ticket, one.mapped.table)
+
+    def _asker(self, ticket: int) -> int | None:
+        found = (it for it, one in self._jobs.items() if one.ticket == ticket)
+        return next((it for it in found if self._jobs[it].state == SNAPSHOT), None)
+
+    def on_snapshot(self, ticket: int, log_index: int, term: int) -> bool:
+        """A snapshot was made; False: it is none that was asked for here."""
+        apid = self._asker(ticket)
+        if apid is None:
+            return False
+        one = self._jobs[apid]
+        assert one.mapped is not None
+        path = self._tools.folder.path(ticket)
+        lease = Lease(ticket, one.mapped.table, path, log_index, term)
+        self._tools.table.add_lease(lease, True, self._actor.now_ms)
+        one.state = COMMITTING
+        try:
+            tables = self._tools.folder.tables(ticket)
+        except StorageError as error:
+            self._fail(apid, str(error))
+            return True
+        staged = outputs(tables, one.mapped.table, one.mapped.attempts)
+        self._tools.maps.begin(apid, MapSpec(one.spec.target, staged=staged), lambda _: None)
+        return True
+
+    def on_failed(self, ticket: int, reason: str, again: bool, now_ms: int) -> bool:
+        """A snapshot can't be made; False: it is none that was asked for here."""
+        apid = self._asker(ticket)
+        if apid is None:
+            return False
+        one = self._jobs[apid]
+        if again and now_ms < one.since_ms + SNAPSHOT_MS:
+            one.ticket, one.due_ms = 0, now_ms + AGAIN_MS
+        else:
+            self._fail(apid, f"no snapshot of what Spark has mapped can be taken: {reason}")
+        return True
+
+    @property
+    def tickets(self) -> set[int]:
+        """Of snapshots that are being made."""
+        return {one.ticket for one in self._jobs.values() if one.state == SNAPSHOT}
+
+    def repeat(self) -> None:
+        """What was asked for was lost, perhaps."""
+        for one in self._jobs.values():
+            if one.state == SNAPSHOT:
+                one.due_ms = 0
+
+    # ---- time and ends ----
+
+    def pump(self, now_ms: int) -> None:
+        """Goes on with every job; to be called once a wake."""
+        if self._lost_ms is not None and now_ms >= self._lost_ms + LOST_MS:
+            self._lost_ms = None
+            self._fail_lost(lambda one: True)
+        for apid, one in list(self._jobs.items()):
+            if apid not in self._tools.table.jobs:
+                self._end(apid)
+                continue
+            self._tools.table.keep(apid, now_ms)
+            if one.state == CHECKING and one.process is not None:
+                one.process.tick(now_ms)
+            elif one.state == WAITING:
+                self._hand_over(apid, now_ms)
+            elif one.state == MAPPING:
+                self._show(apid)
+            elif one.state == SNAPSHOT and now_ms >= one.due_ms:
+                self._repeat_snapshot(apid, now_ms)
+            elif one.state == COMMITTING:
+                self._tools.table.renew(one.ticket, now_ms)
+
+    def _show(self, apid: int) -> None:
+        """What the tasks that have ended have read, and the others by now. It never goes back,
+        though one that ends is for a moment among neither."""
+        one = self._jobs[apid]
+        rows, size = self._tools.table.read_on(one.order.lease)
+        rows, size = one.told.rows + rows, one.told.size + size
+        one.rows, one.size = max(one.rows, rows), max(one.size, size)
+        self._tools.table.progress(apid, one.told._replace(rows=one.rows, size=one.size))
+
+    def _hand_over(self, apid: int, now_ms: int) -> None:
+        one = self._jobs[apid]
+        if self._epoch and not self._orders.full:
+            one.state, one.epoch = MAPPING, self._epoch
+            self._orders.send([map_orders.encode(map_orders.MAP, apid, one.order)])
+        elif now_ms >= one.since_ms + WAIT_MS:
+            self._fail(apid, "the node's spark_job is not there; see `supervisor status`")
+
+    def _repeat_snapshot(self, apid: int, now_ms: int) -> None:
+        if now_ms >= self._jobs[apid].since_ms + SNAPSHOT_MS:
+            self._fail(apid, "nobody made a snapshot of what Spark has mapped in time")
+        else:
+            self._ask_snapshot(apid)
+
+    def _fail(self, apid: int, reason: str) -> None:
+        self._tools.table.fail(apid, reason, self._tools.unix_ms())
+        self._say_started(self._jobs[apid], reason)
+        self._end(apid)
+
+    @staticmethod
+    def _say_started(one: SparkMap, problem: str) -> None:
+        if one.started is not None:
+            started, one.started = one.started, None
+            started(problem)
+
+    def _end(self, apid: int) -> None:
+        """The job has left the table."""
+        one = self._jobs.pop(apid)
+        self._say_started(one, "somebody has ended it")
+        if one.process is not None:
+            one.process.kill()
+        if one.state == COMMITTING:
+            self._tools.table.release(one.ticket)
+        if one.epoch:
+            self._orders.send([map_orders.encode(map_orders.DROP, apid)])
+
+    def close(self) -> None:
+        for one in self._jobs.values():
+            if one.process is not None:
+                one.process.kill()
+
+    def deadline_ms(self) -> int | None:
+        """When pump() must come next."""
+        due = [] if self._lost_ms is None else [self._lost_ms + LOST_MS]
+        for one in self._jobs.values():
+            if one.state == CHECKING and one.process is not None:
+                its = one.process.deadline_ms()
+                due += [] if its is None else [its]
+            elif one.state == WAITING:
+                due.append(one.since_ms + WAIT_MS)
+            elif one.state == SNAPSHOT:
+                due.append(one.due_ms)
+        return min(due, default=None)
+
+    def status(self) -> dict[str, object]:
+        """What `supervisor status` shows of them."""
+        return {} if self._threshold is None else {"on_spark": len(self._jobs)}
+
+
+def outputs(tables: Tables, table: int, attempts: Sequence[int]) -> Iterator[bytes]:
+    """What the mapper returned, batch by batch, of the task attempts that count: others, which died
+    or were given up, may have left rows, too."""
+    for attempt in attempts:
+        for _, output in tables.scan(table, *map_orders.stage_bounds(attempt)):
+            yield output

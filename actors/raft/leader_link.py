@@ -1,0 +1,143 @@
+"""A client machine within an actor's loop: that of ZMQ RAFT finds the leader, proposes, reads; that
+of ZeroDB asks a server of the tables.
+
+The connections are as those of clients/links.py, which has a poller of its own.
+"""
+
+from typing import NamedTuple
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ...native.net.messages import Arena, Frames
+from ...native.net.sockets import send_batch
+from ...protocols.connections import Connect, Disconnect, Machine, Send
+from ..runtime.actor import Loop, Socket, SocketOptions
+
+SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
+MESSAGE_BYTES_MAX = 32 << 20
+ARENA_BYTES = 1 << 18
+RECONNECT_MS = (50, 1000)
+FRAMES_MAX = 1 << 13
+EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+class LinkLimits(NamedTuple):
+    """The largest message that is taken in; a larger one is dropped."""
+
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    message_frames_max: int = FRAMES_MAX
+
+
+LIMITS = LinkLimits()
+
+
+class _Link:
+    __slots__ = ("frames", "monitor", "socket")
+
+    def __init__(self, socket: Socket) -> None:
+        self.socket = socket
+        self.monitor = socket.get_monitor_socket(EVENTS)
+        self.frames = Frames()
+
+
+class LeaderLink:
+    """Does what the machine asks for and tells it what arrives.
+
+    links      DEALER  the frames of docs/protocols/zmq-raft.md   to one peer's ROUTER each
+               DEALER  those of docs/protocols/zerodb.md          to one server's ROUTER each
+    monitors   PAIR    libzmq's events: made, lost                of each link
+    """
+
+    def __init__(self, loop: Loop, client: Machine, limits: LinkLimits = LIMITS) -> None:
+        self.client = client
+        self._limits = limits
+        self._loop = loop
+        self._links: dict[str, _Link] = {}
+        self._told = True  # The machine has heard something since it acted.
+        self.deadline_ms: int | None = 0  # When it acts again, whatever happens.
+
+    def act(self, now_ms: int, asked: bool) -> None:
+        """Does what the machine wants now: once a wake, behind all that it was told.
+
+        asked   its owner has given it something to do
+        """
+        due = self.deadline_ms is not None and self.deadline_ms <= now_ms
+        if not (asked or due or self._told):
+            return
+        self._told = False
+        again = True
+        while again:
+            for action in self.client.ready(now_ms):
+                match action:
+                    case Send(url, frames) if url in self._links:
+                        self._links[url].frames.add(frames)
+                    case Connect(url):
+                        self._connect(url)
+                    case Disconnect(url):
+                        self._disconnect(url)
+            again = self._send(now_ms)
+        self.deadline_ms = self.client.deadline_ms
+
+    def _send(self, now_ms: int) -> bool:
+        """Sends all that is queued; True: a connection was given up, the machine wants a word."""
+        lost = False
+        for url, link in self._links.items():
+            if not len(link.frames):
+                continue
+            send_batch(link.socket, link.frames, "keep")
+            self._loop.check(link.socket)
+            if len(link.frames):
+                # It has stopped reading: as good as lost, for nothing may be left out.
+                link.frames.clear()
+                self.client.on_disconnected(url, now_ms)
+                lost = True
+        return lost
+
+    def _connect(self, url: str) -> None:
+        options = SocketOptions(
+            hwm=1000,
+            send_hwm=SEND_MESSAGES_MAX,
+            message_bytes_max=self._limits.message_bytes_max,
+            message_frames_max=self._limits.message_frames_max,
+            reconnect_ms=RECONNECT_MS,
+        )
+        socket = self._loop.socket(zmq.DEALER, options)
+        link = _Link(socket)
+        self._links[url] = link
+
+        def on_arena(arena: Arena) -> None:
+            self._told = True
+            for position in range(arena.count):
+                self.client.on_frames(url, arena.message(position), self._loop.now_ms)
+
+        # The messages are read before the monitor: those came before the loss.
+        self._loop.listen(socket, on_arena, ARENA_BYTES)
+        self._loop.watch(link.monitor, lambda: self._on_events(url, link))
+        try:
+            socket.connect(url)
+        except zmq.ZMQError:
+            return  # Learned from a peer, and no address here: a peer that never answers.
+
+    def _on_events(self, url: str, link: _Link) -> None:
+        self._told = True
+        while link.monitor.poll(0):
+            event = recv_monitor_message(link.monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.client.on_connected(url, self._loop.now_ms)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.client.on_disconnected(url, self._loop.now_ms)
+
+    def _disconnect(self, url: str) -> None:
+        link = self._links.pop(url, None)
+        if link is None:
+            return
+        self._loop.unwatch(link.monitor)
+        link.socket.disable_monitor()
+        link.monitor.close()
+        self._loop.close(link.socket)
+
+    def close(self) -> None:
+        """Ends all connections; what was queued for them is dropped."""
+        for url in list(self._links):
+            self._disconnect(url)

@@ -1,0 +1,58 @@
+"""The sockets of a peer to all others: opened and closed as its machine says.
+
+It decides nothing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...protocols.zmqraft.server.peer import Peer
+from ..runtime.actor import RECONNECT_MS, Actor, SocketOptions
+
+
+class PeerLinks:
+    """One DEALER to each peer that we have to do with."""
+
+    def __init__(self, actor: Actor, on_answers: Callable[[str, Arena], None]) -> None:
+        """on_answers takes what came from the peer of that name."""
+        self._actor = actor
+        self._on_answers = on_answers
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._places: dict[str, str] = {}  # Where each one goes.
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def follow(self, peer: Peer) -> None:
+        """Opens and closes sockets until they go where the peer's links do."""
+        places = peer.links.places
+        if places is self._places:
+            return
+        actor = self._actor
+        for name in [name for name, url in self._places.items() if places.get(name) != url]:
+            if name in self._sockets:
+                actor.close(self._sockets.pop(name))
+        hwm = 2 * peer.setup.append_inflight_max + 8
+        for name, url in places.items():
+            if name not in self._sockets:
+                options = SocketOptions(
+                    connect=(url,), immediate=True, hwm=hwm, reconnect_ms=RECONNECT_MS
+                )
+                try:
+                    socket = self._sockets[name] = actor.socket(zmq.DEALER, options)
+                except zmq.ZMQError as error:  # The configuration may say anything.
+                    actor.log_rarely("unreachable", peer=name, url=url, error=error)
+                    continue
+                actor.listen(socket, partial(self._on_answers, name))
+        self._places = places
+
+    def send(self, peer: Peer) -> None:
+        """Sends what the peer has for the others; what has no way is dropped."""
+        for name, frames in peer.links_out.items():
+            if name in self._sockets:
+                self._actor.send_batch(self._sockets[name], frames)
+            else:
+                frames.clear()

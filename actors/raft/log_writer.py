@@ -1,0 +1,204 @@
+"""Writes the log: one job after the other, one sync for all that had arrived. It never reads it.
+
+The peer and its writer are one restart unit: a gap between them ends both
+(docs/architecture.md, "The processes").
+"""
+
+import struct
+from typing import NamedTuple
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...protocols.errors import LocalProtocolError
+from ...protocols.raft.messages import AppendJob
+from ...storage.disk.disk import Disk
+from ...storage.errors import StorageFull
+from ...storage.log.log import Log
+from ...storage.log.segment import Identity
+from ...storage.log.writer import Writer
+from ...storage.snapshot.snapshot import examine, put_aside
+from ..errors import UnitBroken
+from ..runtime.actor import Actor, ActorSetup, SocketOptions, main
+
+JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
+JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index", without an answer.
+ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
+STATE_OK, STATE_FULL = 0, 1
+FULL_RETRY_MS = 500
+IDLE_WORK_MS = 2  # Between two pieces of background work, and
+HURRIED_PIECES_MAX = 8  # Of it in one wake, when it falls behind what is written.
+IDLE_LOOK_MS = 100  # how often it is looked for.
+JOBS_HWM = 4096
+
+
+class Ack(NamedTuple):
+    """Everything up to seq is durable; seq 0: the log is open. The state may be STATE_FULL."""
+
+    epoch: int
+    seq: int
+    state: int
+
+
+def encode_job(job: AppendJob) -> list[bytes]:
+    """A job as it goes through the pipe."""
+    kind = JOB_RESET if job.reset else JOB_APPEND
+    return [JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term), *job.blocks]
+
+
+def encode_compact(epoch: int, index: int) -> list[bytes]:
+    """That whole segments up to index are not needed any more."""
+    return [JOB.pack(JOB_COMPACT, epoch, 0, index, 0)]
+
+
+class GroupCommit:
+    """The log and how it is written: one append and one sync for all jobs taken in, patience with
+    a full disk, the spare prepared when nothing is asked for.
+    """
+
+    def __init__(self, setup: ActorSetup) -> None:
+        self.epoch = setup.epoch
+        disk, identity = Disk(setup.data_dir), Identity(setup.cluster, setup.node)
+        snapshot, damage = examine(disk, identity)
+        self.log = Log.open(
+            disk,
+            identity,
+            base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
+            epoch=setup.epoch,
+            segment_bytes=setup.options["segment_bytes"],
+            segment_io=setup.options["segment_io"],
+            beside=setup.options["writer"] == "thread",
+            damage=damage,
+        )
+        if damage is not None:  # Only now: a mark tells of it.
+            put_aside(disk, snapshot)
+        self._writer = Writer(self.log, setup.epoch)
+        self._retry_ms: int | None = None
+        self._idle_due_ms = 0  # When the next piece of background work is due.
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk was full at the last try."""
+        return self._retry_ms is not None
+
+    @property
+    def deadline_ms(self) -> int:
+        """When commit() must come next, whether there are jobs or not."""
+        return self._idle_due_ms if self._retry_ms is None else self._retry_ms
+
+    def take(self, job: AppendJob) -> None:
+        """Takes a job for the next commit(). Raises UnitBroken on a gap."""
+        try:
+            self._writer.take(job)
+        except LocalProtocolError as error:
+            raise UnitBroken(str(error)) from error
+
+    def compact(self, index: int) -> None:
+        """Whole segments up to index are not needed any more: they go in work()."""
+        self.log.compact(index)
+
+    def commit(self, now_ms: int) -> Ack | None:
+        """Writes and syncs what was taken. Returns the acknowledgement, if there is one to give;
+        with a writer of its own thread end() returns it, and what is taken meanwhile is kept.
+
+        Raises UnitBroken when a job does not follow the log, StorageError when the disk failed.
+        """
+        if self._retry_ms is not None and now_ms < self._retry_ms:
+            return None
+        try:
+            seq = self._writer.flush()
+        except StorageFull:
+            said, self._retry_ms = self.full, now_ms + FULL_RETRY_MS
+            return None if said else Ack(self.epoch, 0, STATE_FULL)
+        except LocalProtocolError as error:
+            raise UnitBroken(str(error)) from error
+        self._retry_ms = None
+        return None if seq is None else Ack(self.epoch, seq, STATE_OK)
+
+    def work(self, now_ms: int) -> None:
+        """Background work, to be asked for when the acknowledgement has left. It keeps ahead of
+        what is written: a segment of zeros made on the write path stops everything for long.
+
+        Raises StorageError when the disk failed.
+        """
+        if self.full:
+            return
+        hurry = self.log.lags
+        if now_ms < self._idle_due_ms and not hurry:
+            return
+        busy = self.log.idle()
+        for _ in range(HURRIED_PIECES_MAX):
+            if not (busy and hurry and self.log.lags):
+                break
+            busy = self.log.idle()
+        self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
+
+    @property
+    def sync_fd(self) -> int | None:
+        """Whenever it is readable, end() is to be called; None: commit() waits for the disk."""
+        return self.log.sync_fd
+
+    def end(self) -> Ack | None:
+        """Takes in that a sync of the thread has ended. Returns the acknowledgement, if there is
+        one to give. Raises StorageError when the disk failed."""
+        seq = self._writer.end()
+        return None if seq is None else Ack(self.epoch, seq, STATE_OK)
+
+
+class LogWriter(Actor):
+    """Group commit: everything taken in during one wake shares one fdatasync.
+
+    jobs   PULL   [kind, epoch, seq, previous index and term][block]...   from the raft peer
+    acks   PUSH   [epoch, seq, state]                                     to the raft peer
+
+    The first acknowledgement, with seq 0, says that the log is recovered and may be read. State 1
+    says that the disk is full: nothing is acknowledged until there is room again.
+    """
+
+    role = "log_writer"
+
+    def on_start(self) -> None:
+        self._commits = GroupCommit(self.setup)
+        jobs = self.socket(
+            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "jobs"),), hwm=JOBS_HWM)
+        )
+        acks = self.socket(
+            zmq.PUSH, SocketOptions(bind=(self.endpoint(self.role, "acks"),), hwm=JOBS_HWM)
+        )
+        self._acks = self.pipe(acks)
+        self.listen(jobs, self._on_jobs)
+        self._acks.send([ACK.pack(*Ack(self.setup.epoch, 0, STATE_OK))])
+        self.ready()
+
+    def _on_jobs(self, arena: Arena) -> None:
+        for (kind, epoch, seq, index, term), blocks in self.unpacked(arena, JOB, "jobs"):
+            if kind != JOB_COMPACT:
+                self._commits.take(AppendJob(epoch, seq, index, term, blocks, kind == JOB_RESET))
+            elif epoch == self.setup.epoch:
+                self._commits.compact(index)
+
+    def on_wake(self, now_ms: int) -> None:
+        ack = self._commits.commit(now_ms)
+        if ack is not None:
+            if ack.state == STATE_FULL:
+                self.log("disk-full", data_dir=self.setup.data_dir)
+            self._acks.send([ACK.pack(*ack)])
+        self._commits.work(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        return self._commits.deadline_ms
+
+    def on_stop(self) -> None:
+        self._commits.log.close()
+
+    def status(self) -> dict[str, object]:
+        log = self._commits.log
+        return {
+            "first_index": log.first_index,
+            "last_index": log.last_index,
+            "full": self._commits.full,
+        }
+
+
+if __name__ == "__main__":
+    main(LogWriter)

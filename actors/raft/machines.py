@@ -1,0 +1,228 @@
+"""What a state machine is, and the two that are built in. They never read the log themselves.
+
+The process state_machine owns one, hands it every committed entry once and in order, and keeps its
+state. Which one is the topology's `state_machine:`.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ...native.log.entries import MessageLimits, add_entries, entries_fit
+from ...native.net.messages import Frames
+from ...protocols.raft.messages import (
+    KIND_CHECKPOINT,
+    KIND_CONFIG,
+    KIND_STATE,
+    KIND_TABLES,
+    EntryBatch,
+)
+from ...protocols.record import block_kind, block_states
+from ...protocols.zmqraft.server.entry_streams import MESSAGE_ENTRIES_MAX
+from ...protocols.zmqraft.wire.client_codec import StateBroadcast, encode_state_broadcast
+
+BROADCAST = "broadcast"
+KIND_NAMES = {KIND_STATE: "state", KIND_CONFIG: "config", KIND_CHECKPOINT: "checkpoint"}
+PIECE_BYTES = 64 << 10
+BROADCAST_ROOM = MessageLimits(1 << 20, MESSAGE_ENTRIES_MAX)
+
+
+class Machine(Protocol):
+    """A plug-in: the state that a log of entries makes.
+
+    Every call comes from one process, one at a time. What apply() raises ends that process: the
+    entry would be lost on this node alone.
+    """
+
+    def apply(self, batch: EntryBatch) -> None:
+        """Takes in a block of entries of every type (protocols/record.py), each once, in order."""
+
+    def snapshot(self, write: Callable[[bytes], object]) -> None:
+        """Writes the whole state as of the last apply, in pieces of 1 MiB at most."""
+
+    def restore(self, index: int, read: Callable[[int], bytes]) -> None:
+        """Replaces the state by that of LOG INDEX index, which snapshot() has written; nothing at
+        all is the state before the first entry.
+
+        read(n) returns n bytes at most, and b"" at the end.
+        Raises ValueError when it is no state of this machine: then the old one stays.
+        """
+
+    def status(self) -> dict[str, object]:
+        """What `supervisor status` shows besides the indexes."""
+
+    def lead(self, term: int) -> None:
+        """This node leads in that term from now on; 0: it follows."""
+
+    def tick(self, now_ms: int) -> int | None:
+        """Called once a wake, behind all that was applied. Returns when it must be called next,
+        whatever happens; None: no matter."""
+
+
+class LogDigest:
+    """The state of a log without a service on top: how many entries of which kind, and a hash.
+
+    hash   over the stream of all state entries in order, each as its size (4 bytes, little endian)
+           and its data: equal on two nodes exactly when both have applied the same data in one
+           order. The stream is cut into pieces of 64 KiB; h becomes SHA-256(h, piece) for each of
+           them, beginning with an empty h, and the hash is SHA-256(h, what is left).
+    """
+
+    _STATE = struct.Struct("<8sQQQ")  # Magic, and the counts by kind.
+    _MAGIC = b"KLKD\x01\0\0\0"
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._counts = dict.fromkeys(KIND_NAMES, 0)
+        self._begin(b"")
+
+    def _begin(self, chained: bytes) -> None:
+        """A new piece, behind those whose hash is given."""
+        self._chained = chained
+        self._hash = hashlib.sha256(chained)
+        self._piece = bytearray()
+
+    def _add(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while len(rest) >= (room := PIECE_BYTES - len(self._piece)):
+            self._hash.update(rest[:room])
+            self._begin(self._hash.digest())
+            rest = rest[room:]
+        self._hash.update(rest)
+        self._piece += rest
+
+    def apply(self, batch: EntryBatch) -> None:
+        # Entries for tables are state entries, too; no block holds both kinds.
+        kind = KIND_TABLES if block_kind(batch.block) == KIND_TABLES else KIND_STATE
+        states, counts = block_states(batch.block, kind)
+        self._add(states)
+        self._counts[KIND_STATE] += counts[KIND_TABLES]
+        for kind in KIND_NAMES:
+            self._counts[kind] += counts[kind]
+
+    def snapshot(self, write: Callable[[bytes], object]) -> None:
+        counts = (self._counts[kind] for kind in sorted(KIND_NAMES))
+        head = self._STATE.pack(self._MAGIC, *counts)
+        write(b"".join((head, bytes([len(self._chained)]), self._chained, self._piece)))
+
+    def restore(self, index: int, read: Callable[[int], bytes]) -> None:
+        state = b""
+        while data := read(PIECE_BYTES):
+            state += data
+            if len(state) > 2 * PIECE_BYTES:
+                raise ValueError("more bytes than a digest's state can have")
+        if not state:
+            self._clear()
+            return
+        size = self._STATE.size
+        if len(state) <= size or not state.startswith(self._MAGIC):
+            raise ValueError("not the state of a digest")
+        end = size + 1 + state[size]
+        if state[size] not in (0, 32) or not end <= len(state) < end + PIECE_BYTES:
+            raise ValueError("a digest's state of a wrong length")
+        _, *counts = self._STATE.unpack_from(state)
+        self._counts = dict(zip(sorted(KIND_NAMES), counts, strict=True))
+        self._begin(state[size + 1 : end])
+        self._add(state[end:])
+
+    def status(self) -> dict[str, object]:
+        entries = {KIND_NAMES[kind]: count for kind, count in self._counts.items()}
+        return {"entries": entries, "hash": self._hash.hexdigest()}
+
+    def lead(self, term: int) -> None:
+        pass
+
+    def tick(self, now_ms: int) -> int | None:
+        return None
+
+
+class Outlet(Protocol):
+    """Where broadcasts go."""
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether anybody listens."""
+
+    def publish(self, messages: Frames) -> None:
+        """Sends them, and clears them; who can't take them just now never gets them."""
+
+
+class BroadcastStateMachine:
+    """The digest, which also tells everybody what was applied while this node leads.
+
+    Messages are docs/protocols/zmq-raft.md's StateBroadcast: what one wake has applied, in pieces
+    of 1 MiB or 4096 entries; an empty one once it leads, and after each silence of heartbeat_ms.
+    Without a subscriber nothing is made or sent.
+    """
+
+    def __init__(self, cluster: bytes, heartbeat_ms: int, outlet: Outlet) -> None:
+        self._digest = LogDigest()
+        self._cluster = cluster
+        self._heartbeat_ms = heartbeat_ms
+        self._outlet = outlet
+        self._out = Frames()
+        self._term = self._applied = 0
+        self._batches: list[EntryBatch] = []  # Applied in this wake.
+        self._due_ms = 0
+        self._messages = 0
+        self.snapshot = self._digest.snapshot
+
+    def apply(self, batch: EntryBatch) -> None:
+        self._digest.apply(batch)
+        self._applied = batch.last_index
+        if self._term and self._outlet.subscribed:
+            self._batches.append(batch)
+
+    def restore(self, index: int, read: Callable[[int], bytes]) -> None:
+        self._digest.restore(index, read)
+        self._applied = index
+        self._batches.clear()
+
+    def status(self) -> dict[str, object]:
+        broadcasts = {"subscribed": self._outlet.subscribed, "messages": self._messages}
+        return {**self._digest.status(), "broadcast": broadcasts}
+
+    def lead(self, term: int) -> None:
+        if term != self._term:
+            self._term, self._due_ms = term, 0
+
+    def on_subscribed(self) -> None:
+        """Somebody has come, who shall know at once how far it is."""
+        self._due_ms = 0
+
+    def tick(self, now_ms: int) -> int | None:
+        if not (self._term and self._outlet.subscribed):
+            self._batches.clear()
+            return None
+        if self._batches:
+            self._add_entries()
+        elif now_ms >= self._due_ms:
+            self._out.add(self._head(self._applied))
+        else:
+            return self._due_ms
+        self._messages += len(self._out)
+        self._outlet.publish(self._out)
+        self._due_ms = now_ms + self._heartbeat_ms
+        return self._due_ms
+
+    def _head(self, index: int) -> list[bytes]:
+        return encode_state_broadcast(self._cluster, StateBroadcast(self._term, index))
+
+    def _add_entries(self) -> None:
+        batches, self._batches = self._batches, []
+        blocks = [batch.block for batch in batches]
+        index, last_index = batches[0].first_index, batches[-1].last_index
+        while index <= last_index:
+            while batches[0].last_index < index:
+                del batches[0], blocks[0]
+            fit = entries_fit(blocks, index, last_index, BROADCAST_ROOM)
+            add_entries(self._out, self._head(fit.last_index), blocks, index, fit.last_index)
+            index = fit.last_index + 1
+
+
+def broadcast_url(options: Mapping[str, Any]) -> str:
+    """Where a node with these options broadcasts; '' when it does not."""
+    return str(options["broadcast_url"]) if options["state_machine"] == BROADCAST else ""

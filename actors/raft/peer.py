@@ -1,0 +1,331 @@
+"""A Raft peer's process: the sockets, the clock and the hard state around protocols/zmqraft/peer.
+
+It never applies an entry (state_machine does), and writes the log only when the topology says so
+(log_writer does otherwise).
+"""
+
+import time
+from functools import partial
+from random import SystemRandom
+
+import zmq
+
+from ...native.log.updates import Reqids
+from ...native.net.messages import Arena
+from ...protocols.errors import LocalProtocolError
+from ...protocols.raft.core import Role
+from ...protocols.raft.messages import AppendJob, HardState
+from ...protocols.zmqraft.server.commits import Commit, NotifyScope
+from ...protocols.zmqraft.server.peer import Peer
+from ...protocols.zmqraft.snapshots.orders import Result, encode_work, result_for
+from ...storage.disk.disk import Disk
+from ...storage.log import repair
+from ...storage.log.hard_state import HardStateFile
+from ...storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from ...storage.log.reader import LogReader
+from ...storage.log.segment import Identity
+from ..runtime.actor import HWM, Actor, SocketOptions, main, monotonic_ms
+from ..runtime.participants import STATE_MACHINE, participants
+from .links import PeerLinks
+from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
+from .setup import peer_setup
+from .snapshot_sender import ORDERS_HWM, keep
+from .state_machine import APPLIED, COMMIT, commits_topic
+
+CLIENTS_HWM = 4096
+QUESTIONS_MS = 5  # So long a wake answers questions at `url`; the rest waits for the next one.
+LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
+
+
+class RaftPeer(Actor):
+    """One member of the cluster.
+
+    clients   ROUTER   the text's frames                         clients and foreign peers, at `url`
+    peers     ROUTER   RequestVote, AppendEntries, hello          kelek peers, at `peer_url`
+                       packs of operations of tables              table servers of all nodes
+    links     DEALER   the same, as the one who asks              one for each other peer
+    jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
+    acks      PULL     [epoch, seq, state]                        from it
+    commits   XPUB     [name, commit index, its term, term led, tables from]  to whoever applies
+                       (COMMIT)
+    applied   PULL     [applied index, flushed, urgent][actor]    from whoever applies
+    orders    PUSH     snapshot_orders.encode_work()              to the snapshot_sender
+    results   PULL     the same                                   from it
+    """
+
+    role = "raft_peer"
+
+    def on_start(self) -> None:
+        identity = Identity(self.setup.cluster, self.setup.node)
+        disk = Disk(self.setup.data_dir)
+        self._hard_state = HardStateFile.open(disk, identity)
+        self._home = PeerFiles(disk, identity)
+        self._reader = LogReader(disk, identity)
+        self._peer: Peer | None = None
+        self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
+        self._again = False
+        self._role: tuple[str, int, str | None] = ("", 0, None)
+        pipe = partial(SocketOptions, hwm=JOBS_HWM)
+        self._clients = self._door("url", CLIENTS_HWM)
+        self._peers = self._door("peer_url", HWM)
+        self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
+        self._commit: Commit | None = None
+        self.listen(self._commits, self._on_subscribed)
+        self._appliers = dict.fromkeys(participants(self.options), (0, False))
+        self._told: dict[str, tuple[int, int, int, int]] = {}
+        applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
+        self.listen(applied, self._on_applied)
+        orders_end = self.endpoint("snapshot_sender", "orders")
+        self._orders = self.socket(
+            zmq.PUSH, pipe(connect=(orders_end,), hwm=ORDERS_HWM, immediate=True)
+        )
+        results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
+        self.listen(results, self._on_results)
+        self._own: GroupCommit | None = None  # The log, when no log_writer has it.
+        if self.options["writer"] != "process":
+            self._own = GroupCommit(self.setup)
+            self._begin(self.now_ms)
+            if self._own.sync_fd is not None:
+                self.watch(self._own.sync_fd, self._on_synced)
+            return
+        jobs_end = pipe(connect=(self.endpoint("log_writer", "jobs"),), immediate=True)
+        self._jobs = self.pipe(self.socket(zmq.PUSH, jobs_end))
+        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint("log_writer", "acks"),)))
+        self.listen(acks, self._on_acks)
+
+    def _door(self, key: str, hwm: int) -> zmq.Socket[bytes]:
+        """What others find at our `url` or `peer_url`."""
+        options = SocketOptions(
+            bind=(self.options[key],),
+            place=self.setup.places.get(key, ""),
+            hwm=hwm,
+            linger_ms=LINGER_MS,
+            router_mandatory=True,
+        )
+        return self.socket(zmq.ROUTER, options)
+
+    # ---- the log is recovered: the peer begins ----
+
+    def _begin(self, now_ms: int) -> None:
+        """Reads snapshot and log once: the terms for the core, the request ids for the intake."""
+        reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
+        known = PeerIdentity(keep(self.options), setup.urls, setup.peer_urls)
+        found = start(self._home, self._reader, reqids, known)
+        self._damage = damage = repair.unanswered(self._home.files, stored.repaired)
+        recovered = found.recovered(self.setup.epoch, stored, damage)
+        peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
+        self._peer = peer
+        peer.jobs.given_bytes = found.behind_bytes
+        self._links = PeerLinks(self, self._on_answers)
+        self._links.follow(peer)
+        self.listen(self._peers, self._on_peers)
+        self.listen(self._clients, self._on_clients)
+        self.log(
+            "recovered",
+            snapshot=found.snapshot.last_index,
+            last_index=found.log.last_index,
+            reqids=len(reqids),
+            vote=peer.franchise.state,
+        )
+        if damage is not None:
+            self.log("repairing", until=damage.last_index, damage=damage.problem)
+        self.ready()
+
+    # ---- what arrives ----
+
+    def _on_clients(self, arena: Arena) -> None:
+        assert self._peer is not None
+        self._peer.on_clients(arena, self.now_ms, int(time.time()))
+
+    def _on_peers(self, arena: Arena) -> None:
+        assert self._peer is not None
+        self._peer.on_peers(arena, self.now_ms, int(time.time()))
+
+    def _on_answers(self, name: str, arena: Arena) -> None:
+        assert self._peer is not None
+        self._peer.on_answers(name, arena, self.now_ms)
+
+    def _on_acks(self, arena: Arena) -> None:
+        for numbers, _ in self.unpacked(arena, ACK, "acks"):
+            ack = Ack(*numbers)
+            if ack.epoch != self.setup.epoch:
+                self.counters["foreign_epoch"] += 1
+            elif self._peer is None:
+                self._begin(self.now_ms)
+            else:
+                self._on_ack(self._peer, ack)
+
+    def _on_synced(self) -> None:
+        assert self._peer is not None
+        assert self._own is not None
+        ack = self._own.end()
+        if ack is not None:
+            self._on_ack(self._peer, ack)
+
+    def _on_ack(self, peer: Peer, ack: Ack) -> None:
+        if ack.state == STATE_FULL:
+            self.log("disk-full", data_dir=self.setup.data_dir)
+            if peer.core.role is Role.LEADER:
+                self.log("leadership-given-up", reason="the disk is full")
+            peer.on_writable(False, self.now_ms)
+            return
+        if not peer.writable:
+            peer.on_writable(True, self.now_ms)
+        peer.on_written(ack.seq, self.now_ms)
+
+    def _on_applied(self, arena: Arena) -> None:
+        if self._peer is None:
+            return
+        for (applied, _, urgent), rest in self.unpacked(arena, APPLIED, "applied"):
+            name = b"".join(rest).decode("ascii", "replace")
+            if name in self._appliers:
+                self._appliers[name] = applied, urgent != 0
+        reports = self._appliers.values()
+        self._peer.requests.waits = any(
+            urgent for name, (_, urgent) in self._appliers.items() if name != STATE_MACHINE
+        )
+        self._peer.on_applied(
+            self._appliers[STATE_MACHINE][0],
+            any(urgent for _, urgent in reports),
+            min(applied for applied, _ in reports),
+        )
+
+    def _on_results(self, arena: Arena) -> None:
+        peer = self._peer
+        if peer is None:
+            return
+        results: list[Result] = []
+        for frames in arena.messages():
+            try:
+                result = result_for(self.setup.epoch, frames)
+            except LocalProtocolError:
+                self.log_rarely("malformed-dropped", pipe="results", size=len(frames[0]))
+                continue
+            if result is not None:
+                results.append(result)
+        # Of the newest snapshot, which is the one installed or has replaced it.
+        peer.on_results(results, self.now_ms, lambda _: reqids_of(self._home))
+
+    def _on_subscribed(self, arena: Arena) -> None:
+        """Who applies has come, or come back: it must not wait for the next commit."""
+        self._told.clear()
+        if self._commit is not None:
+            self._tell(self._commit._replace(audience=NotifyScope.EVERYBODY))
+
+    def _tell(self, commit: Commit) -> None:
+        """Who knows it already is not woken; but a state machine that broadcasts hears again that
+        we lead."""
+        numbers = (*commit[:3], commit.tables_from)
+        for name, (_, urgent) in self._appliers.items():
+            if not urgent and commit.audience is NotifyScope.URGENT:
+                continue
+            if name == STATE_MACHINE or self._told.get(name) != numbers:
+                self._told[name] = numbers
+                self.send(self._commits, [COMMIT.pack(commits_topic(name), *numbers)])
+
+    # ---- one wake ----
+
+    def on_wake(self, now_ms: int) -> None:
+        peer = self._peer
+        if peer is None:
+            return
+        late_ms = monotonic_ms() + QUESTIONS_MS
+        wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
+        if wake.hard_state is not None:
+            self._save(peer, *wake.hard_state)
+        self._log_role(peer)
+        self._links.follow(peer)
+        self._links.send(peer)
+        self._write_log(peer, wake.job)
+        self.send_batch(self._peers, peer.peers_out)
+        self.send_batch(self._clients, peer.clients_out)
+        for order in wake.orders:
+            if not self.send(self._orders, encode_work(self.setup.epoch, order)):
+                peer.snapshots.on_order_lost(order, now_ms)
+        if wake.compact is not None:
+            self._compact(wake.compact)
+        if wake.commit is not None:
+            self._commit = wake.commit
+            self._tell(wake.commit)
+        if self._own is not None:
+            self._own.work(now_ms)
+
+    def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
+        """Makes term and vote durable; slow disks are told of, as every election waits for them."""
+        self._hard_state.withheld = peer.franchise.withheld
+        if self._damage is not None and peer.franchise.repair is None:
+            self.log("repaired", last_index=peer.core.log.last_index)
+            self._hard_state.repaired, self._damage = self._damage.epoch, None
+        begun_ms = monotonic_ms()
+        self._hard_state.save(state, voter)
+        took_ms = monotonic_ms() - begun_ms
+        peer.core.on_busy(took_ms)
+        if took_ms >= peer.setup.election_timeout_ms_min:
+            self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
+
+    def _log_role(self, peer: Peer) -> None:
+        """One line for each election, won or lost."""
+        core = peer.core
+        role = core.role.value, core.term, core.leader
+        if role != self._role:
+            self._role = role
+            self.log("role", role=role[0], term=role[1], leader=role[2], last=core.log.last_index)
+
+    def _write_log(self, peer: Peer, job: AppendJob | None) -> None:
+        """Hands a job to the log writer, or does its work here."""
+        self._again = False
+        if self._own is not None:
+            if job is not None:
+                self._own.take(job)
+            ack = self._own.commit(self.now_ms)
+            if ack is not None:
+                self._on_ack(peer, ack)
+                self._again = not self._links  # Alone, we need nobody's answer to commit.
+        elif job is not None:
+            self._jobs.send(encode_job(job))
+
+    def _compact(self, index: int) -> None:
+        """Lets the log writer remove the segments that nobody needs any more."""
+        if self._own is not None:
+            self._own.compact(index)
+        else:
+            self._jobs.send(encode_compact(self.setup.epoch, index))
+
+    def deadline_ms(self) -> int | None:
+        if self._peer is None:
+            return None
+        deadline_ms = 0 if self._again else self._peer.deadline_ms
+        if self._own is not None:
+            return min(deadline_ms, self._own.deadline_ms)
+        return deadline_ms
+
+    def on_stop_asked(self) -> None:
+        """A leader hands over first: its end should not cost the cluster an election timeout."""
+        peer = self._peer
+        if peer is not None and peer.core.role is Role.LEADER:
+            reason = peer.core.transfer("", monotonic_ms())
+            if reason:
+                self.log("leadership-kept", reason=reason)
+
+    def drained(self) -> bool:
+        """Whether nobody is to take the leadership over from us any more."""
+        return self._peer is None or not self._peer.transfers.awaits_successor(self.now_ms)
+
+    def on_stop(self) -> None:
+        self._hard_state.close()
+        if self._own is not None:
+            self._own.log.close()
+
+    def status(self) -> dict[str, object]:
+        if self._peer is None:
+            return {}
+        status = self._peer.status()
+        bad = {key: status[key] for key in ("malformed", "strangers", "dropped")}
+        if bad != self._bad:
+            self._bad = bad
+            self.log_rarely("bad-messages", **bad)
+        return status
+
+
+if __name__ == "__main__":
+    main(RaftPeer)

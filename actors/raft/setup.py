@@ -1,0 +1,49 @@
+"""A peer's set-up from the topology's options. It opens nothing."""
+
+from ... import __version__
+from ...protocols.zmqraft.server.values import PeerSetup
+from ..runtime.actor import ActorSetup
+from .machines import broadcast_url
+
+PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
+    "election_timeout_ms_min",
+    "election_timeout_ms_max",
+    "heartbeat_ms",
+    "rpc_timeout_ms",
+    "append_timeout_ms",
+    "append_inflight_max",
+    "append_bytes_max",
+    "entry_bytes_max",
+    "update_ttl_s",
+    "reqids_max",
+    "inflight_max",
+    "inflight_bytes_max",
+    "pre_vote",
+    "check_quorum",
+    "snapshot_entries",
+    "snapshot_bytes",
+    "snapshot_behind",
+)
+
+
+def peer_setup(setup: ActorSetup) -> PeerSetup:
+    """What an actor was told, as its peer is told it."""
+    options = setup.options
+    return PeerSetup(
+        cluster=setup.cluster,
+        peer_id=setup.node,
+        urls={name: member["url"] for name, member in options["members"].items()},
+        peer_urls={
+            name: member["peer_url"]
+            for name, member in options["members"].items()
+            if member["peer_url"]
+        },
+        text_peers=frozenset(
+            name for name, member in options["members"].items() if member["dialect"] == "text"
+        ),
+        version=__version__,
+        bootstrap=setup.bootstrap,
+        broadcast_url=broadcast_url(options),
+        holds_tables=bool(options.get("zerodb")),
+        **{key: options[key] for key in PEER_OPTIONS},
+    )

@@ -1,0 +1,219 @@
+"""Makes, sends and takes snapshots, and reads old entries: whatever reads much beside a peer.
+
+It never talks to another node: what it reads goes out through raft_peer.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...protocols.errors import LocalProtocolError
+from ...protocols.zmqraft.server.values import FORGET_AFTER_TTL_S
+from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
+from ...protocols.zmqraft.snapshots.orders import (
+    Begun,
+    Made,
+    Make,
+    Order,
+    ReadEntries,
+    ReadPiece,
+    Receive,
+    Received,
+    Result,
+    decode_work,
+    encode_work,
+)
+from ...storage.disk.disk import Disk
+from ...storage.log.segment import Identity
+from ...storage.snapshot.work import Keep, SnapshotWork
+from ..runtime.actor import Actor, Loop, SocketOptions, main
+from ..runtime.participants import participants
+
+BARRIER = struct.Struct("<BQQQ")  # A barrier's phase, attempt, and index and term of its entry.
+PHASES = frozenset(Phase)
+ORDERS_HWM = 64
+ORDERS = (ReadEntries, ReadPiece, Make, Receive)
+
+
+def keep(options: dict[str, Any]) -> Keep:
+    """What is kept of the request ids, from the topology's options."""
+    return Keep(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
+
+
+Phased = tuple[Phase, int, tuple[int, int], list[bytes]]  # Phase, attempt, place, other frames.
+
+
+def phased(loop: Loop, arena: Arena, pipe: str) -> Iterator[Phased]:
+    """What came over the pipes of a barrier; what is of no known phase is dropped and logged."""
+    for (phase, attempt, index, term), rest in loop.unpacked(arena, BARRIER, pipe):
+        if phase in PHASES:
+            yield Phase(phase), attempt, (index, term), rest
+        else:
+            loop.log_rarely("malformed-dropped", pipe=pipe, phase=phase)
+
+
+class SnapshotSender(Actor):
+    """The snapshots of one node.
+
+    orders     PULL   snapshot_orders.encode_work()           from the raft peer
+    results    PUSH   the same                                to the raft peer
+    barriers   PUSH   [phase, attempt, index, term]           one to each that applies the log
+    states     PULL   the same[actor]([directory])            from them: where they stand (STOP),
+                      or that the state of that entry is written (APPLY), into that directory or
+                      by write_state()
+    """
+
+    role = "snapshot_sender"
+
+    def on_start(self) -> None:
+        options = self.options
+        self._work = SnapshotWork(
+            Disk(self.setup.data_dir),
+            Identity(self.setup.cluster, self.setup.node),
+            keep(options),
+        )
+        for damaged in self._work.snapshots.damaged.values():
+            self.say(damaged)
+        self._peer_epoch = 0
+        self._receiving = 0, 0, 0  # Index, term and size: for one line each.
+        names = participants(options)
+        self._barrier = Barrier(names)
+        self._parts: dict[str, Disk] = {}  # The directories of this attempt, by who wrote them.
+        self._made_s = self._file_s()
+        self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
+        orders = self.socket(
+            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "orders"),), hwm=ORDERS_HWM)
+        )
+        states = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "states"),)))
+        results = self.socket(
+            zmq.PUSH,
+            SocketOptions(
+                connect=(self.endpoint("raft_peer", "results"),), hwm=ORDERS_HWM, immediate=True
+            ),
+        )
+        self._barriers = {
+            name: self.socket(
+                zmq.PUSH, SocketOptions(connect=(self.endpoint(name, "barriers"),), immediate=True)
+            )
+            for name in names
+        }
+        self._results = self.pipe(results)
+        self._orders = orders
+        self.listen(orders, self._on_orders)
+        self.listen(states, self._on_states)
+        self._send(Begun(self._work.newest))
+        self.ready()
+
+    def _on_orders(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            try:
+                epoch, order = decode_work(frames)
+            except LocalProtocolError:
+                self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
+                continue
+            if not isinstance(order, ORDERS):
+                self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
+                continue
+            self._peer_epoch = epoch
+            result = self._work.take(order)
+            self._log_order(order)
+            if result is not None:
+                self._send(result)
+                self._count(result)
+
+    def _log_order(self, order: Order) -> None:
+        """One line for each snapshot that is made, sent or received."""
+        match order:
+            case Make(index):
+                self.log("making", index=index)
+                if self._work.wants_state is not None:
+                    self._barrier.want(index, self.now_ms)
+            case ReadPiece(to, index, _, 0):
+                self.log("sending", to=to, index=index)
+            case Receive(index, term, offset, size) if (index, term, size) != self._receiving:
+                self._receiving = index, term, size
+                self.log("receiving", index=index, offset=offset, size=size)
+
+    def _count(self, result: Result) -> None:
+        name = type(result).__name__
+        if isinstance(result, Received) and result.offset == 0:
+            self.log_rarely("received-damaged", index=result.last_index)
+        if name == "Installed":
+            newest = self._work.newest
+            self._made_s = self._file_s()
+            self.log("installed", index=newest.last_index, size=newest.size)
+        key = {"EntriesRead": "entries_read", "PieceRead": "pieces_read"}.get(name, "received")
+        self._counts[key] += 1
+
+    def _on_states(self, arena: Arena) -> None:
+        for phase, attempt, at, rest in phased(self, arena, "states"):
+            name, *directory = (frame.decode("utf-8", "replace") for frame in rest or [b""])
+            standing = BarrierReply(phase, attempt, at)
+            if standing.phase is Phase.STOP:
+                self._parts.pop(name, None)
+            elif directory:
+                self._parts[name] = Disk(directory[0])
+            written = self._barrier.on_standing(name, standing, self.now_ms)
+            if written is not None:
+                self._work.on_state(*written, self._parts)
+
+    def _send(self, result: Result) -> None:
+        self._results.send(encode_work(self._peer_epoch, result))
+
+    def on_wake(self, now_ms: int) -> None:
+        self._barrier.tick(now_ms)
+        if self._work.busy:
+            made = self._work.step()
+            if made is not None:
+                self._barrier.give_up()  # Who wrote a part of it may remove that now.
+                self._on_made(made)
+        for name, order in self._barrier.orders:
+            self.send(self._barriers[name], [BARRIER.pack(order.phase, order.attempt, *order.at)])
+        self._barrier.orders.clear()
+        if self._results.full:
+            self.pause(self._orders)
+        else:
+            self.resume(self._orders)
+
+    def _on_made(self, made: Made) -> None:
+        self._send(made)
+        if made.snapshot is None:
+            self.log("not-made", reason=made.problem)
+            return
+        self._counts["made"] += 1
+        self._made_s = self._file_s()
+        self.log("made", index=made.snapshot.last_index, size=made.snapshot.size)
+
+    def _file_s(self) -> float:
+        """When the newest snapshot came here (Unix time)."""
+        info = self._work.snapshots.newest
+        if info is None:
+            return 0.0
+        return os.stat(os.path.join(self.setup.data_dir, info.path)).st_mtime
+
+    def deadline_ms(self) -> int | None:
+        return 0 if self._work.busy else self._barrier.deadline_ms
+
+    def on_stop(self) -> None:
+        self._work.close()
+
+    def status(self) -> dict[str, object]:
+        newest = self._work.newest
+        if not newest.last_index:
+            return {"snapshot_index": 0, **self._counts}
+        return {
+            "snapshot_index": newest.last_index,
+            "snapshot_size": newest.size,
+            "snapshot_age_s": int(max(0.0, time.time() - self._made_s)),
+            "making": self._work.busy or self._work.wants_state is not None,
+            **self._counts,
+        }
+
+
+if __name__ == "__main__":
+    main(SnapshotSender)

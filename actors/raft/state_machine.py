@@ -1,0 +1,248 @@
+"""Applies committed entries: it reads them from the segments, never from another process.
+
+What the segments no longer hold comes from the newest snapshot, whose state it once wrote itself.
+"""
+
+import struct
+
+import zmq
+
+from ...native.net.messages import Arena, Frames
+from ...protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
+from ...storage.disk.disk import Disk
+from ...storage.errors import Damaged, StorageError
+from ...storage.log.reader import LogReader
+from ...storage.log.segment import Identity
+from ...storage.snapshot.snapshot import newest, open_snapshot
+from ...storage.snapshot.work import state_read, write_state
+from ..runtime.actor import SUBSCRIPTION_BYTES_MAX, Actor, Socket, SocketOptions, main
+from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
+from .snapshot_sender import BARRIER, phased
+
+TOPIC_BYTES = 24
+# Whom it is for, commit index, term of the entry there, term that we lead or 0.
+COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQQ")
+APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
+READ_BYTES_MAX = 1 << 20
+BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
+RETRY_MS = 10  # A log that lacks what is committed is just being replaced: it is looked at again.
+PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
+
+
+def commits_topic(name: str) -> bytes:
+    """What an actor of this name subscribes to, and no other."""
+    return name.encode().ljust(TOPIC_BYTES, b"\0")
+
+
+class StateMachine(Actor):
+    """Keeps one state in step with the log.
+
+    commits      SUB    [name, commit index, its term, term led, tables from]  from the raft peer
+                        (COMMIT)
+    applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
+                        [actor]
+    broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
+    barriers     PULL   [phase, attempt, index, term]           from the snapshot_sender
+    states       PUSH   the same[actor]                         to it: the state lies in a file
+    """
+
+    role = "state_machine"
+
+    def on_start(self) -> None:
+        self._identity = Identity(self.setup.cluster, self.setup.node)
+        self._disk = Disk(self.setup.data_dir)
+        self._reader = LogReader(self._disk, self._identity)
+        self._commit_index = self._commit_term = self._applied = self._term = 0
+        self._applied_term = 0
+        self._line = StopLine()
+        self._behind = False
+        self._retry_due_ms: int | None = None
+        self._heard_ms = 0
+        self._tick_due_ms: int | None = None
+        self._topics: set[bytes] = set()
+        commits = self.socket(
+            zmq.SUB,
+            SocketOptions(
+                connect=(self.endpoint("raft_peer", "commits"),),
+                topics=(commits_topic(self.role),),
+            ),
+        )
+        self._reports = self.socket(
+            zmq.PUSH,
+            SocketOptions(
+                connect=(self.endpoint("raft_peer", "applied"),),
+                immediate=True,
+            ),
+        )
+        barriers = self.socket(
+            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "barriers"),))
+        )
+        states = SocketOptions(
+            connect=(self.endpoint("snapshot_sender", "states"),), immediate=True
+        )
+        self._states = self.pipe(self.socket(zmq.PUSH, states))
+        self._say_standing(BarrierReply(Phase.GO_ON))
+        self._machine = self._make()
+        self._restore()
+        self.listen(commits, self._on_commits)
+        self.listen(barriers, self._on_barriers)
+        self.ready()
+
+    def _make(self) -> Machine:
+        url = broadcast_url(self.options)
+        if not url:
+            return LogDigest()
+        self._broadcasts: Socket = self.socket(
+            zmq.XPUB,
+            SocketOptions(
+                bind=(url,),
+                place=self.setup.places.get("broadcast_url", ""),
+                hwm=BROADCASTS_HWM,
+                message_bytes_max=SUBSCRIPTION_BYTES_MAX,
+            ),
+        )
+        self.listen(self._broadcasts, self._on_subscriptions, SUBSCRIPTION_BYTES_MAX)
+        self._broadcaster = BroadcastStateMachine(
+            self.setup.cluster.encode(), self.options["broadcast_heartbeat_ms"], self
+        )
+        return self._broadcaster
+
+    # ---- subscribers ----
+
+    @property
+    def subscribed(self) -> bool:
+        return bool(self._topics)
+
+    def publish(self, messages: Frames) -> None:
+        self.send_batch(self._broadcasts, messages)
+
+    def _on_subscriptions(self, arena: Arena) -> None:
+        """A topic is known to libzmq by its prefix: only those count that our ident begins with."""
+        cluster = self.setup.cluster.encode()
+        before = self.subscribed
+        for frame, *_ in arena.messages():
+            topic = frame[1:]
+            if not cluster.startswith(topic):
+                continue
+            if frame[:1] == b"\x01":
+                self._topics.add(topic)
+                self._broadcaster.on_subscribed()
+            elif frame[:1] == b"\x00":  # Sent when its last subscriber has gone.
+                self._topics.discard(topic)
+        if self.subscribed != before:
+            self._tell_applied()
+
+    # ---- entries ----
+
+    def _on_commits(self, arena: Arena) -> None:
+        for (_, index, term, leads, _), _ in self.unpacked(arena, COMMIT, "commits"):
+            if index > self._commit_index:
+                self._commit_index, self._commit_term = index, term
+            self._term = leads
+        self._heard_ms = self.now_ms
+        if self._applied >= self._commit_index:
+            self._tell_applied()  # A peer that has restarted does not know yet how far we are.
+
+    def _tell_applied(self) -> None:
+        """A report that finds no room is made up for by the next one."""
+        report = APPLIED.pack(self._applied, self._applied, self.subscribed)
+        self.send(self._reports, [report, self.role.encode()])
+
+    def on_wake(self, now_ms: int) -> None:
+        if self.subscribed and now_ms >= self._heard_ms + PEER_SILENCE_MS:
+            self._term = 0
+        self._machine.lead(self._term)
+        self._apply(now_ms)
+        standing = self._line.to_write(self._applied)
+        if standing is not None:
+            self._write_state(standing)
+        self._tick_due_ms = self._machine.tick(now_ms)
+
+    def _apply(self, now_ms: int) -> None:
+        self._behind, self._retry_due_ms = False, None
+        commit = self._commit_index, self._commit_term
+        index, term = self._line.reach(commit, self._applied, now_ms)
+        if self._applied >= index:
+            return
+        batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
+        if not batches and self._applied < self._reader.base()[0]:
+            self._restore()  # A snapshot has come in the place of what we lack.
+            self._behind = self._applied >= self._reader.base()[0]
+        for batch in batches:
+            self._machine.apply(batch)
+            self._applied, self._applied_term = batch.last_index, batch.term
+        if batches:
+            self._tell_applied()
+            self._behind = self._applied < index
+        elif self._applied < index and not self._behind:
+            # Its writer has yet to begin it anew behind a snapshot, and nobody says when.
+            self._retry_due_ms = self.now_ms + RETRY_MS
+
+    # ---- snapshots ----
+
+    def _on_barriers(self, arena: Arena) -> None:
+        for phase, attempt, at, _ in phased(self, arena, "barriers"):
+            order = BarrierOrder(phase, attempt, at)
+            here = self._applied, self._applied_term
+            standing = self._line.take(order, here, self.now_ms)
+            if standing is not None:
+                self._say_standing(standing)
+
+    def _say_standing(self, standing: BarrierReply) -> None:
+        phase, attempt, at = standing
+        self._states.send([BARRIER.pack(phase, attempt, *at), self.role.encode()])
+
+    def _write_state(self, standing: BarrierReply) -> None:
+        """As of now, exactly; when the disk refuses it is asked for again."""
+        self._line.go_on()
+        self._behind = self._applied < self._commit_index
+        try:
+            write_state(self._disk, self._applied, self._machine.snapshot)
+        except StorageError as error:
+            self.log_rarely("state-not-written", reason=str(error))
+            standing = BarrierReply(Phase.GO_ON)
+        self._say_standing(standing)
+
+    def _restore(self) -> None:
+        """Takes the state from the newest snapshot, if that is ahead of us. A damaged one is the
+        log writer's matter: until it was replaced there is none."""
+        try:
+            self._restore_newest()
+        except Damaged as error:
+            self.log_rarely("snapshot-damaged", reason=str(error))
+
+    def _restore_newest(self) -> None:
+        info = newest(self._disk, self._identity)
+        if info is None or info.index <= self._applied:
+            return
+        file = open_snapshot(self._disk, self._identity, info)
+        if file is None:
+            return  # A newer one has replaced it: the next look finds that.
+        try:
+            self._machine.restore(info.index, state_read(file, self.role))
+        except ValueError as error:  # From a peer of another kind: nobody here can read it.
+            self.log("state-not-understood", index=info.index, reason=str(error))
+            self._machine.restore(info.index, lambda size: b"")
+        finally:
+            file.close()
+        self._applied, self._applied_term = info.index, info.term
+        self.log("restored", index=info.index, state_size=info.state_size)
+        self._tell_applied()
+
+    def deadline_ms(self) -> int | None:
+        if self._behind:
+            return 0
+        dues = (self._retry_due_ms, self._tick_due_ms, self._line.deadline_ms)
+        return min((due for due in dues if due is not None), default=None)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "applied_index": self._applied,
+            "commit_index": self._commit_index,
+            "lag": self._commit_index - self._applied,
+            **self._machine.status(),
+        }
+
+
+if __name__ == "__main__":
+    main(StateMachine)

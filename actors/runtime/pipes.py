@@ -1,0 +1,78 @@
+"""Where the processes of a node meet: the run directory and the endpoints in it. Never a port."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from ..errors import OperatorError
+
+IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
+INPROC = "inproc://"
+TRIES_MAX = 8  # How often a directory may go as it is made.
+
+
+def endpoint(run_dir: str, node: str, actor: str, socket: str) -> str:
+    """The endpoint of one pipe: ipc:// in the run directory, or inproc:// when all are threads.
+
+    run_dir   a directory, or "inproc://NAME" in one process
+
+    Raises OperatorError when the path is too long for a Unix socket.
+    """
+    path = f"{run_dir}/{node}/{actor}.{socket}"
+    if run_dir.startswith(INPROC):
+        return path
+    size = len(os.fsencode(path))
+    if size > IPC_PATH_BYTES_MAX:
+        raise OperatorError(
+            path,
+            f"a Unix socket's path has at most {IPC_PATH_BYTES_MAX} bytes, this has {size}",
+            "set XDG_RUNTIME_DIR to a shorter directory",
+        )
+    return f"ipc://{path}"
+
+
+def run_dir_base() -> Path:
+    """The private directory that holds the run directories of all topologies of this user."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "kelek"
+    return Path(f"/tmp/kelek-{os.getuid()}")
+
+
+def run_dir_of(key: str) -> Path:
+    """The run directory of a topology: short, and the same in every process that asks.
+
+    key   the topology's absolute path, or what else identifies it
+    """
+    import hashlib  # Loads OpenSSL, which an actor has no use for.
+
+    return run_dir_base() / hashlib.sha256(os.fsencode(key)).hexdigest()[:10]
+
+
+def make_private(path: Path) -> None:
+    """Makes a directory that only we can enter, and its parents; refuses one that is not ours.
+
+    Raises OperatorError: somebody else's directory in /tmp could hand us their sockets.
+    """
+    try:
+        for _ in range(TRIES_MAX - 1):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                found = path.lstat()
+                break  # Else somebody's end, or start, removed it as we came.
+        else:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.lstat()
+    except OSError as error:
+        raise OperatorError(
+            str(path),
+            f"can't make it: {error.strerror}",
+            "set XDG_RUNTIME_DIR to a directory of yours",
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise OperatorError(
+            str(path), "is not a directory of ours", "remove it, or set XDG_RUNTIME_DIR"
+        )
+    if found.st_mode & 0o077:
+        path.chmod(0o700)

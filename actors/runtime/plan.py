@@ -1,0 +1,106 @@
+"""Which actors make a node, and which of them restart together. It starts nothing."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...storage.log.hard_state import PATH as HARD_STATE
+from ..topology.farm import farm_home
+from ..topology.topology import Topology
+from .participants import TABLE_WORKER, worker_names
+
+LOG_ROLES = ("raft_peer", "log_writer")  # Without their data the node has none.
+
+
+class ActorPlan(NamedTuple):
+    """One actor: what runs, and what it is told besides what all of its node are told."""
+
+    role: str
+    name: str
+    module: str  # What `python -m` gets.
+    data_dir: str
+    stop_rank: int  # SIGTERM goes to rank 0 first; the next rank serves it until it has ended.
+
+
+class UnitPlan(NamedTuple):
+    """Actors that start and end together."""
+
+    node: str
+    name: str
+    actors: tuple[ActorPlan, ...]
+
+
+class NodePlan(NamedTuple):
+    name: str
+    cluster: str
+    data_dir: str
+    options: dict[str, Any]
+    places: dict[str, str]
+    units: tuple[UnitPlan, ...]
+    first_options: dict[str, Any] = {}  # Besides, until they have been ready once.
+
+
+def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
+    return ActorPlan(role, name or role, f"{__package__}.{role}", data_dir, stop_rank)
+
+
+def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> list[NodePlan]:
+    """The actors of all nodes that one supervisor runs. It alone can say that a farm is a new one:
+    all servers that begin it are here, and none has kept anything."""
+    begins = []
+    for name, farm in topology.farms.items():
+        ids = farm["servers"] if farm["begin"] is None else farm["begin"]
+        homes = [farm_home(topology.data_dir / farm["servers"][each], name) for each in ids]
+        is_ours = all(farm["servers"][each] in nodes for each in ids)
+        if is_ours and not any((home / HARD_STATE).exists() for home in homes):
+            begins.append(name)
+    plans = [node_plan(topology, node, one_process) for node in nodes]
+    return [plan._replace(first_options={"farms_that_begin": begins}) for plan in plans]
+
+
+def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
+    """The actors of one node.
+
+    Peer and writer are one restart unit: a message between them dies with either. In one process
+    the whole node is one unit: an inproc pipe never connects a second time.
+    """
+    data_dir = topology.data_dir / node
+    raft_dir = str(data_dir / "raft")
+    peer = [_actor("raft_peer", raft_dir, 0)]
+    if topology.log["writer"] == "process":
+        peer.insert(0, _actor("log_writer", raft_dir, 1))
+    state_machine = [_actor("state_machine", raft_dir, 1)]
+    snapshot_sender = [_actor("snapshot_sender", raft_dir, 1)]
+    alone = [*snapshot_sender, *state_machine]
+    if topology.nodes[node].zerodb:
+        names = worker_names(topology.options(node))
+        alone += [_actor(TABLE_WORKER, raft_dir, 1, name) for name in names]
+        alone.append(_actor("zerodb_server", str(data_dir), 0))
+        alone.append(_actor("job_server", str(data_dir), 1))
+        if topology.zerodb["spark"]:
+            alone.append(_actor("spark_job", str(data_dir), 0))
+    if topology.nodes[node].broker:
+        alone.append(_actor("broker", str(data_dir), 0))
+    if topology.nodes[node].zre:
+        # The goodbye of zre_node leaves by zre_beacon.
+        alone.append(_actor("zre_beacon", str(data_dir), 1))
+        alone.append(_actor("zre_node", str(data_dir), 0))
+        if topology.nodes[node].zre["log_service"] != "off":
+            alone.append(_actor("zre_log", str(data_dir), 0))
+    if topology.nodes[node].farm:
+        alone.append(_actor("farm_server", str(data_dir), 0))
+    units: tuple[UnitPlan, ...]
+    if one_process:
+        units = (UnitPlan(node, "node", (*peer, *alone)),)
+    else:
+        units = (
+            UnitPlan(node, "raft", tuple(peer)),
+            *(UnitPlan(node, actor.name, (actor,)) for actor in alone),
+        )
+    return NodePlan(
+        node,
+        topology.cluster,
+        str(data_dir),
+        topology.options(node),
+        topology.option_places(node),
+        units,
+    )

@@ -1,0 +1,197 @@
+"""A node's run directory: locked by its supervisor, gone when it has stopped. It knows no socket.
+
+RUN/NODE/lock                locked by the supervisor and by its children, who inherit the lock:
+                             it is free when the last of them has ended, whatever ended them
+RUN/NODE/supervisor.control  the supervisor's ROUTER
+RUN/NODE/ACTOR.json          what an actor is told (0600)
+RUN/NODE/ACTOR.SOCKET        pipes
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ..errors import OperatorError
+from . import pipes
+
+BUILT_IN = Path(__file__).resolve().parent.parent / "topology.yaml"
+LOCK = "lock"
+LEFT_OVER_S = 3.0  # What children of a killed supervisor may need to end.
+
+
+def default_path() -> str:
+    """The topology that is meant when none is given: ./topology.yaml, or the demo's."""
+    return "topology.yaml" if Path("topology.yaml").is_file() else str(BUILT_IN)
+
+
+def home(path: str) -> Path:
+    """The directory that `data` is relative to: the file's; for the built-in demo ours."""
+    where = Path(path).resolve()
+    if where == BUILT_IN and "site-packages" in BUILT_IN.parts:
+        return Path.cwd()
+    return where.parent
+
+
+def of_topology(path: str) -> Path:
+    """The run directory of a topology, known without reading the file."""
+    return pipes.run_dir_of(f"{home(path)}\0{Path(path).resolve()}")
+
+
+class RunDir:
+    """One node's run directory, held by this process."""
+
+    def __init__(self, base: Path, node: str) -> None:
+        self.path = base / node
+        self.node = node
+        self.lock_fd = -1
+
+    def acquire(self) -> None:
+        """Takes the lock. Raises OperatorError that says who runs already."""
+        pipes.make_private(self.path.parent.parent)
+        until = time.monotonic() + LEFT_OVER_S
+        while not self._try():
+            found = holder(self.path)
+            if is_alive(found.get("pid", 0)) or time.monotonic() > until:
+                raise OperatorError(str(self.path), *_who(self.node, found))
+            time.sleep(0.02)
+        for entry in self.path.iterdir():
+            if entry.name != LOCK:
+                entry.unlink()
+
+    def _try(self) -> bool:
+        pipes.make_private(self.path.parent)
+        pipes.make_private(self.path)
+        return self._lock()
+
+    def _lock(self) -> bool:
+        try:
+            lock_fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # Its owner, or a sweep, removed it as we came.
+            return False
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            current = os.stat(self.path / LOCK)
+        except (BlockingIOError, FileNotFoundError):
+            os.close(lock_fd)
+            return False
+        if current.st_ino != os.fstat(lock_fd).st_ino:  # Its owner removed it as we came.
+            os.close(lock_fd)
+            return False
+        self.lock_fd = lock_fd
+        return True
+
+    def note(self, **values: Any) -> None:
+        """Writes who we are into the lock file, for those who ask."""
+        text = json.dumps(values).encode()
+        os.pwrite(self.lock_fd, text, 0)
+        os.ftruncate(self.lock_fd, len(text))
+
+    def write(self, name: str, text: str) -> Path:
+        """Writes a file that only we can read."""
+        path = self.path / name
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        return path
+
+    def release(self) -> None:
+        """Removes everything and the directory itself; the lock goes last."""
+        if self.lock_fd < 0:
+            return
+        for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == LOCK):
+            entry.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # Another node of the topology, or another topology.
+            self.path.rmdir()
+            self.path.parent.rmdir()
+        os.close(self.lock_fd)
+        self.lock_fd = -1
+
+
+def sweep(base: Path) -> None:
+    """Removes what killed supervisors have left and nobody has come back for.
+
+    base   the directory of all run directories
+    """
+    for topology in _entries(base):
+        for path in _entries(topology):
+            left = RunDir(topology, path.name)
+            if _is_ours(path) and not is_locked(path) and left._lock():
+                left.release()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a supervisor has made it: with a lock first of all. Whatever else somebody keeps
+    under our name, a clone of us in a runtime directory of his choice, stays as it is."""
+    names = [entry.name for entry in _entries(path)]
+    return path.is_dir() and (not names or LOCK in names)
+
+
+def running(base: Path) -> dict[str, dict[str, Any]]:
+    """The nodes of a topology that run on this machine: node -> what their lock file says."""
+    return {path.name: holder(path) for path in _entries(base) if is_locked(path)}
+
+
+def _entries(path: Path) -> list[Path]:
+    """What is in a directory; nothing if it goes as we come: others end and sweep, too."""
+    try:
+        return sorted(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def is_locked(path: Path) -> bool:
+    try:
+        lock_fd = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock_fd)
+    return False
+
+
+def holder(path: Path) -> dict[str, Any]:
+    """What the lock file says: {pid, topology, children}; empty when it says nothing yet."""
+    try:
+        found = json.loads((path / LOCK).read_text() or "{}")
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended and waits for its parent does not."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:  # Not Linux, or just gone: the lock tells the rest.
+        return True
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _who(node: str, found: dict[str, Any]) -> tuple[str, str]:
+    pid = found.get("pid", 0)
+    if is_alive(pid):
+        return (
+            f"node {node} runs already: supervisor {pid} with {found.get('topology')}",
+            "see `supervisor status`, or end it with `supervisor stop`",
+        )
+    left = " ".join(str(child) for child in found.get("children", ()) if is_alive(child))
+    return (
+        f"processes of a killed supervisor still hold node {node}: {left or 'unknown'}",
+        f"end them: kill -9 {left}" if left else "find them with fuser on its file `lock`",
+    )

@@ -1,0 +1,651 @@
+"""Starts the actors of some nodes, restarts them, stops them. It never touches their data."""
+
+import contextlib
+import errno
+import os
+import secrets
+import select
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+import zmq
+
+from ...native.files import raise_open_files, sockets_within
+from ...native.net.messages import Arena
+from ...protocols.zerodb.wire.values import OWNER_BYTES
+from ..errors import OperatorError
+from . import data_dir, pipes
+from .actor import (
+    EXIT_BROKEN,
+    EXIT_DAMAGED,
+    EXIT_SETUP,
+    EXIT_STOPPED,
+    STOP_SIGNALS,
+    ActorSetup,
+    Loop,
+    SocketOptions,
+    format_event,
+    monotonic_ms,
+    timestamp,
+)
+from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
+from .plan import LOG_ROLES, ActorPlan, NodePlan, UnitPlan
+from .profiles import Profiles, decode_wish
+from .run_dir import RunDir, sweep
+from .tracing import allow_tracer
+
+BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
+HEALTH_MS = 5000  # So long without a failure, and the backoff begins anew.
+SILENT_MS = 2000  # No report for so long: shown as silent, it may hang.
+STOP_NEXT_MS = 2000  # How long one stop rank may hold up the next.
+STOP_KILL_MS = 4000
+STOP_MS_MAX = 4800
+CONTROL = "supervisor", "control"
+STDOUT_BYTES_MAX = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking.
+
+
+class StartOptions(NamedTuple):
+    """What `supervisor start` was told besides the topology."""
+
+    topology: str
+    run_dir: Path
+    one_process: bool = False
+    bootstrap: bool = False
+
+
+class Member:
+    """One actor of a unit, through all its restarts."""
+
+    def __init__(self, plan: ActorPlan, log: LogFile) -> None:
+        self.plan = plan
+        self.log = log
+        self.child: Child | None = None
+        self.state = "waiting"
+        self.started_ms = 0
+        self.reported_ms = 0
+        self.status: dict[str, Any] = {}
+        self.tail_shown: list[str] = []
+
+
+class Unit:
+    """Actors that start and end together."""
+
+    def __init__(self, node: NodePlan, plan: UnitPlan, members: list[Member]) -> None:
+        self.node = node
+        self.plan = plan
+        self.members = members
+        self.epoch = 0
+        self.restarts = 0
+        self.failures = 0  # In a row, without HEALTH_MS between two.
+        self.failed = False  # One of its actors has ended: the others are being ended.
+        self.fault_code = EXIT_BROKEN
+        self.fault_role = ""
+        self.fault = ""
+        self.was_ready = False
+        self.ready_ms: int | None = None
+        self.restart_ms: int | None = None
+        self.asked_ms: int | None = None  # Somebody asked for a restart: it is being stopped.
+        self.given_up = ""
+
+    @property
+    def children(self) -> list[Child]:
+        return [member.child for member in self.members if member.child]
+
+    @property
+    def is_ready(self) -> bool:
+        return all(member.state == "ready" for member in self.members)
+
+
+class Supervisor(Loop):
+    """The parent of all actors of the nodes that it runs.
+
+    control   ROUTER   [id, ready] [id, status, msgpack map]   from each actor
+                       [id, ask-status] -> [list of maps]   from `supervisor status`
+                       [id, ask-stop] -> ['']   from `supervisor stop`
+                       [id, ask-restart, [node, unit]] -> ['' or why not]   `supervisor restart`
+                       [id, ask-profile, profiles.Wish] -> [path, reason]   `supervisor profile`,
+                                                          once py-spy has ended
+
+    All that is asked and answered is msgpack.
+    """
+
+    def __init__(self, nodes: Sequence[NodePlan], options: StartOptions) -> None:
+        super().__init__(None, 2)
+        self.drain_ms_max = STOP_MS_MAX
+        self.exit_code = EXIT_STOPPED
+        self.options = options
+        self._secret = secrets.token_hex(OWNER_BYTES)  # By which our actors know each other.
+        self.nodes = nodes
+        self.run_dirs = {node.name: RunDir(options.run_dir, node.name) for node in nodes}
+        self.units: list[Unit] = []
+        self._logs: dict[str, LogFile] = {}
+        self._begun_ms = monotonic_ms()
+        self._stop_begun_ms = 0
+        self._stop_rank = -1
+        self._complete = False  # Every unit has been ready: from now on a failure is not ours.
+        self._profiles = Profiles()
+        self._pipes_dir = "inproc://kelek" if options.one_process else str(options.run_dir)
+
+    # ---- Start ----
+
+    def run(self) -> int:
+        """Runs until it is stopped; returns the exit code. Raises OperatorError at the start."""
+        try:
+            self._acquire()
+            if self.options.one_process:
+                allow_tracer(os.getpid())
+            self._open_signals((*STOP_SIGNALS, signal.SIGCHLD))
+            for unit in self.units:
+                self._start_unit(unit)
+            self.run_loop()
+        finally:
+            self._end()
+        return self.exit_code
+
+    def _acquire(self) -> None:
+        """Takes the run directories, makes the data directories and the control socket."""
+        sockets = sockets_within(raise_open_files())
+        if self.options.one_process:
+            self.context.set(zmq.MAX_SOCKETS, sockets)  # It is the actors', too.
+        for node in self.nodes:
+            self.run_dirs[node.name].acquire()
+            self.run_dirs[node.name].write("secret", self._secret)
+            self._note(node.name)
+        sweep(self.options.run_dir.parent)
+        for node in self.nodes:
+            try:
+                self._make_node(node)
+            except OSError as error:
+                raise data_error(node.places["data_dir"], error) from error
+        control = tuple(
+            pipes.endpoint(str(self.options.run_dir), node.name, *CONTROL) for node in self.nodes
+        )
+        if self.options.one_process:
+            control += (pipes.endpoint(self._pipes_dir, "all", *CONTROL),)
+        self._control = self.socket(zmq.ROUTER, SocketOptions(bind=control, hwm=10_000))
+        self.listen(self._control, self._on_control, arena_bytes=1 << 16)
+
+    def _make_node(self, node: NodePlan) -> None:
+        logs = Path(node.data_dir) / "logs"
+        data_dir.make(Path(node.data_dir))
+        for folder in data_dir.folders(Path(node.data_dir)):
+            data_dir.close(folder)
+        self._logs[node.name] = LogFile(logs / "supervisor.log")
+        for unit in node.units:
+            members = []
+            for actor in unit.actors:
+                data_dir.make(Path(actor.data_dir))
+                members.append(Member(actor, LogFile(logs / f"{actor.name}.log")))
+            self.units.append(Unit(node, unit, members))
+
+    def _start_unit(self, unit: Unit) -> None:
+        unit.epoch = max(time.time_ns(), unit.epoch + 1)
+        self._follow_data(unit)
+        unit.failed, unit.restart_ms, unit.ready_ms, unit.asked_ms = False, None, None, None
+        for member in unit.members:
+            member.child = self._spawn(unit, member)
+            member.state = "starting"
+            member.started_ms = member.reported_ms = monotonic_ms()
+            member.status = {}
+            self.event("started", node=unit.node.name, role=member.plan.name, pid=member.child.pid)
+        self._note(unit.node.name)
+
+    def _follow_data(self, unit: Unit) -> None:
+        """Makes the folders anew that were moved away; where that fails the actors say why."""
+        with contextlib.suppress(OSError):
+            data_dir.make(Path(unit.node.data_dir))
+        self._logs[unit.node.name].follow()
+        for member in unit.members:
+            member.log.follow()
+            with contextlib.suppress(OSError):
+                data_dir.make(Path(member.plan.data_dir))
+
+    def _spawn(self, unit: Unit, member: Member) -> Child:
+        plan, node = member.plan, unit.node
+        one_process = self.options.one_process
+        setup = ActorSetup(
+            node=node.name,
+            role=plan.role,
+            name=plan.name,
+            cluster=node.cluster,
+            run_dir=self._pipes_dir,
+            data_dir=plan.data_dir,
+            control=pipes.endpoint(self._pipes_dir, "all" if one_process else node.name, *CONTROL),
+            epoch=unit.epoch,
+            # Of the first start alone: a directory that is empty later has been lost.
+            bootstrap=self.options.bootstrap
+            and not unit.was_ready
+            and unit.fault_code != EXIT_DAMAGED,
+            options={
+                **node.options,
+                **({} if unit.was_ready else node.first_options),
+                "secret": self._secret,
+            },
+            places=node.places,
+        )
+        child: Child
+        if one_process:
+            child = ThreadChild(setup, member.log, plan.module, self.context, self._wake_reaper)
+        else:
+            run_dir = self.run_dirs[node.name]
+            path = run_dir.write(f"{plan.name}.json", setup.to_json())
+            command = python_command(plan.module, path)
+            child = ProcessChild(setup, member.log, command, run_dir.lock_fd)
+        self.watch(child.log_fd, lambda: self._on_log(child))
+        return child
+
+    def _note(self, node: str) -> None:
+        """Keeps the lock file's word on who runs here up to date."""
+        children = [
+            child.pid for unit in self.units if unit.node.name == node for child in unit.children
+        ]
+        self.run_dirs[node].note(
+            pid=os.getpid(), topology=str(Path(self.options.topology).resolve()), children=children
+        )
+
+    # ---- What arrives ----
+
+    def on_signal(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._reap()
+            self._answer_profiles()
+        elif not self.stopping:
+            self.event("stopping", reason=signal.Signals(number).name)
+            self.ask_stop()
+
+    def _wake_reaper(self) -> None:
+        """Called by a thread that ends: what SIGCHLD does for a process."""
+        os.write(self._signal_out, bytes([signal.SIGCHLD]))
+
+    def _on_log(self, child: Child) -> None:
+        if not child.read_log():
+            self.unwatch(child.log_fd)
+
+    def _on_control(self, arena: Arena) -> None:
+        now_ms = monotonic_ms()
+        for routing_id, *frames in arena.messages():
+            kind, *rest = frames or [b""]
+            if kind == b"ask-status":
+                self.send(self._control, [routing_id, msgpack.packb(self.report())])
+            elif kind == b"ask-stop":
+                self.send(self._control, [routing_id, msgpack.packb("")])
+                self.event("stopping", reason="asked")
+                self.ask_stop()
+            elif kind == b"ask-restart":
+                self.send(self._control, [routing_id, msgpack.packb(self._on_restart_asked(rest))])
+            elif kind == b"ask-profile":
+                reason = self._on_profile_asked(routing_id, rest)
+                if reason:
+                    self.send(self._control, [routing_id, msgpack.packb(["", reason])])
+            else:
+                self._on_actor(routing_id, kind, rest, now_ms)
+
+    def _on_actor(self, name: bytes, kind: bytes, rest: list[bytes], now_ms: int) -> None:
+        for unit in self.units:
+            for member in unit.members:
+                if name != f"{unit.node.name}/{member.plan.name}/{unit.epoch}".encode():
+                    continue
+                member.reported_ms = now_ms
+                if kind == b"status":
+                    member.status = msgpack.unpackb(rest[0])
+                elif kind == b"ready" and member.state == "starting":
+                    self._on_ready(unit, member, now_ms)
+                return
+
+    def _on_ready(self, unit: Unit, member: Member, now_ms: int) -> None:
+        member.state = "ready"
+        self.event(
+            "ready",
+            node=unit.node.name,
+            role=member.plan.name,
+            pid=member.child.pid if member.child else 0,
+            ms=now_ms - member.started_ms,
+        )
+        if unit.is_ready:
+            unit.was_ready = True
+            unit.ready_ms = now_ms
+        self._check_complete(now_ms)
+
+    def _check_complete(self, now_ms: int) -> None:
+        """Whether all have been ready once, but for those that were given up."""
+        units = [unit for unit in self.units if not unit.given_up]
+        if self._complete or self.stopping or not all(unit.is_ready for unit in units):
+            return
+        self._complete = True
+        words: dict[str, object] = {
+            "nodes": len({unit.node.name for unit in units}),
+            "actors": sum(len(unit.members) for unit in units),
+            "ms": now_ms - self._begun_ms,
+        }
+        if len(units) < len(self.units):
+            words["given_up"] = ",".join(
+                sorted(f"{it.node.name}/{it.plan.name}" for it in self.units if it.given_up)
+            )
+        self.event("all-ready", **words)
+
+    # ---- What is asked about one unit or process ----
+
+    def _on_restart_asked(self, rest: list[bytes]) -> str:
+        """Begins to restart a unit; returns '' or why not. One that was given up gets new tries."""
+        node, name = msgpack.unpackb(rest[0])
+        for unit in self.units:
+            if (unit.node.name, unit.plan.name) == (node, name) and not self.stopping:
+                now_ms = monotonic_ms()
+                unit.failures, unit.given_up = 0, ""
+                self.event("restarting", node=node, unit=name, reason="asked")
+                if unit.children:
+                    unit.asked_ms = now_ms
+                    self._go_on_restarting(unit, now_ms)
+                else:
+                    unit.restart_ms = now_ms
+                return ""
+        return f"nothing is called {name} in node {node} here"
+
+    def _go_on_restarting(self, unit: Unit, now_ms: int) -> None:
+        """Stops a unit as all are stopped: by rank, and at last by SIGKILL."""
+        assert unit.asked_ms is not None
+        running = [member for member in unit.members if member.child is not None]
+        lowest = min((member.plan.stop_rank for member in running), default=0)
+        for member in running:
+            assert member.child is not None
+            if now_ms - unit.asked_ms >= STOP_KILL_MS:
+                member.child.kill()
+            elif member.plan.stop_rank == lowest and member.state != "stopping":
+                member.state = "stopping"
+                member.child.ask_stop()
+
+    def _on_profile_asked(self, asker: bytes, rest: list[bytes]) -> str:
+        """Starts py-spy; returns '' or why not."""
+        wish = decode_wish(msgpack.unpackb(rest[0]))
+        if wish is None:
+            return "that is no profile to be made; is the command of the same version?"
+        for unit in self.units:
+            for member in unit.members:
+                if (unit.node.name, member.plan.name) != (wish.node, wish.role):
+                    continue
+                if member.child is None:
+                    return f"{wish.node}/{wish.role} does not run now; try again when it does"
+                folder = self.run_dirs[wish.node].path
+                return self._profiles.start(wish, member.child.pid, folder, asker)
+        return f"nothing is called {wish.role} in node {wish.node} here"
+
+    def _answer_profiles(self) -> None:
+        for profile, reason in self._profiles.finished():
+            path = "" if reason else str(profile.path)
+            self.send(self._control, [profile.asker, msgpack.packb([path, reason])])
+
+    # ---- Ends and restarts ----
+
+    def _reap(self) -> None:
+        for unit in self.units:
+            for member in unit.members:
+                code = member.child.poll() if member.child else None
+                if code is not None:
+                    self._on_exit(unit, member, code)
+
+    def _on_exit(self, unit: Unit, member: Member, code: int) -> None:
+        child = member.child
+        assert child is not None
+        child.read_log()
+        self.unwatch(child.log_fd)
+        child.close()
+        member.child = None
+        member.state = "exited"
+        member.status = {}
+        expected = self.stopping or unit.failed or unit.asked_ms is not None
+        role = member.plan.name
+        words: dict[str, object] = {"node": unit.node.name, "role": role, "pid": child.pid}
+        self.event("exited", **words, **_cause(code))
+        if not expected:
+            self._show_tail(member, child, words)
+            unit.failed = True
+            unit.fault_code, unit.fault_role = code, member.plan.role
+            unit.fault = child.tail[-1] if child.tail else f"{role} ended"
+        if self.stopping:
+            return
+        if unit.asked_ms is not None:
+            self._go_on_restarting(unit, monotonic_ms())
+        else:
+            for other in unit.children:
+                other.kill()
+        if not unit.children:
+            self._on_unit_down(unit)
+
+    def _show_tail(self, member: Member, child: Child, words: dict[str, object]) -> None:
+        """The last lines that an actor wrote; a crash that repeats itself is shown once."""
+        tail = list(child.tail)
+        for line in tail if tail != member.tail_shown else ["as before"]:
+            self.event("log-tail", **words, line=line)
+        member.tail_shown = tail
+
+    def _on_unit_down(self, unit: Unit) -> None:
+        """Decides whether a unit that has ended starts again, and when."""
+        now_ms = monotonic_ms()
+        if unit.asked_ms is not None:
+            unit.restart_ms = now_ms
+            return
+        if unit.given_up:  # With its node.
+            for member in unit.members:
+                member.state = "given-up"
+            return
+        if unit.ready_ms is not None and now_ms - unit.ready_ms >= HEALTH_MS:
+            unit.failures = 0
+        unit.failures += 1
+        words = {"node": unit.node.name, "unit": unit.plan.name}
+        if unit.fault_code in (EXIT_SETUP, EXIT_DAMAGED) and not unit.was_ready:
+            self._give_up(unit, "can't start", unit.fault_code)
+        elif unit.failures > len(BACKOFF_MS):
+            self._give_up(unit, f"failed {unit.failures} times in a row", EXIT_BROKEN)
+        else:
+            delay_ms = BACKOFF_MS[unit.failures - 1]
+            unit.restart_ms = now_ms + delay_ms
+            for member in unit.members:
+                member.state = "backoff"
+            self.event("restarting", **words, restarts=unit.restarts + 1, in_ms=delay_ms)
+
+    def _give_up(self, unit: Unit, reason: str, code: int) -> None:
+        unit.given_up = f"{reason}: {unit.fault}"
+        for member in unit.members:
+            member.state = "given-up"
+        self.event(
+            "gave-up", node=unit.node.name, unit=unit.plan.name, reason=reason, line=unit.fault
+        )
+        if self._complete or self.stopping:
+            return
+        self._error(unit.fault)
+        if code == EXIT_DAMAGED:
+            code = EXIT_SETUP
+            goes_on = self._leave_out(unit)
+            if unit.fault_role in LOG_ROLES:
+                self._error(self._way_back(unit.node, goes_on))
+            if goes_on:
+                self._check_complete(monotonic_ms())
+                return
+        self.exit_code = code
+        self.event("stopping", reason="start failed")
+        self.ask_stop()
+
+    def _leave_out(self, unit: Unit) -> bool:
+        """Goes on without a unit whose data is damaged, and without its node when that is the log:
+        whatever else runs there works on the same directory. Returns whether any unit is left."""
+        for other in self.units:
+            if other.node is unit.node and not other.given_up and unit.fault_role in LOG_ROLES:
+                other.given_up = unit.given_up
+                other.restart_ms = None
+                other.failed = True
+                for child in other.children:
+                    child.kill()
+                if not other.children:
+                    self._on_unit_down(other)
+        return not all(other.given_up for other in self.units)
+
+    def _way_back(self, node: NodePlan, goes_on: bool) -> str:
+        """The commands after which a node copies everything from the others."""
+        topology, data = shlex.quote(self.options.topology), shlex.quote(node.data_dir)
+        if len(node.options.get("members", ())) < 2:
+            return f"no other node has a copy: bring {data} back from a backup"
+        if goes_on:
+            begun, start = "the others go on", f"restart {topology} {node.name}"
+        else:
+            begun, start = "nothing is left to run", f"start {topology}"
+            start += f" --node {node.name}" * (len(self.nodes) == 1)
+        return (
+            f"node {node.name} is left out, {begun}; while a majority of the members is sound, it "
+            f"copies everything from them after: mv {data} {data}.damaged && supervisor {start}"
+        )
+
+    def on_wake(self, now_ms: int) -> None:
+        if self.stopping:
+            self._go_on_stopping(now_ms)
+            return
+        for unit in self.units:
+            if unit.restart_ms is not None and now_ms >= unit.restart_ms:
+                unit.restarts += 1
+                self._start_unit(unit)
+            elif unit.asked_ms is not None:
+                self._go_on_restarting(unit, now_ms)
+
+    def deadline_ms(self) -> int | None:
+        if self.stopping:
+            return monotonic_ms() + 50
+        restarts = [unit.restart_ms for unit in self.units if unit.restart_ms]
+        asked = [unit.asked_ms for unit in self.units if unit.asked_ms is not None]
+        kills = [max(asked_ms + STOP_KILL_MS, monotonic_ms() + 50) for asked_ms in asked]
+        return min(restarts + kills, default=None)
+
+    # ---- Stop ----
+
+    def on_stop_asked(self) -> None:
+        self._stop_begun_ms = monotonic_ms()
+        self._go_on_stopping(self._stop_begun_ms)
+
+    def drained(self) -> bool:
+        return not any(unit.children for unit in self.units)
+
+    def _go_on_stopping(self, now_ms: int) -> None:
+        """SIGTERM by rank, then SIGKILL for whoever is left."""
+        elapsed_ms = now_ms - self._stop_begun_ms
+        running = [
+            member for unit in self.units for member in unit.members if member.child is not None
+        ]
+        lowest = min((member.plan.stop_rank for member in running), default=0)
+        rank = max(lowest, 1 if elapsed_ms >= STOP_NEXT_MS else 0)
+        for member in running:
+            assert member.child is not None
+            if elapsed_ms >= STOP_KILL_MS:
+                member.child.kill()
+            elif self._stop_rank < member.plan.stop_rank <= rank:
+                member.state = "stopping"
+                member.child.ask_stop()
+        self._stop_rank = max(self._stop_rank, rank)
+
+    def _end(self) -> None:
+        self._profiles.end()
+        left = [child for unit in self.units for child in unit.children]
+        for child in left:
+            child.kill()
+        if self._stop_begun_ms:
+            self.event("stopped", ms=monotonic_ms() - self._stop_begun_ms)
+        for run_dir in self.run_dirs.values():
+            run_dir.release()
+        if left and self.options.one_process:
+            os._exit(EXIT_BROKEN)  # A thread that does not end can't be killed otherwise.
+        self.close_sockets()
+
+    # ---- What it tells ----
+
+    def report(self) -> list[dict[str, Any]]:
+        """One map for each process, itself first: what `supervisor status` shows."""
+        now_ms = monotonic_ms()
+        rows: list[dict[str, Any]] = [
+            {
+                "node": self.nodes[0].name if len(self.nodes) == 1 else None,
+                "nodes": [node.name for node in self.nodes],
+                "role": "supervisor",
+                "name": "supervisor",
+                "pid": os.getpid(),
+                "state": "stopping" if self.stopping else "ready",
+                "restarts": 0,
+                "uptime": round((now_ms - self._begun_ms) / 1000, 3),
+            }
+        ]
+        for unit in self.units:
+            rows += (self._row(unit, member, now_ms) for member in unit.members)
+        _add_lag(rows)
+        return rows
+
+    def _row(self, unit: Unit, member: Member, now_ms: int) -> dict[str, Any]:
+        state = member.state
+        if state == "ready" and now_ms - member.reported_ms > SILENT_MS:
+            state = "silent"
+        uptime_ms = now_ms - member.started_ms if member.child else 0
+        row = {
+            "node": unit.node.name,
+            "unit": unit.plan.name,
+            "role": member.plan.role,
+            "name": member.plan.name,
+            "pid": member.child.pid if member.child else None,
+            "state": state,
+            "restarts": unit.restarts,
+            "uptime": round(uptime_ms / 1000, 3),
+        }
+        if unit.given_up:
+            row["reason"] = unit.given_up
+        return {**member.status, **row}
+
+    def event(self, event: str, **values: object) -> None:
+        """One lifecycle line, on stdout and in the log of the node that it concerns."""
+        line = format_event(event, values)
+        stamped = f"{timestamp()} {line}\n".encode()
+        node = values.get("node")
+        for name, log in self._logs.items():
+            if node in (None, name):
+                log.write(stamped)
+        _write_if_writable(1, f"{line}\n")
+
+    def _error(self, line: str) -> None:
+        _write_if_writable(2, f"supervisor: {line}\n")
+
+
+def _cause(code: int) -> dict[str, object]:
+    if code >= 0:
+        return {"code": code}
+    return {"signal": signal.Signals(-code).name}
+
+
+def _add_lag(rows: list[dict[str, Any]]) -> None:
+    """How many committed entries a node has not applied: against the newest commit that we know."""
+    rows = [row for row in rows if "farms" not in row]  # Whose logs are others.
+    commit_index = max((row.get("commit_index") or 0 for row in rows), default=0)
+    for row in rows:
+        if row.get("applied_index") is not None and "commit_index" in row:
+            row.setdefault("lag", max(0, commit_index - row["applied_index"]))
+
+
+def _write_if_writable(fd: int, text: str) -> None:
+    """Whoever reads our lines slowly, or no longer, must not stop the nodes."""
+    data = text.encode("utf-8", "backslashreplace")[:STDOUT_BYTES_MAX]
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    try:
+        if poll.poll(0):
+            os.write(fd, data)
+    except OSError:
+        return
+
+
+def data_error(place: str, error: OSError) -> OperatorError:
+    """Why a directory of ours can't be used."""
+    way_out = {
+        errno.EACCES: "give this user the right to write there, or change `data`",
+        errno.EROFS: "mount it for writing, or change `data`",
+        errno.ENOSPC: "make room on that disk, or change `data`",
+        errno.ENOTDIR: "remove the file that is in the way, or change `data`",
+        errno.EEXIST: "remove the file that is in the way, or change `data`",
+    }.get(error.errno or 0, "change `data`")
+    return OperatorError(place, f"{error.filename}: {error.strerror}", way_out)

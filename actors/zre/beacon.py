@@ -1,0 +1,95 @@
+"""The beacons of a ZRE node: broadcast as zre_node makes them, and passed on to it when heard.
+
+A process of its own, so that a flood of datagrams keeps nobody else busy.
+"""
+
+from collections import OrderedDict
+
+import zmq
+
+from ...native.net.datagrams import Datagrams, Heard
+from ...native.net.messages import Arena
+from ...protocols.zre.limiter import Limiter, Rate
+from ..errors import OperatorError
+from ..runtime.actor import Actor, SocketOptions, main
+from .pipes import BEACON, HWM, NODE, encode_heard, interface_of
+
+# Of one address, to zre_node: more than a whole network says; what is beyond is dropped.
+RATE = Rate(burst=2048, per_s=2048)
+KNOWN_MAX = 4096  # Beacons that are remembered, to leave out what was just passed on.
+
+
+class ZreBeacon(Actor):
+    """Hears and sends at one UDP port, which other processes of the machine may share.
+
+    udp       UDP     22 octets (docs/protocols/zre.md, "Beacon")   from and to anybody
+    heard     PUSH    zre_pipes                                     to zre_node
+    sends     PULL    zre_pipes                                     of zre_node
+    """
+
+    role = BEACON
+
+    def on_start(self) -> None:
+        settings = self.options["zre"]
+        interface = interface_of(self.setup)
+        try:
+            self._udp = Datagrams(interface, settings["port"])
+        except OSError as error:
+            place = self.setup.places["zre.port"]
+            problem = f"UDP port {settings['port']} can't be bound at {interface.address}"
+            way_out = "choose another port or interface"
+            raise OperatorError(place, f"{problem}: {error.strerror}", way_out) from error
+        self._again_ms = settings["beacon_ms"] // 2
+        self._limiter = Limiter(RATE)
+        self._known: OrderedDict[Heard, int] = OrderedDict()  # When it was passed on.
+        self._passed: list[Heard] = []
+        heard = SocketOptions(connect=(self.endpoint(NODE, "heard"),), hwm=HWM)
+        self._heard = self.socket(zmq.PUSH, heard)
+        sends = SocketOptions(bind=(self.endpoint(BEACON, "sends"),), hwm=HWM)
+        self.listen(self.socket(zmq.PULL, sends), self._on_sends)
+        self.watch(self._udp.fileno(), self._on_udp)
+        self.log("beacons", interface=interface.address, broadcast=interface.broadcast,
+                 port=settings["port"])  # fmt: skip
+        self.ready()
+
+    def _on_udp(self) -> None:
+        """One take: what more there is shows at the next poll, behind what else there is to do."""
+        for beacon in self._udp.take(self.now_ms):
+            passed_ms = self._known.get(beacon)
+            if passed_ms is not None and self.now_ms < passed_ms + self._again_ms:
+                self.counters["repeated"] += 1
+            elif not self._limiter.allows(beacon.source, self.now_ms):
+                self.counters["refused"] += 1
+            else:
+                self._known[beacon] = self.now_ms
+                self._known.move_to_end(beacon)
+                self._passed.append(beacon)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def _on_sends(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            self._udp.send(frames[0])
+            self.counters["sent"] += 1
+
+    def on_wake(self, now_ms: int) -> None:
+        if self._passed:
+            self.counters["heard"] += len(self._passed)
+            self.send(self._heard, encode_heard(self._passed))  # A node that hangs misses it.
+            self._passed.clear()
+
+    def on_stop(self) -> None:
+        self._udp.close()
+
+    def status(self) -> dict[str, object]:
+        udp = self._udp
+        return {
+            "interface": udp.interface.address,
+            "malformed": udp.malformed,
+            "flooded": udp.flooded,
+            "unsent": udp.unsent,
+        }
+
+
+if __name__ == "__main__":
+    main(ZreBeacon)

@@ -1,0 +1,174 @@
+"""The log service of ZRE: nodes report who comes and goes; the log, or a table, keeps it."""
+
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple
+
+import zmq
+
+from ... import __version__
+from ...native.net.messages import Arena
+from ...protocols.zerodb.wire.ops import Put, pack
+from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
+from ...protocols.zmqraft.client.window import Pending
+from ...protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
+from ...protocols.zre import presence, services
+from ...protocols.zre.codec import endpoint_of
+from ...protocols.zre.errors import Malformed
+from ...protocols.zre.log import decode_report, uuid_hash
+from ...protocols.zre.values import LOG_SERVICE
+from ..errors import OperatorError
+from ..raft.leader_link import LeaderLink
+from ..runtime.actor import Actor, SocketOptions, main
+from .node import bound_port
+from .pipes import LOG, NODE, interface_of
+
+REPORTS_HWM = 10_000  # Of one node, that wait to be taken in.
+WAITING_MAX = 100_000  # Reports for the log; what is beyond is dropped, the newest first.
+WAITING_BYTES_MAX = 32 << 20
+BATCH_MAX = 500  # In one update.
+ANNOUNCE_MS = 2000  # zre_node is told again: it may have begun anew.
+# Reports of one moment are told apart by a number that grows.
+KEY = struct.Struct(">QHHBI")  # Time in ms, hashes of node and peer, event, number.
+
+
+class ReportKey(NamedTuple):
+    """What the key of a report in a table is made of."""
+
+    time_ms: int
+    node: int
+    peer: int
+    event: int
+
+
+class ZreLog(Actor):
+    """Takes in reports (docs/protocols/zre.md, "ZRE/LOG") and has them kept.
+
+    reports    SUB     [report or presence]  of any node's PUB, at a port in 61000-65535
+    services   PUSH    zre_pipes             to zre_node: where that is
+    links      DEALER  as in LeaderLink      to the cluster's peers
+    """
+
+    role = LOG
+
+    def on_start(self) -> None:
+        self._table = self._table_of(self.options["zre"])
+        interface = interface_of(self.setup)
+        options = SocketOptions(
+            hwm=REPORTS_HWM,
+            message_bytes_max=presence.FRAME_BYTES_MAX,
+            message_frames_max=1,
+            topics=(b"",),  # What does not begin as a report is counted.
+        )
+        # Text: a SUB, bound in C000 to FFFF.
+        reports = self.socket(zmq.SUB, options)
+        port = bound_port(reports, interface.address)
+        if port is None:
+            place = self.setup.places["zre.interface"]
+            raise OperatorError(place, "no port is free there", "end what holds them")
+        self.listen(reports, self._on_reports)
+        self._endpoint = endpoint_of(interface.address, port)
+        services = SocketOptions(connect=(self.endpoint(NODE, "services"),), hwm=4)
+        self._services = self.socket(zmq.PUSH, services)
+        self._announce_ms = self.now_ms
+        self._waiting: deque[tuple[ReportKey, bytes]] = deque()
+        self._waiting_bytes = 0
+        self._flying: deque[Pending] = deque()
+        self._machine = os.urandom(MACHINE_BYTES)
+        self._numbers = count(int.from_bytes(os.urandom(3)))
+        urls = tuple(member["url"] for member in self.options["members"].values())
+        setup = LogClientSetup(
+            self.setup.cluster.encode(), urls, __version__, for_tables=self._table is not None
+        )
+        self._client = LogClientMachine(setup, self._new_reqid, self.now_ms)
+        self._link = LeaderLink(self, self._client)
+        self.log("reports", endpoint=self._endpoint)
+        self.ready()
+
+    @staticmethod
+    def _table_of(settings: dict[str, object]) -> int | None:
+        """The table that reports go to; None: they go into the log as they are."""
+        table = settings["log_table"]
+        assert isinstance(table, int)
+        return table if settings["log_service"] == "table" else None
+
+    def _new_reqid(self) -> bytes:
+        now_s = int(time.time())
+        return make_reqids(now_s, self._machine, os.getpid(), [next(self._numbers)])[0]
+
+    def _on_reports(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            try:
+                place = place_of(frames)
+            except Malformed as error:  # Text: discarded silently.
+                self.counters[f"report_{error.reason.value}"] += 1
+                continue
+            self.counters["reports"] += 1
+            size = self._waiting_bytes + len(frames[0])
+            if len(self._waiting) < WAITING_MAX and size <= WAITING_BYTES_MAX:
+                self._waiting.append((place, frames[0]))
+                self._waiting_bytes = size
+            else:
+                self.counters["reports_dropped"] += 1
+
+    # ---- the loop ----
+
+    def on_wake(self, now_ms: int) -> None:
+        if now_ms >= self._announce_ms:
+            self._announce_ms = now_ms + ANNOUNCE_MS
+            for header in (LOG_SERVICE, services.PRESENCE):
+                self.send(self._services, [header.encode(), self._endpoint.encode()])
+        self._link.act(now_ms, self._propose())
+        while self._flying and (self._flying[0].runs or self._flying[0].refusal):
+            done = self._flying.popleft()
+            self.counters["updates_refused" if done.refusal else "updates"] += 1
+
+    def _propose(self) -> bool:
+        """Hands the log what it has room for; whether there was anything."""
+        before = len(self._flying)
+        while self._waiting and self._client.window.has_room:
+            size = min(len(self._waiting), BATCH_MAX)
+            batch = [self._waiting.popleft() for _ in range(size)]
+            updates = [data for _, data in batch]
+            self._waiting_bytes -= sum(map(len, updates))
+            if self._table is not None:
+                keys = [self._key(place) for place, _ in batch]
+                updates = [pack([Put(self._table, keys, updates)])]
+            pending = Pending([self._new_reqid() for _ in updates], updates)
+            self._client.window.add(pending)
+            self._flying.append(pending)
+        return len(self._flying) > before
+
+    def _key(self, place: ReportKey) -> bytes:
+        return KEY.pack(*place, next(self._numbers) & 0xFFFFFFFF)
+
+    def deadline_ms(self) -> int | None:
+        due_ms = self._link.deadline_ms
+        return self._announce_ms if due_ms is None else min(self._announce_ms, due_ms)
+
+    def drained(self) -> bool:
+        return not self._waiting and not self._flying
+
+    def on_stop(self) -> None:
+        self._link.close()
+
+    def status(self) -> dict[str, object]:
+        waiting = len(self._waiting) + sum(len(one.updates) for one in self._flying)
+        return {"endpoint": self._endpoint, "waiting": waiting}
+
+
+def place_of(frames: Sequence[bytes]) -> ReportKey:
+    """Of a report, or of a presence. Malformed: it is neither."""
+    if presence.is_presence(frames):
+        found = presence.decode_presence(frames)
+        return ReportKey(found.time_ms, uuid_hash(found.node), uuid_hash(found.peer), found.event)
+    report = decode_report(frames)
+    return ReportKey(report.time_ms, report.node, report.peer, report.event)
+
+
+if __name__ == "__main__":
+    main(ZreLog)

@@ -1,0 +1,287 @@
+"""A node's presence in the network: other nodes find it by ZRE, and what it offers by its headers.
+
+What is decided is in protocols/zre/node.py; the datagrams are zre_beacon's.
+"""
+
+import os
+import time
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address, ip_network
+from random import SystemRandom
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...native.net.sockets import send_batch
+from ...protocols.errors import LocalProtocolError
+from ...protocols.zre import services, values
+from ...protocols.zre.beacon import Beacon, own_uuid
+from ...protocols.zre.codec import connection_of, endpoint_of, parse_endpoint
+from ...protocols.zre.errors import Malformed
+from ...protocols.zre.log import encode_report, report_of
+from ...protocols.zre.node import Connect, NodeMachine, NodeSetup
+from ...protocols.zre.peers import Event, EventKind, PeerInfo
+from ...protocols.zre.presence import encode_presence, presence_of
+from ...protocols.zre.values import Times, Version
+from ..errors import OperatorError
+from ..runtime.actor import Actor, Socket, SocketOptions, main
+from ..topology.farm import public_endpoint
+from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
+from .reports import Reports, Told
+
+BIND_TRIES = 100
+MESSAGES_HWM = 1000  # Of one peer, that wait to be taken in.
+MESSAGE_BYTES_MAX = 1 << 20  # Nobody has much to say to this node.
+NETWORK = ("tcp://", "tls://")  # What others can reach.
+LAST_WORDS_MS = 50  # Behind the goodbye, for it to reach zre_beacon.
+SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that the log of this process shows.
+
+
+class ZreNode(Actor):
+    """Speaks ZRE, both versions (docs/protocols/zre.md).
+
+    mailbox   ROUTER  [routing id][frames ..]   of peers, at a port in 61000-65535
+    peers     DEALER  [frames ..]               to one peer each; it never receives
+    heard     PULL    zre_pipes                 of zre_beacon
+    sends     PUSH    zre_pipes                 to zre_beacon
+    services  PULL    zre_pipes                 of processes of this node that offer something
+    reports   XPUB    [report] or [presence]    to each log service that a peer announces
+    """
+
+    role = NODE
+    sockets_max = 4 * values.PEERS_MAX + 64  # A peer, its log service; two watch a static peer.
+
+    def on_start(self) -> None:
+        settings = self.options["zre"]
+        interface = interface_of(self.setup)
+        heard = SocketOptions(bind=(self.endpoint(NODE, "heard"),), hwm=HWM)
+        self.listen(self.socket(zmq.PULL, heard), self._on_heard)
+        told = SocketOptions(bind=(self.endpoint(NODE, "services"),), hwm=HWM)
+        self.listen(self.socket(zmq.PULL, told), self._on_services)
+        sends = SocketOptions(connect=(self.endpoint(BEACON, "sends"),), hwm=HWM)
+        self._sends = self.socket(zmq.PUSH, sends)
+        self._subnets = tuple(ip_network(text) for text in settings["subnets"])
+        port = self._open_mailbox(interface.address)
+        try:
+            self._node = NodeMachine(self._node_setup(interface.address, port), self.now_ms)
+        except LocalProtocolError as error:
+            raise OperatorError(
+                self.setup.places["zre.static"], str(error), "write tcp://ADDRESS:PORT"
+            ) from error
+        self._peers: dict[int, Socket] = {}
+        self._reports = Reports(self)
+        self._gone_ms: int | None = None
+        self.log("mailbox", address=interface.address, port=port, uuid=self._node.uuid.hex())
+        self.ready()
+
+    def _node_setup(self, address: str, port: int) -> NodeSetup:
+        settings = self.options["zre"]
+        return NodeSetup(
+            own_uuid(os.urandom(14)),
+            address,
+            port,
+            self.setup.node,
+            announced(self.setup.cluster, self.options),
+            Version.V1 if settings["greeting"] == "v1" else Version.V2,
+            static=tuple(settings["static"]),
+            subnets=self._subnets,
+            gossip=settings["gossip"],
+            times=Times(
+                settings["beacon_ms"],
+                settings["greet_wait_ms"],
+                settings["evasive_ms"],
+                settings["silent_ms"],
+                settings["dead_ms"],
+            ),
+        )
+
+    def _open_mailbox(self, address: str) -> int:
+        """Text: a ROUTER, bound in C000 to FFFF. Returns the port."""
+        options = SocketOptions(
+            hwm=MESSAGES_HWM,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            message_frames_max=values.CONTENT_FRAMES_MAX + 3,
+            router_handover=True,  # Who greets anew does so on a new connection.
+            addressed=True,
+        )
+        mailbox = self.socket(zmq.ROUTER, options)
+        port = bound_port(mailbox, address)
+        if port is None:
+            raise OperatorError(
+                self.setup.places["zre.interface"],
+                f"no port of {values.MAILBOX_BIND_MIN} to {values.MAILBOX_BIND_MAX} is free there",
+                "end the programs that hold them",
+            )
+        self.listen(mailbox, self._on_mailbox)
+        return port
+
+    # ---- what arrives ----
+
+    def _on_mailbox(self, arena: Arena) -> None:
+        self._node.on_messages(arena, self.now_ms)
+
+    def _on_heard(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            for uuid, port, source in decode_heard(frames):
+                self._node.hear(Beacon(uuid, port), source, self.now_ms)
+
+    def _on_services(self, arena: Arena) -> None:
+        for frames in arena.messages():
+            name, value = (frame.decode() for frame in frames)
+            if self._node.setup.headers.get(name) == value:
+                continue
+            self._node.set_header(name, value, self.now_ms)
+            self.log("announced", header=name, value=value)
+            if name == services.PRESENCE and self.options["zre"]["report"]:
+                self._reports.connect(self._node.uuid, value, is_own=True)
+
+    # ---- the loop ----
+
+    def on_wake(self, now_ms: int) -> None:
+        self._act(now_ms)
+        while self._node.busy:  # Who takes nothing was let go: that is said at once, too.
+            self._act(now_ms)
+
+    def _act(self, now_ms: int) -> None:
+        """Does what the node wants, and tells it of peers that take nothing."""
+        ready = self._node.ready(now_ms)
+        for action in ready.actions:
+            if isinstance(action, Connect):
+                self._greet(action)
+            elif action.number in self._peers:
+                self.close(self._peers.pop(action.number))
+        full = []
+        for number, frames in ready.sends:
+            peer = self._peers.get(number)
+            # Text: a full send buffer is "peer not responding"; so no send ever waits.
+            if peer is not None:
+                send_batch(peer, frames, "keep")
+                if len(frames):
+                    full.append(number)
+            frames.clear()
+        self._node.on_full(full)
+        for beacon in ready.beacons:
+            self.send(self._sends, [beacon])
+        for event in ready.events:
+            self._on_event(event)
+
+    def _greet(self, action: Connect) -> None:
+        """Text: a DEALER for each peer, with our identity, connected to its mailbox."""
+        options = SocketOptions(
+            connect=(connection_of(self._node.setup.address, action.endpoint),),
+            hwm=1,  # It receives nothing.
+            send_hwm=values.SEND_HWM,
+            routing_id=action.routing_id,
+            reconnect_ms=(100, 1000),
+        )
+        socket = self.try_socket(zmq.DEALER, options)
+        if socket is None:
+            self._node.on_unreachable(action.number)
+            return
+        self._peers[action.number] = socket
+        if action.watched:
+            with suppress(zmq.ZMQError):  # No socket is left: silence will show the loss.
+                self.on_disconnected(socket, partial(self._on_lost, action.number))
+
+    def _on_lost(self, number: int) -> None:
+        self._node.on_disconnected(number, self.now_ms)
+
+    # ---- what happens to peers ----
+
+    def _on_event(self, event: Event) -> None:
+        if event.peer is None:
+            return
+        if event.kind in SPOKEN:
+            word = "entered" if event.kind is EventKind.ENTER else "left"
+            self.log(f"peer-{word}", name=event.peer.name, endpoint=event.peer.endpoint)
+        if event.kind in (EventKind.ENTER, EventKind.CHANGED):
+            self._report_to(event.peer)
+        told = self._told(event, time.time_ns() // 1_000_000)
+        if told is not None and self.options["zre"]["report"]:
+            self._reports.send(told)
+        if event.kind is EventKind.EXIT:
+            self._reports.disconnect(event.peer.uuid)
+
+    def _told(self, event: Event, unix_ms: int) -> Told | None:
+        """What log services are told of an event, if anything."""
+        uuid, name = self._node.uuid, self._node.setup.name
+        presence = presence_of(event, uuid, name, unix_ms)
+        if presence is None:
+            return None
+        report = report_of(event, uuid, unix_ms)
+        return Told(report and encode_report(report), encode_presence(presence))
+
+    # Text: any node wishing to send log data SHALL create a PUB socket and connect it to the
+    # endpoint of the log service.
+    def _report_to(self, peer: PeerInfo) -> None:
+        if self.options["zre"]["report"]:
+            for header in (services.PRESENCE, values.LOG_SERVICE):
+                endpoint = peer.headers.get(header, "")
+                if self._is_of(endpoint, peer):
+                    is_own = header == services.PRESENCE
+                    self._reports.connect(peer.uuid, endpoint, is_own=is_own)
+                    return
+        self._reports.disconnect(peer.uuid)
+
+    def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
+        """Whether a service is where its node is, or in a subnet of ours: nobody makes us connect
+        elsewhere."""
+        try:
+            address, _ = parse_endpoint(endpoint)
+            if address == parse_endpoint(peer.endpoint)[0]:
+                return True
+            return any(ip_address(address) in subnet for subnet in self._subnets)
+        except (Malformed, ValueError):
+            return False
+
+    # ---- the end ----
+
+    def on_stop_asked(self) -> None:
+        self._node.stop()
+        self._gone_ms = self.now_ms + LAST_WORDS_MS
+
+    def drained(self) -> bool:
+        return self._gone_ms is None or self.now_ms >= self._gone_ms
+
+    def deadline_ms(self) -> int | None:
+        return self._gone_ms if self._gone_ms is not None else self._node.deadline_ms
+
+    def status(self) -> dict[str, object]:
+        return {**self._node.status(), "mailbox": self._node.setup.port}
+
+
+def bound_port(socket: Socket, address: str) -> int | None:
+    """Binds to a free port above the ephemeral ones; None: there is none at that address."""
+    first, last = values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX
+    socket.setsockopt(zmq.IPV6, ":" in address)
+    for port in SystemRandom().sample(range(first, last + 1), BIND_TRIES):
+        try:
+            socket.bind(endpoint_of(address, port))
+        except zmq.ZMQError:
+            continue
+        return port
+    return None
+
+
+def announced(cluster: str, options: dict[str, object]) -> dict[str, str]:
+    """What a node of this topology offers, as its headers say it; ipc is of this machine alone."""
+    zerodb, broker, farm = (options.get(key) or {} for key in ("zerodb", "broker", "farm"))
+    assert isinstance(zerodb, dict)
+    assert isinstance(broker, dict)
+    assert isinstance(farm, dict)
+    urls = {
+        services.LOG: options["url"],
+        services.TABLES: zerodb.get("url", ""),
+        services.BROKER: broker.get("clients_url", ""),
+        services.WORKERS: broker.get("workers_url", ""),
+        services.FARM: public_endpoint(farm) if farm else "",
+    }
+    return {
+        services.CLUSTER: cluster,
+        **{name: str(url) for name, url in urls.items() if str(url).startswith(NETWORK)},
+    }
+
+
+if __name__ == "__main__":
+    main(ZreNode)

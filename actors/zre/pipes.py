@@ -1,0 +1,40 @@
+"""What zre_beacon, zre_node and zre_log of a node tell each other, and where they are.
+
+zre_node.heard     PULL  [16 octets of UUID, port 2, address]*   beacons, of zre_beacon
+zre_beacon.sends   PULL  [datagram]                              of zre_node, to be broadcast
+zre_node.services  PULL  [header][value]                         what the node shall announce
+"""
+
+import struct
+from collections.abc import Iterable
+
+from ...native.net.datagrams import Heard
+from ...native.net.interfaces import Interface, chosen
+from ..errors import OperatorError
+from ..runtime.actor import ActorSetup
+
+NODE, BEACON, LOG = "zre_node", "zre_beacon", "zre_log"
+HWM = 1000
+_HEARD = struct.Struct(">16sH")
+
+
+def encode_heard(beacons: Iterable[Heard]) -> list[bytes]:
+    return [_HEARD.pack(one.uuid, one.port) + one.source.encode() for one in beacons]
+
+
+def decode_heard(frames: Iterable[bytes]) -> list[Heard]:
+    found = []
+    for frame in frames:
+        uuid, port = _HEARD.unpack_from(frame)
+        found.append(Heard(uuid, port, frame[_HEARD.size :].decode("ascii")))
+    return found
+
+
+def interface_of(setup: ActorSetup) -> Interface:
+    """Where this node's beacons go. OperatorError: there is no such interface."""
+    settings = setup.options["zre"]
+    try:
+        return chosen(settings["interface"], settings["broadcast"])
+    except OSError as error:
+        place = setup.places["zre.interface"]
+        raise OperatorError(place, str(error.strerror), "name one of these") from error

@@ -1,0 +1,208 @@
+"""The broker as a process: workers are killed, peers come and go, nothing stops it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import msgpack
+import pytest
+import zmq
+
+from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
+from kelek.tests.ports import free_ports
+
+DEADLINE_MS = 60_000
+PING_MS = 100
+WORKER = Path(__file__).with_name("broker_worker.py")
+C = b"KLKC01"
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(**getattr(request, "param", {}))
+    process.wait_for("ready")
+    yield process
+    assert process.stop() == 0
+
+
+def received(peer: Socket) -> list[bytes]:
+    assert peer.poll(DEADLINE_MS), "nothing comes"
+    return peer.recv_multipart()
+
+
+def start_worker(broker: BrokerProcess) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, str(WORKER), broker.workers_url, "echo", str(PING_MS)]
+    return subprocess.Popen(command)
+
+
+@pytest.mark.parametrize("broker", [{"interval_ms": PING_MS}], indirect=True)
+def test_each_request_is_answered_once_while_workers_are_killed(broker: BrokerProcess) -> None:
+    dice, client = Random(1), broker.client()
+    workers = [start_worker(broker) for _ in range(3)]
+    seen: dict[bytes, list[tuple[int, int]]] = {}
+    asked = done = 0
+    try:
+        while done < 900:
+            while asked < 900 and asked - done < 60:
+                client.send_multipart([C, b"\1", b"echo", b"%d" % asked, b"x"])
+                asked += 1
+            _, kind, _, request_id, body = received(client)
+            pid, place, _ = body.split()
+            seen.setdefault(request_id, []).append((int(pid), int(place)))
+            done += kind == b"\3"
+            if kind == b"\3" and done % 150 == 0:
+                victim = workers.pop(dice.randrange(3))
+                victim.kill()
+                victim.wait()
+                workers.append(start_worker(broker))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert len(seen) == 900
+    for request_id, answers in seen.items():
+        assert answers[-1][1] == 2, f"{request_id!r}: it ends with its FINAL"
+        assert [place for _, place in answers].count(2) == 1, f"{request_id!r}: one FINAL"
+        assert [place for _, place in answers[-3:]] == [0, 1, 2], f"{request_id!r}: in order"
+    assert not client.poll(0), "nothing comes behind the last FINAL"
+    while (finals := broker.wait_for("status")["finals"]) < 900:
+        pass
+    assert finals == 900
+
+
+def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: BrokerProcess) -> None:
+    gone, worker, ask = broker.client(), broker.worker(), [C, b"\1", b"echo"]
+    worker.send_multipart([b"KLKW01", b"\1", b"echo"])
+    for i in range(3):
+        gone.send_multipart([*ask, b"%d" % i, b"x"])
+    while broker.wait_for("status")["requests"] < 3:
+        worker.send_multipart([b"KLKW01", b"PING"])
+    gone.close(0)
+    # The first answer that can't be sent says so; whether that is the first one is chance.
+    done = 0
+    while broker.wait_for("status")["held"]:
+        worker.send_multipart([b"KLKW01", b"PING"])
+        while worker.poll(0):
+            _, command, *work = worker.recv_multipart()
+            if command == b"\2":
+                worker.send_multipart([b"KLKW01", b"\4", *work])
+                done += 1
+    assert broker.wait_for("status")["cancelled"] == 3 - done
+
+
+def test_junk_stops_nothing(broker: BrokerProcess) -> None:
+    dice = Random(2)
+    client, worker = broker.client(), broker.worker()
+    for peer in (client, worker):
+        for _ in range(500):
+            count = dice.choice((1, 2, 5, 300))
+            heads = [C, b"KLKW01", b"MDPC02", b"", b"\1", b"\3", b"PING"]
+            frames = [
+                dice.choice([*heads, dice.randbytes(dice.choice((0, 1, 300)))])
+                for _ in range(count)
+            ]
+            peer.send_multipart(frames)
+    client.send_multipart([b"x"] * 5000)  # More frames than a message may have.
+    fresh, other = broker.worker(), broker.client()
+    fresh.send_multipart([b"KLKW01", b"\1", b"sum"])
+    other.send_multipart([C, b"\1", b"sum", b"id", b"1", b"2"])
+    while (work := received(fresh))[1] != b"\2":
+        pass
+    assert work[5:] == [b"1", b"2"]
+    fresh.send_multipart([b"KLKW01", b"\4", *work[2:5], b"3"])
+    assert received(other) == [C, b"\3", b"sum", b"id", b"3"]
+
+
+def named(name: bytes, *body: bytes, credit: int = 1 << 20) -> list[bytes]:
+    """What stands behind a request's id in our framing."""
+    return [b"\xff" * 8 + credit.to_bytes(8, "big") + name, *body]
+
+
+def as_peer(broker: BrokerProcess, url: str, routing_id: bytes) -> Socket:
+    made = broker.socket(zmq.DEALER)
+    made.setsockopt(zmq.ROUTING_ID, routing_id)
+    made.connect(url)
+    return made
+
+
+def test_a_thief_with_a_clients_routing_id_does_not_get_its_answer(broker: BrokerProcess) -> None:
+    worker = broker.worker()
+    worker.send_multipart([b"KLKW01", b"\1", b"echo", b"\0\2"])
+    owner = as_peer(broker, broker.clients_url, b"the same")
+    owner.send_multipart([C, b"\1", b"echo", b"1", b"x"])
+    work = received(worker)
+    thief = as_peer(broker, broker.clients_url, b"the same")
+    thief.send_multipart([C, b"\1", b"echo", b"2", b"x"])
+    pretender = broker.client()  # A name is no routing id, either.
+    pretender.send_multipart([b"KLKN01", b"\1", b"echo", b"1", *named(b"the same", b"y")])
+    other = received(worker)
+    assert other[5:] == [b"y"]
+    assert other[2] != work[2]
+    worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"the owner's"])
+    worker.send_multipart([b"KLKW01", b"\4", *other[2:5], b"the other's"])
+    assert received(owner) == [C, b"\3", b"echo", b"1", b"the owner's"]
+    assert received(pretender)[-1] == b"the other's"
+    assert not thief.poll(0)
+
+
+def test_a_client_that_has_said_its_name_is_answered_on_its_new_connection(
+    broker: BrokerProcess,
+) -> None:
+    """Before its old one is known to be dead."""
+    worker, old, new = broker.worker(), broker.client(), broker.client()
+    worker.send_multipart([b"KLKW01", b"\1", b"echo"])
+    ask = [b"KLKN01", b"\1", b"echo", b"1", *named(b"a secret", b"x")]
+    old.send_multipart(ask)
+    work = received(worker)
+    new.send_multipart(ask)
+    new.send_multipart([C, b"\1", b"mmi.service", b"2", b"echo"])
+    assert received(new)[3] == b"2"  # The repeat is in.
+    worker.send_multipart([b"KLKW01", b"\4", *work[2:], b"once"])
+    assert received(new)[:4] == [C, b"\5", b"echo", b"1"]
+    assert not old.poll(0)
+
+
+def test_nobody_is_shown_a_routing_id_or_a_name(broker: BrokerProcess) -> None:
+    worker = as_peer(broker, broker.workers_url, b"worker's id")
+    worker.send_multipart([b"KLKW01", b"\1", b"echo", b"\0\2"])
+    client = as_peer(broker, broker.clients_url, b"client's id")
+    client.send_multipart([C, b"\1", b"echo", b"1", b"x"])
+    client.send_multipart([b"KLKN01", b"\1", b"echo", b"2", *named(b"a secret", b"x")])
+    seen = [received(worker) for _ in range(2)]
+    other = broker.client()
+    for service in (b"klk.workers", b"klk.services"):
+        other.send_multipart([C, b"\1", service, b"3", b""])
+        seen.append(received(other))
+    assert msgpack.unpackb(seen[2][4])["working"] == 2
+    for frames in seen:
+        assert not any(secret in frame for frame in frames for secret in (b"'s id", b"a secret"))
+
+
+def test_workers_are_told_to_go_when_it_ends() -> None:
+    broker = BrokerProcess()
+    broker.wait_for("ready")
+    worker = broker.worker()
+    worker.send_multipart([b"KLKW01", b"\1", b"echo"])
+    worker.send_multipart([b"KLKW01", b"PING"])
+    assert received(worker) == [b"KLKW01", b"PONG"]
+    os.kill(broker.process.pid, signal.SIGTERM)
+    assert received(worker) == [b"KLKW01", b"\6"]
+    assert broker.process.wait(60) == 0
+    broker.stop()
+
+
+def test_an_address_that_is_taken_is_said() -> None:
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
+        broker = BrokerProcess(clients_url=f"tcp://127.0.0.1:{port}")
+        with pytest.raises(AssertionError, match="it has ended with 2"):
+            broker.wait_for("ready")
+    said = (broker.folder / "log").read_text(encoding="utf-8")
+    assert broker.stop() == 2
+    assert "broker.clients_url" in said
+    assert "is in use" in said

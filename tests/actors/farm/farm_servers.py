@@ -1,0 +1,465 @@
+"""Servers of farms for tests: real farm_server actors with a topology, certificates and users.
+
+Farm(...) runs each as a thread of the test's own process, Farm(..., processes=True) as a process of
+its own, to be killed. Beside the user `peer` of the servers there is `servers`, which may speak for
+them, too, and `demo`, an administrator.
+"""
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import trustme
+import zmq
+
+from kelek.actors.farm.server import FarmServer
+from kelek.actors.runtime.actor import ActorSetup, Host
+from kelek.actors.topology import topology
+from kelek.protocols.garlicfarm.client.fetch import ClientFetch
+from kelek.protocols.garlicfarm.wire import codec
+from kelek.protocols.garlicfarm.wire.handshake import (
+    Challenges,
+    ClientHandshake,
+    ConnectTarget,
+    Opening,
+    Step,
+    path_to,
+)
+from kelek.protocols.garlicfarm.wire.htdigest import with_user
+from kelek.protocols.garlicfarm.wire.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+from kelek.tests.ports import free_ports
+
+DEADLINE_S = 60
+LOOK_MS = 10
+USER, PASSWORD = "demo", "demo"
+SERVERS = "servers"
+PASSWORDS = {USER: PASSWORD, SERVERS: "any server's", "peer": "the servers' own"}
+TIMES = "election_timeout_ms: [300, 600], heartbeat_ms: 60, request_timeout_ms: 1000"
+
+
+@cache
+def _authority() -> tuple[trustme.CA, trustme.LeafCert]:
+    """One for all tests of a process: keys take a while to make."""
+    authority = trustme.CA()
+    return authority, authority.issue_cert("localhost", "127.0.0.1", "::1")
+
+
+class _Running(ABC):
+    """One server that runs, and what it has said to its supervisor."""
+
+    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
+        self.control = control
+        self.status: dict[str, Any] = {}
+        self.is_ready = False
+        self._place = place
+        self.setup = setup
+
+    def hear(self) -> None:
+        while self.control.poll(0):
+            _, said, *rest = self.control.recv_multipart()
+            self.is_ready = self.is_ready or said == b"ready"
+            if rest:
+                self.status = dict(msgpack.unpackb(rest[0], strict_map_key=False))
+
+    @abstractmethod
+    def ended(self) -> bool: ...
+
+    @abstractmethod
+    def end(self, *, kill: bool) -> None:
+        """kill: at once, without a word; else as by SIGTERM."""
+
+
+class _Thread(_Running):
+    def __init__(
+        self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path, context: Any
+    ) -> None:
+        super().__init__(setup, control, place)
+        stop_in, self._stop = os.pipe()
+        log = os.open(place / f"{setup.node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.code: int | None = None
+
+        def run() -> None:
+            try:
+                self.code = FarmServer(setup, Host(stop_in, log, context)).run()
+            finally:
+                os.close(stop_in)
+                os.close(log)
+
+        self._thread = threading.Thread(target=run, name=setup.node, daemon=True)
+        self._thread.start()
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self, *, kill: bool) -> None:
+        if not kill:
+            os.write(self._stop, b"T")
+        else:
+            os.close(self._stop)
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        if not kill:
+            os.close(self._stop)
+
+
+class _Process(_Running):
+    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
+        super().__init__(setup, control, place)
+        path = place / f"{setup.node}.json"
+        path.write_text(setup.to_json(), encoding="utf-8")
+        with (place / f"{setup.node}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "kelek.actors.farm.server", "--setup", str(path)],
+                stdin=subprocess.PIPE,
+                stderr=log,
+            )
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self, *, kill: bool) -> None:
+        if kill:
+            self.process.kill()
+        else:
+            self.process.terminate()
+        self.process.wait(DEADLINE_S)
+        assert self.process.stdin
+        self.process.stdin.close()
+
+
+class Farm:
+    """Servers, by id, of one farm or several, in a directory of their own."""
+
+    def __init__(
+        self,
+        ids: Sequence[int] = (1, 2, 3),
+        *,
+        tls: bool = True,
+        jraft: bool = False,
+        processes: bool = False,
+        begin: Sequence[int] | None = None,
+        names: Sequence[str] = ("farm",),
+        gated: bool = False,
+        times: str = "",
+        farm: str = "",
+        node: str = "",
+    ) -> None:
+        """tls     False: plain, with the handshake (`i2p: true`)
+        jraft   plain, without any handshake
+        begin   the ids that begin; the others wait to be taken in
+        gated   servers find each other at `gates`, ports by id at which the test listens
+        times   in place of TIMES
+        farm    more keys of each farm, as YAML: "snapshot_entries: 10, bind: {peer: 1}"
+        node    more keys of each node's `farm:`, likewise; {number} is its server's id
+        """
+        # A short one: a Unix socket's path has 107 bytes.
+        self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+        self.names = tuple(names)
+        self.ports = dict(zip(ids, free_ports(len(ids)), strict=True))
+        self.gates = dict(zip(ids, free_ports(len(ids)), strict=True)) if gated else {}
+        self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self.running: dict[int, _Running] = {}
+        self._epoch = time.time_ns()
+        self._challenges: dict[tuple[int, str, str], Challenges] = {}
+        self._write_files()
+        self.path = self.place / "topology.yaml"
+        self.path.write_text(
+            self._topology(begin, f"{times or TIMES}, {farm}", node), encoding="utf-8"
+        )
+        self.topology = topology.load(str(self.path))
+
+    # ---- files ----
+
+    def _write_files(self) -> None:
+        authority, leaf = _authority()
+        authority.cert_pem.write_to_path(self.ca)
+        leaf.private_key_pem.write_to_path(self.place / "key.pem")
+        for number, blob in enumerate(leaf.cert_chain_pems):
+            blob.write_to_path(self.place / "cert.pem", append=number > 0)
+        text = ""
+        for name in self.names:
+            for user, password in PASSWORDS.items():
+                text = with_user(text, name, user, password)
+        self.write_secret("passwords", text)
+        self.write_secret("secret", "the servers' own\n")
+        self.write_secret("demo.secret", f"{PASSWORD}\n")
+        self.write_secret("servers.secret", f"{PASSWORDS[SERVERS]}\n")
+
+    def write_secret(self, name: str, text: str) -> Path:
+        path = self.place / name
+        path.touch(0o600)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    @property
+    def ca(self) -> Path:
+        return self.place / "ca.pem"
+
+    def _topology(self, begin: Sequence[int] | None, farm: str, node: str) -> str:
+        files = "certificate: cert.pem, key: key.pem, ca: ca.pem" if self.tls else "i2p: true"
+        files = "insecure_jraft: true" if self.jraft else files
+        servers = ", ".join(f"{number}: n{number}" for number in self.ports)
+        first = "" if begin is None else f", begin: {list(begin)}"
+        lines = ["cluster: test", "data: data", "farms:"]
+        lines += [
+            f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
+            + f"server_users: [{SERVERS}], {farm.removesuffix(', ')}}}"
+            for name in self.names
+        ]
+        lines.append("nodes:")
+        for number, port in self.ports.items():
+            more = ", " + node.replace("{number}", str(number)) if node else ""
+            more += f", endpoint: '{self.endpoint(number)}'" if self.gates else ""
+            lines += [
+                f"  n{number}:",
+                f"    url: ipc://{self.place}/{number}.url",
+                f"    peer_url: ipc://{self.place}/{number}.peer",
+                f"    farm: {{listen: 'tcp://127.0.0.1:{port}', {files}, passwords: passwords, "
+                f"user: peer, secret_file: secret{more}}}",
+            ]
+        return "\n".join(lines) + "\n"
+
+    # ---- servers ----
+
+    def setup(self, number: int, bootstrap: bool) -> ActorSetup:
+        node = f"n{number}"
+        self._epoch += 1
+        control = f"ipc://{self.place}/{number}.control"
+        if not self._processes:
+            control = f"inproc://control{self._epoch}"
+        data_dir = self.place / "data" / node
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return ActorSetup(
+            node, "farm_server", "farm_server", "test", str(self.place), str(data_dir), control,
+            self._epoch, bootstrap, self.topology.options(node), self.topology.option_places(node),
+        )  # fmt: skip
+
+    def start(self, *numbers: int, bootstrap: bool = True) -> None:
+        """Starts these, or all; returns when they are ready. bootstrap: empty is a first start."""
+        for number in numbers or self.ports:
+            setup = self.setup(number, bootstrap)
+            control = self._context.socket(zmq.ROUTER)
+            self._sockets.append(control)
+            control.bind(setup.control)
+            if self._processes:
+                self.running[number] = _Process(setup, control, self.place)
+            else:
+                self.running[number] = _Thread(setup, control, self.place, self._context)
+        for number in numbers or self.ports:
+            self.wait(partial(self._is_ready, number), f"{number} is not ready")
+
+    def _is_ready(self, number: int) -> bool:
+        self.running[number].hear()
+        assert not self.running[number].ended(), self.log(number)
+        return self.running[number].is_ready
+
+    def kill(self, number: int) -> None:
+        """As by SIGKILL: a process really, a thread without a word to anybody."""
+        self.running.pop(number).end(kill=True)
+
+    def stop(self, number: int) -> int | None:
+        """As by SIGTERM; returns the exit code."""
+        running = self.running.pop(number)
+        running.end(kill=False)
+        code: int | None = getattr(running, "code", None)
+        return code
+
+    def close(self) -> None:
+        for number in list(self.running):
+            self.kill(number)
+        for each in self._sockets:
+            each.close(0)
+        self._context.destroy(0)
+        shutil.rmtree(self.place)
+
+    def __enter__(self) -> "Farm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what they say ----
+
+    def log(self, number: int) -> str:
+        return (self.place / f"n{number}.log").read_text()
+
+    def status(self, number: int) -> dict[str, Any]:
+        """What it has told its supervisor last."""
+        self.running[number].hear()
+        return self.running[number].status
+
+    def wait(self, good: Callable[[], Any], why: str = "it never happens") -> Any:
+        until = time.monotonic() + DEADLINE_S
+        while not (found := good()):
+            assert time.monotonic() < until, f"{why}: {self.report()}"
+            self._poll_any()
+        return found
+
+    def _poll_any(self) -> None:
+        """Until one of them says something to its supervisor, a moment at most."""
+        poller = zmq.Poller()
+        for each in self.running.values():
+            poller.register(each.control, zmq.POLLIN)
+        poller.poll(LOOK_MS)
+
+    def report(self) -> str:
+        return "\n".join(
+            f"{number}: {self.status(number)}\n{self.log(number)[-2000:]}"
+            for number in self.running
+        )
+
+    def endpoint(self, number: int) -> str:
+        return f"tcp://127.0.0.1:{self.gates.get(number, self.ports[number])}"
+
+    # ---- a client ----
+
+    def dial(self, number: int) -> socket.socket:
+        """A connection, through TLS if there is any, and nothing more."""
+        sock = socket.create_connection(("127.0.0.1", self.ports[number]), DEADLINE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.tls:
+            return sock
+        context = ssl.create_default_context(cafile=str(self.ca))
+        with ExitStack() as undo:
+            undo.callback(sock.close)
+            secured = context.wrap_socket(sock, server_hostname="127.0.0.1")
+            undo.pop_all()
+        return secured
+
+    def connect(
+        self, number: int, name: str = "", user: str = USER, password: str = PASSWORD
+    ) -> "FarmClient":
+        return FarmClient(self, number, name or self.names[0], (user, password))
+
+    def shown(self, number: int, what: str = "status") -> dict[str, Any]:
+        """A view of what a server shows over HTTP. OSError: it does not."""
+        name = self.names[0]
+        host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
+        door = ConnectTarget(host, name, USER, PASSWORD, path=path)
+        challenges = self._challenges.setdefault((number, name, path), Challenges())
+        opening = Opening(Step.AGAIN)
+        while opening.step is Step.AGAIN:
+            now_ms = time.monotonic_ns() // 1_000_000
+            fetch = ClientFetch(door, challenges, now_ms, os.urandom)
+            with self.dial(number) as sock:
+                sock.sendall(fetch.request)
+                found = None
+                while found is None:
+                    data = sock.recv(65536)
+                    found = fetch.feed(data, now_ms)
+                    if not data and found is None:
+                        raise ConnectionError(f"{number} shows nothing")
+                opening = found
+        assert opening.step is Step.OPEN, opening
+        shown: dict[str, Any] = json.loads(opening.rest)
+        return shown
+
+    def leader(self, name: str = "") -> int:
+        """Who leads, and has committed something, by asking all that run."""
+
+        def look() -> int | None:
+            for number in list(self.running):
+                try:
+                    with self.connect(number, name) as client:
+                        answer = client.ask(Request(MessageType.CLIENT_REQUEST))
+                except (OSError, EOFError):
+                    continue
+                if answer.is_accepted:
+                    return number
+            return None
+
+        return int(self.wait(look, "nobody leads"))
+
+    def put(self, *values: bytes, name: str = "", user: str = USER) -> Response:
+        """Commits entries, whoever leads."""
+        entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                with self.connect(self.leader(name), name, user, PASSWORDS[user]) as client:
+                    answer = client.ask(Request(MessageType.CLIENT_REQUEST, entries=entries))
+                if answer.is_accepted:
+                    return answer
+            except (OSError, EOFError):
+                pass
+            assert time.monotonic() < until, f"nothing is committed: {self.report()}"
+
+
+class FarmClient:
+    """A connection to one server, through its handshake. EOFError: it has been closed."""
+
+    def __init__(self, farm: Farm, number: int, name: str, who: tuple[str, str]) -> None:
+        key = (number, name, who[0])
+        challenges = farm._challenges.setdefault(key, Challenges())
+        self._stream = codec.ResponseStream()
+        self._answers: list[Response] = []
+        door = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)
+        opening: Opening | None = Opening(Step.AGAIN)
+        while opening is not None and opening.step is Step.AGAIN:
+            self.sock = farm.dial(number)
+            with ExitStack() as undo:
+                undo.callback(self.sock.close)
+                opening = None if farm.jraft else self._shake_hands(door, challenges)
+                if opening is None or opening.step is Step.OPEN:
+                    undo.pop_all()
+        if opening is not None and opening.step is Step.REFUSED:
+            raise PermissionError(opening.why)
+
+    def _shake_hands(self, door: ConnectTarget, challenges: Challenges) -> Opening:
+        now_ms = time.monotonic_ns() // 1_000_000
+        handshake = ClientHandshake(door, challenges, now_ms, os.urandom)
+        self.sock.sendall(handshake.request)
+        while (opening := handshake.feed(self.sock.recv(65536), now_ms)) is None:
+            pass
+        self._answers += self._stream.feed(opening.rest)
+        return opening
+
+    def send(self, *requests: Request) -> None:
+        self.sock.sendall(b"".join(map(codec.encode_request, requests)))
+
+    def answer(self) -> Response:
+        while not self._answers:
+            data = self.sock.recv(65536)
+            if not data:
+                raise EOFError
+            self._answers += self._stream.feed(data)
+        return self._answers.pop(0)
+
+    def ask(self, request: Request) -> Response:
+        self.send(request)
+        return self.answer()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> "FarmClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,220 @@
+"""Connections of a farm's server by themselves, in virtual time: how long who is slow may take."""
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from kelek.actors.farm.listener import (
+    HALF_MS,
+    LINGER_MS,
+    Connection,
+    ConnectionLimits,
+    FarmListener,
+    Inside,
+)
+from kelek.actors.farm.stream import Poll
+from kelek.protocols.garlicfarm.server.inbound import Inbound, PeerSession
+from kelek.protocols.garlicfarm.wire.codec import encode_request
+from kelek.protocols.garlicfarm.wire.gate import Gate
+from kelek.protocols.garlicfarm.wire.handshake import (
+    Challenges,
+    ConnectTarget,
+    ServerHandshake,
+    path_to,
+)
+from kelek.protocols.garlicfarm.wire.htdigest import users_of, with_user
+from kelek.protocols.garlicfarm.wire.http_api import View
+from kelek.protocols.garlicfarm.wire.messages import (
+    FarmLogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+
+DEADLINE_S = 60
+SHOWN = json.dumps("x" * (8 << 20)).encode()
+PATH = path_to("farm", "status")
+ENTRIES_MAX = 1000
+
+
+class Host:
+    """A process with one farm, which shows much."""
+
+    def __init__(self, is_open: bool = False) -> None:
+        self.is_open = is_open  # Messages begin at once.
+        self.now_ms = 1000
+        self.counters: Counter[str] = Counter()
+        self.users = users_of(with_user("", "farm", "alice", "secret"), "farm")
+        self.gate = Gate(b"k" * 16, bytes)
+        self.inbound: dict[Connection, Inbound] = {}
+
+    def watch(self, fd: int, handler: Any) -> None:
+        """The loop's part of a Poll: the test turns it."""
+
+    def show(self, view: View) -> bytes:
+        return SHOWN
+
+    def begin_handshake(self) -> ServerHandshake | None:
+        if self.is_open:
+            return None
+        return ServerHandshake(self.gate, {"farm": self.users}, self.now_ms, {"farm": self})
+
+    def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
+        return Inside(self, user, 1)
+
+    # The farm's part, behind a handshake.
+
+    def on_requests(self, connection: Connection, data: bytes) -> None:
+        """They wait for answer()."""
+        inbound = self.inbound.setdefault(connection, Inbound(PeerSession(), ENTRIES_MAX))
+        for request in inbound.stream.feed(data):
+            inbound.take(request, None).forget_entries()
+        connection.bound(inbound.is_full, inbound.half)
+
+    def on_closed(self, connection: Connection) -> None:
+        del self.inbound[connection]
+
+    def answer(self, connection: Connection) -> None:
+        """All that its requests wait for."""
+        inbound = self.inbound[connection]
+        for slot in inbound.slots:
+            slot.response = Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, 2, 3, 4, True)
+        inbound.flush()
+        connection.bound(inbound.is_full, inbound.half)
+        connection.send(inbound.out)
+
+    def request(self) -> bytes:
+        challenges = Challenges()
+        offers = self.gate.challenges(self.users, self.now_ms)
+        challenges.note([(b"www-authenticate", offer) for offer in offers], self.now_ms)
+        door = ConnectTarget("a", "farm", "alice", "secret")
+        answer = challenges.answer(door, ("GET", PATH), "c").decode()
+        return f"GET {PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: {answer}\r\n\r\n".encode()
+
+
+def test_who_reads_slowly_gets_all_of_it() -> None:
+    """Longer than who was refused may stay; one who reads nothing is closed all the same."""
+    host = Host()
+    doors = FarmListener(host, Poll(host), None, ConnectionLimits(10, 1 << 20))  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)
+        theirs.settimeout(DEADLINE_S)
+        doors._begin(ours)
+        (connection,) = doors.connections.values()
+        theirs.sendall(host.request())
+        connection.on_ready()
+        assert len(connection.stream.out) > len(SHOWN) // 2, "a socket takes only so much"
+        host.now_ms += LINGER_MS + 1
+        doors.step(host.now_ms)
+        got = b""
+        while connection.stream.out:
+            piece = theirs.recv(1 << 20)
+            assert piece, "it was closed too early"
+            got += piece
+            connection.on_ready()
+        theirs.setblocking(False)
+        while data := theirs.recv(1 << 20):
+            got += data
+        assert got.partition(b"\r\n\r\n")[2] == SHOWN
+        host.now_ms += len(SHOWN)
+        doors.step(host.now_ms)
+    assert not doors.connections
+    doors.poll.close()
+
+
+def request(size: int) -> bytes:
+    """One that takes so many bytes besides its head and its entry's."""
+    entry = FarmLogEntry(0, ValueType.APPLICATION, bytes(size))
+    return encode_request(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
+
+
+@contextmanager
+def let_in(
+    count: int,
+) -> Iterator[tuple[Host, FarmListener, list[tuple[Connection, socket.socket]]]]:
+    """So many connections without a handshake, each with its other end."""
+    host = Host(is_open=True)
+    doors = FarmListener(host, Poll(host), None, ConnectionLimits(10, 3 * ENTRIES_MAX))  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        made = []
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            stack.enter_context(theirs)
+            ours.setblocking(False)
+            theirs.settimeout(DEADLINE_S)
+            doors._begin(ours)
+            made.append((list(doors.connections.values())[-1], theirs))
+        yield host, doors, made
+        doors.close_all()
+        assert doors._halves_bytes == 0
+    doors.poll.close()
+
+
+def test_half_a_request_has_its_time() -> None:
+    """Longer, the larger it is; another one begins anew."""
+    with let_in(2) as (host, doors, ((slow, to_slow), (fine, to_fine))):
+        data = request(800)
+        to_slow.sendall(data[:50])
+        slow.on_ready()
+        to_fine.sendall(data + data[:50])
+        fine.on_ready()
+        host.now_ms += HALF_MS - 1
+        to_slow.sendall(data[50:60])
+        slow.on_ready()
+        to_fine.sendall(data[50:] + data[:10])
+        fine.on_ready()
+        doors.step(host.now_ms)
+        assert len(doors.connections) == 2
+        host.now_ms += 101  # The 858 bytes have their part, too.
+        doors.step(host.now_ms)
+        assert list(doors.connections.values()) == [fine]
+        assert to_slow.recv(1) == b""
+        assert host.counters["request_timeouts"] == 1
+        to_fine.sendall(data[10:])
+        fine.on_ready()
+        host.now_ms += 10 * HALF_MS
+        doors.step(host.now_ms)
+        assert doors.connections, "it may be silent as long as it likes"
+
+
+def test_too_many_half_requests() -> None:
+    """The largest goes; what is whole weighs nothing."""
+    with let_in(5) as (host, doors, made):
+        for count, (connection, to) in enumerate(made):
+            to.sendall(request(900)[: 600 + 50 * count] if count else request(900))
+            connection.on_ready()
+        doors.step(host.now_ms)
+        assert len(doors.connections) == 5
+        made[0][1].sendall(request(900)[:700])
+        made[0][0].on_ready()
+        doors.step(host.now_ms)
+        assert host.counters["half_requests_dropped"] == 1
+        assert made[4][0] not in doors.connections.values()
+        assert len(doors.connections) == 4
+
+
+def test_nothing_is_read_beyond_what_is_not_answered() -> None:
+    """It goes on with the answers, and has all its time for what it has begun."""
+    with let_in(1) as (host, doors, ((connection, to),)):
+        to.sendall(request(600) + request(600))
+        connection.on_ready()
+        inbound = host.inbound[connection]
+        assert inbound.is_full
+        assert [slot.request.entries for slot in inbound.slots] == [(), ()]
+        to.sendall(request(100)[:60])
+        connection.on_ready()
+        assert inbound.half is None, "it has read on"
+        host.answer(connection)
+        assert len(to.recv(100)) == 2 * 26
+        connection.on_ready()
+        assert connection.half is not None
+        host.now_ms += HALF_MS
+        to.sendall(request(100)[60:])
+        connection.on_ready()
+        doors.step(host.now_ms)
+        assert len(inbound.slots) == 1

@@ -1,0 +1,119 @@
+"""A router's two files: what is read from them, written to them, and wrong with them."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from kelek.actors.farm.router import RouterFiles
+from kelek.protocols.garlicfarm.app.documents import DOCUMENT_BYTES_MAX, encode_status
+from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
+from kelek.protocols.garlicfarm.app.state import Leaf, SharedState
+
+LEAF = Leaf(2, "h", {"destination": "d", "uptime": 5})
+SHOWN = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime": 5}}
+
+
+def test_what_the_router_says(tmp_path: Path) -> None:
+    """To all farms, and to one alone; other keys are its own."""
+    file = tmp_path / "router.json"
+    router = RouterFiles(str(file), "").of("farm")
+    document = {
+        "router": {"uptime": 5},
+        "destinations": [],
+        "more": 1,
+        "farms": {"farm": {"destinations": [{"destination": "a"}]}},
+    }
+    file.write_text(json.dumps(document))
+    said = {"router": {"uptime": 5}, "destinations": [{"destination": "a"}]}
+    assert router.status() == RouterStatus(said)
+    file.write_text(json.dumps({**document, "router": {"uptime": 6}}))
+    other = RouterFiles(str(file), "").of("other").status()
+    assert other == RouterStatus({"router": {"uptime": 6}, "destinations": []})
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (None, "No such file"),
+        (b"", "no document"),
+        (b"[]", "no document"),
+        (b'{"router":', "JSON"),
+        (b'{"farms":[]}', "farms"),
+        (b'{"farms":{"farm":1}}', "farm"),
+        (b" " * DOCUMENT_BYTES_MAX + b"{}", "no document"),
+    ],
+    ids=range(7),
+)
+def test_a_file_that_is_wrong(tmp_path: Path, data: bytes | None, error: str) -> None:
+    file = tmp_path / "router.json"
+    if data is not None:
+        file.write_bytes(data)
+    status = RouterFiles(str(file), "").of("farm").status()
+    assert status.document == {}
+    assert str(file) in status.error
+    assert error in status.error
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
+    """A pipe that nobody writes to keeps nobody waiting."""
+    file = tmp_path / "router.json"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    status = RouterFiles(str(file), str(file)).of("farm").status()
+    assert status.document == {}
+    assert str(file) in status.error
+
+
+def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
+    """Of each farm by itself; what was said before a start stays until something else is said."""
+    file = tmp_path / "publish.json"
+    files = RouterFiles("", str(file))
+    one, two = files.of("one"), files.of("two")
+    one.stop()
+    assert json.loads(file.read_text()) == {}
+    one.publish(Publication("one", 7, (LEAF,)))
+    two.publish(Publication("two", 0, ()))
+    both = {"one": {"order": 7, "contents": [SHOWN]}, "two": {"order": 0, "contents": []}}
+    assert json.loads(file.read_text()) == both
+    again = RouterFiles("", str(file))
+    again.of("two").stop()
+    assert json.loads(file.read_text()) == {"one": both["one"]}
+    assert [each.name for each in tmp_path.iterdir()] == ["publish.json"]
+
+
+def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
+    """Is told, and written as soon as it can be."""
+    folder = tmp_path / "folder"
+    router = RouterFiles("", str(folder / "publish.json")).of("farm")
+    router.stop()
+    assert "No such file" in router.status().error
+    folder.mkdir()
+    router.publish(Publication("farm", 0, ()))
+    assert router.status() == RouterStatus({})
+
+
+def test_the_files_of_the_docs(tmp_path: Path) -> None:
+    """What docs/farm.md shows is what is read, posted and written."""
+    text = (Path(__file__).resolve().parents[2] / "docs/farm.md").read_text(encoding="utf-8")
+    said, told = re.findall(r"```json\n(.*?)```", text, re.S)
+    (tmp_path / "router.json").write_text(said)
+    files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))
+    status = files.of("farm").status()
+    assert status == RouterStatus(json.loads(said))
+    state = SharedState("farm")
+    state.apply(1, encode_status({"cluster": "farm", "date": 1, "id": 1, **status.document}))
+    files.of("farm").publish(Publication("farm", 0, tuple(state.contents([1]))))
+    assert json.loads((tmp_path / "publish.json").read_text()) == json.loads(told)
+
+
+def test_without_files() -> None:
+    router = RouterFiles("", "").of("farm")
+    router.publish(Publication("farm", 0, ()))
+    router.stop()
+    assert router.status() == RouterStatus({})

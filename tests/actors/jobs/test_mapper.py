@@ -1,0 +1,302 @@
+"""Mappers in their processes: what they make of records, and that nothing they do gets further."""
+
+import ctypes
+import os
+import re
+import resource
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kelek.actors.jobs import mapper, sandbox
+from kelek.actors.jobs.mapper_process import Event, MapperProcess, engine_of
+from kelek.actors.runtime.actor import Loop, monotonic_ms
+from kelek.native.tables.mapper import output_ops, pack_records
+from kelek.protocols.zerodb.wire.ops import Delete, Op, Put, unpack
+
+wasmtime = pytest.importorskip("wasmtime")
+DEADLINE_S = 60.0
+SECOND_MS = 1000  # By then a mapper that does harm is gone, and its job has failed.
+# A mapper whose output is what stands at 65536: its input, unless the body writes something else.
+WAT = """(module
+  (memory (export "memory") 2)
+  (global $calls (mut i32) (i32.const 0))
+  (func (export "kelek_alloc") (param i32) (result i32) (i32.const 65536))
+  (func (export "kelek_output") (result i32) (i32.const 65536))
+  (func (export "kelek_map") (param $records i32) (param $size i32) (result i32) {body}))"""
+IR = """
+@room = global [65536 x i8] zeroinitializer
+declare i32 @socket(i32, i32, i32)
+declare i32 @open(ptr, i32)
+declare i32 @kill(i32, i32)
+declare i32 @fork()
+declare ptr @malloc(i64)
+define ptr @kelek_alloc(i32 %size) {{ ret ptr @room }}
+define ptr @kelek_output() {{ ret ptr @room }}
+define i32 @kelek_map(ptr %records, i32 %size) {{ {body} }}
+"""
+
+
+def wasm(body: str) -> bytes:
+    return bytes(wasmtime.wat2wasm(WAT.format(body=body)))
+
+
+def bitcode(body: str) -> bytes:
+    binding = pytest.importorskip("llvmlite.binding")
+    module: bytes = binding.parse_assembly(IR.format(body=body)).as_bitcode()
+    return module
+
+
+def children_s() -> float:
+    """The seconds of CPU of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+class Run(Loop):
+    """One mapper's process in a loop of its own."""
+
+    def __init__(self, module: bytes, parameters: bytes = b"") -> None:
+        super().__init__(None, 2)
+        self.events: list[Event] = []
+        engine, problem = engine_of(module, allow_native=True)
+        assert not problem
+        self.process = MapperProcess(self, engine, lambda _, event: self.events.append(event))
+        self.process.start(module, parameters)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not done():
+            assert time.monotonic() < end, self.events
+            for source, events in self._poller.poll(20):
+                if events & 1 and source in self._readers:
+                    self._readers[source]()
+                if events & 2 and source in self._writers:
+                    self._writers[source]()
+            self.process.tick(monotonic_ms())
+
+    def event(self) -> Event:
+        self.until(lambda: bool(self.events))
+        return self.events.pop(0)
+
+    def failure(self) -> str:
+        """Maps one batch, or nothing if it does not even start; the reason why it failed."""
+        ended_s = children_s()
+        event = self.event()
+        if event.kind == mapper.STARTED:
+            started_s = self.own_s()
+            self.process.map(pack_records([b"key", b"value"]))
+            event = self.event()
+            # Its own time, however busy the machine is. When it is killed for the time that it
+            # takes, that is the clock's: test_a_mapper_that_hangs_...
+            took_s = children_s() - ended_s - started_s
+            assert took_s <= SECOND_MS / 1000 or b"longer than" in event.data
+        assert event.kind == mapper.FAILED, event
+        assert is_gone(self.process.pid)
+        return event.data.decode()
+
+    def own_s(self) -> float:
+        """The seconds of CPU that the mapper's process has taken so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.close_sockets()
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Callable[..., Run]:
+    def start(module: bytes, parameters: bytes = b"") -> Run:
+        made = Run(module, parameters)
+        request.addfinalizer(made.end)
+        return made
+
+    return start
+
+
+def test_batches_go_in_and_come_out_in_order(run: Callable[..., Run]) -> None:
+    """A batch larger than a pipe holds, several before the first answer, and the end."""
+    one = run(wasm("(local.get $size)"))
+    batches = [bytes([i]) * size for i, size in enumerate((1, 60_000, 0, 65_536))]
+    for batch in batches:
+        one.process.map(batch)
+    one.process.end()
+    assert one.event() == Event(mapper.STARTED, b"")
+    assert [one.event().data for _ in batches] == batches
+    assert one.event() == Event(mapper.OUTPUT, b"", end=True)
+
+
+def test_parameters_come_before_the_first_batch(run: Callable[..., Run]) -> None:
+    starts = """(local.get $size))
+      (func (export "kelek_start") (param i32 i32) (result i32)
+        (i32.load8_u offset=8 (local.get 0)))
+      (func (export "kelek_end") (result i32) (i32.const 3)"""
+    one = run(wasm(starts), pack_records([b"\0", b"v"]))
+    one.process.end()
+    assert one.event().kind == mapper.STARTED
+    assert one.event() == Event(mapper.OUTPUT, struct.pack("<I", 1)[:3], end=True)
+    other = run(wasm(starts), pack_records([b"\7", b"v"]))
+    assert other.failure() == "kelek_start refused its parameters with 7"
+
+
+def test_a_mapper_that_hangs_is_ended_within_a_second(run: Callable[..., Run]) -> None:
+    """Whatever it is that it does: here it is stopped."""
+    one = run(wasm("(local.get $size)"))
+    assert one.event().kind == mapper.STARTED
+    os.kill(one.process.pid, signal.SIGSTOP)
+    one.process.map(b"batch")
+    due_ms = one.process.deadline_ms()
+    assert due_ms is not None
+    assert due_ms <= monotonic_ms() + SECOND_MS
+    one.process.tick(due_ms - 1)
+    assert not one.events
+    one.process.tick(due_ms)
+    assert [event.kind for event in one.events] == [mapper.FAILED]
+    assert is_gone(one.process.pid)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("(loop br 0) (i32.const 0)", "fuel|longer than"),
+        ("unreachable", "unreachable"),
+        ("(i32.const -7)", "gave up with -7"),
+        ("(memory.grow (i32.const 60000))", "gave up with -1"),  # It was not given.
+        ("(i32.const 100000)", "points behind the module's memory"),
+        ("(i32.const 2147483647)", "at most"),
+        ("(i32.load (i32.const -4))", "out of bounds"),
+        ("(call 2 (i32.const 0) (i32.const 0))", "stack|fuel"),
+    ],
+)
+def test_a_hostile_module_fails_alone(run: Callable[..., Run], body: str, reason: str) -> None:
+    text = run(wasm(body)).failure()
+    assert re.search(reason, text), text
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (b"\0asm junk and more", "no WebAssembly module"),
+        ('(module (import "env" "open" (func)))', "imports env.open; a mapper has no imports"),
+        ("(module)", "does not export the memory 'memory'"),
+        ('(module (memory (export "memory") 1))', "does not export the func 'kelek_alloc'"),
+        ('(module (memory (export "memory") 9000))', "can't be begun"),
+        ("(module (func $f (loop br 0)) (start $f))", "can't be begun|longer"),
+    ],
+)
+def test_a_module_that_is_no_mapper_does_not_start(
+    run: Callable[..., Run], module: bytes | str, reason: str
+) -> None:
+    text = run(wasmtime.wat2wasm(module) if isinstance(module, str) else module).failure()
+    assert re.search(reason, text), text
+
+
+needs_lock = pytest.mark.skipif(not sandbox.can_lock(), reason="no filter of system calls here")
+
+
+@needs_lock
+def test_native_code_maps(run: Callable[..., Run]) -> None:
+    one = run(bitcode("ret i32 %size"))
+    one.process.map(b"batch")
+    one.process.end()
+    assert [one.event().data for _ in range(3)] == [b"", b"batch", b""]
+
+
+@needs_lock
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("%s = call i32 @socket(i32 2, i32 1, i32 0) ret i32 %s", "system call"),
+        ("%s = call i32 @open(ptr @room, i32 0) ret i32 %s", "system call"),
+        ("%s = call i32 @kill(i32 -1, i32 0) ret i32 %s", "system call"),
+        ("%s = call i32 @fork() ret i32 %s", "system call"),
+        ("store i32 1, ptr null ret i32 0", "SIGSEGV|crashed"),
+        ("br label %x x: br label %x", "longer than"),
+        ("%m = call ptr @malloc(i64 4000000000) store i8 1, ptr %m ret i32 0", "SIGSEGV|crashed"),
+    ],
+)
+def test_hostile_native_code_fails_alone(run: Callable[..., Run], body: str, reason: str) -> None:
+    text = run(bitcode(body)).failure()
+    assert re.search(reason, text), text
+
+
+@needs_lock
+def test_hostile_bitcode_is_parsed_where_it_does_no_harm(run: Callable[..., Run]) -> None:
+    """Some of these end the process that parses them: that is the child's."""
+    good = bitcode("ret i32 %size")
+    for cut in (100, 700, len(good) - 40):
+        assert run(good[:cut] + good[cut + 8 :]).failure()
+
+
+def test_payloads_are_told_apart() -> None:
+    assert engine_of(b"\0asm\1\0\0\0", allow_native=False) == ("wasm", "")
+    assert "allow_native: true" in engine_of(mapper.BITCODE_MAGIC, allow_native=False)[1]
+    assert "neither WebAssembly" in engine_of(b"#!/bin/sh", allow_native=True)[1]
+
+
+# ---- the examples and the documentation ----
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "mappers"
+RECORDS = [b"a/1", b"one", b"b", b"two", b"a/2", b""]
+
+
+def mapped(source: str) -> list[Op]:
+    one = mapper.WasmEngine().load(bytes(wasmtime.wat2wasm(source)))
+    one.start(b"")
+    return unpack(output_ops(one.map(pack_records(RECORDS)), 7).entry)
+
+
+def test_the_documented_mapper() -> None:
+    page = (ROOT / "docs" / "mapper.md").read_text(encoding="utf-8")
+    source = page.split("```wat\n")[1].split("```")[0]
+    assert mapped(source) == [Put(7, [b"a/1", b"b"], [b"one", b"two"]), Delete(7, [b"a/2"])]
+
+
+def test_the_example_that_makes_an_index() -> None:
+    source = (EXAMPLES / "swap.wat").read_text(encoding="utf-8")
+    assert mapped(source) == [Put(7, [b"one", b"two"], [b"a/1", b"b"])]
+    large = [part for i in range(900) for part in (b"%d" % i, bytes(290))]
+    one = mapper.WasmEngine().load(bytes(wasmtime.wat2wasm(source)))
+    assert output_ops(one.map(pack_records(large)), 7).puts == 900
+
+
+def test_the_example_in_c(tmp_path: Path) -> None:
+    """As any C compiler makes it: what is shown is the interface, whatever the machine."""
+    library = tmp_path / "prefix.so"
+    compiler = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O1"]
+    subprocess.run([*compiler, "-o", library, EXAMPLES / "prefix.c"], check=True, timeout=60)
+    loaded = ctypes.CDLL(str(library))
+    for name in ("kelek_alloc", "kelek_output"):
+        getattr(loaded, name).restype = ctypes.c_void_p
+
+    def call(name: str, data: bytes) -> int:
+        place = loaded.kelek_alloc(len(data))
+        ctypes.memmove(place, data, len(data))
+        return int(getattr(loaded, name)(ctypes.c_void_p(place), len(data)))
+
+    def output(size: int) -> list[Op]:
+        return unpack(output_ops(ctypes.string_at(loaded.kelek_output(), size), 7).entry)
+
+    assert call("kelek_start", pack_records([b"other", b"x"])) == 1
+    assert call("kelek_start", pack_records([b"prefix", b"a/"])) == 0
+    assert output(call("kelek_map", pack_records(RECORDS))) == [
+        Put(7, [b"a/1"], [b"one"]),
+        Delete(7, [b"b"]),
+        Put(7, [b"a/2"], [b""]),
+    ]
+    assert output(loaded.kelek_end()) == [Put(7, [b"count"], [struct.pack("<Q", 2)])]

@@ -1,0 +1,128 @@
+"""How the log is written, by a process, a thread or the peer: real clusters, and a full disk."""
+
+import itertools
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kelek.actors.raft import log_writer
+from kelek.actors.raft.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
+from kelek.actors.runtime.actor import ActorSetup
+from kelek.protocols.raft.messages import AppendJob
+from kelek.protocols.record import Record, encode_block
+from kelek.storage.disk.memory import MemoryDisk
+from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
+
+
+@contextmanager
+def tracing(pid: int, inject: str) -> Iterator[None]:
+    """System calls of a process fail meanwhile, or take long."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    command = ["strace", "-f", "-o", os.devnull, "-e", f"inject={inject}", "-p", str(pid)]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert tracer.stderr is not None
+    try:
+        ready, _, _ = select.select([tracer.stderr], [], [], DEADLINE_S)
+        assert ready
+        if b"attached" not in tracer.stderr.readline():
+            pytest.skip("strace may not trace here")
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("io", ["pwrite", "mmap"])
+def test_killed_and_recovered(shell: Any, io: str) -> None:
+    cluster = Cluster(shell, f"writer: thread, segment_io: {io}, segment_bytes: 64 KiB")
+    for _ in range(10):  # Many segments: none has room for two of these.
+        cluster.load(100)
+        rows = cluster.wait_caught_up()  # Who is late would get many of them in one piece.
+    assert len(list(cluster.data.glob("n1/raft/log/*.seg"))) >= 10
+    with open(f"/proc/{rows['n1']['pid']}/task/{rows['n1']['pid']}/children") as children:
+        assert not children.read()
+    for node in ("n1", "n2", "n3"):
+        os.kill(cluster.peers()[node]["pid"], signal.SIGKILL)
+        cluster.put(1)
+    cluster.load(300)
+    for row in cluster.peers().values():  # All at once.
+        os.kill(row["pid"], signal.SIGKILL)
+    cluster.load(300)
+    cluster.wait_caught_up()
+    cluster.check()
+    shell.ok("supervisor stop topology.yaml")
+    assert all((cluster.data / node / "raft/log/clean").exists() for node in ("n1", "n2", "n3"))
+
+
+def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
+    cluster = Cluster(shell, "writer: thread")
+    cluster.put(1)
+    leader = cluster.leader()
+    with tracing(leader["pid"], "fdatasync:error=EIO"):
+        cluster.put(1)
+        rows = cluster.wait(lambda rows: rows[leader["node"]]["restarts"] > 0)
+    assert "can't sync: EIO" in cluster.peer_log(leader["node"])
+    assert sum(row["restarts"] for row in rows.values()) == rows[leader["node"]]["restarts"]
+    cluster.put(1)
+    cluster.wait_caught_up()
+    cluster.check()
+
+
+def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
+    """The others make the majority; its heartbeats go out while its thread waits."""
+    cluster = Cluster(shell, "writer: thread")
+    cluster.put(1)
+    leader = cluster.leader()
+    with tracing(leader["pid"], "fdatasync:delay_enter=1500000"):  # Two election timeouts and more.
+        cluster.put(10)
+        rows = cluster.peers()
+    assert {row["leader"] for row in rows.values()} == {leader["node"]}
+    assert {row["term"] for row in rows.values()} == {leader["term"]}
+    rows = cluster.wait_caught_up()
+    assert rows[leader["node"]]["restarts"] == 0
+    cluster.check()
+
+
+@pytest.mark.parametrize("writer", ["process", "thread", "inline"])
+def test_a_full_disk_is_said_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    disk = MemoryDisk()
+    monkeypatch.setattr(log_writer, "Disk", lambda _: disk.process())
+    options = {"segment_bytes": 16 << 10, "segment_io": "pwrite", "writer": writer}
+    setup = ActorSetup("n1", "", "", "c", "", "", "", 7, False, options, {})
+    commits = GroupCommit(setup)
+    now_ms = 0
+    seqs = itertools.count(1)
+
+    def put() -> Ack | None:
+        seq = next(seqs)
+        block = encode_block(seq, 1, [Record(0, None, bytes(3000))]).block
+        commits.take(AppendJob(7, seq, seq - 1, min(1, seq - 1), [block]))
+        return act()
+
+    def act() -> Ack | None:
+        ack = commits.commit(now_ms)
+        return ack or (commits.end() if commits.sync_fd is not None else None)
+
+    assert put() == Ack(7, 1, STATE_OK)
+    disk.bytes_max = 0
+    while (ack := put()) is not None and ack.state == STATE_OK:
+        now_ms += 1
+        assert ack.seq < 20
+    assert ack == Ack(7, 0, STATE_FULL)
+    assert commits.full
+    for _ in range(3):
+        assert put() is None, "it is said once"
+        now_ms = commits.deadline_ms
+    disk.bytes_max = 1 << 40
+    assert act() == Ack(7, next(seqs) - 1, STATE_OK)
+    commits.log.close()

@@ -1,0 +1,216 @@
+"""The built-in state machines: digest and snapshots of it, broadcasts, and who gets them when."""
+
+from hashlib import sha256
+from random import Random
+
+import pytest
+
+from kelek.actors.raft.machines import (
+    PIECE_BYTES,
+    BroadcastStateMachine,
+    LogDigest,
+    broadcast_url,
+)
+from kelek.console.flights import log_hash
+from kelek.native.net.messages import Frames
+from kelek.protocols.raft.messages import EntryBatch
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zmqraft.wire.client_codec import StateBroadcast, decode_state_broadcast
+from kelek.protocols.zmqraft.wire.entry import Entry, decode_entries
+
+HEARTBEAT_MS = 500
+REQID = b"request-id-1"
+
+
+def block(first_index: int, *data: bytes, kind: int = 0, term: int = 1) -> EntryBatch:
+    return encode_block(first_index, term, [Record(kind, REQID, one) for one in data])
+
+
+class Reader:
+    """What a snapshot holds, in pieces of any size."""
+
+    def __init__(self, state: bytes, piece: int = 1 << 20) -> None:
+        self.state = state
+        self.piece = piece
+
+    def __call__(self, size: int) -> bytes:
+        taken = self.state[: min(size, self.piece)]
+        self.state = self.state[len(taken) :]
+        return taken
+
+
+def snapshot(machine: LogDigest | BroadcastStateMachine) -> bytes:
+    parts: list[bytes] = []
+    machine.snapshot(parts.append)
+    return b"".join(parts)
+
+
+# ---- the digest ----
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_digest_is_its_twin_and_survives_a_snapshot_anywhere(seed: int) -> None:
+    """However the entries are cut into blocks, and wherever the state went through a snapshot."""
+    dice = Random(seed)
+    machine, index = LogDigest(), 1
+    entries: list[bytes] = []
+    for _ in range(dice.randint(1, 30)):
+        data = [dice.randbytes(dice.choice([1, 100, 20_000, 70_000])) for _ in range(5)]
+        machine.apply(block(index, *data))
+        index, entries = index + 5, entries + data
+        if dice.random() < 0.3:
+            other = LogDigest()
+            other.restore(index - 1, Reader(snapshot(machine), dice.choice([1, 999, 1 << 20])))
+            assert other.status() == machine.status()
+            machine = other
+    assert machine.status()["hash"] == log_hash(entries)
+    assert machine.status()["entries"] == {"state": len(entries), "config": 0, "checkpoint": 0}
+
+
+def test_the_first_piece_is_hashed_alone() -> None:
+    machine = LogDigest()
+    assert machine.status()["hash"] == sha256(b"").hexdigest()
+    machine.apply(block(1, b"abc"))
+    assert machine.status()["hash"] == sha256(b"\3\0\0\0abc").hexdigest()
+    machine.apply(block(2, bytes(PIECE_BYTES)))
+    first = sha256(b"\3\0\0\0abc\0\0\1\0" + bytes(PIECE_BYTES - 11)).digest()
+    assert machine.status()["hash"] == sha256(first + bytes(11)).hexdigest()
+
+
+def test_nothing_is_the_state_before_the_first_entry() -> None:
+    machine = LogDigest()
+    machine.apply(block(1, b"abc"))
+    machine.restore(0, Reader(b""))
+    assert machine.status() == LogDigest().status()
+
+
+def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
+    machine = LogDigest()
+    machine.apply(block(1, b"abc", bytes(100_000)))
+    before, state = machine.status(), snapshot(machine)
+    for cut in range(1, 65):  # Behind it comes the rest of the stream, of any length.
+        with pytest.raises(ValueError, match="state"):
+            LogDigest().restore(1, Reader(state[:cut]))
+    size = state[32]
+    for wrong in (
+        b"x" + state,
+        state[:32] + b"\7" + state[33:],
+        state[: 33 + size] + bytes(PIECE_BYTES),
+        state + bytes(3 * PIECE_BYTES),
+    ):
+        with pytest.raises(ValueError, match="state"):
+            machine.restore(1, Reader(wrong))
+    assert machine.status() == before
+
+
+# ---- broadcasts ----
+
+
+class Outlet:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.subscribed = True
+        self.messages: list[list[bytes]] = []
+
+    def publish(self, messages: Frames) -> None:
+        self.messages += messages.messages()
+        messages.clear()
+
+    def take(self) -> list[StateBroadcast]:
+        found = [decode_state_broadcast(frames, b"demo") for frames in self.messages]
+        self.messages.clear()
+        return found
+
+
+@pytest.fixture
+def outlet() -> Outlet:
+    return Outlet()
+
+
+@pytest.fixture
+def machine(outlet: Outlet) -> BroadcastStateMachine:
+    machine = BroadcastStateMachine(b"demo", HEARTBEAT_MS, outlet)
+    machine.lead(3)
+    assert machine.tick(0) == HEARTBEAT_MS
+    assert outlet.take() == [StateBroadcast(3, 0)]
+    return machine
+
+
+def entries_of(messages: list[StateBroadcast]) -> list[Entry]:
+    """By the rule: the first one's index is LAST APPLIED - count + 1."""
+    return [
+        entry
+        for message in messages
+        for entry in decode_entries(
+            message.applied_index - len(message.entries) + 1, message.entries
+        )
+    ]
+
+
+def test_what_a_wake_applied_is_one_message(machine: BroadcastStateMachine, outlet: Outlet) -> None:
+    machine.apply(block(1, b"a", b"b"))
+    machine.apply(block(3, b"\xc0", kind=2, term=2))
+    machine.apply(block(4, b"\x90", kind=1, term=3))
+    assert machine.tick(10) == 10 + HEARTBEAT_MS
+    (message,) = outlet.take()
+    assert (message.term, message.applied_index, len(message.entries)) == (3, 4, 4)
+    assert entries_of([message]) == [
+        Entry(1, 1, 0, REQID, b"a"),
+        Entry(2, 1, 0, REQID, b"b"),
+        Entry(3, 2, 2, REQID, b"\xc0"),
+        Entry(4, 3, 1, REQID, b"\x90"),
+    ]
+
+
+@pytest.mark.parametrize(("count", "size"), [(300, 10_000), (9000, 1), (3, 5 << 20)])
+def test_much_is_split(
+    machine: BroadcastStateMachine, outlet: Outlet, count: int, size: int
+) -> None:
+    for index in range(1, count + 1):
+        machine.apply(block(index, bytes(size)))
+    machine.tick(10)
+    sizes = [sum(map(len, frames[3:])) for frames in outlet.messages]
+    assert all(s <= 1 << 20 or size > 1 << 20 for s in sizes)
+    assert all(len(frames) <= 3 + 4096 for frames in outlet.messages)
+    messages = outlet.take()
+    a_message = min(4096, max(1, (1 << 20) // (size + 20)))
+    assert len(messages) == -(-count // a_message)
+    assert [entry.index for entry in entries_of(messages)] == list(range(1, count + 1))
+
+
+def test_silence_is_broken_by_heartbeats(machine: BroadcastStateMachine, outlet: Outlet) -> None:
+    assert machine.tick(499) == 500
+    assert outlet.take() == []
+    assert machine.tick(500) == 1000
+    machine.apply(block(1, b"a"))
+    assert machine.tick(600) == 1100
+    assert [len(message.entries) for message in outlet.take()] == [0, 1]
+
+
+def test_only_a_leader_with_subscribers_sends(
+    machine: BroadcastStateMachine, outlet: Outlet
+) -> None:
+    machine.lead(0)
+    machine.apply(block(1, b"a"))
+    assert machine.tick(1000) is None
+    machine.lead(5)
+    outlet.subscribed = False
+    machine.apply(block(2, b"b"))
+    assert machine.tick(1001) is None
+    outlet.subscribed = True
+    machine.on_subscribed()
+    assert machine.tick(1002) == 1002 + HEARTBEAT_MS
+    assert outlet.take() == [StateBroadcast(5, 2)], "at once, and nothing of what was before"
+    machine.restore(9, Reader(snapshot(machine)))
+    machine.on_subscribed()
+    machine.tick(1003)
+    assert outlet.take() == [StateBroadcast(5, 9)]
+
+
+def test_who_broadcasts_where() -> None:
+    assert broadcast_url({"state_machine": "broadcast", "broadcast_url": "tcp://h:1"}) == (
+        "tcp://h:1"
+    )
+    assert not broadcast_url({"state_machine": "broadcast", "broadcast_url": ""})
+    assert not broadcast_url({"state_machine": "digest", "broadcast_url": "tcp://h:1"})

@@ -1,0 +1,266 @@
+"""The base loop: sockets, pipes that never block, limits, log lines. With threads' sockets."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from kelek.actors.errors import OperatorError
+from kelek.actors.runtime import actor
+from kelek.actors.runtime.actor import Actor, ActorSetup, Host, SocketOptions
+from kelek.native.net.messages import Arena
+from kelek.tests.ports import free_port
+
+Frames = list[list[bytes]]
+CONTROL = "inproc://control"
+
+
+class Probe(Actor):
+    """Collects what it is given; a test calls its methods between two polls."""
+
+    role = "probe"
+
+    def __init__(self, setup: ActorSetup, host: Host) -> None:
+        super().__init__(setup, host)
+        self.got: list[Frames] = []
+        self.wakes = 0
+        self.stop_after: int | None = None
+
+    def on_arena(self, arena: Arena) -> None:
+        self.got.append(arena.messages())
+
+    def on_wake(self, now_ms: int) -> None:
+        self.wakes += 1
+        if self.stop_after is not None and self.wakes >= self.stop_after:
+            self.stop()
+
+    def turn(self, wakes: int = 1) -> None:
+        """Runs the loop for so many wakes."""
+        self.running, self.wakes, self.stop_after = True, 0, wakes
+        self.run_loop()
+
+    def status(self) -> dict[str, Any]:
+        return {"wakes": self.wakes}
+
+
+class Rig:
+    """A probe without a process, and the other ends of its ties."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.stop_in, self.stop_out = os.pipe()
+        self.log_in, self.log_out = os.pipe()
+        self.control = self.context.socket(zmq.ROUTER)
+        self.others: list[zmq.Socket[bytes]] = []
+        self.control.setsockopt(zmq.RCVTIMEO, 10_000)
+        self.control.bind(CONTROL)
+        setup = ActorSetup(
+            "n1", "probe", "probe", "c", "inproc://rig", "", CONTROL, 7, False, {}, {}
+        )
+        self.probe = Probe(setup, Host(self.stop_in, self.log_out, self.context))
+        self.probe._open()
+        self.probe._starting = False
+
+    def log(self) -> list[str]:
+        os.close(self.log_out)
+        with open(self.log_in) as file:
+            lines = file.read().splitlines()
+        self.log_in = self.log_out = -1
+        return lines
+
+    def close(self) -> None:
+        self.probe.close_sockets()
+        for other in self.others:
+            other.close(linger=0)
+        self.context.destroy(linger=0)
+        for fd in (self.stop_in, self.stop_out, self.log_in, self.log_out):
+            if fd >= 0:
+                os.close(fd)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def plain(rig: Rig, kind: int, address: str = "", hwm: int = 1000) -> zmq.Socket[bytes]:
+    socket = rig.context.socket(kind)
+    rig.others.append(socket)
+    socket.setsockopt(zmq.RCVTIMEO, 10_000)
+    socket.setsockopt(zmq.RCVHWM, hwm)
+    if address:
+        socket.connect(address)
+    return socket
+
+
+def test_all_that_has_arrived_comes_in_one_arena(rig: Rig) -> None:
+    probe = rig.probe
+    inbox = probe.socket(zmq.PULL, SocketOptions(bind=(probe.endpoint("probe", "inbox"),)))
+    probe.listen(inbox, probe.on_arena)
+    sender = plain(rig, zmq.PUSH, "inproc://rig/n1/probe.inbox")
+    for i in range(100):
+        sender.send_multipart([b"a", str(i).encode()])
+    probe.turn()
+    assert probe.got == [[[b"a", str(i).encode()] for i in range(100)]]
+
+
+def test_a_paused_source_waits(rig: Rig) -> None:
+    probe = rig.probe
+    inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
+    probe.listen(inbox, probe.on_arena)
+    sender = plain(rig, zmq.PUSH, "inproc://x")
+    sender.send(b"1")
+    probe.pause(inbox)
+    probe.turn()
+    assert probe.got == []
+    probe.resume(inbox)
+    probe.turn()
+    assert probe.got == [[[b"1"]]]
+
+
+def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: Rig) -> None:
+    """It has left its socket, which has nothing to tell any more."""
+    probe = rig.probe
+    inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
+    probe.listen(inbox, probe.on_arena, arena_bytes=1 << 16)
+    sender = plain(rig, zmq.PUSH, "inproc://x")
+    large = bytes(40_000)
+    for _ in range(2):
+        sender.send(large)
+    probe.turn()
+    probe.pause(inbox)
+    probe.turn()
+    assert probe.got == [[[large]]]
+    probe.resume(inbox)
+    probe.turn()
+    assert probe.got == [[[large]], [[large]]]
+
+
+def test_a_pipe_keeps_what_does_not_fit(rig: Rig) -> None:
+    """Nobody is there, then a slow reader: nothing is lost or reordered, nothing blocks."""
+    probe = rig.probe
+    pipe = probe.pipe(probe.socket(zmq.PUSH, SocketOptions(bind=("inproc://x",), hwm=2)))
+    for i in range(50):
+        pipe.send([str(i).encode()])
+    assert pipe.full
+    reader = plain(rig, zmq.PULL, "inproc://x", hwm=2)
+    for i in range(50):
+        while pipe.full and not reader.poll(0):
+            probe.turn()
+        assert reader.recv() == str(i).encode()
+    assert pipe.count == 0
+
+
+def test_a_router_drops_and_counts_what_has_nobody(rig: Rig) -> None:
+    probe = rig.probe
+    clients = probe.socket(zmq.ROUTER, SocketOptions(bind=("inproc://x",), router_mandatory=True))
+    assert not probe.send(clients, [b"nobody", b"x"])
+    assert probe.counters["send_dropped"] == 1
+
+
+def test_messages_over_the_limits_are_dropped_and_logged_once(rig: Rig) -> None:
+    probe = rig.probe
+    inbox = probe.socket(
+        zmq.PULL,
+        SocketOptions(bind=("inproc://x",), message_bytes_max=100, message_frames_max=3),
+    )
+    probe.listen(inbox, probe.on_arena)
+    sender = plain(rig, zmq.PUSH, "inproc://x")
+    for frames in ([b"a" * 60, b"b" * 60], [b""] * 4, [b"fits"], [b"a" * 101]):
+        sender.send_multipart(frames)
+        probe.turn()
+    assert probe.got == [[[b"fits"]]]
+    assert probe.counters["oversize-dropped"] == 3
+    assert [line.split(" ", 1)[1] for line in rig.log()] == [
+        "oversize-dropped count=1 socket=inproc://x"
+    ]
+
+
+def test_reports(rig: Rig) -> None:
+    rig.probe.counters["dropped"] = 3
+    rig.probe.ready()
+    assert rig.control.recv_multipart() == [b"n1/probe/7", b"ready"]
+    name, kind, status = rig.control.recv_multipart()
+    assert (name, kind) == (b"n1/probe/7", b"status")
+    assert msgpack.unpackb(status) == {"wakes": 0, "counters": {"dropped": 3}}
+    rig.control.send_multipart([name, b"status"])
+    rig.probe.turn()
+    assert rig.control.recv_multipart()[1] == b"status"
+
+
+def test_sigterm_lets_it_finish_and_the_supervisors_end_does_not(rig: Rig) -> None:
+    probe = rig.probe
+    probe.drain_ms_max = 60_000
+    probe.drained = lambda: False  # type: ignore[method-assign]
+    os.write(rig.stop_out, b"T")
+    probe.turn()
+    assert probe.stopping
+    os.close(rig.stop_out)
+    rig.stop_out = -1
+    probe.turn(wakes=1_000_000)
+    assert probe.wakes < 1_000_000
+    assert rig.log()[0].endswith(" supervisor-gone")
+
+
+def test_a_deadline_wakes_an_idle_loop(rig: Rig) -> None:
+    probe = rig.probe
+    probe._report_ms = actor.monotonic_ms() + 3_600_000
+    probe.deadline_ms = lambda: actor.monotonic_ms() + 20  # type: ignore[method-assign]
+    thread = threading.Thread(target=probe.turn)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_log_lines(rig: Rig) -> None:
+    rig.probe.log("event", word="x", sentence='a "b" c', number=3, part=0.12345, empty="", bad="\n")
+    for _ in range(3):
+        rig.probe.log_rarely("malformed", sender="x")
+    lines = [line.split(" ", 1) for line in rig.log()]
+    assert lines[0][1] == (
+        r'event word=x sentence="a \"b\" c" number=3 part=0.123 empty="" bad="\n"'
+    )
+    assert [text for _, text in lines[1:]] == ["malformed sender=x"]
+    assert rig.probe.counters["malformed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("address", "line"),
+    [
+        (
+            "{taken}",
+            "{taken}: is in use; end the program that holds it, or choose another address",
+        ),
+        (
+            "tcp://192.0.2.1:7201",
+            "tcp://192.0.2.1:7201: is not an address of this machine; write one of its own",
+        ),
+        ("ipc:///nowhere/x", "ipc:///nowhere/x: is in no directory; make the directory"),
+    ],
+)
+def test_an_address_that_cant_be_bound(
+    rig: Rig, address: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor, "BIND_RETRY_MS", 0)
+    other = plain(rig, zmq.ROUTER)
+    taken = f"tcp://127.0.0.1:{free_port()}"
+    other.bind(taken)
+    with pytest.raises(OperatorError) as error:
+        rig.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(taken=taken),)))
+    assert str(error.value) == line.format(taken=taken)
+
+
+def test_the_place_of_an_address_is_the_topologys(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor, "BIND_RETRY_MS", 0)
+    options = SocketOptions(bind=("ipc:///nowhere/x",), place="t.yaml:4:10: nodes.a.url")
+    with pytest.raises(OperatorError, match=r"^t.yaml:4:10: nodes.a.url: .*is in no"):
+        rig.probe.socket(zmq.ROUTER, options)

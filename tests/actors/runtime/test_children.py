@@ -1,0 +1,50 @@
+"""Log files of actors: bounded, and never in the way of the supervisor."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kelek.actors.runtime import children
+from kelek.actors.runtime.actor import Actor
+from kelek.actors.runtime.children import LogFile, actor_class
+
+
+def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LOG_BYTES_MAX", 100)
+    path = tmp_path / "logs" / "a.log"
+    log = LogFile(path)
+    for i in range(30):
+        log.write(f"line {i:4}\n".encode())
+    log.close()
+    assert sorted(os.listdir(path.parent)) == ["a.log", "a.log.1"]
+    assert path.read_text().splitlines()[-1] == "line   29"
+    kept = path.with_suffix(".log.1").read_text() + path.read_text()
+    assert kept.splitlines() == [f"line {i:4}" for i in range(10, 30)]
+    again = LogFile(path)
+    again.write(b"next\n")
+    again.close()
+    assert path.with_suffix(".log.1").read_text().endswith("line   29\n")
+
+
+def test_a_log_that_cant_be_written_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk; a rotation that fails leaves the old file in use."""
+    monkeypatch.setattr(children, "LOG_BYTES_MAX", 10)
+    log = LogFile(tmp_path / "a.log")
+    log.write(b"12345678\n")
+    (tmp_path / "a.log.1").mkdir()
+    log.write(b"9\n")
+    assert log.dropped == 1
+    (tmp_path / "a.log.1").rmdir()
+    log.write(b"10\n")
+    log.close()
+    assert (tmp_path / "a.log").read_text() == "10\n"
+
+
+@pytest.mark.parametrize("role", ["raft_peer", "log_writer", "snapshot_sender", "state_machine"])
+def test_every_role_has_its_class(role: str) -> None:
+    found = actor_class(f"kelek.actors.{role}")
+    assert issubclass(found, Actor)
+    assert found.role == role

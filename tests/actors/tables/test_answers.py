@@ -1,0 +1,218 @@
+"""The process zerodb_server without a process: how answers reach those who asked, and when they do
+not.
+
+The test plays the table_worker and the job_server.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.actors.runtime import actor
+from kelek.actors.tables.credit import TAKEN
+from kelek.actors.tables.server import ZerodbServer
+from kelek.protocols.zerodb.server import answer_headers as finished
+from kelek.protocols.zerodb.server.worker_channel import (
+    HANDLED,
+    HEAD,
+    HELLO,
+    JOB_SERVER,
+    MARK,
+    PROGRESS,
+    STANDING,
+    TABLES,
+    TROUBLE,
+)
+from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.values import Extension
+from kelek.tests.actors.in_thread import Rig, Socket, Watched
+
+EMPTY = b"\x80"  # No tables, in msgpack.
+EPOCH = 11  # Of the worker.
+DOOR = "inproc://door"
+SETTINGS = {
+    "workers": 1,
+    "local": [9],
+    "reserved": [],
+    "stale": "refused",
+    "request_timeout_ms": 5000,
+    "response_bytes_max": 1 << 20,
+    "open_on_the_fly": True,
+    "url": DOOR,
+    "pull_url": "",
+    "sub_url": "",
+    "log_url": "",
+}
+LOCAL = (9).to_bytes(4, "little")
+
+
+class Server(Watched, ZerodbServer):
+    """A zerodb_server whose loop ends."""
+
+
+class ServerRig(Rig):
+    """A zerodb_server between clients, a worker and a job_server."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.work = self.bound("table_worker.work")
+        self.jobs = self.bound("job_server.requests")
+        self.taken_bytes = self.bound("table_worker.taken")
+        options = {
+            "zerodb": SETTINGS,
+            "members": {"n1": {"url": "inproc://raft"}},
+            "url": "inproc://raft",
+            "entry_bytes_max": 1 << 20,
+        }
+        self.actor: Server = self.begin(Server, str(folder), 7, options)
+        self.done = self.connected("zerodb_server.done")
+        self.reports = self.connected("zerodb_server.reports")
+        self.report(PROGRESS)
+        self.report(TABLES, EMPTY, EMPTY, EMPTY)
+        self.turn(lambda: self.actor.session.handoffs[0].heard >= {PROGRESS, TABLES})
+
+    def client(self) -> Socket:
+        socket = self.socket(zmq.DEALER)
+        socket.connect(DOOR)
+        return socket
+
+    def report(self, kind: int, *frames: bytes) -> None:
+        self.reports.send_multipart([HEAD.pack(kind, 0, 0, 0, 0, EPOCH), *frames])
+
+    def taken(self, pipe: Socket) -> list[bytes]:
+        """The next request that a worker or the job_server is handed."""
+        while True:
+            self.turn(lambda: pipe.poll(0))
+            message = pipe.recv_multipart()
+            if message[0][0] != HELLO:
+                return message
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerRig]:
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
+    made = ServerRig(tmp_path)
+    yield made
+    made.end()
+
+
+def job_request(rig: ServerRig, client: Socket) -> tuple[int, bytes]:
+    """Sends one; its ticket and routing id, as the job_server sees them."""
+    client.send_multipart(encode_request(requests.JobStatus(5)))
+    head, routing_id, *_ = rig.taken(rig.jobs)
+    return HEAD.unpack(head)[5], routing_id
+
+
+def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
+    rig: ServerRig,
+) -> None:
+    client = rig.client()
+    first, routing_id = job_request(rig, client)
+    second, _ = job_request(rig, client)
+    answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
+    for ticket in (first, first, first - 1):  # Repeated; of the server before this one.
+        rig.done.send_multipart([MARK.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer])
+    rig.turn(lambda: rig.actor.counters["late_answers"] == 2)
+    assert client.recv_multipart() == answer
+    rig.actor._on_jobs_lost()  # It died before it sent the second answer ...
+    rig.turn(lambda: client.poll(0))
+    assert b"no job_server runs" in client.recv_multipart()[1]
+    rig.done.send_multipart([MARK.pack(JOB_SERVER, 0, 0, 0, second), routing_id, *answer])
+    rig.turn(lambda: rig.actor.counters["late_answers"] == 3)  # ... or so it seemed.
+    assert not client.poll(0)
+
+
+def test_what_job_requests_may_take_is_bounded(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kelek.actors.tables.server.JOBS_BYTES_MAX", 1000)
+    client = rig.client()
+    routing_id = b""
+    for _ in range(2):
+        client.send_multipart([*encode_request(requests.JobStatus(5)), bytes(600)])
+        head, routing_id, *_ = rig.taken(rig.jobs)
+    client.send_multipart(encode_request(requests.JobStatus(5)))
+    rig.turn(lambda: client.poll(0))
+    assert b"too many requests" in client.recv_multipart()[1]
+    answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
+    mark = MARK.pack(JOB_SERVER, 0, 0, 0, HEAD.unpack(head)[5])
+    rig.done.send_multipart([mark, routing_id, *answer])
+    rig.turn(lambda: client.poll(0))
+    assert client.recv_multipart() == answer
+    job_request(rig, client)
+
+
+def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> None:
+    """Lets a worker answer a read of this client with so many bytes."""
+    request = requests.Read(9, [b"k"], Extension(**extension))
+    client.send_multipart(encode_request(request))
+    head, routing_id, *_ = rig.taken(rig.work)
+    answer = answers.encode_values(request, [bytes(size)])
+    ticket = HEAD.unpack(head)[5]
+    rig.done.send_multipart([MARK.pack(0, 0, EPOCH, 0, ticket), routing_id, *answer])
+
+
+def test_what_a_client_does_not_read_is_bounded_by_bytes(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told so, others are served, and when it has read it is served again."""
+    monkeypatch.setattr(rig.actor._budget, "bytes_max", 1 << 20)
+    slow, quick = rig.client(), rig.client()
+    for number in range(5):
+        read_answer(rig, slow, 400_000, reqid=b"%012d" % number)
+        read_answer(rig, quick, 400_000, reqid=b"%012d" % number)
+        rig.turn(lambda: quick.poll(0))
+        assert answers.decode_answer(quick.recv_multipart()).code == 0
+    rig.turn(lambda: rig.actor.counters["answers_refused"] == 3)
+    found = [answers.decode_answer(slow.recv_multipart()) for _ in range(5)]
+    assert [it.reqid for it in found] == [b"%012d" % number for number in range(5)]
+    assert [it.failed for it in found] == [False, False, True, True, True]
+    assert all(it.retry and "not read" in it.text for it in found[2:])
+    for _ in range(2):
+        read_answer(rig, slow, 2_000_000, reqid=b"%012d" % 9)  # To who has read all, all goes.
+        rig.turn(lambda: slow.poll(0))
+        assert not answers.decode_answer(slow.recv_multipart()).failed
+
+
+def test_a_worker_is_told_what_was_taken_of_its_answers(rig: ServerRig) -> None:
+    client = rig.client()
+    rig.turn(lambda: rig.taken_bytes.poll(0))
+    assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
+    sizes = 0
+    for size in (400_000, 0, 700_000):
+        read_answer(rig, client, size)
+        rig.turn(lambda: client.poll(0))
+        sizes += MARK.size + 5 + sum(map(len, client.recv_multipart()))
+    assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, sizes)
+    assert not rig.taken_bytes.poll(0)
+
+
+def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: ServerRig) -> None:
+    answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
+    prefix, refusal = finished.refused([b"client", b"", *answer])
+    assert prefix == [b"client", b""]
+    assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
+
+
+def test_reports_that_are_none_end_nothing(rig: ServerRig) -> None:
+    junk: list[list[bytes]] = [[], [b""], [b"\xc1"], [b"\x91\x01"] * 2, [b"\x81\x01\x02", EMPTY]]
+    for kind in (TABLES, STANDING, TROUBLE, 77):
+        for frames in junk:
+            rig.reports.send_multipart([HEAD.pack(kind, 1, 0, 0, 0, EPOCH), *frames])
+    rig.reports.send_multipart([HEAD.pack(PROGRESS, 0, 0, 0, 0, EPOCH), b"short"])
+    rig.reports.send_multipart([HEAD.pack(PROGRESS, 0, 0, 1, 0, EPOCH)])  # There is one worker.
+    rig.report(PROGRESS)
+    rig.reports.send_multipart([HEAD.pack(HANDLED, 0, 0, 0, 0, EPOCH)])
+    rig.turn(lambda: HANDLED in rig.actor.session.handoffs[0].heard)
+    assert rig.actor.counters["malformed-dropped"] >= 9
+    assert rig.actor.session.handoffs[0].standing.tables == {}
+
+
+def test_surplus_frames_reach_the_job_server(rig: ServerRig) -> None:
+    client = rig.client()
+    client.send_multipart([*encode_request(requests.JobStatus(5)), *[b""] * 10_000])
+    assert len(rig.taken(rig.jobs)) > 10_000

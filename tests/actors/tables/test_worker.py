@@ -1,0 +1,138 @@
+"""The process table_worker without a process: what it does when nobody takes what it has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kelek.actors.runtime import actor
+from kelek.actors.tables import credit
+from kelek.actors.tables import worker as table_worker
+from kelek.actors.tables.credit import TAKEN
+from kelek.actors.tables.worker import TableWorker
+from kelek.protocols.zerodb.server.worker_channel import ANSWER, HEAD, MARK, WRITE
+from kelek.protocols.zerodb.wire import ops, requests
+from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.storage.disk.disk import Disk
+from kelek.storage.log.log import Log
+from kelek.storage.log.segment import Identity
+from kelek.storage.tables.tables import Outcome
+from kelek.tests.actors.in_thread import Rig, Watched
+
+EPOCH = 7
+OPTIONS = {
+    "workers": 1,
+    "local": [9],
+    "reserved": [],
+    "cache_bytes": 8 << 20,
+    "write_buffer_bytes": 8 << 20,
+    "request_timeout_ms": 5000,
+    "response_bytes_max": 1 << 20,
+    "open_on_the_fly": False,
+    "job_idle_s": 60,
+}
+
+
+class Worker(Watched, TableWorker):
+    """A table_worker whose loop ends."""
+
+
+class WorkerRig(Rig):
+    """A table_worker beside an empty log; the test is zerodb_server and job_server."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        (folder / "raft").mkdir()
+        disk = Disk(folder / "raft")
+        self.log = Log.open(disk, Identity("c", "n1"), epoch=1, segment_bytes=16 << 10)
+        self.done = self.bound("zerodb_server.done")
+        self.bound("zerodb_server.reports")
+        self.jobs = self.bound("job_server.requests")
+        options = {"zerodb": OPTIONS, "members": {"n1": {}}}
+        self.actor: Worker = self.begin(Worker, str(folder / "raft"), EPOCH, options)
+        self.work = self.connected("table_worker.work")
+        self.taken = self.connected("table_worker.taken")
+        self.tickets = 0
+
+    def ask(self, request: requests.Request) -> None:
+        self.tickets += 1
+        head = HEAD.pack(ANSWER, 0, 0, EPOCH, 0, self.tickets)
+        self.work.send_multipart([head, b"route", *encode_request(request)])
+
+    def answer(self) -> list[bytes]:
+        self.turn(lambda: self.done.poll(0))
+        return self.done.recv_multipart()
+
+    def take_all(self) -> list[list[bytes]]:
+        """The answers that are there once it stands still."""
+        done = self.done
+        found: list[list[bytes]] = []
+        looks = 0
+
+        def stands() -> bool:
+            nonlocal looks
+            looks = 0 if done.poll(0) else looks + 1
+            while done.poll(0):
+                found.append(done.recv_multipart())
+            return looks == 3
+
+        self.turn(stands)
+        return found
+
+    def end(self) -> None:
+        super().end()
+        self.log.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRig]:
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
+    made = WorkerRig(tmp_path)
+    yield made
+    made.end()
+
+
+def test_answers_that_nobody_takes_are_bounded_by_bytes(
+    rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credit, "UNTAKEN_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("kelek.storage.worker.requests.OUT_BYTES", 200_000)
+    rig.ask(requests.OpenTable(9))
+    rig.ask(requests.Put(9, [b"k"], [bytes(100_000)], 1))
+    assert [rig.answer()[2][2] for _ in range(2)] == [0x01, 0x20]
+    for _ in range(40):
+        rig.ask(requests.Read(9, [b"k"]))
+    found = rig.take_all()
+    assert 10 <= len(found) <= 14
+    size = sum(len(frame) for message in found for frame in message)
+    rig.taken.send(TAKEN.pack(1, 0))  # A server that is new: nothing is on its way to it.
+    found += rig.take_all()
+    assert 20 <= len(found) <= 28
+    for _ in range(2):
+        rig.taken.send(TAKEN.pack(1, size))
+        found += rig.take_all()
+    assert len(found) == 40
+    places = [MARK.unpack(message[0])[4] for message in found]
+    assert places == list(range(3, 43))
+
+
+def test_a_job_writes_open_tables_alone(rig: WorkerRig) -> None:
+    entry = ops.pack([ops.Put(9, [b"k"], [b"v"])])
+    head = HEAD.pack(WRITE, 0, 0, 0, 0, 55)
+    rig.work.send_multipart([head, b"", b"\x09\0\0\0", entry])
+    rig.turn(lambda: rig.jobs.poll(0))
+    _, text = rig.jobs.recv_multipart()
+    assert text == b"table 9 is not open"
+
+
+def test_results_for_a_server_that_hears_nothing_are_bounded(
+    rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_worker, "RESULTS_BYTES_MAX", 100_000)
+    worker = rig.actor
+    worker._results = [Outcome(1, 0, b"", "refused")]
+    worker._results += [Outcome(index, 0, bytes(1000)) for index in range(2, 500)]
+    worker._forget_results()
+    assert worker._results[0].problem == "refused"
+    assert [outcome.log_index for outcome in worker._results[1:]] == list(range(458, 500))
+    assert worker._results_bytes < 60_000

@@ -1,0 +1,409 @@
+"""The actors of ZRE over real sockets, each alone in the test's thread: the test is all others."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.actors.errors import OperatorError
+from kelek.actors.topology.zre import NODE_ZRE_KEYS, ZRE_KEYS
+from kelek.actors.zre import pipes as zre_pipes
+from kelek.actors.zre.beacon import ZreBeacon
+from kelek.actors.zre.log import KEY, ZreLog
+from kelek.actors.zre.node import ZreNode, announced
+from kelek.native.net.datagrams import Heard
+from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zre import codec, services, values
+from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
+from kelek.protocols.zre.codec import Hello, Ping, PingOk
+from kelek.protocols.zre.limiter import Limiter, Rate
+from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
+from kelek.protocols.zre.presence import Happening, Presence, decode_presence, encode_presence
+from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
+from kelek.tests.actors.in_thread import Rig, Socket, Watched
+from kelek.tests.ports import free_port, free_udp_port
+
+PEER = own_uuid(b"\x22" * 14)
+REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x")
+SAID = Presence(
+    Happening.ENTER, REPORT.time_ms, bytes(16), "n1", PEER, "b", "tcp://h:1", Version.V2
+)
+
+
+class Node(Watched, ZreNode):
+    pass
+
+
+class Beacons(Watched, ZreBeacon):
+    pass
+
+
+class Logs(Watched, ZreLog):
+    pass
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """Of a parameter, so many sockets."""
+    made = Rig(*([request.param] if hasattr(request, "param") else []))
+    yield made
+    made.end()
+
+
+def options(**settings: object) -> dict[str, Any]:
+    """What the topology says, on loopback; members as in a cluster that nobody runs."""
+    keys = {**ZRE_KEYS, **NODE_ZRE_KEYS}
+    zre = {name: key.default for name, key in keys.items()}
+    zre |= {"interface": LOOPBACK, "broadcast": LOOPBACK_BROADCAST, "port": free_udp_port()}
+    # Nobody is impatient, however slow this machine is.
+    zre |= {"evasive_ms": 200_000, "silent_ms": 400_000, "dead_ms": 600_000}
+    url = f"tcp://{LOOPBACK}:{free_port()}"
+    return {"zre": {**zre, **settings}, "url": url, "members": {"n1": {"url": url}}}
+
+
+def received(rig: Rig, socket: Socket) -> list[bytes]:
+    """The next message, while the actor runs."""
+    rig.turn(lambda: socket.poll(0))
+    return socket.recv_multipart()
+
+
+# ---- zre_beacon ----
+
+
+def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
+    told = rig.bound("zre_node.heard")
+    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options(beacon_ms=600_000))
+    sends = rig.connected("zre_beacon.sends")
+    beacon = encode_beacon(Beacon(PEER, 61_000))
+    sends.send(beacon)
+    heard = zre_pipes.decode_heard(received(rig, told))
+    assert heard == [Heard(PEER, 61_000, LOOPBACK)], "a broadcast reaches its sender, too"
+    sends.send(beacon)
+    rig.turn(lambda: actor.counters["repeated"])
+    assert not told.poll(0), "what was just passed on is left out"
+    assert actor.counters["sent"] == 2
+
+
+def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
+    """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
+    told = rig.bound("zre_node.heard")
+    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options())
+    actor._limiter = Limiter(Rate(burst=100, per_s=0))
+    address = LOOPBACK, actor.options["zre"]["port"]
+
+    def judged() -> int:
+        counts = actor.counters
+        return counts["heard"] + counts["refused"] + actor._udp.flooded
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for i in range(100):
+            sender.sendto(b"ZRE\x02" + i.to_bytes(18), address)
+        rig.turn(lambda: actor._udp.malformed >= 100)
+        for first in range(0, 5000, 100):
+            before = judged()
+            for i in range(first, first + 100):
+                uuid = b"\x07" + i.to_bytes(15)
+                sender.sendto(encode_beacon(Beacon(uuid, 1 + i)), address)
+            rig.turn(lambda before=before: judged() > before)  # type: ignore[misc]
+    assert told.poll(0)
+    assert actor.counters["heard"] == 100
+    assert actor.status()["malformed"] == 100
+
+
+def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
+    rig.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
+    with pytest.raises(OperatorError, match=r"interface: no interface 'eth77'; there are .*lo; na"):
+        rig.begin(Beacons, str(tmp_path), 1, options(interface="eth77"))
+
+
+# ---- zre_node ----
+
+
+class Stranger:
+    """A peer of the node's: a mailbox and, once it knows where, a DEALER."""
+
+    actor: Node
+
+    def __init__(
+        self, rig: Rig, actor: Node | None, version: Version, port: int = 0, uuid: bytes = PEER
+    ) -> None:
+        self.rig, self.version = rig, version
+        if actor is not None:
+            self.actor = actor
+        self.mailbox = rig.socket(zmq.ROUTER)
+        self.mailbox.router_handover = True
+        self.port = port or free_port()
+        self.mailbox.bind(f"tcp://{LOOPBACK}:{self.port}")
+        self.dealer = rig.socket(zmq.DEALER)
+        self.dealer.routing_id = codec.routing_id(uuid, version)
+        self.sequence = 0
+
+    def connect(self) -> None:
+        self.dealer.connect(f"tcp://{LOOPBACK}:{self.actor.status()['mailbox']}")
+
+    def say(self, command: codec.Command) -> None:
+        self.sequence = 1 if isinstance(command, Hello) else self.sequence + 1
+        self.dealer.send_multipart(codec.encode(self.sequence, command, self.version))
+
+    def hello(self, **headers: str) -> Hello:
+        name = "stranger" if self.version is Version.V2 else ""
+        return Hello(LOOPBACK, self.port, (), 0, name, {k.replace("_", "-"): v
+                                                         for k, v in headers.items()})  # fmt: skip
+
+    def next(self) -> tuple[Version, codec.Command]:
+        """What the node says next, and in which version."""
+        routing_id, *frames = received(self.rig, self.mailbox)
+        uuid, version = codec.identify(routing_id)
+        assert uuid == self.actor._node.uuid
+        return version, codec.decode(frames, version)[1]
+
+
+@pytest.fixture
+def node(rig: Rig, tmp_path: Path) -> Node:
+    rig.bound("zre_beacon.sends")
+    actor: Node = rig.begin(Node, str(tmp_path), 1, options())
+    return actor
+
+
+def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: Node) -> None:
+    sends = rig.sockets[-1]
+    beacon = decode_beacon(received(rig, sends)[0])
+    assert beacon == Beacon(node._node.uuid, node._node.setup.port)
+    assert 0xC000 <= beacon.port <= 0xFFFF
+    stranger = Stranger(rig, node, Version.V2)
+    heard = rig.connected("zre_node.heard")
+    heard.send_multipart(zre_pipes.encode_heard([Heard(PEER, stranger.port, LOOPBACK)]))
+    version, hello = stranger.next()
+    assert version is Version.V2
+    assert isinstance(hello, Hello)
+    assert (hello.address, hello.port, hello.name) == (LOOPBACK, beacon.port, "n1")
+    assert hello.headers == {services.CLUSTER: "c", services.LOG: node.options["url"]}
+
+
+@pytest.mark.parametrize("version", list(Version))
+def test_who_greets_is_answered_in_its_version(rig: Rig, node: Node, version: Version) -> None:
+    stranger = Stranger(rig, node, version)
+    stranger.connect()
+    stranger.say(stranger.hello())
+    said = stranger.next()
+    assert said[0] is version
+    assert isinstance(said[1], Hello)
+    stranger.say(Ping())
+    assert stranger.next() == (version, PingOk())
+    rig.turn(lambda: node.status()["peers"] == 1)
+
+
+def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """It never greets first, as it does not know us; no time of silence passes here."""
+    rig.bound("zre_beacon.sends")
+    first = Stranger(rig, None, Version.V2)
+    static = [f"tcp://{LOOPBACK}:{first.port}"]
+    node: Node = rig.begin(Node, str(tmp_path), 1, options(static=static))
+    first.actor = node
+    assert isinstance(first.next()[1], Hello)
+    first.connect()
+    first.say(first.hello())
+    rig.turn(lambda: PEER in node._node.peers)
+    first.mailbox.close(0)
+    first.dealer.close(0)
+    rig.turn(lambda: node._node.counters["disconnected"])
+    other = own_uuid(b"\x33" * 14)
+    again = Stranger(rig, node, Version.V2, first.port, other)
+    assert isinstance(again.next()[1], Hello)
+    assert list(node._node.peers) == [PEER], "a lost connection alone ends no peer"
+    again.connect()
+    again.say(again.hello())
+    rig.turn(lambda: list(node._node.peers) == [other])
+
+
+def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: Node) -> None:
+    """The address of the connection is asked for, and another one is not believed."""
+    stranger = Stranger(rig, node, Version.V2)
+    stranger.connect()
+    stranger.say(stranger.hello()._replace(address="127.0.0.2"))
+    rig.turn(lambda: node._node.counters["message_address"])
+    assert node._peers == {}
+
+
+def test_a_service_is_announced_and_reported_to(rig: Rig, node: Node) -> None:
+    stranger = Stranger(rig, node, Version.V2)
+    reports, endpoint = service(rig)
+    stranger.connect()
+    stranger.say(stranger.hello(X_ZRELOG=endpoint))
+    assert isinstance(stranger.next()[1], Hello)
+    stranger.say(codec.Join("g", 1))
+    for event in (LogEvent.ENTER, LogEvent.JOIN):  # Nothing is lost while it connects.
+        report = decode_report(received(rig, reports))
+        assert (report.event, report.peer) == (event, uuid_hash(PEER))
+    rig.connected("zre_node.services").send_multipart([LOG_SERVICE.encode(), b"tcp://127.0.0.1:9"])
+    said: codec.Command = Ping()
+    while not isinstance(said, Hello):
+        said = stranger.next()[1]
+    assert said.headers[LOG_SERVICE] == "tcp://127.0.0.1:9"
+
+
+def service(rig: Rig) -> tuple[Socket, str]:
+    """A log service's socket, and where it is."""
+    reports = rig.socket(zmq.SUB)
+    reports.subscribe(b"")
+    port = free_port()
+    reports.bind(f"tcp://{LOOPBACK}:{port}")
+    return reports, f"tcp://{LOOPBACK}:{port}"
+
+
+def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: Node) -> None:
+    """Names, headers, and what the text has no word for."""
+    stranger = Stranger(rig, node, Version.V2)
+    reports, endpoint = service(rig)
+    stranger.connect()
+    headers = {"X_ZRELOG": endpoint, "X_KELEK_PRESENCE": endpoint}
+    stranger.say(stranger.hello(**headers))
+    assert isinstance(stranger.next()[1], Hello)
+    stranger.say(codec.Join("g", 1))
+    entered, joined = (decode_presence(received(rig, reports)) for _ in range(2))
+    assert (entered.event, joined.event) == (Happening.ENTER, Happening.JOIN)
+    assert (entered.node, entered.node_name) == (node._node.uuid, "n1")
+    assert (entered.peer, entered.peer_name, joined.group) == (PEER, "stranger", "g")
+    assert entered.headers == {services.PRESENCE: endpoint, LOG_SERVICE: endpoint}
+    assert entered.endpoint == f"tcp://{LOOPBACK}:{stranger.port}"
+    stranger.say(stranger.hello(**headers, X_MOOD="good"))
+    changed = decode_presence(received(rig, reports))
+    assert (changed.event, changed.headers["X-MOOD"]) == (Happening.CHANGED, "good")
+
+
+def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
+    stranger = Stranger(rig, node, Version.V2)
+    stranger.connect()
+    stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
+    rig.turn(lambda: node.status()["peers"] == 1)
+    assert len(node._reports) == 0
+
+
+def test_who_takes_nothing_is_let_go(rig: Rig, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailbox that is not there, and a send buffer with room for the greeting alone."""
+    monkeypatch.setattr(values, "SEND_HWM", 1)
+    stranger = Stranger(rig, node, Version.V2)
+    stranger.connect()
+    stranger.say(stranger.hello()._replace(port=free_port()))
+    rig.turn(lambda: node.status()["peers"])
+    stranger.say(Ping())
+    rig.turn(lambda: node._node.counters["full"])
+    assert (node.status()["peers"], node._peers) == (0, {})
+    stranger.say(stranger.hello())
+    assert isinstance(stranger.next()[1], Hello), "it is a peer again"
+
+
+@pytest.mark.parametrize("rig", [40], indirect=True)
+def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> None:
+    """It goes on, without those that it has no socket for, and who is there is greeted later."""
+    rig.bound("zre_beacon.sends")
+    actor: Node = rig.begin(Node, str(tmp_path), 1, options())
+    stranger = Stranger(rig, actor, Version.V2)
+    forged = [Heard(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)]
+    rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
+    protocol, counters = actor._node, actor._node.counters
+    rig.turn(lambda: counters["unreachable"])
+    assert len(actor._peers) < 40
+    times = protocol.setup.times._replace(silent_ms=0)
+    protocol.setup = protocol.setup._replace(times=times)  # Now it has heard nothing for too long.
+    protocol._check_ms = 0
+    rig.turn(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
+    stranger.connect()
+
+    def answered() -> object:
+        if not actor._peers:  # The others' sockets take a moment to close.
+            stranger.say(stranger.hello())
+        return stranger.mailbox.poll(0)
+
+    rig.turn(answered)
+    assert isinstance(stranger.next()[1], Hello)
+
+
+def test_goodbye_is_said(rig: Rig, node: Node) -> None:
+    sends = rig.sockets[-1]
+    received(rig, sends)
+    node.ask_stop()
+    while decode_beacon(received(rig, sends)[0]).port:
+        pass  # One from before.
+    rig.turn(node.drained)
+    assert node.status()["peers"] == 0
+
+
+def test_what_is_announced() -> None:
+    found = announced(
+        "c",
+        {
+            "url": "ipc:///tmp/x",
+            "zerodb": {"url": "tcp://h:1"},
+            "broker": {"clients_url": "tcp://h:2", "workers_url": "tcp://h:3"},
+            "farm": {"listen": "tcp://h:4", "endpoint": "", "i2p": False, "insecure_jraft": False},
+        },
+    )
+    assert found == {
+        services.CLUSTER: "c",
+        services.TABLES: "tcp://h:1",
+        services.BROKER: "tcp://h:2",
+        services.WORKERS: "tcp://h:3",
+        services.FARM: "tls://h:4",
+    }
+
+
+# ---- zre_log ----
+
+
+def collected(rig: Rig, actor: Logs, sent: list[bytes], done: Callable[[], object]) -> None:
+    """Publishes until the actor has got it: the first ones are lost on a new connection."""
+    reports = rig.socket(zmq.PUB)
+    reports.connect(actor.status()["endpoint"])  # type: ignore[arg-type]
+
+    def publish() -> object:
+        if not done():
+            for data in sent:
+                reports.send(data)
+        return done()
+
+    rig.turn(publish)
+
+
+@pytest.mark.parametrize("into", ["log", "table"])
+@pytest.mark.parametrize("frame", [encode_report(REPORT), encode_presence(SAID)])
+def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: bytes) -> None:
+    told = rig.bound("zre_node.services")
+    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service=into, log_table=7))
+    endpoint = str(actor.status()["endpoint"])
+    for header in (LOG_SERVICE, services.PRESENCE):
+        assert received(rig, told) == [header.encode(), endpoint.encode()]
+    port = int(endpoint.rpartition(":")[2])
+    assert 0xC000 <= port <= 0xFFFF
+    collected(rig, actor, [frame], lambda: actor._flying)
+    data = actor._flying[0].updates[0]
+    if into == "log":
+        assert data == frame
+        return
+    (put,) = ops.unpack(data)
+    assert isinstance(put, ops.Put)
+    assert put.table == 7
+    assert put.values[0] == frame
+    hashes = (1, 2) if frame == encode_report(REPORT) else (uuid_hash(SAID.node), uuid_hash(PEER))
+    assert KEY.unpack(put.keys[0])[:4] == (REPORT.time_ms, *hashes, LogEvent.ENTER)
+
+
+def test_junk_is_no_report(rig: Rig, tmp_path: Path) -> None:
+    rig.bound("zre_node.services")
+    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service="log"))
+    junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]
+    junk += [encode_presence(SAID)[:-1], encode_presence(SAID) + b"x"]
+    collected(
+        rig,
+        actor,
+        junk,
+        lambda: actor.counters["report_short"] and actor.counters["report_trailing"],
+    )
+    assert actor.counters["report_signature"]
+    assert actor.status()["waiting"] == 0
