@@ -4,15 +4,14 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .clients.async_broker import AsyncBroker as AsyncBroker
-    from .clients.async_farm import AsyncFarm as AsyncFarm
-    from .clients.async_log import AsyncLog as AsyncLog
-    from .clients.async_node import AsyncNode as AsyncNode
-    from .clients.async_table import AsyncTable as AsyncTable
-    from .clients.batch import Batch as Batch
-    from .clients.body import Body as Body
-    from .clients.broker import Broker as Broker
-    from .clients.broker_steps import BrokerTuning as BrokerTuning
+    from .clients.broker.async_broker import AsyncBroker as AsyncBroker
+    from .clients.broker.body import Body as Body
+    from .clients.broker.broker import Broker as Broker
+    from .clients.broker.operations import BrokerTuning as BrokerTuning
+    from .clients.broker.service_worker import Service as Service
+    from .clients.broker.service_worker import Worker as Worker
+    from .clients.broker.service_worker import WorkerTuning as WorkerTuning
+    from .clients.broker.service_worker import service as service
     from .clients.errors import BrokerError as BrokerError
     from .clients.errors import BrokerTimeout as BrokerTimeout
     from .clients.errors import ChangesGone as ChangesGone
@@ -49,20 +48,21 @@ if TYPE_CHECKING:
     from .clients.errors import UpdateExpired as UpdateExpired
     from .clients.errors import UpdateRefused as UpdateRefused
     from .clients.errors import UpdateTooLarge as UpdateTooLarge
-    from .clients.farm import Farm as Farm
-    from .clients.farm_steps import FarmTuning as FarmTuning
-    from .clients.farm_values import FarmEntry as FarmEntry
-    from .clients.farm_values import FarmPage as FarmPage
-    from .clients.farm_values import FarmServer as FarmServer
-    from .clients.log import Log as Log
-    from .clients.node import Node as Node
-    from .clients.node_face import NodeTuning as NodeTuning
-    from .clients.serving import Service as Service
-    from .clients.serving import Worker as Worker
-    from .clients.serving import WorkerTuning as WorkerTuning
-    from .clients.serving import service as service
-    from .clients.table import Table as Table
-    from .clients.table import TableOptions as TableOptions
+    from .clients.farm.async_farm import AsyncFarm as AsyncFarm
+    from .clients.farm.farm import Farm as Farm
+    from .clients.farm.operations import FarmTuning as FarmTuning
+    from .clients.farm.values import FarmEntry as FarmEntry
+    from .clients.farm.values import FarmPage as FarmPage
+    from .clients.farm.values import FarmServer as FarmServer
+    from .clients.log.async_log import AsyncLog as AsyncLog
+    from .clients.log.log import Log as Log
+    from .clients.node.async_node import AsyncNode as AsyncNode
+    from .clients.node.base import NodeTuning as NodeTuning
+    from .clients.node.node import Node as Node
+    from .clients.table.async_table import AsyncTable as AsyncTable
+    from .clients.table.batch import Batch as Batch
+    from .clients.table.table import Table as Table
+    from .clients.table.table import TableOptions as TableOptions
     from .protocols.zre.peers import Event as Event
     from .protocols.zre.peers import EventKind as EventKind
     from .protocols.zre.peers import PeerInfo as PeerInfo
@@ -70,32 +70,32 @@ if TYPE_CHECKING:
 # Loaded when first asked for: `import kelek` alone loads neither ZeroMQ nor the C core.
 # What is not named here is one of the errors.
 _LAZY = {
-    "AsyncBroker": ".clients.async_broker",
-    "AsyncFarm": ".clients.async_farm",
-    "AsyncLog": ".clients.async_log",
-    "AsyncNode": ".clients.async_node",
-    "AsyncTable": ".clients.async_table",
-    "Batch": ".clients.batch",
-    "Body": ".clients.body",
-    "Broker": ".clients.broker",
-    "BrokerTuning": ".clients.broker_steps",
+    "AsyncBroker": ".clients.broker.async_broker",
+    "AsyncFarm": ".clients.farm.async_farm",
+    "AsyncLog": ".clients.log.async_log",
+    "AsyncNode": ".clients.node.async_node",
+    "AsyncTable": ".clients.table.async_table",
+    "Batch": ".clients.table.batch",
+    "Body": ".clients.broker.body",
+    "Broker": ".clients.broker.broker",
+    "BrokerTuning": ".clients.broker.operations",
     "Event": ".protocols.zre.peers",
     "EventKind": ".protocols.zre.peers",
-    "Farm": ".clients.farm",
-    "FarmEntry": ".clients.farm_values",
-    "FarmPage": ".clients.farm_values",
-    "FarmServer": ".clients.farm_values",
-    "FarmTuning": ".clients.farm_steps",
-    "Log": ".clients.log",
-    "Node": ".clients.node",
-    "NodeTuning": ".clients.node_face",
+    "Farm": ".clients.farm.farm",
+    "FarmEntry": ".clients.farm.values",
+    "FarmPage": ".clients.farm.values",
+    "FarmServer": ".clients.farm.values",
+    "FarmTuning": ".clients.farm.operations",
+    "Log": ".clients.log.log",
+    "Node": ".clients.node.node",
+    "NodeTuning": ".clients.node.base",
     "PeerInfo": ".protocols.zre.peers",
-    "Service": ".clients.serving",
-    "Table": ".clients.table",
-    "TableOptions": ".clients.table",
-    "Worker": ".clients.serving",
-    "WorkerTuning": ".clients.serving",
-    "service": ".clients.serving",
+    "Service": ".clients.broker.service_worker",
+    "Table": ".clients.table.table",
+    "TableOptions": ".clients.table.table",
+    "Worker": ".clients.broker.service_worker",
+    "WorkerTuning": ".clients.broker.service_worker",
+    "service": ".clients.broker.service_worker",
 }
 
 __all__ = [

@@ -22,7 +22,7 @@ from kelek.bench.kelek_cluster import IDENT, Kelek
 from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, summed_up
-from kelek.clients.reqids import new_reqid
+from kelek.clients.io.reqids import new_reqid
 
 ROUNDS = 7
 UPDATES = 200

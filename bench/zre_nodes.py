@@ -145,7 +145,7 @@ class Bare:
 
 def load(kind: str) -> None:
     """Imports what a node of this kind needs: that is no part of its being found."""
-    modules = {"kelek": "kelek.clients.node", "pyre": "pyre", "bare": "zmq"}
+    modules = {"kelek": "kelek.clients.node.node", "pyre": "pyre", "bare": "zmq"}
     import_module(modules[kind])
 
 

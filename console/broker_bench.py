@@ -19,9 +19,9 @@ from uuid import uuid4
 import click
 import zmq
 
-from ..clients.body import BODY_BYTES_MAX, BODY_FRAMES_MAX, frames_of
-from ..clients.broker import Broker
-from ..clients.broker_steps import BrokerTuning, checked_service
+from ..clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX, frames_of
+from ..clients.broker.broker import Broker
+from ..clients.broker.operations import BrokerTuning, checked_service
 from ..clients.errors import BrokerTimeout
 from ..native.net.messages import Frames
 from ..native.net.sockets import Drain, send_batch

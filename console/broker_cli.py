@@ -12,7 +12,7 @@ import click
 from . import endings
 from .options import DATA, F, Seconds, output_option
 
-CONCURRENCY_MAX = 1024  # As clients/serving.py has it.
+CONCURRENCY_MAX = 1024  # As clients/broker/service_worker.py has it.
 WINDOW_MAX = 65_535
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..clients.body import Body, frames_of
-from ..clients.broker import Broker
-from ..clients.broker_steps import (
+from ..clients.broker.body import Body, frames_of
+from ..clients.broker.broker import Broker
+from ..clients.broker.operations import (
     BrokerTuning,
     checked_identity,
     checked_request_id,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import zmq
 
-from ..clients.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
-from ..clients.links import monotonic_ms
+from ..clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
+from ..clients.io.links import monotonic_ms
 from ..native.net.messages import Frames
 from ..native.net.sockets import Drain, send_batch
 from ..protocols.majordomo.codec import (

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgpack
 
-from ..clients.broker import Broker
-from ..clients.broker_steps import BrokerTuning
+from ..clients.broker.broker import Broker
+from ..clients.broker.operations import BrokerTuning
 from ..clients.errors import NoBroker
 from ..protocols.majordomo.values import (
     MMI_NOT_IMPLEMENTED,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from ..actors.topology.schema import NAME, NAME_RULE, url_problem
 from ..clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
-from ..clients.finding import cluster_of
-from ..clients.log import Log
-from ..clients.steps import REACH_MS, Tuning
+from ..clients.log.log import Log
+from ..clients.log.operations import REACH_MS, Tuning
+from ..clients.node.discovery import cluster_of
 from ..protocols.zre import services
 from .endings import FAILED, CliError
 from .places import Where, load_topology, look_up

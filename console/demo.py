@@ -17,7 +17,7 @@ import click
 from ..actors.errors import OperatorError
 from ..actors.topology import topology as topologies
 from ..clients.errors import BrokerError, LogError, TableError
-from ..clients.log import Log
+from ..clients.log.log import Log
 from . import demo_pipeline, demo_services, endings
 from .demo_changes import Changes, step
 from .demo_cluster import Cluster, fail, kill_node, say, wipe

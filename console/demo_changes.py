@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ..clients.errors import LogTimeout, MembersBusy, MembersRefused
-from ..clients.log import Log
+from ..clients.log.log import Log
 from .demo_cluster import Cluster, fail, say
 
 ANSWER_MS = 1000

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..clients.table import Table
+from ..clients.table.table import Table
 from .demo_changes import step
 from .demo_cluster import say
 from .demo_tables import STALL_MS, TABLE

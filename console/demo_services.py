@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..actors.topology.topology import Topology
-from ..clients.broker import Broker, Future
+from ..clients.broker.broker import Broker, Future
 from ..clients.errors import ServiceFailed
 from ..protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS
 from .broker_lists import ask

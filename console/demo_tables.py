@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..clients.arguments import behind_prefix
 from ..clients.errors import TableError
-from ..clients.table import Table
+from ..clients.table.arguments import behind_prefix
+from ..clients.table.table import Table
 from .demo_changes import step
 from .demo_cluster import Cluster, fail, kill_node, say
 from .endings import CliError

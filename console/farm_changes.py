@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..clients.farm import Farm
-from ..clients.farm_values import checked_endpoint, checked_hash
+from ..clients.farm.farm import Farm
+from ..clients.farm.values import checked_endpoint, checked_hash
 from .endings import CliError
 from .farm_doors import opened_farm
 from .output import show_json, stdin

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from ..clients.errors import FarmTooLarge
-from ..clients.farm_values import FarmEntry
+from ..clients.farm.values import FarmEntry
 from .endings import FAILED, CliError
 from .farm_doors import opened_farm
 from .options import DATA

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import click
 
 from ..clients.errors import FarmError, NodeError, NoFarm, NoFarmLeader
-from ..clients.farm import Farm
-from ..clients.farm_steps import FarmTuning
-from ..clients.farm_values import read_secret, secret_of
+from ..clients.farm.farm import Farm
+from ..clients.farm.operations import FarmTuning
+from ..clients.farm.values import read_secret, secret_of
 from .endings import FAILED, CliError
 from .output import stdin
 from .places import Where, load_topology

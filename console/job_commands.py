@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from ..clients.async_table import AsyncTable
 from ..clients.errors import TableError, TableRefused
-from ..clients.table import Table
+from ..clients.table.async_table import AsyncTable
+from ..clients.table.table import Table
 from ..protocols.zerodb.wire.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
 from .endings import FAILED, INTERRUPTED, CliError
 from .output import show_json, show_table, stdin

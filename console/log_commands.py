@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from ..clients.errors import LogTimeout
-from ..clients.log import Log
+from ..clients.log.log import Log
 from ..protocols.record import RECORD_BYTES_MAX
 from ..protocols.zmqraft.wire.client_codec import LogInfo
 from ..protocols.zmqraft.wire.entry import Entry

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from ..clients.finding import SERVICES, Found, look
-from ..clients.links import monotonic_ms
-from ..clients.node import Node
-from ..clients.node_face import NodeTuning
+from ..clients.io.links import monotonic_ms
+from ..clients.node.base import NodeTuning
+from ..clients.node.discovery import SERVICES, Found, look
+from ..clients.node.node import Node
 from ..protocols.zre.peers import Event, EventKind, PeerInfo
 from .endings import FAILED, CliError
 from .output import show_json, show_table, stdin

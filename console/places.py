@@ -24,7 +24,7 @@ def load_topology(where: Where) -> tuple[str, Any]:
 def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...]:
     """What --url says; the other options that say where something is are then left out. A zre:// is
     looked up: it stands for those who offer that service. Raises Ending."""
-    from ..clients.urls import check_url
+    from ..clients.io.urls import check_url
 
     for other in others:
         if where[other]:
@@ -41,12 +41,12 @@ def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...
 
 def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
     """Has each zre:// among them found. Raises Ending."""
-    from ..clients.urls import SCHEME
+    from ..clients.io.urls import SCHEME
 
     if not any(url.startswith(SCHEME) for url in urls):
         return urls
     from ..clients.errors import NodeError
-    from ..clients.finding import resolved
+    from ..clients.node.discovery import resolved
 
     try:
         return resolved(urls, service)

@@ -17,7 +17,7 @@ from ..actors.runtime import run_dir
 from ..actors.topology import topology as topologies
 from ..actors.topology.schema import NAME, NAME_RULE, did_you_mean
 from ..clients.errors import LogError
-from ..clients.log import Log
+from ..clients.log.log import Log
 from ..protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from ..storage.disk.disk import Disk
 from ..storage.errors import StorageError

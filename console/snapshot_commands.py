@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ..clients.errors import LogError, LogTimeout, NotKelek
-from ..clients.log import Log
+from ..clients.log.log import Log
 from .clusters import find_place
 from .endings import FAILED, CliError
 from .output import show_json

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..clients.arguments import checked_key, checked_value
-from ..clients.changes import Change
 from ..clients.errors import TableTooLarge
-from ..clients.table import TableOptions
+from ..clients.table.arguments import checked_key, checked_value
+from ..clients.table.changes import Change
+from ..clients.table.table import TableOptions
 from ..protocols.zerodb.wire.values import OPTION_LIMITS, OWNER_BYTES
 from .endings import FAILED, CliError
 from .output import show_json, stdin

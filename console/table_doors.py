@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
-from ..clients.table import Table
-from ..clients.table_steps import TableTuning
+from ..clients.table.operations import TableTuning
+from ..clients.table.table import Table
 from ..protocols.zre import services
 from .endings import FAILED, CliError
 from .places import Where, check_given_urls, load_topology

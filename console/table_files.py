@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import click
 
-from ..clients.arguments import checked_key, checked_range, checked_value
 from ..clients.errors import TableError, TableTooLarge
+from ..clients.table.arguments import checked_key, checked_range, checked_value
 from .endings import FAILED, CliError
 from .loading import Progress, lines_of, progress, told_so_far
 from .output import show_json

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from ..clients.broker.service_worker import Service, Worker, WorkerTuning, service
 from ..clients.errors import ServiceFailed
-from ..clients.serving import Service, Worker, WorkerTuning, service
 from .broker_doors import WORKERS_URL, BrokerTarget, find_brokers
 from .endings import FAILED, IMPOSSIBLE, CliError
 from .places import Where

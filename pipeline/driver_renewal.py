@@ -14,7 +14,7 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from ..clients.arguments import behind_prefix
+from ..clients.table.arguments import behind_prefix
 from .table_snapshot import (
     DRIVER,
     NOTES,
@@ -28,7 +28,7 @@ from .table_snapshot import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..clients.table import Table
+    from ..clients.table.table import Table
 
 TIMEOUT_MS = 5000
 ADVANCE_MAX = 1000  # Queries that are asked for at once.
@@ -115,7 +115,7 @@ def renewal_of(spark: "SparkSession") -> DriverRenewal:
 
 
 def _open(urls: str) -> "Table":
-    from ..clients.table import Table
+    from ..clients.table.table import Table
 
     return Table(urls, NOTES, timeout_ms=TIMEOUT_MS)
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..clients.farm_steps import TIMEOUT_MS
-from ..clients.farm_values import checked_places
-from ..clients.urls import SCHEME
+from ..clients.farm.operations import TIMEOUT_MS
+from ..clients.farm.values import checked_places
+from ..clients.io.urls import SCHEME
 from ..protocols.zre import services
 from .errors import OptionError
 from .log_offset import FarmOffset

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow
 
 from ..clients.errors import FarmCompacted, FarmDenied, FarmError, FarmRefused, FarmTimeout
-from ..clients.farm import Farm
-from ..clients.farm_steps import PAGE_ENTRIES, FarmTuning
-from ..clients.farm_values import APPLICATION, FarmEntry, FarmPage
+from ..clients.farm.farm import Farm
+from ..clients.farm.operations import PAGE_ENTRIES, FarmTuning
+from ..clients.farm.values import APPLICATION, FarmEntry, FarmPage
 from .errors import OptionError, PipelineError
 from .farm_errors import FarmRefuses, FarmUnreachable
 from .farm_options import FarmReadOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..clients.farm_values import CONFIGURATION, FarmEntry
+from ..clients.farm.values import CONFIGURATION, FarmEntry
 from ..protocols.errors import RemoteProtocolError
 from ..protocols.garlicfarm.app.documents import decode_status
 from ..protocols.garlicfarm.app.orders import ORDER_PREFIX, decode_order

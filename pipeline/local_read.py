@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..clients.arguments import Range
-from ..clients.arrow import COLUMNS, column_of
+from ..clients.table.arguments import Range
+from ..clients.table.arrow import COLUMNS, column_of
 from ..storage.engine.rocks import RocksTables
 from ..storage.errors import StorageError
 from ..storage.worker.lease_folder import open_leased

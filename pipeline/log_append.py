@@ -32,7 +32,7 @@ def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.Reco
 
     Raises PipelineError.
     """
-    from ..clients.log import Log
+    from ..clients.log.log import Log
 
     with Rows(options.memory_bytes) as rows:
         time_us = 0

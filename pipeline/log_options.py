@@ -23,7 +23,7 @@ from .options import (
 COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
-# Those of clients/steps.py, which loads ZeroMQ.
+# Those of clients/log/operations.py, which loads ZeroMQ.
 INDEX_MAX = (1 << 53) - 1
 TIMEOUT_MS = 30_000
 ENTRIES_PER_PARTITION = 250_000
@@ -147,7 +147,7 @@ def located(options: Options) -> Options:
     ident, so its nodes may have moved when the stream goes on. Raises PipelineError."""
     if not sought(options.urls):
         return options
-    from ..clients.finding import cluster_of  # It loads ZeroMQ.
+    from ..clients.node.discovery import cluster_of  # It loads ZeroMQ.
 
     found = found_urls(options.urls, services.LOG)
     return options._replace(urls=found, cluster=cluster_of(options.urls))

@@ -28,7 +28,7 @@ class LogView(LogPositions):
     """A connection to the cluster's log. Its methods raise LogUnreachable."""
 
     def __init__(self, options: LogReadOptions) -> None:
-        from ..clients.log import Log
+        from ..clients.log.log import Log
 
         self._options = options
         self._log = Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)
@@ -162,7 +162,7 @@ class LogView(LogPositions):
 
 
 def _state_row(index: int, state: bytes) -> pyarrow.RecordBatch:
-    from ..clients.arrow import ENTRY_SCHEMA
+    from ..clients.table.arrow import ENTRY_SCHEMA
 
     if len(state) > STATE_BYTES_MAX:
         raise PipelineError(

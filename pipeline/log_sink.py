@@ -41,7 +41,7 @@ def check_columns(schema: StructType) -> None:
 
 def check_reached(options: WriteOptions) -> None:
     """In the driver, before all tasks find out. Raises LogUnreachable."""
-    from ..clients.log import Log
+    from ..clients.log.log import Log
 
     with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
         try:

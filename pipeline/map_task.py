@@ -22,7 +22,7 @@ from ..protocols.zerodb.server.map_orders import MapOrder, stage_key
 from ..protocols.zerodb.server.scan_chunks import Pieces
 
 if TYPE_CHECKING:
-    from ..clients.table import Table
+    from ..clients.table.table import Table
 
 TIMEOUT_MS = 30_000
 Pair = tuple[bytes, bytes]
@@ -85,8 +85,8 @@ def mapped(task: MapTask) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
 
 def run_part(task: MapTask, part: int) -> Done:
     """In a task. Raises TableError and what else may go well with another attempt."""
-    from ..clients.table import Table
-    from ..clients.table_steps import TableTuning
+    from ..clients.table.operations import TableTuning
+    from ..clients.table.table import Table
 
     context = TaskContext.get()
     assert context is not None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..clients.urls import SCHEME, check_url
+from ..clients.io.urls import SCHEME, check_url
 from .errors import OptionError, PipelineError
 
 # Those of Spark itself that reach a source, or a sink, as well.
@@ -147,7 +147,7 @@ def urls(value: str) -> tuple[str, ...]:
 
 def check_place(url: str) -> None:
     """Whether it may be looked for. Raises ValueError."""
-    from ..clients.finding import parse_place  # It loads ZeroMQ.
+    from ..clients.node.discovery import parse_place  # It loads ZeroMQ.
 
     parse_place(url)
 
@@ -163,7 +163,7 @@ def found_urls(known: tuple[str, ...], service: str) -> tuple[str, ...]:
     if not sought(known):
         return known
     from ..clients.errors import NodeError
-    from ..clients.finding import resolved
+    from ..clients.node.discovery import resolved
 
     try:
         return resolved(known, service)

@@ -117,8 +117,8 @@ class Stages:
         return bytes.fromhex((self._folder / str(number)).read_text())
 
     def _table(self, number: int) -> Any:
-        from ..clients.table import Table
-        from ..clients.table_steps import TableTuning
+        from ..clients.table.operations import TableTuning
+        from ..clients.table.table import Table
 
         return Table(self._url, number, tuning=TableTuning(owner=self.owner(number)))
 
@@ -188,7 +188,7 @@ class Map:
 
     def _ranges(self, cores: int) -> list[tuple[bytes, bytes]]:
         """The parts: one, unless the mapper bears several at once."""
-        from ..clients.table import Table
+        from ..clients.table.table import Table
 
         count = 1
         if self.order.parted:

@@ -8,13 +8,13 @@ from .table_errors import TableUnreachable
 from .table_options import TableReadOptions, WriteOptions
 
 if TYPE_CHECKING:
-    from ..clients.table import Table
+    from ..clients.table.table import Table
 
 
 def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Table":
     """The table that the options name; url: at this server alone."""
-    from ..clients.table import Table
-    from ..clients.table_steps import TableTuning
+    from ..clients.table.operations import TableTuning
+    from ..clients.table.table import Table
 
     urls, timeout_ms = url or options.urls, options.timeout_ms
     if isinstance(options, TableReadOptions):

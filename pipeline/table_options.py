@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
-from ..clients.arguments import SYNC_FLAGS, Range, behind_prefix
+from ..clients.table.arguments import SYNC_FLAGS, Range, behind_prefix
 from ..protocols.zerodb.wire.values import KEY_BYTES_MAX, TABLE_MAX
 from ..protocols.zre import services
 from .errors import OptionError

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..clients.arguments import Range, behind_key
+from ..clients.table.arguments import Range, behind_key
 from .column_types import check_type
 from .errors import PipelineError, SchemaError
 from .formats import STRUCTURED, Column, Decoded, decode
@@ -29,7 +29,7 @@ from .table_options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOption
 from .table_snapshot import Asked, Snapshot, agreed, gone, kept, prepare
 
 if TYPE_CHECKING:
-    from ..clients.table import Table
+    from ..clients.table.table import Table
     from ..protocols.zerodb.client.client import ServerInfo
 
 KEYS_MAX = 512  # Of a list, in one partition.

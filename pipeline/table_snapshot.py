@@ -21,7 +21,7 @@ from .table_connection import open_table
 from .table_options import PER_QUERY, TableReadOptions
 
 if TYPE_CHECKING:
-    from ..clients.table import Table
+    from ..clients.table.table import Table
 
 NOTES = 0xBFFF_FFFF  # The table: the number below those of the tables that an overwrite fills.
 NOTE_S = 2 * 86_400  # A note lives so long after it was last refreshed, ...

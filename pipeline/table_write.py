@@ -29,7 +29,7 @@ from .table_connection import open_table, reached
 from .table_options import WriteOptions
 
 if TYPE_CHECKING:
-    from ..clients.table import Table
+    from ..clients.table.table import Table
 
 PACES = 10  # A second: so often a limited task looks whether it is too fast.
 STALE_KEYS = 1024  # That are deleted at once.

@@ -1,7 +1,7 @@
 """A client machine within an actor's loop: that of ZMQ RAFT finds the leader, proposes, reads; that
 of ZeroDB asks a server of the tables.
 
-The connections are as those of clients/links.py, which has a poller of its own.
+The connections are as those of clients/io/links.py, which has a poller of its own.
 """
 
 from typing import NamedTuple

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kelek
-from kelek.clients.resources import Resources
+from kelek.clients.io.resources import Resources
 
 DEADLINE_S = 20
 ROUNDS = 3

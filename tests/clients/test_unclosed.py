@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.clients.broker_world import Host
-from kelek.tests.clients.table_world import Cluster as Tables
-from kelek.tests.clients.test_broker import serving
-from kelek.tests.clients.test_log import Cluster as Peers
+from kelek.tests.clients.broker.broker_world import Host
+from kelek.tests.clients.broker.test_broker import serving
+from kelek.tests.clients.log.test_log import Cluster as Peers
+from kelek.tests.clients.table.table_world import Cluster as Tables
 from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90

@@ -16,7 +16,7 @@ from kelek.console import endings, worker_commands
 from kelek.console.broker_doors import BrokerTarget
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
-from kelek.tests.clients.broker_world import Host
+from kelek.tests.clients.broker.broker_world import Host
 
 SERVED = '''
 import kelek
@@ -134,7 +134,7 @@ def test_a_call_loads_little() -> None:
     """The figure is time, below 200 ms; what takes the time is loading modules."""
     code = (
         "import sys; import kelek.console.kelek_cli, kelek.console.broker_commands; "
-        "heavy = {'yaml', 'asyncio', 'concurrent.futures', 'kelek.clients.serving'}; "
+        "heavy = {'yaml', 'asyncio', 'concurrent.futures', 'kelek.clients.broker.service_worker'}; "
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from kelek.actors.topology import topology as topologies
-from kelek.clients.table import Table
+from kelek.clients.table.table import Table
 from kelek.console import demo, demo_pipeline, demo_services, demo_tables
 from kelek.console.demo_cluster import Cluster, is_free, wipe
 from kelek.console.endings import CliError
 from kelek.console.flights import Flights, log_hash, read_flights
-from kelek.tests.clients.table_world import Cluster as Servers
+from kelek.tests.clients.table.table_world import Cluster as Servers
 
 FLIGHTS = 4000
 TABLES = "127.0.0.1:7100"

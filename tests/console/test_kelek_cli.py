@@ -179,7 +179,7 @@ def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
     )
     unwanted = {"asyncio", "logging", "ssl", "kelek.protocols.raft.core", "kelek.storage"}
     unwanted |= {
-        "kelek.clients.node",
+        "kelek.clients.node.node",
         "kelek.protocols.zre.node",
         "kelek.protocols.zerodb.wire.ops",
     }

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kelek.clients.errors import ChangesGone, TableError
-from kelek.clients.table import Table
+from kelek.clients.table.table import Table
 
 DEADLINE_S = 120.0
 TABLE = 5

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from kelek.bench.kelek_cluster import actor_name, children_of
-from kelek.clients.log import Log
+from kelek.clients.log.log import Log
 from kelek.tests.interop.conftest import Cluster, new_folder
 from kelek.tests.interop.zerodb_model import Ground
 from kelek.tests.interop.zerodb_plain import Client, Context

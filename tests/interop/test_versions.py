@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kelek.clients.errors import LogError, MembersRefused, TransferRefused
-from kelek.clients.log import Log
+from kelek.clients.log.log import Log
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo
 from kelek.tests.interop import versions
 from kelek.tests.interop.versions import CLUSTER, QUICK, SLOW, Nodes, Part

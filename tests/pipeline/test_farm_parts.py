@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.clients.farm_values import APPLICATION, CONFIGURATION, FarmEntry
+from kelek.clients.farm.values import APPLICATION, CONFIGURATION, FarmEntry
 from kelek.pipeline import farm_options, log_errors
 from kelek.pipeline.errors import OptionError, SchemaError
 from kelek.pipeline.farm_errors import FarmRefuses, FarmUnreachable

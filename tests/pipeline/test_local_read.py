@@ -13,7 +13,7 @@ from kelek.storage.worker.lease_folder import LeaseFolder
 
 pytest.importorskip("pyarrow", reason="the extra kelek[arrow] is not installed")
 
-from kelek.clients.arguments import Range
+from kelek.clients.table.arguments import Range
 from kelek.pipeline.local_read import EndedEarly, LocalRead, SnapshotPath, batches, open_place
 
 TABLE, LEASE = 7, 3

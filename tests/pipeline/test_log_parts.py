@@ -26,7 +26,7 @@ from kelek.pipeline.log_options import batch_options, stream_options, write_opti
 from kelek.pipeline.log_read import LogView
 from kelek.pipeline.log_reqids import Origin, row_reqids
 from kelek.pipeline.log_rows import Rows
-from kelek.tests.clients.test_log import Cluster
+from kelek.tests.clients.log.test_log import Cluster
 
 URL = "tcp://127.0.0.1:7201"
 NOW = 1_800_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kelek.clients import finding
+from kelek.clients.node import discovery as finding
 from kelek.pipeline import log_options
 from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
@@ -191,6 +191,6 @@ def test_zeromq_is_loaded_where_it_is_used_alone() -> None:
 
 def test_numbers_are_those_of_the_client() -> None:
     """They stand twice, as the client's module loads ZeroMQ."""
-    from kelek.clients import steps
+    from kelek.clients.log import operations as steps
 
     assert (log_options.INDEX_MAX, log_options.TIMEOUT_MS) == (steps.INDEX_MAX, steps.TIMEOUT_MS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kelek.clients.table_steps import TableTuning
+from kelek.clients.table.operations import TableTuning
 from kelek.pipeline.spark_driver import DriverPipes, Stages, short
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.jobs import JobLimits, JobScan, JobTable, Lease
@@ -142,7 +142,7 @@ class Tables:
 
 def test_fresh_tables_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = Tables()
-    monkeypatch.setattr("kelek.clients.table.Table", tables)
+    monkeypatch.setattr("kelek.clients.table.table.Table", tables)
     pytest.importorskip("pyspark")
     first, second = Stages(tmp_path / "stages", "url"), Stages(tmp_path / "stages", "url")
     number = first.make()

@@ -17,7 +17,7 @@ import zmq
 import kelek
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
-from kelek.tests.clients.test_broker import serving
+from kelek.tests.clients.broker.test_broker import serving
 from kelek.tests.lost_nodes import Nodes
 
 DEADLINE_MS = 60_000

@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import kelek
-from kelek.clients.table_steps import TableTuning
+from kelek.clients.table.operations import TableTuning
 from kelek.protocols.zerodb.wire.ops import Put, pack
 
 DEADLINE_MS = 60_000

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kelek.clients.arrow import ENTRY_SCHEMA, entries_of
+from kelek.clients.table.arrow import ENTRY_SCHEMA, entries_of
 from kelek.native.errors import NativeError
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.tables.columns import Message, cut_columns

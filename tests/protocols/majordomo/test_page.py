@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kelek.clients import broker_steps
+from kelek.clients.broker import operations as broker_steps
 from kelek.native.broker import exchange
 from kelek.protocols.majordomo import client, values, worker
 

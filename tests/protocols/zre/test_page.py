@@ -69,7 +69,7 @@ def test_numbers() -> None:
 def test_the_names_of_counters() -> None:
     """docs/discovery.md has all of them."""
     page = (ROOT / "docs/discovery.md").read_text(encoding="utf-8")
-    sources = [*(ROOT / "protocols/zre").glob("*.py"), ROOT / "clients/node_hub.py"]
+    sources = [*(ROOT / "protocols/zre").glob("*.py"), ROOT / "clients/node/reactor.py"]
     code = "".join(path.read_text(encoding="utf-8") for path in sources)
     names = re.findall(r'(?:counters|found)\["(\w+)"\]', code)
     names += [f"message_{reason.value}" for reason in Reason]

@@ -1,0 +1,79 @@
+"""What travels between those who call a service and those who serve: frames of bytes."""
+
+from collections.abc import Sequence
+
+from ..io.links import monotonic_ms
+
+# A broker drops the connection of whoever sends it more than 64 MiB (docs/topology.md).
+BODY_BYTES_MAX = (64 << 20) - (64 << 10)
+BODY_FRAMES_MAX = 4000
+
+Data = bytes | bytearray | memoryview
+Content = Data | str | Sequence[Data] | None
+
+
+class Body(bytes):
+    """The bytes of a request or an answer.
+
+    frames        the frames that it came in; most have one. The bytes are all of them, joined
+    client        of a request: a number that the broker has given the caller, as 8 octets. It is
+                  the same when this broker hands the request out again
+    request_id    of a request: the same whichever broker hands it out again
+    """
+
+    frames: list[bytes]
+    client = b""
+    request_id = b""
+    _deadline_ms: int | None = None
+
+    @classmethod
+    def of(cls, frames: list[bytes], deadline_ms: int | None = None) -> "Body":
+        """From frames; deadline_ms on our own clock."""
+        body = cls(frames[0] if len(frames) == 1 else b"".join(frames))
+        body.frames = frames
+        body._deadline_ms = deadline_ms
+        return body
+
+    def remaining_ms(self) -> int | None:
+        """How long somebody still waits for the answer; None: nobody has said."""
+        if self._deadline_ms is None:
+            return None
+        return max(0, self._deadline_ms - monotonic_ms())
+
+
+def frames_of(content: Content) -> list[bytes]:
+    """The frames to be sent for bytes, a str (as UTF-8), several of bytes, or None (nothing).
+
+    Raises TypeError, and ValueError when they are more than a broker takes.
+    """
+    if type(content) is bytes and len(content) <= BODY_BYTES_MAX:
+        return [content]
+    frames = _frames_of(content)
+    size = sum(map(len, frames))
+    if size > BODY_BYTES_MAX or len(frames) > BODY_FRAMES_MAX:
+        raise ValueError(
+            f"a body has at most {BODY_BYTES_MAX} bytes in {BODY_FRAMES_MAX} frames, not {size} in"
+            f" {len(frames)}"
+        )
+    return frames
+
+
+def _frames_of(content: Content) -> list[bytes]:
+    if isinstance(content, Body):
+        return content.frames
+    if isinstance(content, bytes):
+        return [content]
+    if content is None:
+        return [b""]
+    if isinstance(content, str):
+        return [content.encode()]
+    if isinstance(content, bytearray | memoryview):
+        return [bytes(content)]
+    if isinstance(content, Sequence):
+        frames = []
+        for frame in content:
+            if not isinstance(frame, bytes | bytearray | memoryview):
+                raise TypeError(f"a frame is bytes, not {type(frame).__name__}")
+            frames.append(bytes(frame))
+        return frames or [b""]
+    raise TypeError(f"a body is bytes, str or a list of bytes, not {type(content).__name__}")

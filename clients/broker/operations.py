@@ -1,0 +1,199 @@
+"""What a Broker does, once for both of its faces: calls, and what becomes of them.
+
+A step is driven to its end by whoever has the connections: kelek.Broker turns them (broker.py),
+kelek.AsyncBroker leaves them to asyncio (async_broker.py). Nothing here reads, sends or sleeps.
+"""
+
+import os
+from collections.abc import Generator, Iterable
+from typing import NamedTuple
+
+from ...protocols.majordomo.client import (
+    FEATURES_ID,
+    PROBE_ID,
+    BrokerClientMachine,
+    BrokerClientSetup,
+    Call,
+)
+from ...protocols.majordomo.codec import Request
+from ...protocols.majordomo.values import (
+    EXPIRED,
+    HEADERS,
+    NAME_BYTES_MAX,
+    REQUEST_ID_BYTES_MAX,
+    SERVICE_BYTES_MAX,
+    Headers,
+    check_headers,
+    is_name,
+    is_service,
+    part_cost,
+)
+from ...protocols.zre import services
+from ..errors import BrokerError, BrokerTimeout, NoBroker, ServiceFailed
+from ..io.driver import Sleep, Step, Wait
+from ..io.links import Manner, MessageLimits, monotonic_ms
+from ..io.reqids import new_reqid
+from ..io.urls import check_url
+from ..node.discovery import resolved
+from .body import Body, Content, frames_of
+
+TIMEOUT_MS = 30_000
+TIMEOUT_MS_MAX = 86_400_000
+NAME_BYTES = 16
+LIST_BYTES = 1 << 20  # Of parts that are handed over together.
+MANNER = Manner(secret_ids=True)
+AWAY_MS = 100  # Whoever did something else so long first looks what lies there.
+BROKER_LIMITS = MessageLimits(128 << 20, 1 << 14)
+
+
+class BrokerTuning(NamedTuple):
+    """How much may be on its way, when a broker is given up, and its headers (ClientSetup)."""
+
+    requests_max: int = 1000
+    bytes_max: int = 32 << 20
+    partial_bytes_max: int = 64 << 20
+    silence_ms: int = 1000
+    headers: Headers = HEADERS
+    deadlines: bool = True  # Whether to tell the broker how much time a call has; ours only.
+
+
+def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:
+    """From a list, or joined by commas; each once. service is what a zre:// among them stands for.
+    Raises ValueError, TypeError, NodeError."""
+    known = tuple(dict.fromkeys(resolved(urls, service)))
+    if not known:
+        raise ValueError("give the url of a broker")
+    for url in known:
+        check_url(url)
+    return known
+
+
+def checked_service(name: str | bytes) -> bytes:
+    """Raises ValueError, TypeError."""
+    if not isinstance(name, str | bytes):
+        raise TypeError(f"a service is str, not {type(name).__name__}")
+    service = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
+    if not is_service(service):
+        raise ValueError(
+            f"{name!r} is no service: it has 1 to {SERVICE_BYTES_MAX} printable characters of ASCII"
+        )
+    return service
+
+
+def make_client(
+    urls: str | Iterable[str], tuning: BrokerTuning | None, identity: str | bytes | None = None
+) -> BrokerClientMachine:
+    """The machine for a Broker with these arguments. Without an identity its name is a secret of
+    its own. Raises ValueError, TypeError."""
+    tuning = tuning or BrokerTuning()
+    check_headers(tuning.headers)
+    name = b"k" + os.urandom(NAME_BYTES - 1)  # A first octet of 0 is none of a name.
+    if identity is not None:
+        name = checked_identity(identity)
+    setup = BrokerClientSetup(checked_urls(urls))._replace(**tuning._asdict())
+    return BrokerClientMachine(setup._replace(name=name if tuning.deadlines else b""))
+
+
+def checked_identity(identity: str | bytes) -> bytes:
+    """Raises ValueError, TypeError."""
+    octets = _octets("an identity", identity)
+    if not is_name(octets):
+        raise ValueError(
+            f"an identity has 1 to {NAME_BYTES_MAX} octets, the first one not 0: {octets!r}"
+        )
+    return octets
+
+
+def checked_request_id(request_id: str | bytes) -> bytes:
+    """Raises ValueError, TypeError."""
+    octets = _octets("a request id", request_id)
+    if not 0 < len(octets) <= REQUEST_ID_BYTES_MAX:
+        raise ValueError(f"a request id has 1 to {REQUEST_ID_BYTES_MAX} octets, not {len(octets)}")
+    if octets in (PROBE_ID, FEATURES_ID):
+        raise ValueError(f"{octets!r} is the id of our own questions: choose another one")
+    return octets
+
+
+def _octets(what: str, given: str | bytes) -> bytes:
+    if not isinstance(given, str | bytes):
+        raise TypeError(f"{what} is bytes or str, not {type(given).__name__}")
+    return given.encode() if isinstance(given, str) else given
+
+
+class CallOptions(NamedTuple):
+    """How a call is to be made.
+
+    request_id  None: one that nobody has used before
+    """
+
+    timeout_ms: int
+    partials: bool
+    request_id: str | bytes | None
+
+
+class BrokerOperations:
+    """The steps of one Broker over its machine."""
+
+    def __init__(self, client: BrokerClientMachine) -> None:
+        self.client = client
+
+    def room(self) -> Generator[Step, None, None]:
+        """Waits until one more call may be begun."""
+        yield Wait(lambda: self.client.has_room)
+
+    def begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
+        """Puts a call on its way. Raises ValueError, TypeError."""
+        timeout_ms, partials, chosen = wish
+        if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+            raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
+        request_id = new_reqid() if chosen is None else checked_request_id(chosen)
+        if self.client.has(request_id):
+            raise ValueError(f"the request {request_id!r} waits for its answer already")
+        request = Request(checked_service(service), request_id, frames_of(body))
+        call = Call(request, monotonic_ms() + timeout_ms, partials)
+        call.lasts = chosen is not None
+        return self.client.add(call)
+
+    def result(self, call: Call) -> Generator[Step, None, Body]:
+        """Waits for the FINAL."""
+        yield Wait(lambda: call.done, limited=False)
+        return self.answer(call)
+
+    def parts(self, call: Call) -> Generator[Step | list[Body], None, None]:
+        """Lists of PARTIALs, until the FINAL is there."""
+        while True:
+            yield Wait(lambda: bool(call.parts) or call.done, limited=False)
+            bodies: list[list[bytes]] = []
+            size = 0
+            while size < LIST_BYTES and (body := self.client.take_part(call)) is not None:
+                bodies.append(body)
+                size += part_cost(body)
+            if bodies:
+                yield [Body.of(body) for body in bodies]
+                if self.client.on_read(call, bodies):
+                    yield Sleep(0)
+            elif call.done:
+                return
+
+    def answer(self, call: Call) -> Body:
+        """What the FINAL of a call that is done says. Raises BrokerError or one of its kinds."""
+        if call.refusal:
+            raise BrokerError(call.refusal)
+        failure = call.failure
+        if call.final is None:
+            service = call.request.service.decode()
+            raise self._timed_out(service, "" if failure is None else failure.message)
+        if failure is None:
+            return Body.of(call.final)
+        if failure.code == EXPIRED:
+            raise BrokerTimeout(failure.message)
+        raise ServiceFailed(failure.code, failure.message)
+
+    def _timed_out(self, service: str, reason: str) -> BrokerTimeout:
+        client = self.client
+        if not client.broker:
+            return NoBroker(f"no broker to be had at {', '.join(client.setup.urls)}")
+        if not reason and client.unserved == service.encode():
+            reason = "it has no worker for it"
+        why = f": {reason}" if reason else ""
+        return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")

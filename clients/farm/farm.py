@@ -1,0 +1,202 @@
+"""kelek.Farm: a farm's log and its members, without a thread of its own.
+
+All work is done inside the calls. One Farm belongs to one thread at a time; make one for each.
+"""
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any
+
+from ...protocols.garlicfarm.app.orders import OrderKind
+from ..errors import FarmError, FarmTimeout
+from ..io.driver import BlockingDriver
+from .links import FarmLinks
+from .operations import (
+    PAGE_ENTRIES,
+    TIMEOUT_MS,
+    Credentials,
+    FarmOperations,
+    FarmTuning,
+    make_client,
+    make_reach,
+)
+from .values import FarmEntry, FarmPage, FarmServer, Servers
+
+
+class Farm(BlockingDriver):
+    """A user of a farm: servers that share a log, by Garlic Farm's protocol.
+
+        with kelek.Farm("tls://127.0.0.1:7401", "farm", user="demo", secret_file="secret",
+                        ca_file="ca.pem") as farm:
+            farm.append([b"one", b"two"])
+            for entry in farm.entries(): ...
+
+    servers       where some of them are, in a list or joined by commas, or by id: {1: "tls://.."};
+                  the others are learned. zre://CLUSTER is looked up
+    farm          its name
+    user          as the servers' password file knows him; secret_file holds his password alone, and
+                  is readable by nobody else; password may be given instead
+    ca_file       the certificates (PEM) that the servers' have to be signed with; None: those that
+                  the system trusts
+    timeout_ms    of a call
+    tuning        TLS, proxies, servers of JRaft without either
+
+    What is appended may be there twice when a leader is lost meanwhile: the protocol knows no
+    sessions. Raises FarmError, or one of its kinds.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        farm: str = "farm",
+        *,
+        user: str = "",
+        secret_file: str | os.PathLike[str] | None = None,
+        password: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        tuning: FarmTuning | None = None,
+    ) -> None:
+        tuning = tuning or FarmTuning()
+        credentials = Credentials(user, password, secret_file)
+        self.timeout_ms = timeout_ms
+        self._client = make_client(servers, farm, credentials, tuning)
+        self._steps = FarmOperations(self._client, timeout_ms)
+        self._own(FarmLinks(self._client, make_reach(ca_file, tuning)))
+
+    # ---- the log ----
+
+    def append(self, values: Iterable[bytes]) -> int:
+        """Appends values, in their order, and waits until all of them are committed.
+
+        They travel together, up to 1,000 or 1 MiB in a request, 64 requests at a time. Returns the
+        index behind the last of them. The values of one request stand side by side in the log, so
+        up to 1,000 small values of one call have the indexes directly below it. A leader that is a
+        server of JRaft or an older kelek may return a larger index.
+
+        Raises NoFarm, NoFarmLeader: nothing was appended; FarmTimeout: some of it may be, now or
+        later; FarmRefused: the leader takes no such value of this user; FarmDenied; FarmTooLarge.
+        """
+        return self._run(self._steps.append(values))
+
+    def read(
+        self, from_index: int, count: int = PAGE_ENTRIES, *, all_kinds: bool = False
+    ) -> FarmPage:
+        """Committed entries from an index on: up to 1,000, or 4 MiB, in one page.
+
+        all_kinds   also those of other kinds: who the members are, which user appends
+
+        Raises FarmCompacted when that index is no longer kept.
+        """
+        return self._run(self._steps.read(from_index, count, all_kinds))
+
+    def entries(
+        self, from_index: int = 1, *, follow: bool = True, all_kinds: bool = False
+    ) -> Iterator[FarmEntry]:
+        """Committed entries, one after the other; at the end of the log it waits for more.
+
+        follow   False: it ends with what was committed when it began
+
+        When a server is lost the next one goes on with the same index: none is left out, or comes
+        twice. Raises FarmCompacted, NoFarm.
+        """
+        for page in self._lists(self._steps.entries(from_index, follow, all_kinds)):
+            yield from page
+
+    def commit_index(self) -> int:
+        """The index of the last committed entry, as the leader knows it; when there is none, as any
+        server does."""
+        return self._run(self._steps.commit_index())
+
+    # ---- what there is ----
+
+    def reach(self, timeout_ms: int) -> None:
+        """Waits until one of the servers has let us in, at most so long; what it is told is of no
+        interest. Raises NoFarm, FarmDenied, FarmUntrusted, FarmRefused."""
+        self._run(self._steps.reach(timeout_ms))
+
+    def status(self) -> dict[str, Any]:
+        """The leader's view: term, indexes, members, the change in work, counters.
+
+        docs/protocols/garlic-farm.md has its keys. Without a leader it is that of any server.
+        """
+        return self._run(self._steps.status())
+
+    def servers(self) -> list[FarmServer]:
+        """The members, each with what it says of itself."""
+        return self._run(self._steps.servers())
+
+    def documents(self, server_id: int | None = None) -> dict[str, Any]:
+        """What the log amounts to: the last document of each server, who publishes, what is left
+        out, settings. docs/protocols/garlic-farm.md has its keys.
+
+        server_id   only that server's document: of many large ones some are null, unless alone
+        """
+        return self._run(self._steps.documents(server_id))
+
+    def publisher(self) -> int | None:
+        """Which server publishes the MetaLS; None: nobody does."""
+        return self._run(self._steps.publisher())
+
+    # ---- members ----
+
+    def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> bool:
+        """Takes a server in that has been started and waits for it; the user is an administrator.
+
+        endpoint   where the others reach it: tcp://HOST:PORT
+        wait       until it is a member, not only until the leader has begun
+
+        Returns False when it is one already. Raises FarmDenied, FarmRefused, FarmTimeout.
+        """
+        return self._run(self._steps.add_server(server_id, endpoint, wait))
+
+    def remove_server(self, server_id: int, *, wait: bool = True) -> bool:
+        """Leaves a server out, the leader too: another one leads then. Its process stays.
+
+        Returns False when it is no member. Raises FarmDenied, FarmRefused, FarmTimeout.
+        """
+        return self._run(self._steps.remove_server(server_id, wait))
+
+    # ---- orders of an administrator ----
+
+    def publish(self, server: int | str | None) -> None:
+        """Says who publishes the MetaLS: a server's id, "auto" for the one that the rule finds, or
+        None for nobody. Raises FarmDenied."""
+        self._run(self._steps.publish(server))
+
+    def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
+        """Leaves destinations out of the MetaLS, or all of a server's: its own and the right to
+        publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination."""
+        self._run(self._steps.leave_out(OrderKind.EXCLUDE, hashes, servers))
+
+    def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
+        """Takes in again what was left out."""
+        self._run(self._steps.leave_out(OrderKind.INCLUDE, hashes, servers))
+
+    def export(self) -> dict[str, Any]:
+        """What an administrator has set, and who the members are: what import_() takes, of this
+        farm or of another one."""
+        return self._run(self._steps.fresh("configuration"))
+
+    def import_(self, configuration: Mapping[str, Any]) -> None:
+        """Sets all that an administrator may set as an export has it. The members in it are left
+        alone: add_server() and remove_server() change them."""
+        self._run(self._steps.take_over(configuration))
+
+    # ---- the end ----
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened: connections, lost, requests, redirects, refused, junk."""
+        return dict(self._client.counters)
+
+    def _lists(self, steps: Generator[Any, None, None]) -> Generator[list[Any], None, None]:
+        if self._links is None:
+            raise self._closed_error()
+        return super()._lists(steps)
+
+    def _closed_error(self) -> FarmError:
+        return FarmError("this Farm is closed")
+
+    def _timeout_error(self) -> FarmTimeout:
+        return FarmTimeout(self._client.report().text)

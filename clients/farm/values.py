@@ -1,0 +1,223 @@
+"""What users of a farm's client are given, and how their arguments are judged."""
+
+import json
+import os
+import ssl
+import stat
+from base64 import b64decode
+from binascii import Error as BinasciiError
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.garlicfarm.app.orders import hash_of
+from ...protocols.garlicfarm.wire.messages import ID_MAX, ID_MIN
+from ...protocols.garlicfarm.wire.values import Address, address_of
+from ...protocols.zre import services
+from ..errors import FarmError
+from ..io.urls import SCHEME
+
+Servers = str | Iterable[str] | Mapping[int, str]
+APPLICATION = "application"
+CONFIGURATION = "configuration"
+POSTER = "poster"
+SECRET_BYTES_MAX = 1024
+_KINDS = {1: APPLICATION, 2: CONFIGURATION}
+
+
+class FarmEntry(NamedTuple):
+    """A committed entry of the farm's log.
+
+    kind   "application": what a client or a server has appended; "configuration": who the members
+           are; "poster": a leader's own note of which user the entries behind it are of
+    user   who has appended it, as a server of kelek has noted it when it led; None: not known
+    """
+
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    term: int
+    kind: str
+    value: bytes
+    user: str | None = None
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """The value, if it is a JSON object: a server's status, or an administrator's order."""
+        try:
+            found = json.loads(self.value)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+class FarmPage(NamedTuple):
+    """A piece of the log.
+
+    entries        none: there is nothing more yet
+    next_index     where to go on: entries of other kinds are counted
+    first_index    the first one that is kept
+    commit_index   the last committed one, as far as this server knows
+    """
+
+    entries: tuple[FarmEntry, ...]
+    next_index: int
+    first_index: int
+    commit_index: int
+
+
+class FarmServer(NamedTuple):
+    """A member, and what it says of itself.
+
+    state   leader, follower, candidate, waiting, silent; "" when it has not answered: see problem
+    """
+
+    id: int
+    endpoint: str
+    state: str = ""
+    term: int = 0
+    commit_index: int = 0
+    last_index: int = 0
+    problem: str = ""
+
+
+class ServerAddresses(NamedTuple):
+    """Where servers are."""
+
+    known: tuple[Address, ...]
+    ids: tuple[tuple[int, Address], ...] = ()
+
+
+def checked_places(servers: Servers) -> ServerAddresses:
+    """From a list, or joined by commas, or id -> endpoint. A zre://CLUSTER is looked up.
+
+    Raises ValueError, TypeError, NodeError.
+    """
+    if isinstance(servers, Mapping):
+        ids = tuple((checked_id(key), _address(value)) for key, value in servers.items())
+        places = ServerAddresses(tuple(dict.fromkeys(address for _, address in ids)), ids)
+    else:
+        listed = servers.split(",") if isinstance(servers, str) else list(servers)
+        if any(isinstance(each, str) and each.startswith(SCHEME) for each in listed):
+            from ..node.discovery import resolved  # It loads ZeroMQ, which farms do without.
+
+            listed = list(resolved(listed, services.FARM))
+        places = ServerAddresses(tuple(dict.fromkeys(map(_address, listed))))
+    if not places.known:
+        raise ValueError("give the address of a server: tls://HOST:PORT")
+    return places
+
+
+def _address(endpoint: str) -> Address:
+    if not isinstance(endpoint, str):
+        raise TypeError(f"a server's address is str, not {type(endpoint).__name__}")
+    scheme, separator, _ = endpoint.strip().rpartition("://")
+    if separator and scheme not in ("tls", "tcp"):
+        raise ValueError(f"{scheme}:// is not spoken here; write tls://HOST:PORT")
+    try:
+        return address_of(endpoint.strip())
+    except RemoteProtocolError as error:
+        raise ValueError(f"{error}; write tls://HOST:PORT") from None
+
+
+def checked_id(server_id: int) -> int:
+    """Raises TypeError, ValueError."""
+    if not isinstance(server_id, int) or isinstance(server_id, bool):
+        raise TypeError(f"a server's id is a number, not {type(server_id).__name__}")
+    if not ID_MIN <= server_id <= ID_MAX:
+        raise ValueError(f"a server's id has 32 bits: {server_id}")
+    return server_id
+
+
+def checked_hash(text: str) -> str:
+    """A destination of I2P, its hash, or HASH.b32.i2p, as a hash. Raises TypeError, ValueError."""
+    if not isinstance(text, str):
+        raise TypeError(f"a hash is str, not {type(text).__name__}")
+    found = hash_of(text)
+    if found is None:
+        short = text if len(text) <= 60 else f"{text[:57]}..."
+        raise ValueError(
+            f"{short!r} is no destination: give its hash, or HASH.b32.i2p, or all of it"
+        )
+    return found
+
+
+def checked_endpoint(endpoint: str) -> str:
+    """Where a server is to be reached by the others. Raises TypeError, ValueError."""
+    if not _address(endpoint).host.isascii():
+        raise ValueError(f"{endpoint!r}: a host is ASCII on this wire")
+    return endpoint.strip()
+
+
+def read_secret(path: str | os.PathLike[str]) -> str:
+    """The password in a file of its own: UTF-8; a line's end behind it is no part of it.
+
+    Raises FarmError when others may read the file, or it holds none; OSError.
+    """
+    with Path(path).open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            way_out = f"chmod 600 {path}"
+            raise FarmError(f"{path}: others may read this password (mode {mode:04o}); {way_out}")
+        data = file.read(SECRET_BYTES_MAX + 1)
+    return secret_of(data, str(path))
+
+
+def secret_of(data: bytes, place: str) -> str:
+    """The password that a file, or standard input, holds. Raises FarmError."""
+    line = data.removesuffix(b"\n").removesuffix(b"\r")
+    if not line or len(data) > SECRET_BYTES_MAX or b"\n" in line or b"\0" in line:
+        raise FarmError(f"{place}: a password is one line of 1 to {SECRET_BYTES_MAX} bytes")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise FarmError(f"{place}: a password is UTF-8") from None
+
+
+def make_tls(ca_file: str | os.PathLike[str] | None, version: str) -> ssl.SSLContext:
+    """For connections to servers whose certificates a CA in this file has signed, or one that the
+    system trusts. version: "1.3", or "1.2" and 1.3. Raises FarmError, ValueError."""
+    if version not in ("1.2", "1.3"):
+        raise ValueError(f"TLS is 1.3, or 1.2 for old servers, not {version!r}")
+    try:
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except ssl.SSLError:
+        raise FarmError(f"{ca_file}: no certificate of a CA is in it (PEM)") from None
+    except OSError as error:
+        raise FarmError(f"{ca_file}: {error.strerror}") from None
+    old, new = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+    context.minimum_version = old if version == "1.2" else new
+    return context
+
+
+def page_of(found: Mapping[str, Any]) -> FarmPage:
+    """What the servers' `entries` say, with `raw=1`. Raises FarmError."""
+    try:
+        entries = tuple(
+            FarmEntry(
+                int(each["index"]),
+                int(each["term"]),
+                POSTER if "poster" in each else _KINDS[each["type"]],
+                b64decode(each["value"], validate=True),
+                each.get("user"),
+            )
+            for each in found["entries"]
+        )
+        return FarmPage(entries, int(found["next"]), int(found["first"]), int(found["commit"]))
+    except (KeyError, TypeError, ValueError, BinasciiError) as error:
+        raise FarmError(f"a server's answer holds no entries: {error!r}") from None
+
+
+def server_of(member: Mapping[str, Any], status: Mapping[str, Any] | str) -> FarmServer:
+    """From how others name it, and its own status, or why there is none. Raises FarmError."""
+    try:
+        found = FarmServer(int(member["id"]), str(member["endpoint"]))
+        if isinstance(status, str):
+            return found._replace(problem=status)
+        return found._replace(
+            state=str(status["state"]),
+            term=int(status["term"]),
+            commit_index=int(status["commit"]),
+            last_index=int(status["last"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FarmError(f"a server's answer is no status: {error!r}") from None

@@ -1,0 +1,25 @@
+"""What the url of a node may be."""
+
+import os
+import re
+
+SCHEME = "zre://"  # Of a cluster that is to be found by its name: clients/node/discovery.py.
+PORT_MAX = 65_535
+IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
+URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
+
+
+def check_url(url: str) -> None:
+    """libzmq would say so only when it connects. Raises ValueError, TypeError."""
+    if not isinstance(url, str):
+        raise TypeError(f"a url is str, not {type(url).__name__}")
+    match = URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"{url!r} is not a url; write tcp://HOST:PORT or ipc:///PATH")
+    port, path = match.groups()
+    if port is not None and not 1 <= int(port) <= PORT_MAX:
+        raise ValueError(f"{url!r}: port {port} is out of range; it is 1 to {PORT_MAX}")
+    if path is not None and len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
+        raise ValueError(
+            f"{url!r}: the path has over {IPC_PATH_BYTES_MAX} bytes; use a shorter one"
+        )

@@ -1,0 +1,66 @@
+"""Who a cluster's members are, and changes of them, for both faces of the log.
+
+What is asked and what the answer means; whoever asks does the waiting.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ...protocols.zmqraft.client.requests import Ask
+from ...protocols.zmqraft.wire.client_codec import ConfigAnswer
+from ...protocols.zmqraft.wire.config_codec import (
+    ConfigStatus,
+    ConfigUpdate,
+    ConfigUpdateAnswer,
+)
+from ...protocols.zmqraft.wire.values import encode_members
+from ..errors import LogError, MembersBusy, MembersRefused
+from ..io.reqids import new_reqid
+
+
+def ask_members(members: Mapping[str, str]) -> Ask:
+    """The wish that these be all members, PEER ID -> url."""
+    return Ask(ConfigUpdate(new_reqid(), encode_members(tuple(members.items()))))
+
+
+def news_of(ask: Ask) -> Callable[[], bool]:
+    """Tells whether anything was heard of it since now."""
+    taken = ask.taken
+    return lambda: ask.done or ask.taken != taken
+
+
+def index_of(answer: object) -> int:
+    """The LOG INDEX of the change. Raises MembersRefused, MembersBusy, LogError."""
+    assert isinstance(answer, ConfigUpdateAnswer)
+    match answer.status:
+        case ConfigStatus.TAKEN:
+            assert answer.log_index is not None
+            return answer.log_index
+        case ConfigStatus.BUSY:
+            raise MembersBusy("another change of the members is in work")
+        case ConfigStatus.EXPIRED:
+            raise LogError("the cluster says that this request is hours old: check the clocks")
+        case _:
+            raise MembersRefused(answer.name, answer.message)
+
+
+def members_of(answer: object) -> dict[str, str]:
+    """PEER ID -> url of each member."""
+    assert isinstance(answer, ConfigAnswer)
+    return dict(answer.members or ())
+
+
+def with_member(members: Mapping[str, str], peer_id: str, url: str) -> dict[str, str]:
+    """These and one more. Raises MembersRefused when it is one already."""
+    if members.get(peer_id) == url:
+        raise MembersRefused("Unchanged", f"{peer_id} at {url} is a member already")
+    if peer_id in members:
+        raise MembersRefused("Doubled", f"{peer_id} is a member already, at {members[peer_id]}")
+    return {**members, peer_id: url}
+
+
+def without_member(members: Mapping[str, str], peer_id: str) -> dict[str, str]:
+    """These without one. Raises MembersRefused when it is none."""
+    if peer_id not in members:
+        names = ", ".join(members)
+        raise MembersRefused("Unchanged", f"{peer_id} is no member; those are {names}")
+    return {peer: url for peer, url in members.items() if peer != peer_id}

@@ -1,0 +1,155 @@
+"""What the clients of tables are given, checked before anything is sent."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...protocols.zerodb.wire.values import (
+    FULLSYNC,
+    KEY_BYTES_MAX,
+    LIMIT_MAX,
+    OPTION_LIMITS,
+    PARTSYNC,
+    TABLE_MAX,
+    TTL_MS_MAX,
+    VALUE_BYTES_MAX,
+    TableOptions,
+)
+from ..errors import TableTooLarge
+
+Data = bytes | bytearray | memoryview
+
+# How a write is acknowledged: on receipt, once it is applied, once it is on stable storage.
+SYNC_FLAGS = {"async": 0, "partsync": PARTSYNC, "fullsync": FULLSYNC}
+
+
+class Range(NamedTuple):
+    """start <= key < end; an empty bound: from the first key, to the last."""
+
+    start: bytes = b""
+    end: bytes = b""
+
+    @property
+    def last(self) -> bytes:
+        """The largest key that is in it, for requests that include their end. No key is longer."""
+        if not self.end:
+            return b""
+        head, byte = self.end[:-1], self.end[-1]
+        if not byte:
+            return head
+        return head + bytes((byte - 1,)) + b"\xff" * (KEY_BYTES_MAX - len(self.end))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no key can be in it."""
+        return (bool(self.end) and self.start >= self.end) or self.end == b"\0"
+
+
+def checked_range(prefix: Data | None, start: Data, end: Data) -> Range:
+    """From a prefix, or from bounds. Raises ValueError when both are given."""
+    if prefix is None:
+        return Range(checked_bound(start), checked_bound(end))
+    if start or end:
+        raise ValueError("give a prefix, or start and end, not both")
+    first = checked_bound(prefix)
+    return Range(first, behind_prefix(first))
+
+
+def behind_prefix(prefix: bytes) -> bytes:
+    """The smallest key above all that begin so; empty: there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else b""
+
+
+def behind_key(key: bytes) -> bytes:
+    """The smallest key above this one; empty: there is none."""
+    return key + b"\0" if len(key) < KEY_BYTES_MAX else behind_prefix(key)
+
+
+def checked_table(number: int) -> int:
+    """Raises TypeError, ValueError."""
+    if not isinstance(number, int):
+        raise TypeError(f"a table is a number, not {type(number).__name__}")
+    if not 0 <= number <= TABLE_MAX:
+        raise ValueError(f"a table is a number from 0 to {TABLE_MAX}, not {number}")
+    return number
+
+
+def checked_number(what: str, number: int, least: int = 0, most: int = LIMIT_MAX) -> int:
+    """Raises TypeError, ValueError: nothing else can be written into a request."""
+    if not isinstance(number, int):
+        raise TypeError(f"{what} is a number, not {type(number).__name__}")
+    if not least <= number <= most:
+        raise ValueError(f"{what} is a number from {least} to {most}, not {number}")
+    return number
+
+
+def checked_options(options: TableOptions) -> TableOptions:
+    """Raises TypeError, ValueError."""
+    for (what, least, most), number in zip(OPTION_LIMITS, options[:4], strict=True):
+        checked_number(f"the {what}", number, least, most)
+    return options
+
+
+def checked_key(key: Data) -> bytes:
+    """Raises TypeError, TableTooLarge."""
+    data = _bytes("a key", key)
+    check_key_size(len(data))
+    return data
+
+
+def check_key_size(size: int) -> None:
+    """Raises TableTooLarge."""
+    if not 0 < size <= KEY_BYTES_MAX:
+        raise TableTooLarge(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {size}")
+
+
+def checked_keys(keys: Iterable[Data]) -> list[bytes]:
+    """Raises TypeError, TableTooLarge."""
+    if isinstance(keys, bytes | bytearray | memoryview | str):
+        raise TypeError("keys are several, in a list; for one there is a method of its own")
+    return [checked_key(key) for key in keys]
+
+
+def checked_bound(bound: Data) -> bytes:
+    """Raises TypeError, TableTooLarge."""
+    data = _bytes("a bound", bound)
+    if len(data) > KEY_BYTES_MAX:
+        raise TableTooLarge(f"a bound has at most {KEY_BYTES_MAX} bytes, not {len(data)}")
+    return data
+
+
+def checked_value(value: Data) -> bytes:
+    """Raises TypeError, TableTooLarge."""
+    data = _bytes("a value", value)
+    check_value_size(len(data))
+    return data
+
+
+def check_value_size(size: int) -> None:
+    """Raises TableTooLarge."""
+    if size > VALUE_BYTES_MAX:
+        raise TableTooLarge(f"a value has at most {VALUE_BYTES_MAX} bytes, not {size}")
+
+
+def sync_flags(sync: str) -> int:
+    """The flags of a write. Raises ValueError."""
+    if sync not in SYNC_FLAGS:
+        raise ValueError(f"sync is {', '.join(SYNC_FLAGS)}, not {sync!r}")
+    return SYNC_FLAGS[sync]
+
+
+def milliseconds(seconds: float | None) -> int:
+    """Of a time to live. Raises ValueError."""
+    if seconds is None:
+        return 0
+    if not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # Nor is NaN.
+        raise ValueError(f"a time to live is a millisecond to ten years, not {seconds} s")
+    return round(seconds * 1000)
+
+
+def _bytes(what: str, data: Data) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    if not isinstance(data, bytearray | memoryview):
+        raise TypeError(f"{what} is bytes, not {type(data).__name__}")
+    return bytes(data)

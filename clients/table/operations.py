@@ -1,0 +1,794 @@
+"""What a Table does, once for both of its faces: generators that say what they wait for.
+
+A step is driven to its end by whoever has the connections: kelek.Table turns them (table.py),
+kelek.AsyncTable leaves them to asyncio (async_table.py). Nothing here reads, sends or sleeps.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.zerodb.client.client import (
+    Exchange,
+    ServerInfo,
+    TableClientMachine,
+    TableClientSetup,
+)
+from ...protocols.zerodb.wire import answers, requests, values
+from ...protocols.zerodb.wire.answers import Answer
+from ...protocols.zerodb.wire.requests import Request
+from ...protocols.zerodb.wire.values import (
+    GONE,
+    KEYS_ONLY,
+    OWNER_BYTES,
+    PACKED,
+    PARTSYNC,
+    REVERSE,
+    STALE,
+    WITH_LEASE,
+    Extension,
+    TableOptions,
+)
+from ...protocols.zre import services
+from ..errors import (
+    ChangesGone,
+    JobLost,
+    NoServer,
+    SessionEnded,
+    TableError,
+    TableRefused,
+    TableTimeout,
+    TableUnsupported,
+)
+from ..io.driver import Sleep, Step, Wait
+from ..io.links import MessageLimits, monotonic_ms
+from ..io.reqids import new_reqid
+from ..io.urls import check_url
+from ..node.discovery import resolved
+from .arguments import (
+    Data,
+    Range,
+    behind_key,
+    checked_bound,
+    checked_keys,
+    checked_number,
+    checked_options,
+    checked_table,
+    milliseconds,
+    sync_flags,
+)
+from .batch import Batch, BatchResult
+from .batching import Pair, checked_pairs, parts
+from .changes import Change, changes_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+DEFAULT_OPTIONS = TableOptions()
+TIMEOUT_MS = 30_000
+PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
+PAGE_PAIRS = 1000  # Of a scan in the text's framing.
+OWN_JOBS_MAX = 1024  # Of which it is known who does them.
+JOB_PAUSES_MS = 10, 250  # Between two questions how far a job is: the first, and the longest.
+RESUMES_MAX = 8  # Of a lease's read, in a row, without a pair between them.
+JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
+CHUNKS_AHEAD = 3  # Of a job that is read alone: fewer than a server keeps for a slow reader.
+WATCH_MS = 10_000  # A server answers by then, with or without changes.
+# The largest answer that a topology can allow, and any number of small values.
+TABLE_LIMITS = MessageLimits(1 << 30, 1 << 18, whole=1 << 8)
+
+
+class TableTuning(NamedTuple):
+    """How much may be on its way, and the times of the search for a server (ClientSetup)."""
+
+    requests_max: int = 64
+    bytes_max: int = 32 << 20
+    silence_ms: int = 1000
+    owner: bytes = b""  # 16 bytes: the token of a reserved table, which names it as it is opened.
+
+
+class ScanQuery(NamedTuple):
+    """What to read."""
+
+    range: Range
+    reverse: bool = False
+    limit: int | None = None
+    keys_only: bool = False
+
+
+class Page(NamedTuple):
+    """A part of a scan, as one answer brings it."""
+
+    content: list[Any]  # Pairs, or a record batch.
+    size: int  # Pairs in it.
+    resume: bytes  # The next start key, of a reverse scan end key; empty: nothing is left.
+
+
+class Ahead(NamedTuple):
+    """How chunks are asked for."""
+
+    chunks: int  # Before the first of them is read.
+    flags: int  # PACKED, or 0: the text's framing.
+
+
+class RangeJob(NamedTuple):
+    """A snapshot of a range, handed out in chunks by one server."""
+
+    apid: int
+    url: str  # Of that server.
+    lease: int = 0  # The snapshot's, for other jobs; 0: it is this job's alone.
+    path: str = ""  # Where it lies, for readers on the server's machine.
+    index: int = 0  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
+    nonce: bytes = b""  # What its file NONCE holds: so that it can be told from others' equal path.
+
+
+class LeaseRead(NamedTuple):
+    """How a lease of all nodes is read."""
+
+    lease: int
+    chunk_pairs: int | None = None  # None: as many as the server likes.
+    packed: bool = True  # False: in the text's framing.
+
+
+class SharedLease(NamedTuple):
+    """A snapshot of a table that every node has, and keeps as long as somebody uses it."""
+
+    number: int  # For jobs, on whichever node.
+    url: str  # Of the server that was asked for it.
+    path: str  # Where it lies there, for readers on that machine.
+    index: int  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
+    nonce: bytes = b""  # As a RangeJob's.
+
+
+def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:
+    """The machine for a Table with these arguments. Raises ValueError, TypeError."""
+    known = resolved(urls, services.TABLES)
+    if not known:
+        raise ValueError("a Table needs the url of a node")
+    for url in known:
+        check_url(url)
+    requests_max, bytes_max, silence_ms, owner = tuning or TableTuning()
+    if len(owner) not in (0, OWNER_BYTES):
+        raise ValueError(f"an owner's token has {OWNER_BYTES} bytes, not {len(owner)}")
+    return TableClientMachine(
+        TableClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner)
+    )
+
+
+def timed_out(client: TableClientMachine, timeout_ms: int) -> TableTimeout:
+    """What is raised after so long without an answer."""
+    if client.reason:
+        return TableTimeout(f"not done in {timeout_ms} ms: {client.reason}", client.reason)
+    if client.server is None:
+        return NoServer(f"no server answered for {timeout_ms} ms")
+    return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
+
+
+class TableOperations:
+    """The steps of one Table over its machine."""
+
+    def __init__(
+        self, client: TableClientMachine, number: int, timeout_ms: Callable[[], int]
+    ) -> None:
+        self.client = client
+        self.number = checked_table(number)
+        self._timeout_ms = timeout_ms
+        self._write_flags = PARTSYNC
+        self._read_flags = PACKED
+        self._own_jobs: dict[int, str] = {}  # APID -> url: other servers have jobs of that number.
+
+    def set_defaults(self, sync: str, stale: bool) -> None:
+        """How writes are acknowledged, and whether reads may be stale."""
+        self._write_flags = sync_flags(sync)
+        self._read_flags = PACKED | STALE if stale else PACKED
+
+    # ---- reading ----
+
+    def get_many(self, keys: Iterable[Data]) -> Generator[Step, None, list[bytes | None]]:
+        """What each key holds."""
+        found: list[bytes | None] = []
+        for part in parts(checked_keys(keys)):
+            found += yield from self._get(part)
+        return found
+
+    def _get(self, keys: list[bytes]) -> Generator[Step, None, list[bytes | None]]:
+        """Asks for half as many at once, if all of them are too much for one answer."""
+        try:
+            return (yield from self.finish_get(self.begin_get(keys)))
+        except TableRefused:
+            if len(keys) == 1:
+                raise
+        middle = len(keys) // 2
+        found = yield from self._get(keys[:middle])
+        return found + (yield from self._get(keys[middle:]))
+
+    def begin_get(self, keys: list[bytes]) -> Exchange:
+        """Puts a read of some keys on its way."""
+        return self._begin(requests.Read(self.number, keys, Extension(self._read_flags)))
+
+    def finish_get(self, exchange: Exchange) -> Generator[Step, None, list[bytes | None]]:
+        """Waits for what they hold."""
+        answer = yield from self.finish(exchange)
+        assert isinstance(exchange.sent, requests.Read)
+        held = _decoded(answers.decode_values, answer, exchange.sent)
+        if not exchange.sent.extension.flags & PACKED:
+            held = yield from self._told_apart(exchange.sent.keys, held)
+        return held
+
+    def _told_apart(
+        self, keys: list[bytes], held: list[bytes | None]
+    ) -> Generator[Step, None, list[bytes | None]]:
+        """In the text's framing an empty value looks like none: the server is asked which it is."""
+        unclear = [key for key, value in zip(keys, held, strict=True) if value is None]
+        there = iter((yield from self.exists_many(unclear)) if unclear else [])
+        return [(b"" if next(there) else None) if value is None else value for value in held]
+
+    def exists_many(self, keys: Iterable[Data]) -> Generator[Step, None, list[bool]]:
+        """Whether each key is there."""
+        found: list[bool] = []
+        for part in parts(checked_keys(keys)):
+            exchange, answer = yield from self._ask(
+                requests.Exists(self.number, part, Extension(self._read_flags))
+            )
+            assert isinstance(exchange.sent, requests.Exists)
+            found += _decoded(answers.decode_exists, answer, exchange.sent)
+        return found
+
+    def count(self, asked: Range) -> Generator[Step, None, int]:
+        """How many keys a range has."""
+        if asked.empty:
+            return 0
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(
+            requests.Count(self.number, asked.start, asked.last, stale)
+        )
+        return _decoded(answers.decode_count, answer)
+
+    def scan(self, asked: ScanQuery) -> Generator[Step | list[Pair], None, None]:
+        """Pages of pairs."""
+        return self._pages(asked, pairs_of)
+
+    def scan_columns(
+        self, asked: ScanQuery
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """Record batches, one a page."""
+        return self._pages(asked, arrow().batch_of)
+
+    def _pages(
+        self, asked: ScanQuery, decode: Callable[[Answer, requests.Scan], Page]
+    ) -> Generator[Step | list[Any], None, None]:
+        """Pages that are not empty; the next one is asked for before one is given out."""
+        if asked.limit is not None:
+            checked_number("limit", asked.limit)
+        yield from self.server()  # What it knows decides how a page is asked for.
+        left: ScanQuery | None = asked
+        exchange = self._begin_page(asked) if _has_more(asked) else None
+        try:
+            while exchange is not None and left is not None:
+                answer = yield from self.finish(exchange)
+                assert isinstance(exchange.sent, requests.Scan)
+                page = _decoded(decode, answer, exchange.sent)
+                left = after(page, left)
+                exchange = self._begin_page(left) if left is not None else None
+                if exchange is not None:
+                    yield Sleep(0)  # It is sent now.
+                if page.size:
+                    yield page.content
+        finally:
+            if exchange is not None:
+                self.client.drop(exchange)
+
+    def _begin_page(self, asked: ScanQuery) -> Exchange:
+        flags = self._read_flags
+        flags |= REVERSE if asked.reverse else 0
+        flags |= KEYS_ONLY if asked.keys_only else 0
+        server = self.client.server
+        packed = server is None or bool(server.features & values.FEATURE_PACKED)
+        limit = asked.limit
+        if not packed:
+            limit = PAGE_PAIRS if limit is None else min(limit, PAGE_PAIRS)
+            flags &= ~KEYS_ONLY  # Values come, and nobody looks at them.
+        extension = Extension(flags, bytes_max=PAGE_BYTES)
+        return self._begin(
+            requests.Scan(self.number, limit, asked.range.start, asked.range.end, extension)
+        )
+
+    # ---- writing ----
+
+    def put(
+        self, pairs: list[tuple[Data, Data]], ttl_s: float | None, session: int
+    ) -> Generator[Step, None, None]:
+        """Stores a few pairs at once."""
+        yield from self.finish(self.begin_put(checked_pairs(pairs), ttl_s, session))
+
+    def begin_put(
+        self, pairs: list[Pair], ttl_s: float | None = None, session: int = 0
+    ) -> Exchange:
+        """Puts a few pairs on their way, in one request."""
+        keys, data = [key for key, _ in pairs], [value for _, value in pairs]
+        return self.begin_put_columns(keys, data, ttl_s, session)
+
+    def begin_put_columns(
+        self,
+        keys: Sequence[bytes],
+        data: Sequence[bytes],
+        ttl_s: float | None = None,
+        session: int = 0,
+    ) -> Exchange:
+        """The same, of keys and their values."""
+        lease = checked_number("a session", session)
+        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=lease)
+        return self._begin(requests.Put(self.number, keys, data, self._write_flags, extension))
+
+    def puts(self, ttl_s: float | None) -> "Puts":
+        """Puts in a pipe."""
+        return Puts(self, ttl_s)
+
+    def delete_many(self, keys: Iterable[Data]) -> Generator[Step, None, None]:
+        """Deletes keys."""
+        asked = checked_keys(keys)
+        if asked:
+            yield from self._ask(
+                requests.Delete(self.number, asked, self._write_flags, Extension(PACKED))
+            )
+
+    def delete_range(self, asked: Range) -> Generator[Step, None, None]:
+        """Deletes a range."""
+        if not asked.empty:
+            yield from self._ask(requests.DeleteRange(self.number, *asked, self._write_flags))
+
+    def delete_limited(self, limit: int, start: Data) -> Generator[Step, None, None]:
+        """Deletes the first keys of a range."""
+        checked_number("limit", limit)
+        first = checked_bound(start)
+        yield from self._ask(requests.DeleteLimited(self.number, first, limit, self._write_flags))
+
+    def commit(self, batch: Batch) -> Generator[Step, None, BatchResult]:
+        """Does what a batch says."""
+        lease = checked_number("a session", batch.session)
+        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
+        _, answer = yield from self._ask(
+            requests.Transaction(
+                batch.compares,
+                batch.ops,
+                batch.otherwise.ops,
+                self._write_flags or PARTSYNC,
+                extension,
+            )
+        )
+        return BatchResult(*_decoded(answers.decode_transaction, answer))
+
+    def compare_and_put(
+        self, key: Data, expected: Data | None, value: Data
+    ) -> Generator[Step, None, bool]:
+        """A batch of one condition and one put."""
+        batch = Batch(self.number).put(key, value)
+        if expected is None:
+            batch.when_absent(key)
+        else:
+            batch.when_equal(key, expected)
+        return (yield from self.commit(batch)).succeeded
+
+    # ---- sessions ----
+
+    def open_session(self, ttl_s: float) -> Generator[Step, None, int]:
+        """Begins a session."""
+        return (yield from self._session(requests.SESSION_OPEN, 0, milliseconds(ttl_s)))
+
+    def keep_session(self, session: int) -> Generator[Step, None, bool]:
+        """Keeps it."""
+        return bool((yield from self._session(requests.SESSION_KEEP, session, 0)))
+
+    def end_session(self, session: int) -> Generator[Step, None, None]:
+        """Ends it."""
+        yield from self._session(requests.SESSION_END, session, 0)
+
+    def _session(self, action: int, session: int, ttl_ms: int) -> Generator[Step, None, int]:
+        flags = self._write_flags or PARTSYNC
+        asked = requests.Session(action, checked_number("a session", session), ttl_ms, flags)
+        _, answer = yield from self._ask(asked)
+        return _decoded(answers.decode_session, answer)
+
+    # ---- changes ----
+
+    def watch(self, asked: Range, index: int) -> Generator[Step | list[Change], None, None]:
+        """Lists of changes for ever."""
+        checked_number("index", index)
+        while True:
+            request = requests.Watch(self.number, *asked, index, Extension(deadline_ms=WATCH_MS))
+            exchange = self._begin(request, limited=False)
+            yield from self._wait(exchange, limited=False)
+            if exchange.answer is not None and exchange.answer.code == GONE:
+                raise ChangesGone((yield from self._watchable()))
+            index, entries = _decoded(answers.decode_watch, self._answer(exchange))
+            changes = [it for entry in entries for it in changes_of(entry, self.number, asked)]
+            if changes:
+                yield changes
+
+    def _watchable(self) -> Generator[Step, None, int]:
+        """From where on changes can be watched."""
+        _, answer = yield from self._ask(requests.Watch(self.number, b"", b"", 0))
+        return _decoded(answers.decode_watch, answer)[0]
+
+    # ---- the table ----
+
+    def open(self, options: TableOptions) -> Generator[Step, None, None]:
+        """Makes the table."""
+        yield from self._ask(requests.OpenTable(self.number, checked_options(options)))
+
+    def unload(self) -> Generator[Step, None, None]:
+        """Closes it on the node that answers."""
+        yield from self._ask(requests.CloseTable(self.number))
+
+    def truncate(self) -> Generator[Step, None, None]:
+        """Empties it."""
+        yield from self._ask(requests.TruncateTable(self.number))
+
+    def compact(self, asked: Range) -> Generator[Step, None, None]:
+        """Rewrites a range."""
+        if not asked.empty:
+            yield from self._ask(requests.CompactTable(self.number, asked.start, asked.last))
+
+    def info(self, content: bool = False) -> Generator[Step, None, dict[str, Any] | None]:
+        """What the node knows of the table."""
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(requests.TableInfo(self.number, content, stale))
+        return _decoded(answers.decode_table_info, answer).get(self.number)
+
+    def tables(self) -> Generator[Step, None, dict[int, dict[str, Any]]]:
+        """What the node knows of all tables."""
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(requests.TableInfo(extension=stale))
+        return _decoded(answers.decode_table_info, answer)
+
+    def split_points(self, count: int, asked: Range) -> Generator[Step, None, list[bytes]]:
+        """Keys that cut a range into parts."""
+        checked_number("parts", count, 1, values.SPLIT_POINTS_MAX)
+        _, answer = yield from self._ask(requests.SplitPoints(self.number, count, *asked))
+        return answers.decode_split_points(answer)
+
+    def server(self) -> Generator[Step, None, ServerInfo]:
+        """Who is asked."""
+        yield Wait(lambda: self.client.server is not None)
+        assert self.client.server is not None
+        return self.client.server
+
+    # ---- jobs ----
+
+    def range_job(
+        self, asked: ScanQuery, chunk_pairs: int | None, lease: int | None
+    ) -> Generator[Step, None, RangeJob]:
+        """Takes a snapshot of a range."""
+        flags = KEYS_ONLY if asked.keys_only else 0
+        flags |= 0 if lease is None else WITH_LEASE
+        bounds = asked.range
+        if bounds.empty:
+            raise ValueError("the range is empty: no key can lie in it")
+        if chunk_pairs is not None:
+            checked_number("chunk_pairs", chunk_pairs, 1, values.CHUNK_PAIRS_MAX)
+        if lease is not None:
+            checked_number("a lease", lease)
+        extension = Extension(flags, lease=lease or 0)
+        exchange, answer = yield from self._ask(
+            requests.RangeJob(self.number, chunk_pairs, bounds.start, bounds.last, extension)
+        )
+        apid, snapshot = _decoded(answers.decode_apid, answer)
+        if snapshot is None:
+            return RangeJob(apid, exchange.url)
+        place = snapshot.lease, snapshot.path, snapshot.index, snapshot.nonce
+        return RangeJob(apid, exchange.url, *place)
+
+    def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
+        """Chunks of a job, each given out once: so none is asked for again."""
+        return self._chunks(job, pairs_of, Ahead(1, PACKED))
+
+    def chunk_columns(
+        self, job: RangeJob, packed: bool
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """Record batches, one a chunk; for whoever reads a job alone."""
+        asked = Ahead(CHUNKS_AHEAD, PACKED if packed else 0)
+        return self._chunks(job, arrow().batch_of, asked)
+
+    def _chunks(
+        self,
+        job: RangeJob,
+        decode: Callable[[Answer, requests.ClientData], Page],
+        ahead: Ahead,
+    ) -> Generator[Step | list[Any], None, None]:
+        """What is in each chunk; some are asked for before the first is read."""
+        request = requests.ClientData(job.apid, Extension(ahead.flags))
+        asked: deque[Exchange] = deque()
+        try:
+            while True:
+                while len(asked) < ahead.chunks:
+                    asked.append(self._begin(request, job.url))
+                exchange = asked.popleft()
+                answer = yield from self.finish(exchange)
+                assert isinstance(exchange.sent, requests.ClientData)
+                page = _decoded(decode, answer, exchange.sent)
+                if page.size:
+                    yield page.content
+                if answer.code & values.NO_MORE_DATA:
+                    yield from self._check_finished(job)
+                if answer.code & (values.NO_MORE_DATA | values.PARTIAL_DATA):
+                    return
+        finally:
+            for exchange in asked:
+                self.client.drop(exchange)
+
+    def _check_finished(self, job: RangeJob) -> Generator[Step, None, None]:
+        """An expired job and an unknown one have no more data either: the statistics tell."""
+        server = self.client.server
+        if server is None or not server.features & values.FEATURE_LEASES:
+            return
+        try:
+            state = (yield from self.job_status(job.apid, job.url)).get("state", "unknown")
+        except TableRefused:
+            state = "unknown"
+        if state not in JOB_GOES_WELL:
+            raise JobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
+
+    def open_lease(self) -> Generator[Step, None, SharedLease]:
+        """Has all nodes take a snapshot."""
+        server = yield from self.server()
+        if not server.features & values.FEATURE_SHARED_LEASES:
+            raise TableUnsupported(f"the server at {server.url} knows no leases of all nodes")
+        asked = requests.Lease(0, requests.LEASE_OPEN, self.number)
+        exchange, answer = yield from self._ask(asked)
+        found = _decoded(answers.decode_lease, answer)
+        return SharedLease(found.lease, exchange.url, found.path, found.index, found.nonce)
+
+    def lease_chunks(
+        self, asked: ScanQuery, read: LeaseRead
+    ) -> Generator[Step | list[Pair], None, None]:
+        """Chunks of a lease, whichever nodes are lost meanwhile."""
+        return self._lease_chunks(asked, read, pairs_of)
+
+    def lease_columns(
+        self, asked: ScanQuery, read: LeaseRead
+    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
+        """The same as record batches."""
+        return self._lease_chunks(asked, read, arrow().batch_of)
+
+    def _lease_chunks(
+        self,
+        asked: ScanQuery,
+        read: LeaseRead,
+        decode: Callable[[Answer, requests.ClientData], Page],
+    ) -> Generator[Step | list[Any], None, None]:
+        """A job that is lost is followed by one on another server that begins behind the last
+        pair that was given out."""
+        lease = checked_number("a lease", read.lease)
+        if not values.is_shared(lease):
+            raise ValueError(f"lease {lease} is one server's alone: read it by range_job(lease=..)")
+        ahead = Ahead(CHUNKS_AHEAD, PACKED if read.packed else 0)
+        resumes = 0
+        left = asked
+        while not left.range.empty:
+            job = yield from self.range_job(left, read.chunk_pairs, lease)
+            try:
+                with closing(self._chunks(job, decode, ahead)) as chunks:
+                    for step in chunks:
+                        yield step
+                        if isinstance(step, list):
+                            resumes = 0
+                            left = behind(step, left)
+                return
+            except (JobLost, TableRefused):  # Lost with its server, or it can't read on.
+                resumes += 1
+                if resumes > RESUMES_MAX:
+                    raise
+                self.client.leave(job.url)
+
+    def renew(self, lease: int) -> Generator[Step, None, None]:
+        """Says that a snapshot is in use."""
+        yield from self._ask(requests.Lease(checked_number("a lease", lease), requests.LEASE_RENEW))
+
+    def release(self, lease: int) -> Generator[Step, None, None]:
+        """Gives a snapshot back."""
+        asked = requests.Lease(checked_number("a lease", lease), requests.LEASE_RELEASE)
+        yield from self._ask(asked)
+
+    def copy_into(self, target: int, asked: Range) -> Generator[Step, None, int]:
+        """Begins a job that copies. Raises ValueError."""
+        if target == self.number:
+            raise ValueError(f"table {target} is not copied into itself; give another target")
+        return (
+            yield from self._begin_job(
+                requests.CopyTable(self.number, checked_table(target), *asked)
+            )
+        )
+
+    def map_into(self, request: requests.MapTable) -> Generator[Step, None, int]:
+        """Begins a job that maps."""
+        checked_table(request.target)
+        checked_number("threads", request.threads, 1, values.THREADS_MAX)
+        if not isinstance(request.mapper, bytes):
+            raise TypeError(f"a mapper is bytes, not {type(request.mapper).__name__}")
+        if len(request.mapper) > values.MAPPER_BYTES_MAX:
+            size = f"{values.MAPPER_BYTES_MAX} bytes, not {len(request.mapper)}"
+            raise ValueError(f"a mapper has at most {size}")
+        return (yield from self._begin_job(request))
+
+    def _begin_job(
+        self, request: requests.CopyTable | requests.MapTable
+    ) -> Generator[Step, None, int]:
+        exchange, answer = yield from self._ask(request, (yield from self.server()).url)
+        apid: int = _decoded(answers.decode_apid, answer)[0]
+        self._own_jobs[apid] = exchange.url
+        if len(self._own_jobs) > OWN_JOBS_MAX:
+            del self._own_jobs[next(iter(self._own_jobs))]
+        return apid
+
+    def job_status(self, apid: int, url: str = "") -> Generator[Step, None, dict[str, str]]:
+        """Statistics of a job."""
+        request = requests.JobStatus(checked_number("a job", apid))
+        _, answer = yield from self._ask(request, url or self._own_jobs.get(apid, ""))
+        return _decoded(answers.decode_status, answer)
+
+    def wait_job(
+        self, apid: int, progress: Callable[[dict[str, str]], object] | None
+    ) -> Generator[Step, None, dict[str, str]]:
+        """Statistics of a job that has ended."""
+        pause_ms, longest_ms = JOB_PAUSES_MS
+        while True:
+            found = yield from self.job_status(apid)
+            if progress is not None:
+                progress(found)
+            if found.get("state") != "running":
+                return found
+            yield Sleep(pause_ms)
+            pause_ms = min(2 * pause_ms, longest_ms)
+
+    def jobs(self, running: bool, limit: int) -> Generator[Step, None, list[dict[str, str]]]:
+        """Statistics of the newest jobs."""
+        checked_number("limit", limit, 1, values.LISTED_JOBS_MAX)
+        _, answer = yield from self._ask(requests.ListJobs(running, limit))
+        return _decoded(answers.decode_jobs, answer)
+
+    def end_job(self, apid: int) -> Generator[Step, None, None]:
+        """Ends one."""
+        request = requests.EndJob(checked_number("a job", apid))
+        yield from self._ask(request, self._own_jobs.get(apid, ""))
+
+    # ---- asking ----
+
+    def _begin(self, request: Request, bound: str = "", limited: bool = True) -> Exchange:
+        """Puts a request on its way."""
+        deadline_ms = monotonic_ms() + self._timeout_ms() if limited else NEVER_MS
+        return self.client.add(Exchange(request, new_reqid(), deadline_ms, bound))
+
+    def finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
+        """Waits for its answer. Raises TableRefused, SessionEnded, TableUnsupported, JobLost."""
+        yield from self._wait(exchange)
+        return self._answer(exchange)
+
+    def _wait(self, exchange: Exchange, limited: bool = True) -> Generator[Step, None, None]:
+        try:
+            yield Wait(lambda: exchange.done, limited)
+        finally:
+            self.client.drop(exchange)
+
+    def _answer(self, exchange: Exchange) -> Answer:
+        if exchange.refusal:
+            raise (JobLost if exchange.bound else TableUnsupported)(exchange.refusal)
+        answer = exchange.answer
+        assert answer is not None
+        if not answer.failed:
+            return answer
+        kind = SessionEnded if answer.code == values.SESSION_ENDED else TableRefused
+        raise kind(answer.code, answer.text)
+
+    def _ask(
+        self, request: Request, bound: str = ""
+    ) -> Generator[Step, None, tuple[Exchange, Answer]]:
+        exchange = self._begin(request, bound)
+        return exchange, (yield from self.finish(exchange))
+
+
+class Puts:
+    """Packs of pairs in a pipe, acknowledged in their order."""
+
+    def __init__(self, steps: TableOperations, ttl_s: float | None) -> None:
+        self.written = 0  # Pairs that are acknowledged.
+        self._steps = steps
+        self._ttl_s = ttl_s
+        self._sent: deque[tuple[Exchange, int]] = deque()
+
+    @property
+    def open(self) -> bool:
+        """Whether some are not acknowledged."""
+        return bool(self._sent)
+
+    def add(self, pairs: list[Pair]) -> Generator[Step, None, None]:
+        """Puts a pack on its way, when there is room; takes what is acknowledged."""
+        yield from self._make_room()
+        self._sent.append((self._steps.begin_put(pairs, self._ttl_s), len(pairs)))
+        yield Sleep(0)  # It is sent now.
+
+    def add_columns(
+        self, keys: Sequence[bytes], data: Sequence[bytes]
+    ) -> Generator[Step, None, None]:
+        """The same with keys and their values."""
+        yield from self._make_room()
+        exchange = self._steps.begin_put_columns(keys, data, self._ttl_s)
+        self._sent.append((exchange, len(keys)))
+        yield Sleep(0)
+
+    def _make_room(self) -> Generator[Step, None, None]:
+        client = self._steps.client
+        while self._sent and (self._sent[0][0].done or not client.has_room):
+            yield from self.settle()
+
+    def settle(self) -> Generator[Step, None, None]:
+        """Waits for the oldest. Raises TableRefused with how many pairs are written."""
+        exchange, count = self._sent[0]
+        try:
+            yield from self._steps.finish(exchange)
+        except TableRefused as error:
+            raise type(error)(error.code, error.text, self.written) from error
+        self._sent.popleft()
+        self.written += count
+
+    def close(self) -> None:
+        """Forgets what is on its way, if something went wrong."""
+        for exchange, _ in self._sent:
+            self._steps.client.drop(exchange)
+
+
+NEVER_MS = 1 << 62
+
+
+def arrow() -> ModuleType:
+    """The module that needs pyarrow. Raises TableError."""
+    try:
+        from . import arrow
+    except ImportError as error:
+        raise TableError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
+    return arrow
+
+
+def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
+    """A page, or a chunk, as a list of (key, value). Raises RemoteProtocolError."""
+    pairs = answers.decode_pairs(answer, request)
+    content = list(zip(pairs.keys, pairs.values, strict=True))
+    resume = pairs.resume
+    packed = request.extension.flags & PACKED
+    if not packed and isinstance(request, requests.Scan) and len(content) == request.limit != 0:
+        resume = pairs.keys[-1] + b"\0"
+    return Page(content, len(content), resume)
+
+
+def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
+    """What is left to be asked for behind a page."""
+    start, end = asked.range
+    bounds = Range(start, page.resume) if asked.reverse else Range(page.resume, end)
+    limit = None if asked.limit is None else asked.limit - page.size
+    left = asked._replace(range=bounds, limit=limit)
+    return left if page.resume and _has_more(left) else None
+
+
+def behind(content: list[Any], asked: ScanQuery) -> ScanQuery:
+    """What is left behind a chunk of it: pairs, or record batches."""
+    last = content[-1]
+    key = last[0] if isinstance(last, tuple) else last.column(0)[-1].as_py()
+    start = behind_key(key)
+    # There is none behind: an empty range, which no job is begun for.
+    bounds = Range(start, asked.range.end) if start else Range(key, key)
+    return asked._replace(range=bounds)
+
+
+def _has_more(asked: ScanQuery) -> bool:
+    return not asked.range.empty and asked.limit != 0
+
+
+def _decoded(decode: Callable[..., T], *arguments: object) -> T:
+    try:
+        return decode(*arguments)
+    except RemoteProtocolError as error:
+        raise TableError(f"the server sent what is no answer to this: {error}") from error

@@ -1,0 +1,104 @@
+"""A broker for tests of the clients: the model's rules over real sockets, in a thread."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from kelek.clients.io.links import monotonic_ms
+from kelek.protocols.majordomo import codec
+from kelek.protocols.majordomo.codec import Failure, Final, Request
+from kelek.protocols.majordomo.values import HEADERS, RESERVED
+from kelek.tests.protocols.majordomo.model import Broker
+
+POLL_MS = 20
+
+
+class Wire:
+    """What the model knows as a connection: a peer's routing id on one of the sockets."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", routing_id: bytes) -> None:
+        self.socket = socket
+        self.routing_id = routing_id
+
+
+class Host(threading.Thread):
+    """A broker with two ROUTERs; for the model it is the world, too."""
+
+    def __init__(self, place: Path, name: str = "broker") -> None:
+        super().__init__(daemon=True)
+        self.front = f"ipc://{place}/{name}.front"
+        self.back = f"ipc://{place}/{name}.back"
+        self.counters: Counter[str] = Counter()
+        self.stopped_lately = True  # A busy machine is no worker's fault.
+        self.mute = False  # Takes everything in, tells clients nothing.
+        self.refuse: list[Failure] = []  # What the next requests are answered with.
+        self.left_ms: list[int | None] = []  # Of each request, what it has said.
+        self.asked: list[bytes] = []  # Services, each time.
+        self.names: set[bytes] = set()  # Of clients.
+        self.routing_ids: set[bytes] = set()  # Theirs.
+        self._runs = count(1)
+        self._ending = False
+        self._wires: dict[tuple[Any, bytes], Wire] = {}
+        self.model: Any = Broker(self, "")  # type: ignore[arg-type]
+        self.ready = threading.Event()
+        self.start()
+        assert self.ready.wait(60)
+
+    def runs(self) -> Iterator[int]:
+        return self._runs
+
+    @property
+    def now_ms(self) -> int:
+        return monotonic_ms()
+
+    def carry(self, wire: Wire, frames: list[bytes], to_broker: bool) -> None:
+        if not self.mute or frames[0] != HEADERS.client:
+            wire.socket.send_multipart([wire.routing_id, *frames])
+
+    def run(self) -> None:
+        with zmq.Context() as context:
+            sockets = [context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)]
+            for socket, endpoint in zip(sockets, (self.front, self.back), strict=True):
+                socket.setsockopt(zmq.LINGER, 0)
+                socket.bind(endpoint)
+            poller = zmq.Poller()
+            for socket in sockets:
+                poller.register(socket, zmq.POLLIN)
+            self.ready.set()
+            while not self._ending:
+                for found, _ in poller.poll(POLL_MS):
+                    while found.poll(0):
+                        routing_id, *frames = found.recv_multipart()
+                        self._on_message(found, routing_id, frames)
+            for socket in sockets:
+                socket.close()
+
+    def _on_message(
+        self, socket: "zmq.Socket[bytes]", routing_id: bytes, frames: list[bytes]
+    ) -> None:
+        wire = self._wires.setdefault((socket, routing_id), Wire(socket, routing_id))
+        if frames[0] in (HEADERS.client, HEADERS.deadline, HEADERS.named):
+            request = codec.decode_client_command(frames)[1]
+            if isinstance(request, Request) and not request.service.startswith(RESERVED):
+                self.names.add(request.name)
+                self.routing_ids.add(routing_id)
+                self.asked.append(request.service)
+                self.left_ms.append(request.remaining_ms)
+                if self.refuse:
+                    self._refuse(wire, request)
+                    return
+        self.model.on_frames(wire, frames)
+
+    def _refuse(self, wire: Wire, request: Request) -> None:
+        body = codec.encode_failure(self.refuse.pop(0))
+        final = Final(request.service, request.request_id, body)
+        self.carry(wire, codec.encode_reply(final), to_broker=False)
+
+    def close(self) -> None:
+        self._ending = True
+        self.join(60)

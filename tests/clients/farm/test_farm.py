@@ -1,0 +1,441 @@
+"""kelek.Farm and kelek.AsyncFarm against three of our servers, over TLS; and what goes wrong."""
+
+import asyncio
+import inspect
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from click.testing import CliRunner
+
+import kelek
+from kelek.clients.farm.links import FarmLinks, Reach
+from kelek.clients.farm.values import secret_of
+from kelek.console.kelek_cli import main
+from kelek.protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
+from kelek.protocols.garlicfarm.wire.values import Address
+from kelek.tests.actors.farm.farm_servers import SERVERS, USER
+from kelek.tests.actors.farm.farm_servers import Farm as Servers
+from kelek.tests.clients.test_unclosed import leave_open
+from kelek.tests.http_proxy import HttpProxy
+from kelek.tests.ports import free_port
+
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """One farm for all that is asked here; its leader may have been killed, and come back."""
+    with Servers(node="post_interval_ms: 0") as farm:
+        farm.start()
+        yield farm
+
+
+def arguments(place: Servers, /, **given: Any) -> dict[str, Any]:
+    known = {
+        "servers": [f"tls://127.0.0.1:{port}" for port in place.ports.values()],
+        "farm": "farm",
+        "user": USER,
+        "secret_file": place.place / "demo.secret",
+        "ca_file": place.ca,
+        "timeout_ms": TIMEOUT_MS,
+    }
+    return {**known, **given}
+
+
+def opened(place: Servers, /, **given: Any) -> kelek.Farm:
+    return kelek.Farm(**arguments(place, **given))
+
+
+def test_it_appends_whoever_leads(servers: Servers) -> None:
+    with opened(servers) as farm:
+        first = farm.append([b'{"n":1}'])
+        second = farm.append(b'{"n":%d}' % number for number in range(5000))
+        assert second >= first + 5000
+        assert farm.append([]) == 0
+        leader = servers.leader()
+        servers.kill(leader)
+        third = farm.append([b"behind it"])
+        assert third > second
+        servers.start(leader, bootstrap=False)
+
+
+@pytest.mark.parametrize("kind", ["Farm", "AsyncFarm"])
+def test_it_holds_up_neither_the_collector_nor_the_exit(servers: Servers, kind: str) -> None:
+    leave_open(kind, json.dumps(arguments(servers), default=str))
+
+
+def test_the_servers_by_their_ids(servers: Servers) -> None:
+    ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
+    with opened(servers, servers=ids) as farm:
+        farm.append([b"x"])
+        assert farm._client.ids.keys() == ids.keys()
+    with pytest.raises(kelek.FarmError, match="this Farm is closed"):
+        farm.append([b"x"])
+
+
+def test_tasks_share_one(servers: Servers) -> None:
+    async def main() -> None:
+        async with kelek.AsyncFarm(**arguments(servers)) as farm:
+            await farm.append([b"warm"])
+            await asyncio.gather(*(farm.append([b"%d" % number]) for number in range(200)))
+            assert farm.counters["requests"] < 200  # They travelled together.
+        with pytest.raises(kelek.FarmError, match="this AsyncFarm is closed"):
+            await farm.append([b"x"])
+
+    asyncio.run(main())
+
+
+def as_a_server(place: Servers) -> dict[str, Any]:
+    return arguments(place, user=SERVERS, secret_file=place.place / "servers.secret")
+
+
+def test_each_entry_has_its_user_and_an_index(servers: Servers) -> None:
+    with opened(servers) as demo, kelek.Farm(**as_a_server(servers)) as other:
+        first = demo.append([b"of demo"]) - 1
+        last = other.append([b"of a server", b"once more"]) - 1
+        found = [(each.index, each.value, each.user) for each in demo.entries(first, follow=False)]
+    assert found[0] == (first, b"of demo", USER)
+    assert found[-2:] == [(last - 1, b"of a server", SERVERS), (last, b"once more", SERVERS)]
+
+
+def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
+    """A client that posts another's hears so at once; what travels with it is appended."""
+    status = b'{"cluster":"farm","date":1,"id":2}'
+
+    async def main() -> list[int | BaseException]:
+        async with kelek.AsyncFarm(**arguments(servers)) as farm:
+            await farm.append([b"warm"])
+            tasks = (farm.append([value]) for value in (b"before it", status, b"behind it"))
+            return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+    before, refused, behind = asyncio.run(main())
+    assert isinstance(refused, kelek.FarmRefused)
+    assert "takes no such entry of demo" in str(refused)
+    with kelek.Farm(**as_a_server(servers)) as farm:
+        for index, value in ((before, b"before it"), (behind, b"behind it")):
+            assert isinstance(index, int)
+            assert next(farm.entries(index - 1)).value == value
+        assert not farm.documents()["documents"]
+        farm.append([status])
+        assert [each["id"] for each in farm.documents()["documents"]] == [2]
+
+
+def test_what_never_answers_is_told_soon(servers: Servers) -> None:
+    """Not after the timeout, when no server was ever reached."""
+    where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
+    for act in (kelek.Farm.status, lambda farm: farm.append([b"x"])):
+        with opened(servers, servers=where) as farm:
+            began = time.monotonic()
+            with pytest.raises(kelek.NoFarm, match="connection refused"):
+                act(farm)
+            assert time.monotonic() - began < TIMEOUT_MS / 2000
+    with pytest.raises(ValueError, match=r"http:// is not spoken here; write tls://HOST:PORT"):
+        opened(servers, servers="http://127.0.0.1:7401")
+
+
+def test_it_has_every_method_of_farm() -> None:
+    def methods(face: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(found).parameters)
+            for name, found in inspect.getmembers(face, inspect.isfunction)
+            if not name.startswith("_") and name not in ("close", "aclose")
+        }
+
+    assert methods(kelek.Farm) == methods(kelek.AsyncFarm)
+    made = inspect.signature(kelek.Farm.__init__)
+    assert made == inspect.signature(kelek.AsyncFarm.__init__)
+
+
+def test_it_reads_what_it_has_appended(servers: Servers) -> None:
+    with opened(servers) as farm:
+        first = farm.append([b"begun"])  # Nobody else appends.
+        assert farm.commit_index() == first - 1
+        values = [b"read %d" % number for number in range(2500)]
+        end = farm.append(values)
+        found = [entry.value for entry in farm.entries(first, follow=False)]
+        assert [value for value in found if value[:5] == b"read "] == values
+        following = farm.entries(first)
+        found = [entry.value for entry in islice(following, len(values))]
+        assert found == values
+        page = farm.read(first, 10)
+        assert [entry.value for entry in page.entries] == values[:10]
+        assert (page.next_index, page.first_index) == (page.entries[-1].index + 1, 1)
+        assert farm.read(end + 100).entries == ()
+        kinds = {entry.kind for entry in farm.read(1, all_kinds=True).entries}
+        assert kinds == {"application", "configuration", "poster"}
+        with pytest.raises(ValueError, match="the first entry is 1"):
+            farm.read(0)
+
+
+def test_following_goes_on_when_servers_die(servers: Servers) -> None:
+    """None is left out, or comes twice."""
+    with opened(servers) as farm, opened(servers) as writer:
+        first = farm.append([b"begun"])
+        following = (entry for entry in farm.entries(first) if entry.value[:3] == b"die")
+        for number in range(2):
+            writer.append([b"die%d" % number])
+            assert next(following).value == b"die%d" % number
+            asked = next(
+                server_id
+                for server_id, port in servers.ports.items()
+                if farm._client._good == ("127.0.0.1", port)
+            )
+            servers.kill(asked)
+            writer.append([b"die%d, then" % number])
+            assert next(following).value == b"die%d, then" % number
+            servers.start(asked, bootstrap=False)
+
+
+def test_a_log_that_was_compacted(tmp_path: Path) -> None:
+    with Servers(ids=(1,), farm="snapshot_entries: 10, snapshot_behind: 2") as compact:
+        compact.start()
+        with opened(compact) as farm:
+            farm.append([b"x"] * 50)
+            while (first := farm.status()["first"]) == 1:
+                farm.append([b"y"])
+            with pytest.raises(kelek.FarmCompacted) as error:
+                next(farm.entries(1))
+            assert error.value.first_index >= first
+            assert next(farm.entries(error.value.first_index)).value in (b"x", b"y")
+            assert farm.documents()["cluster"] == "farm"
+
+
+def test_what_servers_say(servers: Servers) -> None:
+    async def ask() -> tuple[dict[str, Any], list[kelek.FarmServer]]:
+        async with kelek.AsyncFarm(**arguments(servers)) as farm:
+            await farm.reach(TIMEOUT_MS)
+            await farm.append([b"somebody leads"])
+            while (found := await farm.status())["state"] != "leader":
+                pass  # It has just resigned.
+            return found, await farm.servers()
+
+    status, found = asyncio.run(ask())
+    assert status["state"] == "leader"
+    assert status["asked_by"] == {"user": USER, "admin": True}
+    assert sorted(each.id for each in found) == [1, 2, 3]
+    assert {each.problem for each in found} == {""}
+    with opened(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
+        farm.append([b"learned"])  # Who leads is learned from the one that is known.
+        assert sorted(farm._client.ids) == [1, 2, 3] or status["leader"] == 1
+
+
+# ---- other ways in ----
+
+
+def shell(*words: object) -> str:
+    """`kelek farm`, which is told the same by options."""
+    done = CliRunner().invoke(main, ["farm", *map(str, words), "--timeout", "60"])
+    assert done.exit_code == 0, done.stderr or done.exception
+    return done.stdout
+
+
+def test_a_server_as_jraft_has_it() -> None:
+    """Neither TLS nor users; what is appended and changed goes there, nothing is shown."""
+    plain = kelek.FarmTuning(insecure_jraft=True)
+    with Servers(ids=(1,), jraft=True, node="post_interval_ms: 0") as bare:
+        bare.start()
+        where = {1: bare.endpoint(1)}
+        with kelek.Farm(where, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
+            end = farm.append([b"one", b"two"])
+            assert farm.append([b"three"]) == end + 1
+            with pytest.raises(kelek.FarmRefused, match="servers of JRaft show nothing"):
+                farm.status()
+            with pytest.raises(kelek.FarmRefused, match="nobody would obey it"):
+                farm.publish("auto")
+            assert farm.add_server(2, "tcp://farm.example:1")
+            with pytest.raises(kelek.FarmRefused, match="another one is in work"):
+                farm.add_server(3, "tcp://127.0.0.1:1")
+            by_shell = ("append", "-o", "json", "--url", bare.endpoint(1), "--insecure-jraft")
+            assert json.loads(shell(*by_shell, "four"))["next_index"] == end + 2
+        refused = 'why="without TLS only this machine is connected to"'
+        bare.wait(lambda: refused in bare.log(1), "it goes out into the open")
+        bare.wait(lambda: bare.status(1).get("counters", {}).get("insecure_endpoints", 0) > 1)
+        assert bare.log(1).count(refused) == 1
+
+
+def test_through_a_proxy_without_tls() -> None:
+    """As I2P has it: the proxy alone knows the name."""
+    with (
+        Servers(ids=(1,), tls=False, node="post_interval_ms: 0") as inner,
+        HttpProxy({"one.b32.i2p:80": inner.ports[1]}) as proxy,
+    ):
+        inner.start()
+        tuning = kelek.FarmTuning(proxy=f"127.0.0.1:{proxy.port}")
+        given = {"servers": "tcp://one.b32.i2p:80", "ca_file": None, "tuning": tuning}
+        with opened(inner, **given) as farm:
+            farm.append([b"by a tunnel"])
+            assert farm.status()["state"] == "leader"
+        assert proxy.heads
+        assert all(head.startswith("GET http://one.b32.i2p:80/Garlic") for head in proxy.heads)
+        other = {**given, "servers": "tcp://two.b32.i2p:80"}
+        with (
+            opened(inner, **other) as farm,
+            pytest.raises(kelek.NoFarm),
+        ):
+            farm.reach(300)
+        who = ("--user", USER, "--secret-file", inner.place / "demo.secret")
+        shell("append", *who, "--url", "tcp://one.b32.i2p:80", "--proxy", f"127.0.0.1:{proxy.port}",
+              "by a shell")  # fmt: skip
+        assert "by a shell" in shell("entries", *who, "--url", inner.endpoint(1), "--i2p")
+        tunnel = kelek.FarmTuning(i2p=True)
+        with opened(inner, servers=inner.endpoint(1), ca_file=None, tuning=tunnel) as farm:
+            assert [entry.value for entry in farm.entries(follow=False)][-2:] == [
+                b"by a tunnel", b"by a shell",
+            ]  # fmt: skip
+
+
+def test_members_elsewhere_are_not_asked_in_the_open() -> None:
+    """A tunnel's server may name members that only a proxy reaches, and one may be anywhere."""
+
+    class Told:
+        troubles: list[tuple[int, Trouble]] = []
+
+        def on_lost(self, number: int, trouble: Trouble, now_ms: int) -> None:
+            self.troubles.append((number, trouble))
+
+    links = FarmLinks(Told(), Reach())  # type: ignore[arg-type]
+    links._open(Open(3, Address("one.b32.i2p", 80)))
+    links._open(Open(4, Address("10.0.0.1", 80)))
+    said = Trouble(TroubleKind.LOST, "without TLS or a proxy only this machine is asked")
+    assert Told.troubles == [(3, said), (4, said)]
+    assert not links._connections
+
+
+# ---- what goes wrong ----
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"secret_file": None, "password": "no"}, kelek.FarmDenied, "user demo or the password"),
+        ({"user": "nobody"}, kelek.FarmDenied, "user nobody or the password"),
+        ({"ca_file": None}, kelek.FarmUntrusted, "its certificate is not to be trusted"),
+        ({"farm": "barn"}, kelek.FarmRefused, "it has no farm barn"),
+        (
+            {"tuning": kelek.FarmTuning(server_name="other.org")},
+            kelek.FarmUntrusted,
+            "Hostname mismatch",
+        ),
+    ],
+)
+def test_who_is_not_let_in(
+    servers: Servers, given: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    with opened(servers, **given) as farm, pytest.raises(kind, match=said):
+        farm.append([b"x"])
+
+
+def test_nobody_listens(servers: Servers) -> None:
+    where = f"tls://127.0.0.1:{free_port()}"
+    with opened(servers, servers=where, timeout_ms=300) as farm:
+        with pytest.raises(kelek.NoFarm, match=r"connection refused|nobody has been heard"):
+            farm.append([b"x"])
+        assert "requests" not in farm.counters
+
+
+def test_a_listener_without_tls(servers: Servers) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            made, _ = listener.accept()
+            with made:
+                made.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                made.recv(1)
+
+        other = threading.Thread(target=answer)
+        other.start()
+        where = f"tls://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            opened(servers, servers=where) as farm,
+            pytest.raises(kelek.FarmUntrusted, match="speaks no TLS"),
+        ):
+            farm.append([b"x"])
+        other.join()
+
+
+def test_a_server_of_old_tls(tmp_path: Path) -> None:
+    """1.2 is spoken when it is asked for."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    old = kelek.FarmTuning(tls="1.2")
+    with kelek.Farm(
+        "127.0.0.1:1", user="u", password="p", ca_file=tmp_path / "ca.pem", tuning=old
+    ) as farm:
+        assert farm._links is not None
+        tls = farm._links._reach.tls  # type: ignore[attr-defined]
+        assert tls.minimum_version is ssl.TLSVersion.TLSv1_2
+    with kelek.Farm("127.0.0.1:1", user="u", password="p", ca_file=tmp_path / "ca.pem") as farm:
+        assert farm._links is not None
+        tls = farm._links._reach.tls  # type: ignore[attr-defined]
+        assert tls.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"servers": "nowhere"}, "names no host and port; write tls://HOST:PORT"),
+        ({"servers": ""}, "names no host and port"),
+        ({"servers": []}, "give the address of a server"),
+        ({"servers": {1 << 40: "tls://127.0.0.1:1"}}, "32 bits"),
+        ({"farm": "a/b"}, "is no farm's name"),
+        ({"user": ""}, "is no user"),
+        ({"user": "a:b"}, "is no user"),
+        ({"password": None}, "secret_file, or password"),
+        ({"timeout_ms": 0}, "1 to 86400000 ms"),
+        ({"tuning": kelek.FarmTuning(tls="1.1")}, "TLS is 1.3, or 1.2"),
+        (
+            {"servers": "tcp://10.0.0.1:7401", "tuning": kelek.FarmTuning(insecure_jraft=True)},
+            "only this machine is asked",
+        ),
+        (
+            {"servers": "tcp://one.b32.i2p:80", "tuning": kelek.FarmTuning(i2p=True)},
+            "only this machine is asked",
+        ),
+    ],
+)
+def test_what_is_no_farm(given: dict[str, Any], said: str) -> None:
+    known = {"servers": "tls://127.0.0.1:1", "user": "u", "password": "p"}
+    with pytest.raises(ValueError, match=said):
+        kelek.Farm(**{**known, **given})
+
+
+def test_values(servers: Servers) -> None:
+    with opened(servers) as farm:
+        with pytest.raises(TypeError, match="in a list"):
+            farm.append(b"x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not str"):
+            farm.append(["x"])  # type: ignore[list-item]
+        with pytest.raises(kelek.FarmTooLarge):
+            farm.append([bytes(64 << 20)])
+
+
+def test_secret_files(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"pass word\r\n")
+    path.chmod(0o640)
+    known: dict[str, Any] = {"servers": "tls://127.0.0.1:1", "user": "u", "secret_file": path}
+    with pytest.raises(kelek.FarmError, match=r"others may read .* chmod 600"):
+        kelek.Farm(**known)
+    path.chmod(0o600)
+    with kelek.Farm(**known) as farm:
+        assert farm._client.setup.password == "pass word"
+    for junk in (b"", b"\n", b"a\nb\n", b"\xff", bytes(2000), b"a\0b"):
+        with pytest.raises(kelek.FarmError):
+            secret_of(junk, "it")
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        kelek.Farm(**known)
+    with pytest.raises(kelek.FarmError, match=r"nowhere\.pem"):
+        kelek.Farm("127.0.0.1:1", user="u", password="p", ca_file="nowhere.pem")

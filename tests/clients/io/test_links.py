@@ -1,0 +1,61 @@
+"""The client's connections alone: what arrives reaches the machine, all of it and at once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from kelek.clients.io.links import ARENA_BYTES, Links, monotonic_ms
+from kelek.protocols.zmqraft.client.client import (
+    Action,
+    Connect,
+    LogClientMachine,
+    LogClientSetup,
+)
+
+DEADLINE_MS = 60_000
+LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.
+
+
+class Machine(LogClientMachine):
+    """A client machine that only keeps what it hears."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(LogClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
+        self.actions: list[Action] = [Connect(url)]
+        self.sizes: list[int] = []
+
+    def ready(self, now_ms: int) -> list[Action]:
+        actions, self.actions = self.actions, []
+        return actions
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
+        self.sizes.append(sum(map(len, frames)))
+
+
+def test_large_messages_that_come_together_are_all_taken(tmp_path: Path) -> None:
+    """The last one waits in the drain, for want of room: no poll shows it."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)  # Sends to its only peer, unasked.
+    dealer.linger = 0
+    dealer.bind(f"ipc://{tmp_path}/peer")
+    machine = Machine(f"ipc://{tmp_path}/peer")
+    links = Links(machine)
+    try:
+        links.turn(monotonic_ms())  # Connects.
+        for number in range(1, 31):
+            for _ in range(3):
+                dealer.send(bytes(LARGE))
+            until_ms = monotonic_ms() + DEADLINE_MS
+            while len(machine.sizes) < 3 * number:
+                assert monotonic_ms() < until_ms, f"{len(machine.sizes)} messages were taken"
+                links.turn(until_ms)
+    finally:
+        links.close()
+        dealer.close()
+        context.term()
+    assert set(machine.sizes) == {LARGE}

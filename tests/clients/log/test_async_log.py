@@ -1,0 +1,282 @@
+"""kelek.AsyncLog over real sockets, against the peers of the virtual world that a thread serves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.clients.errors import LogTimeout, NoLeader, NoPeer, UpdateExpired, UpdateTooLarge
+from kelek.clients.io.reqids import new_reqids
+from kelek.tests.clients.log.test_log import Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 60), debug=False)
+
+
+def test_it_has_every_method_of_log() -> None:
+    ours = {name for name in vars(kelek.Log) if not name.startswith("_")}
+    theirs = {name for name in vars(kelek.AsyncLog) if not name.startswith("_")}
+    assert ours - {"close"} == theirs - {"aclose"}
+
+
+@pytest.mark.parametrize("form", ["auto", "node"])
+def test_updates_and_entries(cluster: Cluster, form: str) -> None:
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
+            assert await log.update(b"first") == 1
+            if form == "auto":
+                assert await log.read_index() > 0
+            seen: list[int] = []
+            assert await log.update_many((b"%d" % n for n in range(3000)), seen.append) == 3000
+            assert seen[-1] == 3000
+            assert [index async for index in log.update_each([b"x", bytearray(b"y")])] == [
+                3002,
+                3003,
+            ]
+            found = [entry async for entry in log.entries(after=1, count=5)]
+            assert [(it.index, it.data) for it in found] == [
+                (index, b"%d" % (index - 2)) for index in range(2, 7)
+            ]
+            assert len([entry async for entry in log.entries()]) == 3003
+            batches = [batch async for batch in log.to_arrow(after=1, count=5)]
+            assert [row["data"] for batch in batches for row in batch.to_pylist()] == [
+                entry.data for entry in found
+            ]
+            assert (await log.info()).last_index == 3003
+            assert (await log.info(cluster.urls[2])).leading is False
+            assert (await log.config()).leader == "n1"
+            assert await log.broadcast_url() == "tcp://pub"
+            assert log.counters["leaders"] >= 1  # More when an answer is late.
+
+    run(main())
+
+
+def test_ids_of_the_callers_own(cluster: Cluster) -> None:
+    """Beside updates of another task, which have none; what is known by its id is not repeated."""
+    updates = [b"%d" % number for number in range(3000)]
+    ids = new_reqids(3000)
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
+            for _ in range(2):
+                counts = await asyncio.gather(
+                    log.update_many(updates, reqids=iter(ids)), log.update_many([b"a", b"b"])
+                )
+                assert [*counts] == [3000, 2]
+            for wrong in (ids[:2], [b"short"] * 3):
+                with pytest.raises(ValueError, match="12 bytes for each"):
+                    await log.update_many(updates[:3], reqids=wrong)
+
+    run(main())
+    found = [data for _, data in cluster.world.log.records]
+    assert [data for data in found if data not in (b"a", b"b")] == updates
+    assert len(found) == 3004
+
+
+@pytest.mark.parametrize("form", ["auto", "node"])
+def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: str) -> None:
+    """Their caller gave up while nobody led."""
+    updates = [b"%d" % number for number in range(3000)]
+    ids = new_reqids(3000)
+    leader = cluster.world.peers[0]
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
+            await log.update(b"first")
+            leader.leads = False
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await log.update_many(updates, reqids=ids)
+            again = asyncio.create_task(log.update_many(updates, reqids=ids))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(again), 0.05)
+            leader.leads = True
+            assert await again == 3000
+            assert not log._client.window.items, "nothing is waited for any more"
+
+    run(main())
+    others = new_reqids(3000)
+    leader.leads = False
+    with kelek.Log(cluster.urls, form=form, timeout_ms=200) as log:
+        with pytest.raises(LogTimeout):
+            log.update_many(updates, reqids=others)
+        leader.leads = True
+        log.timeout_ms = 60_000
+        assert log.update_many(updates, reqids=others) == 3000
+        assert not log._client.window.items
+    found = [data for _, data in cluster.world.log.records]
+    if form == "node":  # Single updates keep no order where a leader is lost.
+        found, updates = sorted(found, reverse=True), sorted(updates * 2, reverse=True)
+        assert found == [b"first", *updates]
+    else:
+        assert found == [b"first", *updates, *updates]
+
+
+def test_whether_anybody_answers_is_known_without_a_leader(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.world.peers[0].leads = False
+    with kelek.Log(cluster.urls) as blocking:
+        blocking.reach()
+    nobody = f"ipc://{tmp_path}/nobody"
+    with kelek.Log(nobody) as blocking, pytest.raises(NoPeer, match=nobody):
+        blocking.reach(timeout_ms=100)
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls) as log:
+            await log.reach()
+        async with kelek.AsyncLog(nobody) as log:
+            with pytest.raises(NoPeer, match=r"within 0\.1 s"):
+                await log.reach(timeout_ms=100)
+
+    run(main())
+
+
+def test_many_tasks_share_one_and_their_updates_travel_together(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls) as log:
+            tasks = [asyncio.create_task(log.update(b"%d" % n)) for n in range(2000)]
+            assert await asyncio.gather(*tasks) == list(range(1, 2001))
+        assert [data for _, data in cluster.world.log.records] == [b"%d" % n for n in range(2000)]
+        assert len(cluster.world.peers[0].taken) < 100
+
+    run(main())
+
+
+def test_updates_of_an_asynchronous_source(cluster: Cluster) -> None:
+    async def source() -> AsyncIterator[bytes]:
+        for number in range(5000):
+            yield b"%d" % number
+
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls) as log:
+            found = [index async for index in log.update_each(source())]
+            assert found == list(range(1, 5001))
+            assert await log.update_many(source()) == 5000
+
+    run(main())
+
+
+def test_a_failover_in_the_middle(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
+
+            async def source() -> AsyncIterator[bytes]:
+                for number in range(20_000):
+                    if number == 9_000:
+                        cluster.tell("kill n1")
+                        cluster.tell("n2")
+                    yield b"%d" % number
+
+            found = [index async for index in log.update_each(source())]
+            assert found == list(range(1, 20_001))
+        assert [data for _, data in cluster.world.log.records] == [
+            b"%d" % number for number in range(20_000)
+        ]
+
+    run(main())
+
+
+def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls) as log:
+
+            async def read() -> list[bytes]:
+                found: list[bytes] = []
+                async for entry in log.subscribe():
+                    found.append(entry.data)
+                    if len(found) == 300:
+                        break
+                return found
+
+            reader = asyncio.create_task(read())
+            for number in range(300):
+                await log.update(b"%d" % number)
+            assert await reader == [b"%d" % number for number in range(300)]
+            lists = log.subscribe_lists(None)
+            late = asyncio.create_task(anext(lists))
+            await log.info()  # Asked for behind what the subscriber begins with.
+            await log.update(b"late")
+            assert [entry.data for entry in await late] == [b"late"]
+            await lists.aclose()
+            assert not log._client._listening
+
+    run(main())
+
+
+def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
+            for size in (0, (10 << 20) + 1):
+                with pytest.raises(UpdateTooLarge):
+                    await log.update(bytes(size))
+            with pytest.raises(TypeError):
+                await log.update("text")  # type: ignore[arg-type]
+            cluster.world.peers[0].refuse = "expired"
+            with pytest.raises(UpdateExpired):
+                await log.update_many([b"a", b"b"])
+            cluster.world.peers[0].refuse = None
+            assert await log.update(b"c") == 1
+            cluster.world.peers[0].commits = False
+            log.timeout_ms = 100
+            with pytest.raises(LogTimeout, match="no progress"):
+                await log.update(b"d")
+
+    run(main())
+
+
+def test_no_leader_and_then_one(cluster: Cluster) -> None:
+    async def main() -> None:
+        cluster.world.peers[0].leads = False
+        async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
+            with pytest.raises(NoLeader):
+                await log.update(b"a")
+            cluster.tell("n3")
+            log.timeout_ms = 60_000
+            # The first one stayed on its way, and keeps its place.
+            assert await log.update(b"b") == 2
+
+    run(main())
+
+
+def test_a_cancelled_update_stays_on_its_way(cluster: Cluster) -> None:
+    async def main() -> None:
+        cluster.world.peers[0].leads = False
+        async with kelek.AsyncLog(cluster.urls) as log:
+            task = asyncio.create_task(log.update(b"a"))
+            await asyncio.wait({task}, timeout=0)  # It has begun.
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            cluster.tell("n2")
+            assert await log.update(b"b") == 2
+
+    run(main())
+
+
+def test_closing_ends_those_who_wait(cluster: Cluster) -> None:
+    async def main() -> None:
+        cluster.world.peers[0].leads = False
+        log = kelek.AsyncLog(cluster.urls)
+        tasks = [asyncio.create_task(log.update(b"a")), asyncio.create_task(anext(log.subscribe()))]
+        await asyncio.wait(tasks, timeout=0)
+        await log.aclose()
+        await log.aclose()
+        for task in tasks:
+            with pytest.raises(kelek.LogError, match="closed"):
+                await task
+        with pytest.raises(kelek.LogError, match="closed"):
+            await log.info()
+
+    run(main())

@@ -1,0 +1,339 @@
+"""kelek.Log over real sockets, against peers of the virtual world that a thread serves."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pyarrow
+import pytest
+import zmq
+
+import kelek
+from kelek.clients import errors
+from kelek.clients.errors import (
+    LogError,
+    LogTimeout,
+    NoLeader,
+    TransferRefused,
+    UpdateExpired,
+    UpdateTooLarge,
+)
+from kelek.clients.io.links import monotonic_ms
+from kelek.clients.io.reqids import new_reqids
+from kelek.clients.log.operations import Tuning
+from kelek.protocols.zmqraft.client.client import LogClientSetup
+from kelek.tests.protocols.zmqraft.world import Peer, World
+
+
+class Cluster:
+    """Three ROUTERs on ipc, served by one thread until it is told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.routers: dict[zmq.Socket[bytes], Peer] = {}
+        for peer in self.world.peers:
+            peer.url = f"ipc://{folder}/{peer.name}"
+            router = self.context.socket(zmq.ROUTER)
+            router.linger = 0
+            router.bind(peer.url)
+            self.routers[router] = peer
+        self.world.peers[0].leads = True
+        self.urls = [peer.url for peer in self.world.peers]
+        self.commands = self._pipe(zmq.PULL)
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _pipe(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        (socket.bind if kind == zmq.PULL else socket.connect)("inproc://commands")
+        return socket
+
+    def tell(self, command: str) -> None:
+        pipe = self._pipe(zmq.PUSH)
+        pipe.send_string(command)
+        pipe.close(linger=1000)
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self.commands, *self.routers):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            for socket, _ in poller.poll():
+                assert isinstance(socket, zmq.Socket)
+                if socket is not self.commands:
+                    if not socket.closed:
+                        self._answer(socket)
+                    continue
+                command = socket.recv_string()
+                for router, peer in list(self.routers.items()):
+                    peer.leads = peer.name == command
+                    if command == "stop" or command == f"kill {peer.name}":
+                        poller.unregister(router)
+                        router.close()
+                        del self.routers[router]
+                if command == "stop":
+                    self.commands.close()
+                    return
+
+    def _answer(self, router: zmq.Socket[bytes]) -> None:
+        routing_id, *frames = router.recv_multipart()
+        for answer in self.routers[router].on_frames(frames):
+            router.send_multipart([routing_id, *answer])
+
+    def close(self) -> None:
+        self.tell("stop")
+        self.thread.join()
+        self.context.term()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize("form", ["auto", "node"])
+def test_updates_and_entries(cluster: Cluster, form: str) -> None:
+    with kelek.Log(cluster.urls, form=form, timeout_ms=60_000) as log:
+        assert log.update(b"first") == 1
+        seen: list[int] = []
+        assert log.update_many((b"%d" % n for n in range(3000)), seen.append) == 3000
+        assert seen[-1] == 3000
+        assert list(log.update_each([b"x", bytearray(b"y")])) == [3002, 3003]
+        entries = list(log.entries(after=1, count=5))
+        assert [(entry.index, entry.data) for entry in entries] == [
+            (index, b"%d" % (index - 2)) for index in range(2, 7)
+        ]
+        assert entries[0].reqid is not None
+        assert sum(1 for _ in log.entries()) == 3003
+        columns = pyarrow.Table.from_batches(log.to_arrow(after=1, count=2000))
+        assert columns["index"].to_pylist() == list(range(2, 2002))
+        assert columns["data"].to_pylist() == [b"%d" % number for number in range(2000)]
+        assert columns["reqid"].to_pylist()[:5] == [entry.reqid for entry in entries]
+        assert log.info().last_index == 3003
+        assert log.info(cluster.urls[2]).leading is False
+        assert log.config().leader == "n1"
+        assert log.broadcast_url() == "tcp://pub"
+
+
+def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls, "demo") as writer, kelek.Log(cluster.urls, "demo") as log:
+        writer.update_many(b"%d" % number for number in range(20))
+        cluster.world.peers[1].lags = 5
+        lagging = cluster.urls[1]
+        assert len(list(log.entries(url=lagging))) == 15
+        assert len(list(log.entries())) == 20
+        assert len(list(log.entries(url=lagging))) == 20
+        assert len(list(log.entries(count=3, url=lagging))) == 3
+
+
+def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> None:
+    ids = new_reqids(3000)
+    updates = [b"%d" % number for number in range(3000)]
+    for _ in range(2):
+        with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
+            assert log.update_many(updates, reqids=iter(ids)) == 3000
+    assert [data for _, data in cluster.world.log.records] == updates
+    with kelek.Log(cluster.urls) as log:
+        for wrong in (ids[:2], [b"short"] * 3):
+            with pytest.raises(ValueError, match="12 bytes for each"):
+                log.update_many(updates[:3], reqids=wrong)
+
+
+def test_read_index(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
+        assert log.read_index() == 1
+        log.update_many([b"a", b"b"])
+        assert log.read_index(applied=False) == 3
+        cluster.tell("kill n1")
+        cluster.tell("n2")
+        assert log.read_index() == 3
+
+
+def test_transfer(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
+        assert log.transfer("n2") == "n2"
+        assert log.config().leader == "n2"
+        assert log.transfer() == "n3"
+        assert log.update(b"still fine") == 1
+        with pytest.raises(TransferRefused, match="n9 is no member"):
+            log.transfer("n9")
+
+
+def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
+    """It is refused before anything is sent: that must not wait for something to arrive."""
+    cluster.world.peers[0].features = ("pack", "append")
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
+        until_ms = monotonic_ms() + log.timeout_ms
+        with pytest.raises(LogError, match="serves no linearizable reads"):
+            log.read_index()
+        with pytest.raises(TransferRefused, match="knows no transfer"):
+            log.transfer("n2")
+        assert monotonic_ms() < until_ms
+        assert log.update(b"still fine") == 1
+    with kelek.Log(cluster.urls, form="text") as log, pytest.raises(LogError, match="form='auto'"):
+        log.read_index()
+
+
+def test_a_failover_in_the_middle(cluster: Cluster) -> None:
+    with kelek.Log(",".join(cluster.urls), timeout_ms=60_000) as log:
+
+        def source() -> Iterator[bytes]:
+            for number in range(20_000):
+                if number == 9_000:
+                    cluster.tell("kill n1")
+                    cluster.tell("n2")
+                yield b"%d" % number
+
+        assert list(log.update_each(source())) == list(range(1, 20_001))
+        assert [data for _, data in cluster.world.log.records] == [
+            b"%d" % number for number in range(20_000)
+        ]
+
+
+def test_following_waits_for_more(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls) as log, kelek.Log(cluster.urls) as reader:
+        log.update(b"a")
+        entries = reader.follow()
+        assert next(entries).data == b"a"
+        log.update_many([b"b", b"c"])
+        assert [entry.data for entry in islice(entries, 2)] == [b"b", b"c"]
+        entries.close()
+
+
+@pytest.mark.parametrize("size", [0, (10 << 20) + 1])
+def test_too_large_is_an_error_before_it_is_sent(cluster: Cluster, size: int) -> None:
+    with kelek.Log(cluster.urls) as log, pytest.raises(UpdateTooLarge):
+        log.update(bytes(size))
+    assert not cluster.world.log.records
+
+
+def test_the_largest_update_travels_alone(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls) as log:
+        assert log.update_many([b"a", bytes(10 << 20), b"b"]) == 3
+
+
+@pytest.mark.parametrize("wrong", ["text", 5, None])
+def test_updates_are_bytes(cluster: Cluster, wrong: object) -> None:
+    with kelek.Log(cluster.urls) as log, pytest.raises(TypeError):
+        log.update(wrong)  # type: ignore[arg-type]
+
+
+def test_an_expired_update(cluster: Cluster) -> None:
+    cluster.world.peers[0].refuse = "expired"
+    with kelek.Log(cluster.urls) as log:
+        with pytest.raises(UpdateExpired):
+            log.update_many([b"a", b"b"])
+        cluster.world.peers[0].refuse = None
+        assert log.update(b"c") == 1
+
+
+def test_no_leader(cluster: Cluster) -> None:
+    cluster.world.peers[0].leads = False
+    with kelek.Log(cluster.urls, timeout_ms=100) as log:
+        with pytest.raises(NoLeader):
+            log.update(b"a")
+        with pytest.raises(TimeoutError):
+            log.info()
+        cluster.tell("n3")
+        log.timeout_ms = 60_000
+        # The first one stayed on its way, and keeps its place.
+        assert log.update(b"b") == 2
+
+
+def test_a_leader_that_never_commits(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls) as log:
+        log.update(b"a")  # Now it is known.
+        cluster.world.peers[0].commits = False
+        log.timeout_ms = 200
+        with pytest.raises(LogTimeout, match="no progress"):
+            log.update(b"b")
+
+
+def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:
+    tuning = Tuning(response_ttl_ms=100, election_grace_ms=120)
+    with kelek.Log(cluster.urls, tuning=tuning) as log:
+        setup = log._client.setup
+        assert (setup.response_ttl_ms, setup.search_ms) == (100, 10)
+    assert LogClientSetup(b"demo", ()).search_ms == Tuning().election_grace_ms // 12
+
+
+def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
+    log = kelek.Log(cluster.urls)
+    log.close()
+    log.close()
+    with pytest.raises(kelek.LogError, match="closed"):
+        log.update(b"a")
+    with pytest.raises(ValueError, match="form"):
+        kelek.Log(cluster.urls, form="guess")
+    with pytest.raises(ValueError, match="url"):
+        kelek.Log("")
+    with pytest.raises(ValueError, match="ident"):
+        kelek.Log(cluster.urls, "")
+    with kelek.Log(cluster.urls) as log:
+        for after, count in ((-1, None), (0, -1), (1 << 53, 1)):
+            with pytest.raises(ValueError, match="is 0 to"):
+                next(log.entries(after, count))
+        with pytest.raises(TypeError, match="after is int"):
+            next(log.entries("1"))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="not a url"):
+            log.info("nonsense")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("tcp://h", "tcp://h:0", "tcp://h:99999", "tcp://*:7201", "tcp://a b:1", "tcp:// h:1"),
+        *("h:1", "http://h:1", "tcp://h:1, tcp://h:2"),
+        *("ipc://", "ipc://a", "ipc:///" + 107 * "x"),
+    ],
+)
+def test_what_is_no_url_is_refused_before_anything_runs(url: str) -> None:
+    """libzmq refuses it when it connects, and a socket left over would hold up its context."""
+    with pytest.raises(ValueError, match=r"url|port|path"):
+        kelek.Log(url)
+
+
+def test_a_learned_address_that_is_none_harms_nobody(cluster: Cluster) -> None:
+    cluster.world.peers[2].url = "tcp://nowhere"  # What the others now say of it.
+    with kelek.Log(cluster.urls[0]) as log:
+        assert log.update(b"a") == 1
+        log._links._connect("tcp://nowhere")  # type: ignore[union-attr]
+        log._links._disconnect("tcp://nowhere")  # type: ignore[union-attr]
+
+
+def test_reqids_differ() -> None:
+    ids = new_reqids(1000) + new_reqids(1000)
+    assert len(set(ids)) == 2000
+    assert {len(reqid) for reqid in ids} == {12}
+    assert ids[0][:9] == ids[999][:9]
+
+
+def test_every_error_has_a_name_in_kelek() -> None:
+    """A program that catches one need not know which module it is from."""
+    names = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    faces = {"AsyncBroker", "AsyncFarm", "AsyncLog", "AsyncNode", "AsyncTable"}
+    faces |= {"Broker", "Farm", "Log", "Node", "Table"}
+    others = faces | {"Batch", "Body", "BrokerTuning", "Service", "TableOptions", "Worker"}
+    others |= {"FarmEntry", "FarmPage", "FarmServer", "FarmTuning"}
+    others |= {"Event", "EventKind", "NodeTuning", "PeerInfo", "WorkerTuning", "service"}
+    assert names | others == {*kelek.__all__}
+    assert all(getattr(kelek, name) is getattr(errors, name) for name in names)
+
+
+def test_importing_kelek_loads_next_to_nothing() -> None:
+    """The figure is time, below 100 ms; what takes the time is loading modules."""
+    script = (
+        "import sys; before = set(sys.modules); import kelek; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert out == ["kelek"]

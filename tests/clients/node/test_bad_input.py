@@ -1,0 +1,287 @@
+"""What must not upset a kelek.Node, over its sockets: forged beacons, floods, wrong messages."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from random import Random
+
+import pytest
+import zmq
+
+import kelek
+from kelek.clients.node import reactor as node_hub
+from kelek.native.net.interfaces import LOOPBACK
+from kelek.protocols.zre import codec
+from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
+from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
+from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, PEERS_MAX, Version
+from kelek.tests.interop.zre_nodes import OURS, NodeProcess
+from kelek.tests.ports import free_udp_port
+
+DEADLINE_S = 60
+FLOOD = 100_000
+UUID, OTHER = b"\x02" * 16, b"\x03" * 16
+FORGER = "127.0.0.2"  # On loopback any address may be a source.
+OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
+
+
+class Place:
+    """A node, and a stranger with sockets of his own: a mailbox, a DEALER, one for datagrams."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.port = free_udp_port()
+        self.tuning = kelek.NodeTuning(port=self.port, interface=LOOPBACK)
+        self.node = kelek.Node("victim", tuning=self.tuning)
+        self.context = context
+        self.mailbox, self.dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        self.mailbox_port = self.mailbox.bind_to_random_port(f"tcp://{LOOPBACK}")
+        self.dealer.setsockopt(zmq.ROUTING_ID, codec.routing_id(UUID, Version.V2))
+        self.dealer.connect(self.node.endpoint)
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def restart(self, uuid: bytes) -> None:
+        """Another node at the same mailbox, which knows nobody."""
+        self.mailbox.close(0)
+        self.dealer.close(0)
+        self.mailbox = self.context.socket(zmq.ROUTER)
+        self.dealer = self.context.socket(zmq.DEALER)
+        self.dealer.setsockopt(zmq.ROUTING_ID, codec.routing_id(uuid, Version.V2))
+        self.wait(self._is_bound)
+
+    def _is_bound(self) -> bool:
+        """The port is free once libzmq has closed the last socket."""
+        try:
+            self.mailbox.bind(f"tcp://{LOOPBACK}:{self.mailbox_port}")
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def greet_back(self) -> None:
+        """Takes the first word of a node, its HELLO, and greets it."""
+        assert self.mailbox.poll(DEADLINE_S * 1000)
+        said = codec.decode(self.mailbox.recv_multipart()[1:], Version.V2)[1]
+        assert isinstance(said, Hello), said
+        self.dealer.connect(codec.endpoint_of(said.address, said.port))
+        self.say(1, self.hello())
+
+    def beacon(self, data: bytes) -> None:
+        self.udp.sendto(data, (LOOPBACK, self.port))
+
+    def say(self, sequence: int, command: Command) -> None:
+        self.dealer.send_multipart(codec.encode(sequence, command, Version.V2))
+
+    def hello(self, address: str = LOOPBACK, groups: tuple[str, ...] = ()) -> Hello:
+        return Hello(address, self.mailbox_port, groups, 0, "stranger", {})
+
+    def wait(self, is_so: Callable[[], object]) -> list[kelek.Event]:
+        """Until something is so; what happened meanwhile."""
+        until, found = time.monotonic() + DEADLINE_S, []
+        while not is_so():
+            assert time.monotonic() < until, self.node.counters
+            found += self.node.receive(50)
+        return found + self.node.receive(0)
+
+    def wait_for(self, **counters: int) -> None:
+        self.wait(lambda: counters.items() <= self.node.counters.items())
+
+    def wait_event(self, kind: kelek.EventKind) -> kelek.Event:
+        for event in self.node.events(DEADLINE_S * 1000):
+            if event.kind is kind:
+                return event
+        raise AssertionError(f"no {kind}: {self.node.counters}")
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with zmq.Context() as context:
+        made = Place(context)
+        yield made
+        made.node.close()
+        made.udp.close()
+        made.mailbox.close(0)
+        made.dealer.close(0)
+
+
+def test_forged_beacons(place: Place) -> None:
+    """Nobody is believed, and nothing is connected to."""
+    good = encode_beacon(Beacon(UUID, place.mailbox_port))
+    for data in (good[:-1], good + b"x", b"ZRE\x02" + good[4:], b"", bytes(22)):
+        place.beacon(data)
+    place.beacon(encode_beacon(Beacon(UUID, 0)))
+    place.wait_for(beacon_malformed=5, beacon_port=1, unready=0)
+    own = place.node.counters.get("beacon_own", 0)
+    place.beacon(encode_beacon(Beacon(place.node.uuid, place.mailbox_port)))
+    place.wait(lambda: place.node.counters["beacon_own"] != own)
+    assert place.node._place.links == {}
+
+
+def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
+    """Who is silent is no peer, and who answers is one, without a beacon."""
+    static = f"tcp://{LOOPBACK}:{place.mailbox_port}"
+    tuning = place.tuning._replace(static=(static,), beacons=False)
+    with kelek.Node("alone", tuning=tuning) as node:
+        frames = place.mailbox.recv_multipart()
+        hello = codec.decode(frames[1:], Version.V2)[1]
+        assert isinstance(hello, Hello)
+        assert (hello.name, node.peers) == ("alone", [])
+        place.dealer.connect(codec.endpoint_of(hello.address, hello.port))
+        place.dealer.disconnect(place.node.endpoint)
+        place.say(1, place.hello())
+        assert met(node).endpoint == static
+
+
+def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: Place) -> None:
+    """It never greets first, as it does not know us; a PING it would not understand."""
+    tuning = place.tuning._replace(static=(f"tcp://{LOOPBACK}:{place.mailbox_port}",))
+    with kelek.Node("alone", tuning=tuning._replace(beacons=False)) as node:
+        place.dealer.disconnect(place.node.endpoint)
+        place.greet_back()
+        assert met(node).uuid == UUID
+        place.restart(OTHER)
+        place.greet_back()
+        assert [event.kind.value for event in islice(node.events(DEADLINE_S * 1000), 2)] == [
+            "EXIT",
+            "ENTER",
+        ]
+        assert [peer.uuid for peer in node.peers] == [OTHER]
+
+
+def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_hub, "GOODBYES_MAX", 0)
+    place.beacon(encode_beacon(Beacon(UUID, 0)))
+    place.wait_for(goodbyes_dropped=1)
+
+
+def test_wrong_messages(place: Place) -> None:
+    """They are counted, and whoever greets well afterwards is a peer."""
+    place.say(1, Whisper([b"too early"]))
+    place.say(2, Join("g", 1))
+    place.say(1, place.hello("127.0.0.2"))
+    long = codec.encode(1, place.hello(groups=("g" * 255,)), Version.V2)[0]
+    place.dealer.send(long.replace(b"\0\0\0\xff" + b"g", b"\0\0\1\0" + b"gg"))
+    place.dealer.send_multipart([b"", b"\xaa\xa1", b"junk"])
+    place.dealer.send_multipart([b"x"] * (CONTENT_FRAMES_MAX + 9))
+    place.wait_for(before_hello=2, message_address=1, message_limit=1, message_signature=1)
+    place.wait_for(message_oversize=1)
+    place.dealer.send(b"\xaa\xa1\x01\x02\x00\x01\x20tcp")
+    place.dealer.send(b"\xaa\xa1\x01\x03\x00\x01")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as nameless:
+        nameless.linger = 0
+        nameless.routing_id = UUID[:5]
+        nameless.connect(place.node.endpoint)
+        nameless.send_multipart(codec.encode(1, place.hello(), Version.V2))
+        place.wait_for(message_short=1, message_version=1, message_routing_id=1)
+    assert (place.node.peers, place.node._place.links) == ([], {})
+
+    place.say(1, place.hello(groups=("g" * 255,)))
+    assert place.wait_event(kelek.EventKind.JOIN).group == "g" * 255
+    frames = place.mailbox.recv_multipart()
+    assert isinstance(codec.decode(frames[1:], Version.V2)[1], Hello)
+    place.say(2, Whisper([b"well"]))
+    assert place.wait_event(kelek.EventKind.WHISPER).content == [b"well"]
+    place.node.join("Room")
+    place.say(3, Shout("room", [b"elsewhere"]))
+    place.say(4, Shout("Room", [b"here"]))
+    event = place.wait_event(kelek.EventKind.SHOUT)
+    assert (event.group, event.content) == ("Room", [b"here"])
+    place.wait_for(shouts_elsewhere=1)
+    place.say(6, Whisper([b"behind a gap"]))
+    assert place.wait_event(kelek.EventKind.EXIT).peer is not None
+    place.wait_for(gaps=1, peers=0)
+
+
+def test_messages_that_are_too_large(place: Place) -> None:
+    """A frame ends its connection before it was taken in; of frames that are so together, the
+    message alone is thrown away."""
+    with kelek.Node("small", tuning=place.tuning._replace(message_bytes_max=2000)) as node:
+        place.dealer.disconnect(place.node.endpoint)
+        place.dealer.connect(node.endpoint)
+        place.dealer.send_multipart([b"\xaa\xa1", bytes(2001)])
+
+        def dropped() -> object:
+            place.dealer.send_multipart([bytes(1300)] * 2)  # The first may go with the connection.
+            return node.counters.get("message_oversize")
+
+        place.wait(dropped)
+        assert "message_short" not in node.counters
+
+
+def test_a_flood_of_beacons(place: Place) -> None:
+    """Of nodes that are not there: few are believed, and who is there is found."""
+    dice = Random(1)
+    for _ in range(FLOOD):
+        place.beacon(encode_beacon(Beacon(own_uuid(dice.randbytes(14)), place.mailbox_port)))
+    place.wait(lambda: place.node.counters.get("beacon_refused"))
+    assert len(place.node._place.links) <= PEERS_MAX // 4
+    with kelek.Node("decent", tuning=place.tuning) as decent:
+        place.wait(lambda: decent.uuid in {peer.uuid for peer in place.node.peers})
+
+
+def forged_beacons(port: int, count: int) -> None:
+    """Of as many nodes that are not there, from an address of their own."""
+    dice = Random(2)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind((FORGER, 0))
+        for i in range(count):
+            beacon = Beacon(own_uuid(dice.randbytes(14)), 1 + i)
+            sender.sendto(encode_beacon(beacon), (LOOPBACK, port))
+
+
+def forged_hellos(stack: ExitStack, endpoint: str, count: int) -> list[zmq.Socket[bytes]]:
+    """Of as many nodes that are not there, from here; returns what they speak by."""
+    context, dealers = stack.enter_context(zmq.Context()), []
+    for i in range(count):
+        dealer = stack.enter_context(context.socket(zmq.DEALER))
+        dealer.linger = 0
+        dealer.routing_id = codec.routing_id(b"\x03" + i.to_bytes(15), Version.V2)
+        dealer.connect(endpoint)
+        hello = Hello(LOOPBACK, 1 + i, (), 0, f"forged {i}", {})
+        dealer.send_multipart(codec.encode(1, hello, Version.V2))
+        dealers.append(dealer)
+    return dealers
+
+
+def met(node: kelek.Node) -> kelek.PeerInfo:
+    """The next one that enters."""
+    events = node.events(DEADLINE_S * 1000)
+    found = next(event.peer for event in events if event.kind is kelek.EventKind.ENTER)
+    assert found is not None
+    return found
+
+
+def test_floods_where_few_files_may_be_open() -> None:
+    """Neither of beacons nor of greetings ends the thread: who is there is found all the same."""
+    port = free_udp_port()
+    tuning = kelek.NodeTuning(port=port, interface=LOOPBACK)
+    few = ("sh", "-c", f'ulimit -n {OPEN_FILES} && exec "$@"', "sh")
+    with NodeProcess(OURS, port, name="victim", within=few) as victim, ExitStack() as all_:
+        forged_beacons(port, OPEN_FILES)
+        first = all_.enter_context(kelek.Node("first", tuning=tuning))
+        victim.wait_for("ENTER", name="first")
+        dealers = forged_hellos(all_, met(first).endpoint, 50)
+        victim.wait_for("ENTER", name="forged 49")
+        for dealer in dealers:  # What is out of order ends them.
+            dealer.send_multipart(codec.encode(9, Ping(), Version.V2))
+        victim.wait_for("EXIT", name="forged 0")
+        second = all_.enter_context(kelek.Node("second", tuning=tuning))
+        while met(second).name != "victim":
+            pass
+        victim.tell("count")
+        counters = victim.wait_for("COUNTERS")
+        assert counters["beacon_refused"] >= OPEN_FILES // 2
+        assert counters["unreachable"] >= 10
+        victim.stop()
+
+
+def test_a_flood_of_greetings(place: Place) -> None:
+    """The table takes as many as it may, and who was there before stays."""
+    with ExitStack() as stack:
+        tuning = place.tuning._replace(peers_max=20)
+        node = stack.enter_context(kelek.Node("small", tuning=tuning))
+        place.wait(lambda: node.uuid in {peer.uuid for peer in place.node.peers})
+        forged_hellos(stack, node.endpoint, 60)
+        place.wait(lambda: node.counters.get("hello_refused") == 41)
+        assert len(node.peers) == 20
+        assert place.node.uuid in {peer.uuid for peer in node.peers}

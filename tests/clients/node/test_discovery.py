@@ -1,0 +1,105 @@
+"""zre://NAME in place of a url: what it stands for, and what is no answer to it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import kelek
+from kelek.clients.log.operations import make_client
+from kelek.clients.node.discovery import cluster_of, found_in, look, parse_place, resolved
+from kelek.console.node_commands import name_of
+from kelek.protocols.zre import services
+from kelek.protocols.zre.values import Version
+from kelek.tests.ports import free_udp_port
+
+LOG_URL, TABLES_URL = "tcp://127.0.0.1:7201", "tcp://127.0.0.1:7100"
+HALL = {services.CLUSTER: "hall", services.LOG: LOG_URL}
+Announce = Callable[[str, dict[str, str]], kelek.Node]
+
+
+@pytest.fixture
+def port() -> int:
+    return free_udp_port()
+
+
+@pytest.fixture
+def announce(port: int) -> Iterator[Announce]:
+    """Has nodes say what they offer."""
+    with ExitStack() as stack:
+
+        def begin(name: str, headers: dict[str, str]) -> kelek.Node:
+            tuning = kelek.NodeTuning(port=port, interface="lo")
+            return stack.enter_context(kelek.Node(name, headers, tuning=tuning))
+
+        yield begin
+
+
+def place(port: int, name: str, timeout_ms: int = 60_000) -> str:
+    return f"zre://{name}?interface=lo&port={port}&timeout_ms={timeout_ms}"
+
+
+def peer(**headers: str) -> kelek.PeerInfo:
+    named = {f"X-{key.upper().replace('_', '-')}": value for key, value in headers.items()}
+    return kelek.PeerInfo(b"\1" * 16, "n1", "tcp://10.0.0.1:61001", Version.V2, named)
+
+
+def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: int) -> None:
+    announce("n1", {**HALL, services.TABLES: TABLES_URL})
+    announce("n2", {services.CLUSTER: "hall", services.WORKERS: "tcp://127.0.0.1:7301"})
+    announce("m1", {services.CLUSTER: "other", services.LOG: "tcp://127.0.0.1:7401"})
+    hall = place(port, "hall")
+    assert resolved(hall, services.TABLES) == (TABLES_URL,)
+    assert resolved(["tcp://10.0.0.1:1", hall], services.LOG) == ("tcp://10.0.0.1:1", LOG_URL)
+    assert resolved([LOG_URL], services.LOG) == (LOG_URL,)
+    client = make_client(hall, "demo", "auto", None)
+    assert client.setup.urls == (LOG_URL,)
+    assert client.setup.cluster == b"hall"
+    announce("n3", {services.CLUSTER: "hall", services.FARM: "tls://127.0.0.1:7401"})
+    with kelek.Farm(hall, user="u", password="p") as farm:
+        assert farm._client.setup.places == (("127.0.0.1", 7401),)
+    worker = kelek.Worker(kelek.service("s")(lambda body: body), hall)
+    assert list(worker._workers.workers) == ["tcp://127.0.0.1:7301"]
+    with kelek.Table(hall, 1) as table:
+        assert table._client.setup.urls == (TABLES_URL,)
+    found = look(kelek.NodeTuning(port=port, interface="lo"), 60_000, lambda one: True)
+    assert {"hall", "other"} >= {one.cluster for one in found}
+
+
+def test_nobody_is_there(announce: Announce, port: int) -> None:
+    announce("n1", HALL)
+    with pytest.raises(kelek.NodeError, match=f"offers {services.BROKER} within 500 ms"):
+        kelek.Broker(place(port, "hall", 500))
+    with pytest.raises(kelek.NodeError, match="within 1 ms"):
+        kelek.Log(place(port, "elsewhere", 1))
+
+
+def test_what_a_peer_offers_is_at_its_own_address() -> None:
+    here, there = "tcp://10.0.0.1:7201", "tcp://10.0.0.2:7201"
+    found = found_in(peer(kelek_cluster="hall", kelek_log=f"{there},{here}", kelek_tables=there))
+    assert found is not None
+    assert found.services == {services.LOG: (here,)}
+    for url in ("", "x", "tcp://10.0.0.1:0", "tcp://10.0.0.11:7201", "ipc:///tmp/x", ",,"):
+        assert found_in(peer(kelek_log=url)) is None
+    assert found_in(peer(place="somewhere")) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["zre://", "zre://a/b", "zre://a?port=x", "zre://a?colour=red", "zre://a?port=-1"]
+)
+def test_what_is_no_place(url: str) -> None:
+    with pytest.raises(ValueError, match="zre://"):
+        parse_place(url)
+
+
+def test_places_are_read() -> None:
+    wanted = parse_place("zre://hall?interface=lo&broadcast=127.255.255.255&port=99&timeout_ms=7")
+    assert (wanted.cluster, wanted.timeout_ms) == ("hall", 7)
+    assert wanted.tuning == kelek.NodeTuning(99, "lo", "127.255.255.255")
+    assert parse_place("zre://hall").tuning == kelek.NodeTuning()
+    assert cluster_of([LOG_URL, "zre://hall"]) == "hall"
+    assert cluster_of(LOG_URL) == ""
+
+
+def test_a_node_without_a_name_is_called_by_its_uuid() -> None:
+    assert name_of(peer()._replace(name="")) == "010101"
