@@ -130,7 +130,7 @@ def scan(cluster: Tables, how: str) -> dict[str, float]:
     """By how much each process grew, in MiB."""
     from pyspark.sql.types import StructType
 
-    from kelek.pipeline.table_kind import KIND
+    from kelek.pipeline.table.kind import KIND
 
     given = {"urls": cluster.doors[0], "table": str(LOCAL), "partitions": str(PARTS)}
     schema = StructType().add("key", "binary").add("value", "binary")

@@ -62,10 +62,10 @@ class Kind:
 
 # Modules that hold a Kind with the name KIND; each is imported when it is asked for.
 KINDS = {
-    "table": ".table_kind",
-    "log": ".log_kind",
-    "zre": ".zre_kind",
-    "farm": ".farm_kind",
+    "table": ".table.kind",
+    "log": ".log.kind",
+    "zre": ".zre.kind",
+    "farm": ".farm.kind",
 }
 
 

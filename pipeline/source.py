@@ -11,8 +11,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from . import catalog
 from .kind import kind_of
+from .table import catalog
 
 
 class KelekSource(DataSource):

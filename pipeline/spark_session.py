@@ -57,9 +57,9 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise PipelineError("Spark is not installed: pip install 'kelek[spark]'") from error
-    from .driver_renewal import renewal_of
     from .source import KelekSource
-    from .table_snapshot import FOLDER
+    from .table.driver_renewal import renewal_of
+    from .table.snapshot import FOLDER
 
     settings = dict(config or {})
     if master is not None:

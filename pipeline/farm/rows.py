@@ -1,0 +1,80 @@
+"""Entries of a farm's log as typed rows: status documents, orders, who belongs to the farm.
+
+What is none of these, or of another farm, is left out. A server posts one document a minute: each
+is judged by the rules of protocols/garlicfarm/, which every server follows.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from ...clients.farm.values import CONFIGURATION, FarmEntry
+from ...protocols.errors import RemoteProtocolError
+from ...protocols.garlicfarm.app.documents import decode_status
+from ...protocols.garlicfarm.app.orders import ORDER_PREFIX, decode_order
+from ...protocols.garlicfarm.wire.values import decode_configuration
+from ..formats import TIME_MS_MAX
+
+COLUMNS = (
+    "index BIGINT, term BIGINT, kind STRING, server INT, time TIMESTAMP, publish STRING, "
+    "publishing BOOLEAN, uptime_ms BIGINT, members ARRAY<INT>, document STRING"
+)
+SCHEMA = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("term", pa.int64()),
+        ("kind", pa.string()),
+        ("server", pa.int32()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("publish", pa.string()),
+        ("publishing", pa.bool_()),
+        ("uptime_ms", pa.int64()),
+        ("members", pa.list_(pa.int32())),
+        ("document", pa.string()),
+    ]
+)
+STATUS, ORDER = "status", "order"
+
+
+def rows_of(entries: Iterable[FarmEntry], farm: str) -> pa.RecordBatch:
+    """Those of entries that are something of this farm's, with the columns of SCHEMA."""
+    rows = []
+    for entry in entries:
+        try:
+            found = _row(entry, farm)
+        except RemoteProtocolError:  # The log carries what it is given.
+            continue
+        if found is not None:
+            rows.append({"index": entry.index, "term": entry.term or None, **found})
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def _row(entry: FarmEntry, farm: str) -> dict[str, Any] | None:
+    """None: it is another farm's. Raises RemoteProtocolError."""
+    if entry.kind == CONFIGURATION:
+        servers = decode_configuration(entry.value).servers
+        return {"kind": CONFIGURATION, "members": [server.id for server in servers]}
+    document = {"document": entry.value.decode(errors="replace")}
+    if entry.value.startswith(ORDER_PREFIX):
+        order = decode_order(entry.value)
+        if order.cluster != farm:
+            return None
+        return {"kind": ORDER, "time": time_us(order.date_ms), **document}
+    status = decode_status(entry.value)
+    if status.cluster != farm:
+        return None
+    return {
+        "kind": STATUS,
+        "server": status.server_id,
+        "time": time_us(status.date_ms),
+        "publish": status.publish_config.value,
+        "publishing": status.is_publishing,
+        "uptime_ms": status.uptime_ms,
+        **document,
+    }
+
+
+def time_us(date_ms: int) -> int | None:
+    """As Arrow has it; None: no calendar has it."""
+    return date_ms * 1000 if 0 <= date_ms <= TIME_MS_MAX else None

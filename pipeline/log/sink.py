@@ -1,0 +1,87 @@
+"""The log as a sink of Spark, for batches and streams: log/append.py says how."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
+
+from ...clients.errors import LogTimeout
+from ..errors import PipelineError, SchemaError
+from .append import append
+from .errors import LogUnreachable
+from .options import WriteOptions
+from .reqids import Origin
+
+QUERY_ID = "sql.streaming.queryId"  # Local properties that Spark sets for each task.
+BATCH_ID = "streaming.sql.batchId"
+COLUMNS = {"data": (BinaryType, StringType), "time": (TimestampType,)}
+WANTED = "the log takes the columns data (binary or text) and time (current_timestamp())"
+
+
+def check_columns(schema: StructType) -> None:
+    """Raises SchemaError."""
+    types = {field.name: field.dataType for field in schema.fields}
+    for name in types:
+        if name not in COLUMNS:
+            raise SchemaError(f"{WANTED}, not {name}: leave it out with select()")
+    for name, allowed in COLUMNS.items():
+        if name not in types:
+            raise SchemaError(f"{WANTED}; {name} is missing")
+        if not isinstance(types[name], allowed):
+            raise SchemaError(f"{WANTED}; {name} is of type {types[name].simpleString()}")
+
+
+def check_reached(options: WriteOptions) -> None:
+    """In the driver, before all tasks find out. Raises LogUnreachable."""
+    from ...clients.log.log import Log
+
+    with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
+        try:
+            log.reach(options.timeout_ms)
+        except LogTimeout as error:
+            raise LogUnreachable(options.urls, options.cluster, error) from error
+
+
+class LogWriter(DataSourceArrowWriter):
+    """A batch. Another run of the same job is another one: it appends its rows anew."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        check_reached(options)
+        self._options = options
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        origin = Origin(self._job, 0, _context().partitionId())
+        append(self._options, origin, iterator)
+        return WriterCommitMessage()
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """A stream: its id and the batch's number are those of the checkpoint."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        check_reached(options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise PipelineError("Spark has not said which query and batch a task is of")
+        origin = Origin(query, int(batch), context.partitionId())
+        append(self._options, origin, iterator)
+        return WriterCommitMessage()
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context

@@ -1,0 +1,66 @@
+"""Tables of Spark's catalog: CREATE TABLE t USING kelek OPTIONS (..).
+
+Spark, 4.3 and before, gives a Python source the options when it makes such a table, but not when it
+reads or writes it. A read is given the columns with their comments: so the comment of the last
+column holds the options.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql.types import StructType
+
+from ..errors import OptionError
+
+OF_TABLE = "option."  # Before the name of each option, which Spark gives once more without it.
+COMMENT = "kelek: "
+
+
+def options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
+    """Those of a CREATE TABLE; none: it is a frame or view."""
+    return {
+        name.lower().removeprefix(OF_TABLE): text
+        for name, text in given.items()
+        if name.lower().startswith(OF_TABLE)
+    }
+
+
+def columns_with_options(columns: StructType | str, given: Mapping[str, str]) -> str:
+    """The columns, in Spark's DDL, with a comment at the last one."""
+    assert isinstance(columns, str)
+    text = COMMENT + json.dumps(given, ensure_ascii=False, sort_keys=True)
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{columns} COMMENT '{quoted}'"
+
+
+def read_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Those of a read: as Spark gives them, or with those of the table in its catalog. Raises
+    OptionError."""
+    if _are_whole(given):
+        return given
+    for field in schema:
+        comment = field.metadata.get("comment", "")
+        if comment.startswith(COMMENT):
+            found: dict[str, str] = json.loads(comment.removeprefix(COMMENT))
+            return found | {name.lower(): text for name, text in given.items()}
+    if given:
+        return given
+    raise OptionError(
+        "Spark gave no options: of a table in its catalog they are kept with the columns that "
+        "kelek names, so write CREATE TABLE .. USING kelek OPTIONS (..) without columns"
+    )
+
+
+def write_options(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of a write; never those of comments, as INSERT INTO t SELECT .. FROM s brings those of
+    s. Raises OptionError."""
+    if not given:
+        raise OptionError(
+            "Spark gives a Python source no options when it writes a table of its catalog: use "
+            "INSERT INTO t WITH (kind '..', urls '..', ..), a temporary view, or df.write"
+        )
+    return given
+
+
+def _are_whole(given: Mapping[str, str]) -> bool:
+    return any(name.lower() == "kind" for name in given)

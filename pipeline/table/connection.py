@@ -1,0 +1,39 @@
+"""Connections to the tables that a source's, or sink's, options name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .errors import TableUnreachable
+from .options import TableReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from ...clients.table.table import Table
+
+
+def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Table":
+    """The table that the options name; url: at this server alone."""
+    from ...clients.table.operations import TableTuning
+    from ...clients.table.table import Table
+
+    urls, timeout_ms = url or options.urls, options.timeout_ms
+    if isinstance(options, TableReadOptions):
+        return Table(urls, options.table, timeout_ms=timeout_ms)
+    tuning = TableTuning(requests_max=options.in_flight, owner=options.owner)
+    return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
+
+
+@contextmanager
+def reached(options: TableReadOptions | WriteOptions) -> Iterator["Table"]:
+    """The same, once a server has answered: in the driver, before all tasks find out.
+
+    Raises TableUnreachable.
+    """
+    from ...clients.errors import TableTimeout
+
+    try:
+        with open_table(options) as table:
+            table.server()
+            yield table
+    except TableTimeout as error:
+        raise TableUnreachable(options.urls, error) from error

@@ -1,0 +1,120 @@
+"""Renews the snapshots of running queries from the driver's process, as their tasks do.
+
+Between two stages that read a table there may be others, for as long as they like, and a task may
+have read its part long before it ends. Only the driver knows that a query is still running. It
+finds the snapshots among the notes of the tasks (table/snapshot.py); the processes in which Spark
+plans tell it by files at which urls these are.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from ...clients.table.arguments import behind_prefix
+from .snapshot import DRIVER, NOTES, RENEW_S, Snapshot, driver_prefix, execution_key, noted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ...clients.table.table import Table
+
+TIMEOUT_MS = 5000
+ADVANCE_MAX = 1000  # Queries that are asked for at once.
+
+
+class DriverRenewal:
+    """One thread of a driver."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.folder = tempfile.mkdtemp(prefix="kelek-")
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        self._prefix = driver_prefix(spark.conf.get(name) for name in DRIVER)
+        self._queries = spark._jsparkSession.sharedState().statusStore()
+        self._context = spark.sparkContext
+        self._low = 0  # All queries with lower numbers have ended.
+        self._highest = -1  # Of a query that has read a table.
+        self._thread = threading.Thread(target=self._run, name="kelek-driver", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its session has not ended."""
+        return self._thread.is_alive() and self._context._jsc is not None
+
+    def _run(self) -> None:
+        from py4j.protocol import Py4JError
+
+        stopped = threading.Event()
+        tables: dict[str, Table] = {}
+        with ExitStack() as stack, suppress(Py4JError, OSError):  # The JVM has ended.
+            while self._context._jsc is not None and not stopped.wait(RENEW_S):
+                self._advance()
+                for urls in self._urls():
+                    if urls not in tables:
+                        tables[urls] = stack.enter_context(_open(urls))
+                    self._renew(urls, tables[urls])
+
+    def _urls(self) -> list[str]:
+        """Of the tables that were planned so far."""
+        found = []
+        for entry in os.scandir(self.folder):
+            with open(entry.path, encoding="utf-8") as file:
+                found.append(file.read())
+        return [urls for urls in found if urls]
+
+    def _renew(self, urls: str, notes: "Table") -> None:
+        from ...clients.errors import TableError
+
+        place = len(self._prefix)
+        start = self._prefix + execution_key(self._low)
+        with suppress(TableError):  # A cluster that is away now may be there next time.
+            for key, note in list(notes.scan(start=start, end=behind_prefix(self._prefix))):
+                snapshot = noted(note)
+                number = int.from_bytes(key[place : place + 8], "big")
+                self._highest = max(self._highest, number)
+                if snapshot is not None and self._is_running(number):
+                    with suppress(TableError):  # That it is gone is said to its tasks.
+                        _renew_one(urls, notes, snapshot)
+
+    def _advance(self) -> None:
+        """Passes over the queries that have ended: Spark numbers them one by one."""
+        for _ in range(ADVANCE_MAX):
+            if self._low > self._highest or self._is_running(self._low):
+                return
+            self._low += 1
+
+    def _is_running(self, number: int) -> bool:
+        """What Spark's list lacks has ended long ago, unless the list lags behind the tasks."""
+        query: Any = self._queries.execution(number)
+        if query.isDefined():
+            return not query.get().completionTime().isDefined()
+        return not self._queries.execution(self._highest).isDefined()
+
+
+_renewal: DriverRenewal | None = None
+
+
+def renewal_of(spark: "SparkSession") -> DriverRenewal:
+    """That of this process."""
+    global _renewal
+    if _renewal is None or not _renewal.alive:
+        _renewal = DriverRenewal(spark)
+    return _renewal
+
+
+def _open(urls: str) -> "Table":
+    from ...clients.table.table import Table
+
+    return Table(urls, NOTES, timeout_ms=TIMEOUT_MS)
+
+
+def _renew_one(urls: str, notes: "Table", snapshot: Snapshot) -> None:
+    if not snapshot.url or snapshot.url == urls:
+        notes.renew(snapshot.lease)
+        return
+    with _open(snapshot.url) as table:
+        table.renew(snapshot.lease)

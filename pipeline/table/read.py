@@ -1,0 +1,349 @@
+"""Reads a table in Spark: one snapshot for all tasks of a query, each of which reads its own range.
+
+The reader is made and planned in a process of the driver and pickled to the executors; it holds
+plain values, and ZeroMQ is used in partitions() and read() alone.
+"""
+
+import gc
+import os
+import secrets
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ...clients.table.arguments import Range, behind_key
+from ..column_types import check_type
+from ..errors import PipelineError, SchemaError
+from ..formats import STRUCTURED, Column, Decoded, decode
+from .connection import open_table, reached
+from .errors import TableUnreachable
+from .options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOptions
+from .snapshot import Asked, Snapshot, agreed, gone, kept, prepare
+
+if TYPE_CHECKING:
+    from ...clients.table.table import Table
+    from ...protocols.zerodb.client.client import ServerInfo
+
+KEYS_MAX = 512  # Of a list, in one partition.
+SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
+LARGE_BYTES = 128 << 20  # Of one partition, where the options name no number.
+PARTS_MAX = 65_536
+SHOWN_BYTES = 32  # Of what could not be read, in an error.
+
+
+class TablePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, start: bytes = b"", end: bytes = b"", keys: Sequence[bytes] = ()) -> None:
+        self.start = start
+        self.end = end
+        self.keys = keys  # Not empty: these, and no range.
+        self.url: str | None = None  # Of the node whose own table it is; empty: it is replicated.
+        self.planned_s = 0.0  # Unix time.
+        self.empty = False  # Nothing is to be read.
+
+
+class TableReader(DataSourceReader):
+    """A table, or a part of it, as rows of key and value.
+
+    load   what all plans of one load(), or view, have in common
+    """
+
+    def __init__(self, options: TableReadOptions, schema: StructType, load: str = "") -> None:
+        self.options = options
+        self.schema = checked_schema(options, schema)
+        self.load = load or secrets.token_hex(8)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """In the driver: cuts the table into parts. Raises PipelineError and TableError."""
+        keys = self.options.listed
+        if self.options.range.empty or self.options.row_limit == 0 or keys == []:
+            nothing = TablePartition()  # No partition at all Spark takes for one.
+            nothing.empty = True
+            return [nothing]
+        with reached(self.options) as table:
+            info = self._info(table)
+            parts = self._ranges(table, info) if keys is None else self._lists(keys)
+            self._prepare(table.server(), bool(info and info.get("replicated")), parts)
+        return list(parts)
+
+    def _prepare(
+        self, server: "ServerInfo", replicated: bool, parts: Sequence[TablePartition]
+    ) -> None:
+        """Where tasks will find their snapshot; nowhere, if the server knows none."""
+        from ...protocols.zerodb.wire.values import FEATURE_LEASES
+
+        if not server.features & FEATURE_LEASES:
+            return
+        asked = Asked(self.options, self.load, "" if replicated else server.url, time.time())
+        prepare(asked)
+        for part in parts:
+            part.url, part.planned_s = asked.url, asked.planned_s
+
+    def _lists(self, keys: list[bytes]) -> list[TablePartition]:
+        size = KEYS_MAX if self.options.row_limit is None else len(keys)
+        return [
+            TablePartition(keys=keys[place : place + size]) for place in range(0, len(keys), size)
+        ]
+
+    def _info(self, table: "Table") -> dict[str, Any] | None:
+        """What its server knows of the table; None: one of another kind, which says nothing."""
+        from ...protocols.zerodb.wire.values import FEATURE_TABLE_INFO
+
+        server = table.server()
+        if not server.features & FEATURE_TABLE_INFO:
+            return None
+        info = table.info()
+        if info is None:
+            raise PipelineError(
+                f"there is no table {self.options.table} at {server.url}; option table names it"
+            )
+        return info
+
+    def _ranges(self, table: "Table", info: dict[str, Any] | None) -> list[TablePartition]:
+        from ...protocols.zerodb.wire.values import FEATURE_LEASES, FEATURE_SPLIT_POINTS
+
+        features = table.server().features
+        start, end = self.options.range
+        if not features & FEATURE_LEASES or not features & FEATURE_SPLIT_POINTS:
+            return [TablePartition(start, end)]
+        count = self._count(info["bytes"] if info else 0)
+        points = table.split_points(count, start=start, end=end) if count > 1 else []
+        return [
+            TablePartition(*bounds) for bounds in zip([start, *points], [*points, end], strict=True)
+        ]
+
+    def _count(self, size: int) -> int:
+        """How many parts there are to be."""
+        if self.options.row_limit is not None:
+            return 1
+        if self.options.partitions is not None:
+            return self.options.partitions
+        cores = 2 * (os.cpu_count() or 1)
+        return min(max(min(size // SMALL_BYTES, cores), size // LARGE_BYTES, 1), PARTS_MAX)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In an executor. Raises PipelineError and TableError."""
+        from ...clients.errors import TableTimeout
+
+        assert isinstance(partition, TablePartition)
+        keep_modules()
+        try:
+            yield from self._rows(partition)
+        except TableTimeout as error:
+            urls = (partition.url,) if partition.url else self.options.urls
+            raise TableUnreachable(urls, error) from error
+
+    def _rows(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
+        left = self.options.row_limit
+        rows = Rows(self.options, to_arrow_schema(self.schema, timezone="UTC"))
+        with closing(self._batches(partition)) as batches:
+            for batch in batches:
+                found = rows.of(batch)
+                if left is not None:
+                    found = found.slice(0, left)
+                    left -= found.num_rows
+                if found.num_rows:
+                    yield found
+                if left == 0:
+                    return
+
+    def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
+        """What lies in the table, as it lies there."""
+        if partition.empty:
+            return
+        if partition.url is None:  # A server of another kind, which has no snapshots.
+            with open_table(self.options) as table:
+                if partition.keys:
+                    yield from _listed(partition.keys, table.get_many(partition.keys))
+                else:
+                    yield from table.to_arrow(start=partition.start, end=partition.end)
+            return
+        asked = Asked(self.options, self.load, partition.url, partition.planned_s)
+        snapshot = agreed(asked)
+        with kept(asked, snapshot), open_table(self.options, snapshot.url) as table:
+            source = SnapshotReader(asked, snapshot, table)
+            if partition.keys:
+                yield from _listed(partition.keys, source.values(partition.keys))
+            else:
+                yield from source.batches(Range(partition.start, partition.end))
+
+
+class SnapshotReader:
+    """Reads a snapshot: where it lies, if that is here, else over the wire."""
+
+    def __init__(self, asked: Asked, snapshot: Snapshot, table: "Table") -> None:
+        self._asked = asked
+        self._snapshot = snapshot
+        self._table = table
+
+    def batches(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
+        """The pairs of a range. Raises PipelineError and TableError."""
+        start, ended = bounds.start, False
+        with self._opened() as found:
+            if found is not None:
+                start, ended = yield from self._local(found, bounds)
+        if not ended:
+            yield from self._wire(Range(start, bounds.end))
+
+    def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What each key holds. Raises PipelineError and TableError."""
+        from .local_read import EndedEarly, values_of
+
+        with self._opened() as found:
+            if found is not None:
+                with suppress(EndedEarly):  # The wire has them, or says what is wrong.
+                    return values_of(found, self._asked.options.table, keys)
+        values: dict[bytes, bytes] = {}
+        for key in keys:
+            for batch in self._wire(Range(key, behind_key(key))):
+                values.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        return [values.get(key) for key in keys]
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Where it lies; None: not here, or it is not to be read here."""
+        from .local_read import SnapshotPath, open_place
+
+        found = None
+        if self._asked.options.local == LOCAL_AUTO and self._snapshot.path:
+            found = open_place(SnapshotPath(self._snapshot.path, self._snapshot.nonce))
+        try:
+            yield found
+        finally:
+            if found is not None:
+                found.close()
+
+    def _local(
+        self, found: Any, bounds: Range
+    ) -> Generator[pa.RecordBatch, None, tuple[bytes, bool]]:
+        """The key to go on from over the wire, and whether that was all."""
+        from .local_read import EndedEarly, LocalRead, batches
+
+        start, options = bounds.start, self._asked.options
+        asked = LocalRead(options.table, bounds, options.with_values, options.batch_rows)
+        try:
+            for batch in batches(found, asked):
+                yield batch
+                start = behind_key(batch.column(0)[-1].as_py())
+                if not start:  # No key is behind it.
+                    return start, True
+        except EndedEarly:
+            return start, False  # The wire has the rest, or says what is wrong.
+        return start, True
+
+    def _wire(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
+        from ...clients.errors import JobLost, TableRefused
+        from ...protocols.zerodb.wire.values import is_shared
+
+        options, snapshot, table = self._asked.options, self._snapshot, self._table
+        if bounds.start and bounds.start == bounds.end:
+            return
+        asked: dict[str, Any] = {"start": bounds.start, "end": bounds.end}
+        asked |= {"chunk_pairs": options.batch_rows, "keys_only": not options.with_values}
+        packed = options.framing != FRAMING_TEXT
+        try:
+            if is_shared(snapshot.lease):
+                yield from table.lease_chunks_arrow(snapshot.lease, packed=packed, **asked)
+                return
+            job = table.range_job(lease=snapshot.lease, **asked)
+            yield from table.chunks_arrow(job, packed=packed)
+        except (JobLost, TableRefused) as error:
+            raise gone(self._asked, snapshot.url, error) from error
+
+
+def keep_modules() -> None:
+    """Spark's worker collects garbage behind each task, while the next one waits for it: among what
+    was imported there is none, and to look through it takes 0.1 s."""
+    if TaskContext.get() is not None and not gc.get_freeze_count():
+        gc.freeze()
+
+
+def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
+    """Those of a list that are there."""
+    found = [pair for pair in zip(keys, values, strict=True) if pair[1] is not None]
+    if found:
+        columns = [pa.array([pair[place] for pair in found], pa.binary()) for place in (0, 1)]
+        yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
+
+
+def checked_schema(options: TableReadOptions, schema: StructType) -> StructType:
+    """What somebody gave to spark.read must be what the options say. Raises SchemaError."""
+    names = ["key", *(["value"] if options.with_values else [])]
+    if options.corrupt_column is not None:
+        names.append(options.corrupt_column)
+    if schema.fieldNames() != names:
+        raise SchemaError(
+            f"the columns of this table are {', '.join(names)}, not "
+            f"{', '.join(schema.fieldNames())}; leave .schema() out, or name these"
+        )
+    for name, form in (("key", options.key_format), ("value", options.value_format)):
+        if name in names:
+            check_type(name, form, schema[name].dataType)
+    return schema
+
+
+class Rows:
+    """Makes rows of Spark from what lies in a table."""
+
+    def __init__(self, options: TableReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = [Column(options.key_format, schema.field("key").type)]
+        if options.with_values:
+            self._columns.append(Column(options.value_format, schema.field("value").type))
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of one batch of keys and values. Raises PipelineError."""
+        decoded = [
+            decode(column, raw) for column, raw in zip(self._columns, batch.columns, strict=False)
+        ]
+        bad = _any_bad(decoded)
+        if bad is not None and self._options.mode == FAIL:
+            raise PipelineError(self._told(batch, decoded, pc.index(bad, value=True).as_py()))
+        columns = [one.items for one in decoded]
+        if self._options.corrupt_column is not None:
+            columns.append(_corrupt(batch, bad, self._schema.types[-1]))
+        found = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if bad is not None and self._options.mode == DROP:
+            found = found.filter(pc.invert(bad))
+        return found
+
+    def _told(self, batch: pa.RecordBatch, decoded: list[Decoded], place: int) -> str:
+        """Which row could not be read."""
+        which = 0 if decoded[0].bad is not None and decoded[0].bad[place].as_py() else 1
+        key, item = (batch.column(column)[place].as_py() for column in (0, which))
+        name, column = ("key", "value")[which], self._columns[which]
+        form = f"{column.format} of {column.type}" if column.format in STRUCTURED else column.format
+        return (
+            f"table {self._options.table}: the {name} of key {_shown(key)} is no "
+            f"{form}: {_shown(item)}; options {name}Format, {name}Schema, mode"
+        )
+
+
+def _shown(data: bytes) -> str:
+    more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
+    return f"0x{data[:SHOWN_BYTES].hex()}{more}"
+
+
+def _any_bad(decoded: list[Decoded]) -> pa.Array | None:
+    masks = [one.bad for one in decoded if one.bad is not None]
+    if not masks:
+        return None
+    return masks[0] if len(masks) == 1 else pc.or_(*masks)
+
+
+def _corrupt(batch: pa.RecordBatch, bad: pa.Array | None, wanted: pa.DataType) -> pa.Array:
+    """The rows that could not be read, as they were."""
+    if bad is None:
+        return pa.nulls(batch.num_rows, wanted)
+    fields = [batch.column(0), batch.column(1)]
+    return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=pc.invert(bad))

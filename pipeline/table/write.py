@@ -1,0 +1,279 @@
+"""Writes rows of Spark into a table: each task puts its own, and a task that runs again puts the
+same keys again.
+
+The writer is made in a process of the driver and pickled to the executors; it holds plain values,
+and ZeroMQ is used in write(), commit() and abort() alone.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType, StructType
+
+from ...protocols.zerodb.server.ownership import FRESH_FIRST, OWNERS
+from ...protocols.zerodb.wire.values import OWNER_BYTES
+from ..column_types import check_type
+from ..errors import PipelineError, SchemaError
+from ..formats import Column, encode
+from .connection import open_table, reached
+from .options import WriteOptions
+
+if TYPE_CHECKING:
+    from ...clients.table.table import Table
+
+PACES = 10  # A second: so often a limited task looks whether it is too fast.
+STALE_KEYS = 1024  # That are deleted at once.
+FRESH_TRIES = 16
+TYPES = {"raw": BinaryType, "utf8": StringType, "be64": IntegralType}
+
+
+class Written(WriterCommitMessage):
+    """What a task did."""
+
+    def __init__(self, puts: int, deletes: int) -> None:
+        self.puts = puts
+        self.deletes = deletes
+
+
+class TableWriter(DataSourceArrowWriter):
+    """Puts rows into a table, or makes them all that is in it."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(options, schema)
+        if not overwrite:
+            make_table(options)
+        self.options = options
+        self.overwrite = overwrite
+        self.filled = options  # Those of the table that tasks write.
+        if overwrite:
+            if options.delete_column is not None:
+                raise PipelineError("option deleteColumn goes with mode append, not overwrite")
+            with reached(options):
+                self.filled = fresh_table(options)
+            # Of a driver that is killed nobody else knows. Spark shows it in the driver's log.
+            sys.stderr.write(
+                f"kelek: table {options.table} is overwritten by way of table {self.filled.table}; "
+                "if this driver is killed, empty that: kelek table truncate "
+                f"{self.filled.table} --owner {self.filled.owner.hex()} --yes\n"
+            )
+            sys.stderr.flush()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """In an executor."""
+        return write_rows(self.filled, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver, when all tasks went well."""
+        if self.overwrite:
+            switch(self.options, self.filled)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver, when one did not."""
+        if self.overwrite:
+            with open_table(self.filled) as table:
+                table.truncate()
+
+
+class TableStreamWriter(DataSourceStreamArrowWriter):
+    """Puts the rows of each batch into a table. A batch that comes again puts the same keys."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(options, schema)
+        if overwrite:
+            raise PipelineError(
+                'a table takes outputMode("append"): with "complete" it would be emptied before '
+                "each batch; write each batch by foreachBatch, with mode overwrite"
+            )
+        make_table(options)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """In an executor."""
+        return write_rows(self.options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What the tasks wrote is in the table already."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """It stays: the batch that is tried again puts the same keys."""
+
+
+def make_table(options: WriteOptions) -> None:
+    """In the driver: a table is there also when no row comes. Raises TableUnreachable."""
+    from ...protocols.zerodb.wire.values import FEATURE_TABLE_INFO
+
+    with reached(options) as table:
+        if table.server().features & FEATURE_TABLE_INFO and table.info() is None:
+            table.open()
+
+
+# ---- what is written ----
+
+
+def check_schema(options: WriteOptions, schema: StructType) -> None:
+    """Raises SchemaError unless the columns are those of a table."""
+    names = ["key", "value"]
+    if options.delete_column is not None:
+        names.append(options.delete_column)
+    found = {field.name: field.dataType for field in schema}
+    if sorted(found) != sorted(names):
+        raise SchemaError(
+            f"the columns of a table are {', '.join(names)}, not {', '.join(found)}; select() them"
+        )
+    for name, form in (("key", options.key_format), ("value", options.value_format)):
+        wanted = TYPES.get(form)
+        if wanted is not None and not isinstance(found[name], wanted):
+            raise SchemaError(
+                f"column {name} is {found[name].simpleString()}, which {name}Format {form} is "
+                f"not: cast it, or give another option {name}Format"
+            )
+        check_type(name, form, found[name])
+    if options.delete_column is not None and not isinstance(
+        found[options.delete_column], BooleanType
+    ):
+        raise SchemaError(f"column {options.delete_column} is no boolean; option deleteColumn")
+
+
+class Changes(NamedTuple):
+    """What one batch does to a table: no key is both put and deleted."""
+
+    puts: pa.RecordBatch  # Of key and value, both binary.
+    deletes: list[bytes]
+
+
+def changes_of(options: WriteOptions, batch: pa.RecordBatch) -> Changes:
+    """Raises SchemaError for a row that no table holds."""
+    keys = _encoded(options.key_format, "key", batch.column("key"))
+    deletes: list[bytes] = []
+    rows = batch.select(["value"])
+    if options.delete_column is not None:
+        deleted = pc.fill_null(batch.column(options.delete_column), False)
+        if pc.any(deleted).as_py():
+            last = {key: place for place, key in enumerate(keys.to_pylist())}
+            places = pa.array(sorted(last.values()))
+            gone = deleted.take(places)
+            deletes = keys.take(places.filter(gone)).to_pylist()
+            kept = places.filter(pc.invert(gone))
+            keys, rows = keys.take(kept), rows.take(kept)
+    values = _encoded(options.value_format, "value", rows.column(0))
+    return Changes(pa.RecordBatch.from_arrays([keys, values], ["key", "value"]), deletes)
+
+
+def _encoded(form: str, name: str, items: pa.Array) -> pa.Array:
+    if pa.types.is_large_string(items.type):
+        items = items.cast(pa.string())
+    elif pa.types.is_large_binary(items.type):
+        items = items.cast(pa.binary())
+    try:
+        return encode(Column(form, items.type), items)
+    except SchemaError as error:
+        raise SchemaError(f"a {name} can't be written: {error}") from None
+
+
+def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Puts and deletes as the rows say, pipelined. Raises SchemaError and TableError."""
+    deletes = 0
+    pace = Pace(options)
+
+    def puts(table: "Table") -> Iterator[pa.RecordBatch]:
+        nonlocal deletes
+        for batch in batches:
+            done = changes_of(options, batch)
+            for part in pace.parts(len(done.deletes), sum(map(len, done.deletes))):
+                # Behind the puts that are on their way: one Table keeps its order.
+                table.delete_many(done.deletes[part])
+            deletes += len(done.deletes)
+            size = done.puts.get_total_buffer_size()
+            for part in pace.parts(done.puts.num_rows, size):
+                yield done.puts[part]
+
+    with open_table(options) as table:
+        written = table.put_arrow(puts(table), bytes_max=options.batch_bytes)
+    return Written(written, deletes)
+
+
+class Pace:
+    """Writes no faster than the options allow one task."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._rows_max = options.rows_per_second
+        self._bytes_max = options.bytes_per_second
+        self._due = time.monotonic()
+
+    def parts(self, rows: int, size: int) -> Iterator[slice]:
+        """Which of some rows, of so many bytes in all, are to be written: each part when it may."""
+        cost = 1 / self._rows_max if self._rows_max else 0.0  # Seconds of a row.
+        if self._bytes_max:
+            cost = max(cost, size / max(1, rows) / self._bytes_max)
+        step = max(1, int(1 / PACES / cost) if cost else rows)
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            if cost:
+                time.sleep(max(0.0, self._due - time.monotonic()))
+                self._due = max(self._due, time.monotonic() - 1 / PACES) + (last - first) * cost
+            yield slice(first, last)
+
+
+# ---- overwriting ----
+
+
+def fresh_table(options: WriteOptions) -> WriteOptions:
+    """Makes a table that only those who know its token can write; the options for it. Raises
+    PipelineError, TableError."""
+    for _ in range(FRESH_TRIES):
+        fresh = options._replace(table=fresh_number(), owner=secrets.token_bytes(OWNER_BYTES))
+        with open_table(fresh) as table:
+            if table.info() is None:
+                table.open()
+                return fresh
+    raise PipelineError(f"no number from {FRESH_FIRST} on is free for the table to be filled")
+
+
+def fresh_number() -> int:
+    """A number among those that are for fresh tables."""
+    return FRESH_FIRST + secrets.randbelow(OWNERS - FRESH_FIRST)
+
+
+def switch(options: WriteOptions, filled: WriteOptions) -> None:
+    """Makes a table's content that of another one, which is then emptied.
+
+    Copied first, and what is not in it deleted afterwards: at any time a reader finds each key
+    either as it was or as it will be. Raises PipelineError, TableError.
+    """
+    target = options
+    make_table(target)
+    with open_table(filled) as fresh, open_table(target) as table, open_table(target) as old:
+        done = fresh.wait_job(fresh.copy_into(target.table))
+        if done.get("state") != "done":
+            raise PipelineError(
+                f"table {target.table} holds a mix of old and new rows, as copying them was "
+                f"{done.get('state')}: {done.get('reason', '')}; write it again"
+            )
+        some: list[bytes] = []
+        for key in stale(old.keys(), fresh.keys()):
+            some.append(key)
+            if len(some) == STALE_KEYS:
+                table.delete_many(some)
+                some = []
+        table.delete_many(some)
+        fresh.truncate()
+
+
+def stale(old: Iterator[bytes], new: Iterator[bytes]) -> Iterator[bytes]:
+    """Those of the old keys that are not among the new ones; both come in order."""
+    one = next(new, None)
+    for key in old:
+        while one is not None and one < key:
+            one = next(new, None)
+        if key != one:
+            yield key

@@ -1,0 +1,279 @@
+"""The kind `farm` without a JVM: options, rows, and places in the log of a real server."""
+
+import pickle
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.clients.farm.values import APPLICATION, CONFIGURATION, FarmEntry
+from kelek.pipeline.errors import OptionError, SchemaError
+from kelek.pipeline.farm import options as farm_options
+from kelek.pipeline.farm.errors import FarmRefuses, FarmUnreachable
+from kelek.pipeline.farm.options import batch_options, stream_options
+from kelek.pipeline.farm.read import FarmView
+from kelek.pipeline.farm.rows import COLUMNS, SCHEMA, rows_of
+from kelek.pipeline.log import errors as log_errors
+from kelek.pipeline.log.offset import FarmOffset, LogRange
+from kelek.protocols.garlicfarm.app.documents import encode_status
+from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, encode_order
+from kelek.protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
+from kelek.protocols.garlicfarm.wire.values import encode_configuration
+from kelek.tests.actors.farm.farm_servers import Farm
+from kelek.tests.conftest import ROOT
+from kelek.tests.http_proxy import HttpProxy
+from kelek.tests.ports import free_port
+
+GIVEN = {"urls": "tls://127.0.0.1:7401", "user": "demo", "secretFile": "demo.secret"}
+BEGIN_MS = 1_700_000_000_000
+EVERY, KEPT = 100, 20  # Entries from one snapshot to the next, and those that stay behind one.
+
+
+def status(server: int, minute: int, farm: str = "farm") -> bytes:
+    return encode_status(
+        {
+            "cluster": farm,
+            "date": BEGIN_MS + minute * 60_000,
+            "id": server,
+            "meta": {"publishConfig": "on", "publishing": server == 1},
+            "router": {"uptime": minute * 60_000, "name": "Zoë"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({**GIVEN, "password": "demo"}, "'password': Spark shows options in its plans.*secretFile"),
+        ({**GIVEN, "Secret": "demo"}, "'Secret': Spark shows options"),
+        ({**GIVEN, "secretfil": "x"}, "did you mean secretFile"),
+        ({**GIVEN, "urls": "here"}, "urls is the servers' addresses, tls://HOST:PORT"),
+        ({**GIVEN, "urls": "zre://"}, "urls is the servers' addresses, .* is not a place"),
+        ({**GIVEN, "tls": "1.1"}, "tls is 1.3 or 1.2"),
+        ({**GIVEN, "proxy": "4444"}, "proxy is HOST:PORT of an HTTP proxy, not '4444'"),
+        ({"urls": GIVEN["urls"], "user": "demo"}, "option secretFile is missing"),
+        ({**GIVEN, "endingIndex": "earliest"}, "endingIndex is latest or an index"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        batch_options(given)
+
+
+def test_options() -> None:
+    batch, stream = batch_options(GIVEN), stream_options({**GIVEN, "maxEntriesPerTrigger": "5"})
+    assert (batch.starting_index, batch.ending_index) == ("earliest", "latest")
+    assert (stream.starting_index, stream.max_entries_per_trigger) == ("latest", 5)
+    assert (batch.farm, batch.tls, batch.ca_file) == ("farm", "1.3", None)
+
+
+def test_rows() -> None:
+    order = encode_order(Order(OrderKind.PUBLISH, "farm", BEGIN_MS, "demo", publish=2))
+    members = encode_configuration(
+        FarmConfiguration(1, 0, (ClusterServer(1, "tcp://h:1"), ClusterServer(-7, "tcp://h:2")))
+    )
+    log = [
+        (CONFIGURATION, members), (APPLICATION, status(1, 3)), (APPLICATION, status(1, 4, "b")),
+        (APPLICATION, b"\xff"), (APPLICATION, b"{}"), (APPLICATION, order),
+        (CONFIGURATION, b"x"), (APPLICATION, order.replace(b'"farm"', b'"barn"')),
+        (APPLICATION, status(2, 5).replace(b"1700000300000", b"9223372036854775807")),
+    ]  # fmt: skip
+    entries = [FarmEntry(index, 3, *one) for index, one in enumerate(log, 1)]
+    found = rows_of(entries, "farm")
+    assert found.schema == SCHEMA
+    nothing = dict.fromkeys(SCHEMA.names) | {"term": 3}
+    time = datetime.fromtimestamp(BEGIN_MS / 1000, UTC)
+    assert found.to_pylist() == [
+        nothing | {"index": 1, "kind": "configuration", "members": [1, -7]},
+        nothing | {
+            "index": 2, "kind": "status", "server": 1, "publish": "on", "publishing": True,
+            "time": datetime.fromtimestamp(BEGIN_MS / 1000 + 180, UTC), "uptime_ms": 180_000,
+            "document": status(1, 3).decode(),
+        },
+        nothing | {"index": 6, "kind": "order", "time": time, "document": order.decode()},
+        nothing | {
+            "index": 9, "kind": "status", "server": 2, "publish": "on", "publishing": False,
+            "uptime_ms": 300_000,  # Its date is none that a calendar has.
+            "document": status(2, 5).decode().replace("1700000300000", "9223372036854775807"),
+        },
+    ]  # fmt: skip
+    assert rows_of([], "farm").num_rows == 0
+
+
+def test_the_page_names_columns_and_options() -> None:
+    text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    text = text.partition("\n## A farm's documents\n")[2].partition("\n## ")[0]
+    columns = dict(re.findall(r"^\| `(\w+)` \| ([A-Z<>]+) \|", text, re.M))
+    assert [f"{name} {word}" for name, word in columns.items()] == COLUMNS.split(", ")
+    rows = re.findall(r"^\| `(\w+)` \| ?(.*?) \| (?:all|batches|streams) \|", text, re.M)
+    known = {one.name: one for one in (*farm_options.BATCH, *farm_options.STREAM)}
+    assert {name for name, _ in rows} == set(known)
+    for name, shown in rows:
+        if name != "startingIndex":  # It differs between batches and streams: test_options().
+            value, default = shown.strip("`"), known[name].default
+            found = known[name].parse(value) if value else ""
+            assert found == ("" if default is None else default), name
+
+
+# ---- a server ----
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[Farm]:
+    settings = f"snapshot_entries: {EVERY}, snapshot_behind: {KEPT}"
+    with Farm((1,), farm=settings, node="post_interval_ms: 0") as farm:
+        farm.start()
+        yield farm
+
+
+def given_of(servers: Farm, **others: str) -> dict[str, str]:
+    urls, files = f"tls://127.0.0.1:{servers.ports[1]}", {"caFile": str(servers.ca)}
+    secret = {"secretFile": str(servers.place / "demo.secret")}
+    return {"urls": urls, "user": "demo", **secret, **files, "timeoutMs": "60000", **others}
+
+
+def append(farm: Farm, *values: bytes) -> int:
+    """The index of the last of them."""
+    given = given_of(farm)
+    secret_file = farm.place / "servers.secret"  # Whose status documents they are.
+    client = kelek.Farm(
+        given["urls"], user="servers", secret_file=secret_file, ca_file=given["caFile"]
+    )
+    with client:
+        return client.append(values) - 1
+
+
+def test_places(farm: Farm) -> None:
+    """Before anything is compacted; the first entry says who the members are."""
+    last = append(farm, *(status(1, minute) for minute in range(30)))
+    view = FarmView(batch_options(given_of(farm)))
+    try:
+        assert view.last_index() == last == 32
+        assert view.info().first_index == 1
+        times = [(0, 0), (1, 3), (29, 31), (30, 32)]
+        for minute, index in times:
+            place = datetime.fromtimestamp(BEGIN_MS / 1000 + minute * 60 - 1, UTC)
+            assert view.index_before(place) == max(index, 0), minute
+        offset = view.offset_at(7)
+        assert (offset.farm, offset.index, offset.term > 0) == ("farm", 7, True)
+        view.check(offset)
+        for wrong, words in (
+            (offset._replace(term=offset.term + 1), "entry 7 has term"),
+            (offset._replace(index=99), "behind entry 99, the log ends at 32"),
+        ):
+            with pytest.raises(log_errors.WrongCheckpoint, match=words):
+                view.check(wrong)
+        rows = [row for one in view.entries(LogRange(0, 32)) for row in one.to_pylist()]
+        assert [row["index"] for row in rows] == [1, *range(3, 33)], "2 names who has posted"
+    finally:
+        view.close()
+
+
+def test_a_batch_and_a_stream(farm: Farm) -> None:
+    """What is compacted is refused, or the last documents are given in its place."""
+    source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
+    last = append(farm, status(7, 0), *(status(1, minute) for minute in range(100, 300)))
+    view = FarmView(batch_options(given_of(farm)))
+    first = farm.wait(lambda: _kept_from(view, last), "nothing is compacted")
+    view.close()
+    stream = source.FarmStreamReader(stream_options(given_of(farm, startingIndex="1")))
+    stream = pickle.loads(pickle.dumps(stream))
+    begin = stream.initialOffset()
+    words = f"from 1 to {first - 1} are no longer stored.*the last document of each server"
+    with pytest.raises(log_errors.EntriesCompacted, match=words):
+        stream.latestOffset(begin, stream.getDefaultReadLimit())
+    with pytest.raises(log_errors.WrongCheckpoint, match="of the farm 'barn', not of 'farm'"):
+        stream.partitions(begin | {"farm": "barn"}, begin)
+    stream.stop()
+    allowed = given_of(farm, startingIndex="1", failOnCompaction="false")
+    stream = source.FarmStreamReader(stream_options(allowed))
+    rows, end = [], begin
+    while end["index"] < last:
+        end = stream.latestOffset(begin, stream.getDefaultReadLimit())
+        parts = stream.partitions(begin, end)
+        rows += [row for part in parts for one in stream.read(part) for row in one.to_pylist()]
+        begin = end
+    assert FarmOffset(**end) == FarmOffset("farm", last, end["term"])
+    assert stream.reportLatestOffset() == {"farm": "farm", "index": last, "lag": 0}
+    stream.stop()
+    kept = [row for row in rows if row["index"] < first]
+    assert [(row["server"], row["term"]) for row in kept] == [(7, None)]
+    assert kept[0]["document"] == status(7, 0).decode()
+    assert [row["index"] for row in rows[1:]] == list(range(first, last + 1))
+    reader = source.FarmReader(batch_options(allowed | {"entriesPerPartition": "50"}))
+    found = [row for part in reader.partitions() for one in reader.read(part)
+             for row in one.to_pylist()]  # fmt: skip
+    assert found == rows
+
+
+def _kept_from(view: FarmView, last: int) -> int:
+    """The first entry that is kept, when no further snapshot is due; else 0."""
+    first = view.info().first_index
+    return first if first > 1 and last - (first - 1 + KEPT) < EVERY else 0
+
+
+def test_who_is_not_let_in_is_told_why(farm: Farm) -> None:
+    wrong = farm.write_secret("wrong.secret", "something else\n")
+    for others, error, words in (
+        ({"secretFile": str(wrong)}, FarmRefuses, "options user, secretFile"),
+        ({"secretFile": str(farm.place / "none")}, FarmRefuses, r"none.*options user, secretFile"),
+        ({"farm": "barn"}, FarmRefuses, "barn"),
+        ({"urls": f"tls://127.0.0.1:{free_port()}", "timeoutMs": "300"}, FarmUnreachable,
+         r"'farm' \(option farm\) run at one of tls"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            FarmView(batch_options(given_of(farm, **others)))
+
+
+def test_what_spark_is_given_holds_no_password(farm: Farm) -> None:
+    """Its file is named there; each process reads that itself."""
+    source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
+    secret = farm.place / "secret"
+    given = given_of(farm, user="peer", secretFile=str(secret), failOnCompaction="false")
+    reader = source.FarmReader(batch_options(given))
+    assert reader.partitions()  # It has asked the servers.
+    pickled = pickle.dumps(reader)
+    assert str(secret).encode() in pickled
+    assert secret.read_bytes().strip() not in pickled
+
+
+def test_servers_inside_of_i2p(farm: Farm) -> None:
+    """By its proxy, which alone knows their names, or through a tunnel that ends here."""
+    with Farm((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
+        proxy.hosts["one.b32.i2p:80"] = hidden.ports[1]
+        hidden.start()
+        index = hidden.put(b"{}").next_index - 1
+        inside = {"proxy": f"127.0.0.1:{proxy.port}", "urls": "tcp://one.b32.i2p:80"}
+        tunnel = {"i2p": "true", "urls": f"tcp://127.0.0.1:{hidden.ports[1]}"}
+        for others in (inside, tunnel):
+            view = FarmView(batch_options(given_of(hidden, **others)))
+            assert view.last_index() == index
+            view.close()
+        assert proxy.heads
+    far = given_of(farm, i2p="true", urls="tcp://10.0.0.1:80")
+    with pytest.raises(OptionError, match=r"10\.0\.0\.1: without TLS or a proxy only this machine"):
+        FarmView(batch_options(far))
+
+
+def test_columns() -> None:
+    source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
+    from pyspark.sql import types
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    words: dict[str, Any] = {
+        word.simpleString(): word
+        for word in (types.LongType(), types.StringType(), types.IntegerType(),
+                     types.TimestampType(), types.BooleanType(),
+                     types.ArrayType(types.IntegerType()))
+    }  # fmt: skip
+    found = types.StructType()
+    for column in COLUMNS.split(", "):
+        name, word = column.split()
+        found.add(name, words[word.lower()])
+    source.check_columns(found)
+    assert to_arrow_schema(found, timezone="UTC") == SCHEMA
+    with pytest.raises(SchemaError, match=r"leave schema\(\) out"):
+        source.check_columns(types.StructType(found.fields[1:]))

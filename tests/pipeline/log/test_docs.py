@@ -1,0 +1,50 @@
+"""docs/pipeline.md, "The log": its Python runs as one story, and prints what it says."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kelek.pipeline.log.options import BATCH, STREAM, WRITE
+from kelek.tests.conftest import ROOT
+from kelek.tests.pipeline.conftest import running
+
+PAGE = ROOT / "docs" / "pipeline.md"
+TEXT = PAGE.read_text(encoding="utf-8").partition("\n## The log\n")[2]
+TEXT = TEXT.partition("\n## Presence\n")[0]  # test_examples.py runs what follows.
+TOPOLOGY = """\
+cluster: demo
+data: var
+nodes:
+  n1: {url: "tcp://127.0.0.1:7201", peer_url: "tcp://127.0.0.1:7221"}
+"""
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
+    assert blocks
+    names: dict[str, Any] = {}
+    with running(tmp_path, TOPOLOGY) as nodes:
+        for block in blocks:
+            said = re.findall(r"^print\(.*\)  # (.+)$", block, re.M)
+            code = nodes.translate(block).replace("/srv/", f"{tmp_path}/srv/")
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(code, str(PAGE), "exec"), names)
+            assert printed.getvalue().splitlines() == said
+
+
+def test_every_option_of_the_log_is_there_with_its_default() -> None:
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| ?(.*?) \| (?:all|reads|batches|streams|writes) \|", TEXT, re.M)
+    )
+    known = {option.name: option for option in (*BATCH, *STREAM, *WRITE)}
+    assert set(rows) == set(known)
+    for name, option in known.items():
+        shown = rows[name].strip("`")
+        if name == "startingIndex":
+            continue  # It differs between batches and streams; log/test_parts.py has both.
+        assert (option.parse(shown) if shown else None) == option.default, name

@@ -1,0 +1,279 @@
+"""Tables read as Spark's driver and tasks do, without a JVM."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from typing import Any
+from unittest.mock import Mock
+
+import msgpack
+import pytest
+
+import kelek
+from kelek.pipeline.errors import PipelineError
+from kelek.protocols.zerodb.wire import requests
+from kelek.protocols.zerodb.wire.values import FEATURE_TABLE_INFO
+from kelek.tests.clients.table.table_world import Cluster
+
+types = pytest.importorskip("pyspark.sql.types")
+pa = pytest.importorskip("pyarrow")
+local_read = pytest.importorskip("kelek.pipeline.table.local_read")
+table_errors = pytest.importorskip("kelek.pipeline.table.errors")
+table_kind = pytest.importorskip("kelek.pipeline.table.kind")
+driver_renewal = pytest.importorskip("kelek.pipeline.table.driver_renewal")
+table_snapshot = pytest.importorskip("kelek.pipeline.table.snapshot")
+
+SCHEMA = types.StructType().add("key", types.BinaryType()).add("value", types.BinaryType())
+ROWS = [(b"%04d" % n, b"value %d" % n) for n in range(20)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    with kelek.Table(made.urls, 3) as table:
+        table.put_many(ROWS)
+    yield made
+    made.close()
+
+
+def reader_of(urls: list[str], **options: Any) -> Any:
+    given = {"urls": ",".join(urls), "table": 3, **options}
+    return table_kind.KIND.reader({name: str(value) for name, value in given.items()}, SCHEMA)
+
+
+def rows_of(reader: Any, part: Any) -> list[tuple[bytes, bytes]]:
+    return [tuple(row.values()) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_listed_keys_are_of_a_table_that_is_there(cluster: Cluster) -> None:
+    """Of another one it is said in the driver, as of a range: reading would make one up."""
+    listed = {"keys": '["0007", "x", "0003"]'}
+    reader = reader_of(cluster.urls, **listed)
+    [part] = reader.partitions()
+    assert sorted(rows_of(reader, part)) == [ROWS[3], ROWS[7]]
+    for options in (listed, {}):
+        with pytest.raises(PipelineError, match=r"there is no table 4 at .*option table names it"):
+            reader_of(cluster.urls, **{**options, "table": 4}).partitions()
+    assert 4 not in cluster.world.tables
+
+
+@pytest.mark.parametrize("options", [{"keys": '["0007"]'}, {}])
+def test_nobody_there_is_said_with_the_way_out(
+    cluster: Cluster, tmp_path: Path, options: dict[str, str]
+) -> None:
+    """In the driver; and in a task, when it is the task that finds out."""
+    words = r"for 50 ms; is one of .* \(option urls\)"
+    with pytest.raises(table_errors.TableUnreachable, match=words):
+        reader_of([f"ipc://{tmp_path}/none"], timeoutMs=50, **options).partitions()
+    for server in cluster.servers:
+        server.features &= ~FEATURE_TABLE_INFO  # These ones know no sizes.
+    reader = reader_of(cluster.urls, **options)
+    [part] = reader.partitions()
+    reader.options = reader.options._replace(timeout_ms=50)
+    for server in cluster.servers:
+        server.silent = True
+    with pytest.raises(table_errors.TableUnreachable, match=words):
+        rows_of(reader, part)
+
+
+# ---- a snapshot that lies here, and is not read to its end ----
+
+KEY_BYTES_MAX = 65_536
+LONG = [
+    (b"a", b"first"),
+    (b"b".ljust(KEY_BYTES_MAX, b"\0"), b"long"),
+    (b"c", b"short"),
+    (b"\xff" * KEY_BYTES_MAX, b"last"),
+]
+
+
+@pytest.fixture
+def lying(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> "Lying":
+    made = Lying(cluster)
+    monkeypatch.setattr(local_read, "open_place", lambda place: made)
+    monkeypatch.setattr(local_read, "batches", lambda tables, asked: made.batches())
+    return made
+
+
+class Lying:
+    """Stands for the snapshot: it gives some rows, one in a batch, and can't be read further."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.given = self.sound = 0  # So many rows, of those that can be read.
+        self.is_open = True
+        with kelek.Table(cluster.urls, 5) as table:
+            table.put_many(LONG)
+        for server in cluster.servers:
+            server.features &= ~FEATURE_TABLE_INFO
+
+    def batches(self) -> Iterator[Any]:
+        for key, value in LONG[: self.sound]:
+            self.given += 1
+            yield pa.RecordBatch.from_pylist([{"key": key, "value": value}])
+        raise local_read.EndedEarly("a block is damaged")
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def read(self) -> list[tuple[bytes, bytes]]:
+        reader = reader_of(self.cluster.urls, table=5)
+        [part] = reader.partitions()
+        return rows_of(reader, part)
+
+    @property
+    def asked(self) -> bytes | None:
+        """The first key that was asked for over the wire; None: it was not asked."""
+        request = self.cluster.world.job_request
+        start: bytes = request.start
+        return start if request.extension.lease else None  # Else it took the snapshot.
+
+
+@pytest.mark.parametrize(
+    ("sound", "start"),
+    [
+        (0, b""),
+        (1, b"a\0"),
+        (2, b"b".ljust(KEY_BYTES_MAX - 1, b"\0") + b"\1"),
+        (3, b"c\0"),
+        (4, None),
+    ],
+)
+def test_the_wire_goes_on_behind_the_last_sound_row(
+    lying: Lying, sound: int, start: bytes | None
+) -> None:
+    lying.sound = sound
+    assert lying.read() == LONG
+    assert (lying.asked, lying.given, lying.is_open) == (start, sound, False)
+
+
+# ---- a snapshot that is kept ----
+
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Cluster:
+    """One whose servers know no sizes."""
+    for server in cluster.servers:
+        server.features &= ~FEATURE_TABLE_INFO
+    return cluster
+
+
+def test_a_snapshot_is_renewed_while_its_task_waits(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a node refuses that: another one may have it, and the read itself finds out."""
+    renewed: Queue[int] = Queue()
+    answers = iter([kelek.TableRefused(1, "there is no such lease"), None, None])
+
+    def renew(table: kelek.Table, lease: int) -> None:
+        renewed.put(lease)
+        if (error := next(answers, None)) is not None:
+            raise error
+
+    monkeypatch.setattr(table_snapshot, "RENEW_S", 0.01)
+    monkeypatch.setattr(kelek.Table, "renew", renew)
+    reader = reader_of(plain.urls, batchRows=3)
+    [part] = reader.partitions()
+    batches = reader.read(part)
+    rows = next(batches).num_rows
+    assert [renewed.get(timeout=20) for _ in range(4)] == [9] * 4
+    [thread] = [one for one in threading.enumerate() if one.name == "kelek-renewal"]
+    assert rows + sum(batch.num_rows for batch in batches) == len(ROWS)
+    thread.join(20)
+    assert not thread.is_alive(), "nothing reads it any more"
+
+
+class Driver:
+    """Stands for a driver's session: which of its queries run."""
+
+    def __init__(self) -> None:
+        self.running = {0: True, 1: True, 2: False}  # By number.
+        self.sparkContext = Mock(_jsc=object())
+        self.conf = Mock(get=str)
+        store = Mock(execution=self.execution)
+        self._jsparkSession = Mock(**{"sharedState.return_value": Mock(statusStore=lambda: store)})
+
+    def execution(self, number: int) -> Any:
+        ended = Mock(isDefined=lambda: not self.running[number])
+        return Mock(
+            isDefined=lambda: number in self.running, get=lambda: Mock(completionTime=lambda: ended)
+        )
+
+
+def test_a_driver_renews_the_snapshots_of_its_running_queries(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: Queue[int] = Queue()
+    monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
+    monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
+    spark, url = Driver(), plain.urls[0]
+    driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)
+
+    def note(number: int) -> None:
+        with kelek.Table(plain.urls, table_snapshot.NOTES) as notes:
+            taken = table_snapshot.TAKEN + msgpack.packb((url, 50 + number, "", b""))
+            key = driver + table_snapshot.execution_key(number)
+            others = (table_snapshot.TAKING, b"=junk", taken[:-1], b"")
+            notes.put_many([(key + b"x", taken), *((key + note[:3], note) for note in others)])
+
+    note(1)
+    note(2)
+    renewal = driver_renewal.DriverRenewal(spark)
+    monkeypatch.setenv(table_snapshot.FOLDER, renewal.folder)
+    reader_of(plain.urls).partitions()  # By this it hears of the urls.
+    assert [renewed.get(timeout=20) for _ in range(3)] == [51] * 3
+    note(3)  # It begins before Spark lists it, ...
+    while renewed.get(timeout=20) != 53:
+        pass
+    spark.running |= {1: False, 3: True}
+    note(0)  # ... and what had begun before may read the table later.
+    while renewed.get(timeout=20) != 50:
+        pass
+    spark.running[3] = False
+    while renewed.get(timeout=20) != 50 or renewed.get(timeout=20) != 50:
+        pass
+    spark.sparkContext._jsc = None
+    renewal._thread.join(20)
+    assert not renewal.alive
+
+
+# ---- one snapshot for all tasks ----
+
+
+def test_the_first_task_takes_the_snapshot_and_others_wait_for_it(plain: Cluster) -> None:
+    """At once: one of them takes it, and all read that one."""
+    reader = reader_of(plain.urls, partitions=1)
+    [part] = reader.partitions()
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda _: rows_of(reader, part), range(6)))
+    assert found == [ROWS] * 6
+    taken = [
+        one
+        for server in plain.servers
+        for one in server.requests
+        if isinstance(one, requests.RangeJob) and not one.extension.lease
+    ]
+    assert len(taken) == 1
+
+
+def test_where_a_snapshot_can_not_be_taken_the_next_task_tries(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(plain.urls)
+    [part] = reader.partitions()
+    with monkeypatch.context() as patch:
+        patch.setattr(kelek.Table, "range_job", Mock(side_effect=kelek.TableRefused(1, "full")))
+        with pytest.raises(kelek.TableRefused, match="full"):
+            rows_of(reader, part)
+    assert rows_of(reader, part) == ROWS
+
+
+def test_a_frame_whose_note_may_be_forgotten_takes_no_other_snapshot(plain: Cluster) -> None:
+    """What it gives then might differ from what Spark has kept of it."""
+    reader = reader_of(plain.urls)
+    [part] = reader.partitions()
+    part.planned_s -= table_snapshot.NOTE_S
+    with pytest.raises(PipelineError, match=r"is gone, .*; load the table again"):
+        rows_of(reader, part)
