@@ -31,7 +31,7 @@ POLL_S = 0.02
 WATCH_S = 0.005  # Where the time of something is measured.
 LAST_WORDS = 20  # Lines of each log.
 REPOSITORY = Path(__file__).resolve().parent.parent
-START = [sys.executable, "-P", "-m", "kelek.console.supervisor_cli", "start"]
+START = [sys.executable, "-P", "-m", "kelek.console.admin.supervisor_cli", "start"]
 
 
 class LogInfo(NamedTuple):

@@ -30,7 +30,7 @@ def roles(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 def targets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """NODE and NODE/ROLE, behind the topology if that is the first word."""
-    from . import process_commands
+    from .admin import processes as process_commands
 
     path, _ = process_commands.targets_of(context.params.get("words") or ())
     found = _topology(context, path)

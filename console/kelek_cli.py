@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from .. import __version__
-from . import completion, endings
-from .broker_cli import broker, call, worker
-from .farm_cli import farm
-from .node_cli import discover, node
+from . import cli_errors as endings
+from . import completion
+from .broker.cli import broker, call, worker
+from .farm.cli import farm
+from .node.cli import discover, node
 from .options import TABLE_MAX, F, cluster_options, output_option
-from .table_cli import table
+from .table.cli import table
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -48,7 +49,7 @@ def put(data: tuple[str, ...], output: str, **where: Any) -> None:
 
     DATA `-` reads standard input to its end as one entry.
     """
-    from . import log_commands
+    from .log import commands as log_commands
 
     log_commands.put(data, output, where)
 
@@ -68,7 +69,7 @@ def tail(
     after: int | None, count: int, follow: bool, all_kinds: bool, output: str, **where: Any
 ) -> None:
     """Prints entries: index, term and data."""
-    from . import log_commands
+    from .log import commands as log_commands
 
     log_commands.tail(log_commands.Tail(after, count, follow, all_kinds), output, where)
 
@@ -86,7 +87,7 @@ def subscribe(first_index: int | None, all_kinds: bool, output: str, **where: An
     None is left out or printed twice, whoever leads meanwhile. To go on later, begin with the index
     behind the last one printed.
     """
-    from . import log_commands
+    from .log import commands as log_commands
 
     log_commands.subscribe(first_index, all_kinds, output, where)
 
@@ -97,7 +98,7 @@ def subscribe(first_index: int | None, all_kinds: bool, output: str, **where: An
 @endings.spoken
 def info(output: str, **where: Any) -> None:
     """Prints who leads, and how far the log is written, committed and applied."""
-    from . import log_commands
+    from .log import commands as log_commands
 
     log_commands.info(output, where)
 
@@ -111,7 +112,7 @@ def snapshot(output: str, **where: Any) -> None:
 
     Prints the last entry that each snapshot includes, and its size in bytes.
     """
-    from . import snapshot_commands
+    from .log import snapshot as snapshot_commands
 
     snapshot_commands.make(output, where)
 
@@ -127,7 +128,7 @@ def members() -> None:
 @endings.spoken
 def members_list(output: str, **where: Any) -> None:
     """Prints each member's name and url, and who leads."""
-    from . import member_commands
+    from .log import members as member_commands
 
     member_commands.show(output, where)
 
@@ -144,7 +145,7 @@ def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
     Its supervisor must be running, with a topology that names it and the members. The command ends
     when the node has caught up and counts.
     """
-    from . import member_commands
+    from .log import members as member_commands
 
     member_commands.add(name, new_url, output, where)
 
@@ -156,7 +157,7 @@ def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
 @endings.spoken
 def members_remove(name: str, output: str, **where: Any) -> None:
     """Leaves the node ID out from now on; its supervisor may then be stopped."""
-    from . import member_commands
+    from .log import members as member_commands
 
     member_commands.remove(name, output, where)
 
@@ -171,7 +172,7 @@ def transfer(to: str | None, output: str, **where: Any) -> None:
 
     Clients wait for some milliseconds meanwhile; no update is lost.
     """
-    from . import log_commands
+    from .log import commands as log_commands
 
     log_commands.transfer(to, output, where)
 
@@ -192,7 +193,7 @@ def load(
 
     The line's end is not part of the entry, and empty lines are left out.
     """
-    from . import loading
+    from .log import load as loading
 
     loading.load(loading.LoadOptions(file, skip_header, limit, skip), output, where)
 
@@ -225,7 +226,7 @@ def dump(first_index: int | None, count: int | None, output: str, **where: Any) 
 
     It only reads. Beside a node that runs it shows what was written when it looked.
     """
-    from . import offline
+    from .log import offline
 
     offline.dump(offline.EntrySlice(first_index, count), output, where)
 
@@ -240,7 +241,7 @@ def verify(output: str, **where: Any) -> None:
     It checks every segment, snapshot and hard state, and only reads. Without a DATA_DIR it looks
     at all nodes of the topology that have data on this machine. Exit code 1: something is wrong.
     """
-    from . import offline
+    from .log import offline
 
     offline.verify_all(output, where)
 
@@ -260,7 +261,7 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
 
     `python -m kelek.bench` measures more, on clusters of its own.
     """
-    from . import log_commands
+    from .log import commands as log_commands
 
     log_commands.bench(log_commands.Bench(count, size, alone), output, where)
 
@@ -282,7 +283,7 @@ def recover(node: str, cluster: str, topology: str | None, confirmed: bool, outp
     the node is the only member, keeps the old one beside it, and writes an audit line. What only
     the lost nodes had is lost.
     """
-    from . import recovery
+    from .admin import recovery
 
     recovery.recover(recovery.RecoveryRequest(node, cluster, topology, confirmed), output)
 
@@ -298,7 +299,7 @@ def shell(topology: str | None, number: int | None) -> None:
     With TABLE, or behind `use TABLE`, the commands of that table need no number: `get KEY`,
     `scan --prefix a`. A file of commands can be given on standard input.
     """
-    from . import shell as shells
+    from .table import shell as shells
 
     shells.run(main, topology, number)
 
@@ -311,7 +312,7 @@ def doctor(output: str) -> None:
 
     It starts nothing but `java -version`. Exit code 1: Spark is installed and can't start.
     """
-    from . import doctor_command
+    from .admin import doctor as doctor_command
 
     doctor_command.show(output)
 

@@ -7,7 +7,7 @@ from typing import IO
 
 import click
 
-from .endings import CliError
+from .cli_errors import CliError
 
 
 def stdin() -> IO[bytes]:

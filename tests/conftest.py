@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kelek.console import asking
+from kelek.console.admin import supervisor_client as asking
 from kelek.tests.ports import free_ports, free_udp_port
 
 # Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
@@ -63,7 +63,7 @@ class Shell:
         bin_dir = place / "bin"
         bin_dir.mkdir()
         commands = {
-            "supervisor": "-m kelek.console.supervisor_cli",
+            "supervisor": "-m kelek.console.admin.supervisor_cli",
             "kelek": "-m kelek.console.kelek_cli",
             "python": "",
         }

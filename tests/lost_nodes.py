@@ -13,7 +13,7 @@ from pathlib import Path
 import kelek
 from kelek.tests.ports import free_ports
 
-COMMAND = "from kelek.console.supervisor_cli import main; main()"
+COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 NAMES = ("n1", "n2", "n3")
 DEADLINE_S = 120.0
 STOP_S = 30.0

@@ -13,10 +13,11 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from kelek.console import endings, supervisor_cli
-from kelek.console.entry_output import entry_json, entry_line
+from kelek.console import cli_errors as endings
+from kelek.console.admin import supervisor_cli
 from kelek.console.kelek_cli import main
-from kelek.console.loading import Lines, LoadOptions, committed_line, told_so_far
+from kelek.console.log.entry_output import entry_json, entry_line
+from kelek.console.log.load import Lines, LoadOptions, committed_line, told_so_far
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zmqraft.wire.entry import Entry
 
@@ -173,7 +174,7 @@ def test_help_loads_nothing_slow() -> None:
 
 def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
     """A fifth of a second for a whole command goes mostly into loading modules."""
-    script = "import sys, kelek.console.log_commands; print(*sorted(sys.modules))"
+    script = "import sys, kelek.console.log.commands; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )

@@ -16,12 +16,12 @@ from unittest import mock
 
 import pytest
 
-from kelek.console import asking
+from kelek.console.admin import supervisor_client as asking
 from kelek.tests.interop import node_package
 from kelek.tests.interop.plain import Client
 from kelek.tests.ports import free_port
 
-COMMAND = "from kelek.console.supervisor_cli import main; main()"
+COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 STOP_S = 60.0
 LOOK_S = 0.05
 ASKED_MAX = 10

@@ -12,8 +12,8 @@ import zmq
 from click import Command
 from click.testing import CliRunner, Result
 
+from kelek.console.admin.supervisor_cli import main as supervisor_main
 from kelek.console.kelek_cli import main
-from kelek.console.supervisor_cli import main as supervisor_main
 from kelek.tests.interop.conftest import Cluster
 from kelek.tests.interop.plain import (
     DEADLINE_S,

@@ -12,5 +12,5 @@ def test_the_examples_are_shown_as_they_are() -> None:
     of_tables = (ROOT / "examples/flight_delays.py").read_text(encoding="utf-8")
     assert shown == [
         example.partition("\n\n")[2],
-        of_tables[of_tables.index("flights = ") :],  # tests/console/test_demo.py runs it.
+        of_tables[of_tables.index("flights = ") :],  # tests/console/demo/test_demo.py runs it.
     ]

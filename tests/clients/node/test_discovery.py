@@ -8,7 +8,7 @@ import pytest
 import kelek
 from kelek.clients.log.operations import make_client
 from kelek.clients.node.discovery import cluster_of, found_in, look, parse_place, resolved
-from kelek.console.node_commands import name_of
+from kelek.console.node.commands import name_of
 from kelek.protocols.zre import services
 from kelek.protocols.zre.values import Version
 from kelek.tests.ports import free_udp_port

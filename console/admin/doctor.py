@@ -1,0 +1,88 @@
+"""What `kelek doctor` says: which optional parts work here, and with what."""
+
+import importlib.metadata
+import pkgutil
+import sys
+from typing import NamedTuple
+
+import click
+
+from ... import __version__
+from ...pipeline.errors import NoJava
+from ...pipeline.java import find_java
+from ..cli_errors import FAILED, CliError
+from ..output import show_json
+
+# Extra -> the package that it brings.
+PARTS = {
+    "arrow": "pyarrow",
+    "farm": "cryptography",
+    "profile": "py-spy",
+    "wasm": "wasmtime",
+    "llvm": "llvmlite",
+}
+
+
+class Finding(NamedTuple):
+    """One part."""
+
+    part: str
+    version: str | None  # None: it is not installed.
+    place: str = ""
+    problem: str = ""
+
+
+def show(output: str) -> None:
+    """Prints every part; fails when one is installed and can't work."""
+    found = findings()
+    if output == "json":
+        show_json([one._asdict() for one in found])
+    else:
+        width = max(len(one.part) for one in found)
+        for one in found:
+            click.echo(f"{one.part:<{width}}  {_told(one)}")
+    problems = [one.problem for one in found if one.problem and one.version]
+    if problems:
+        raise CliError(problems[0], FAILED)
+
+
+def findings() -> list[Finding]:
+    """What there is; each package is looked up, and none is imported."""
+    found = [
+        Finding("kelek", __version__),
+        Finding("python", sys.version.split()[0], sys.executable),
+        *(Finding(part, version_of(package)) for part, package in PARTS.items()),
+    ]
+    spark = version_of("pyspark")
+    try:
+        java = find_java()
+    except NoJava as error:
+        return [*found, Finding("spark", spark, problem=str(error)), Finding("java", None)]
+    return [
+        *found,
+        Finding("spark", spark, _format_of_spark()),
+        Finding("java", str(java.version), f"{java.path} ({java.origin})"),
+    ]
+
+
+def _format_of_spark() -> str:
+    """How Spark comes to know the format kelek: it looks for modules by their names."""
+    if any(module.name == "pyspark_kelek" for module in pkgutil.iter_modules()):
+        return "(finds the format kelek by itself)"
+    return "(knows the format kelek in sessions of kelek.pipeline.session())"
+
+
+def version_of(package: str) -> str | None:
+    """None: it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _told(one: Finding) -> str:
+    if one.version is not None:
+        return " ".join(filter(None, (one.version, one.place)))
+    if one.part == "java":
+        return "not found"
+    return f"not installed: pip install 'kelek[{one.part}]'"

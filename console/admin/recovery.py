@@ -1,0 +1,191 @@
+"""`kelek recover`: a cluster whose majority is lost for good begins anew from one node's data.
+
+Nothing that the node has is changed: its old directory is kept beside the new one.
+"""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ...actors.errors import OperatorError
+from ...actors.runtime import run_dir
+from ...actors.topology import topology as topologies
+from ...actors.topology.schema import NAME, NAME_RULE, did_you_mean
+from ...clients.errors import LogError
+from ...clients.log.log import Log
+from ...protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
+from ...storage.disk.disk import Disk
+from ...storage.errors import StorageError
+from ...storage.log.rescue import Rescued, hold, inspect, rescue
+from ...storage.log.segment import Identity
+from ...storage.log.verify import Report, read_identity
+from ..cli_errors import FAILED, CliError
+from ..output import show_json
+
+AUDIT = "recovery.log"  # Beside the data, one line of JSON for each recovery.
+UNFINISHED = "raft.recovering"
+ASK_MS = 300  # Another node that answers within this is not lost.
+CONFIRMATION = "--lose-what-only-others-have"
+
+
+class RecoveryRequest(NamedTuple):
+    node: str
+    cluster: str  # The new one's ident.
+    topology: str | None
+    confirmed: bool
+
+
+class Plan(NamedTuple):
+    """What is to be done, once everything has been looked at."""
+
+    found: Any  # The topology.
+    folder: Path  # Of the node.
+    report: Report
+    new: Identity
+    members: tuple[tuple[str, str], ...]
+
+
+def recover(wish: RecoveryRequest, output: str) -> None:
+    """Looks at everything, warns, and does it when that was confirmed."""
+    found = _load(wish)
+    folder = found.data_dir / wish.node
+    source = Disk(str(folder / "raft"))
+    if not (folder / "raft").is_dir():
+        raise CliError(f"{folder / 'raft'}: there is no such directory; run it where the data is")
+    try:
+        locks = hold(source)
+    except StorageError as error:
+        raise CliError(str(error), FAILED) from error
+    try:
+        identity = read_identity(source)
+        if identity != (found.cluster, wish.node):
+            raise CliError(
+                f"{folder / 'raft'}: it is {identity.peer_id}'s of cluster {identity.cluster}; "
+                "give the topology that it ran with"
+            )
+        if not wish.confirmed:  # Before all of the data is read, which may take minutes.
+            _warn(found, wish.node, "ends where `kelek log verify` says")
+            raise CliError(f"nothing was changed; repeat it with {CONFIRMATION} to go on")
+        report = inspect(source)
+        _warn(found, wish.node, f"ends at index {report.last_index}, term {report.last_term}")
+        members = ((wish.node, found.nodes[wish.node].url),)
+        plan = Plan(found, folder, report, Identity(wish.cluster, wish.node), members)
+        _refuse_survivors(plan)
+        rescued, kept = _carry_out(plan, source)
+    except StorageError as error:
+        raise CliError(str(error), FAILED) from error
+    finally:
+        for lock in locks:
+            lock.close()
+    _tell(plan, rescued, kept, output)
+
+
+def _load(wish: RecoveryRequest) -> Any:
+    if not NAME.fullmatch(wish.cluster):
+        raise CliError(f"--cluster: {wish.cluster!r} is not a name; use {NAME_RULE}")
+    try:
+        found = topologies.load(wish.topology or run_dir.default_path())
+    except OperatorError as error:
+        raise CliError(str(error)) from error
+    if wish.node not in found.own_nodes:
+        way_out = did_you_mean(wish.node, found.own_nodes)
+        raise CliError(f"--from: unknown node '{wish.node}'; {way_out}")
+    if wish.cluster == found.cluster:
+        raise CliError(f"--cluster: '{wish.cluster}' is the lost one's ident; take another")
+    return found
+
+
+def _warn(found: Any, node: str, end: str) -> None:
+    """What may be lost, and what must not be done: on stderr, whether it is confirmed or not."""
+    others = [name for name in found.nodes if name != node]
+    for line in (
+        f"only what {node} has is kept: its log {end}",
+        "updates that were acknowledged by others alone are LOST, their indexes are given anew",
+        "the end of its log counts as committed, also what the lost cluster never committed",
+        f"never start {', '.join(others) or 'others'} with their old data again beside it",
+    ):
+        click.secho(f"kelek: WARNING: {line}", fg="red", bold=True, err=True)
+
+
+def _refuse_survivors(plan: Plan) -> None:
+    """Another node that answers is not lost: two clusters would go on from one log."""
+    for name, node in plan.found.nodes.items():
+        if name == plan.new.peer_id:
+            continue
+        with Log([node.url], plan.found.cluster, timeout_ms=ASK_MS) as log:
+            try:
+                log.info(node.url)
+            except LogError:
+                continue
+        raise CliError(
+            f"{name}: it answers at {node.url}, so it is not lost; start the majority again, or "
+            "stop it if its data is to be given up",
+            FAILED,
+        )
+
+
+def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
+    """Makes the new directory, writes the audit line, then exchanges the two by renaming."""
+    folder = plan.folder
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    alone = encode_config_entry(ConfigEntry(plan.members))
+    rescued = rescue(source, plan.report, Disk(str(folder / UNFINISHED)), plan.new, alone)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    kept = folder / f"raft.{plan.report.identity.cluster}-{stamp}"
+    try:
+        _audit(plan, rescued, kept)
+        (folder / "raft").rename(kept)
+        (folder / UNFINISHED).rename(folder / "raft")
+        _sync(folder)
+    except OSError as error:
+        place = error.filename or folder
+        line = f"{place}: {error.strerror}; {kept} or raft is the old one"
+        raise CliError(line, FAILED) from error
+    return rescued, kept
+
+
+def _audit(plan: Plan, rescued: Rescued, kept: Path) -> None:
+    line = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "user": os.getuid(),
+        "node": plan.new.peer_id,
+        "old_cluster": plan.report.identity.cluster,
+        "new_cluster": plan.new.cluster,
+        "old_members": list(plan.found.nodes),
+        "last_index": plan.report.last_index,
+        "last_term": plan.report.last_term,
+        "new_term": rescued.term,
+        "config_index": rescued.last_index,
+        "kept": kept.name,
+    }
+    with (plan.folder / AUDIT).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _tell(plan: Plan, rescued: Rescued, kept: Path, output: str) -> None:
+    node, cluster = plan.new.peer_id, plan.new.cluster
+    if output == "json":
+        figures = {"node": node, "cluster": cluster, "last_index": rescued.last_index}
+        show_json({**figures, "term": rescued.term, "kept": str(kept)})
+        return
+    click.echo(f"recovered {node} as cluster {cluster}: entries up to {plan.report.last_index}")
+    click.echo(f"the old data is kept in {kept}, the audit line in {plan.folder / AUDIT}")
+    click.echo(
+        f"now write `cluster: {cluster}` into {plan.found.path}, leave only {node} in it, start "
+        "it, and add other nodes, with empty directories, by `kelek log members add`"
+    )

@@ -1,0 +1,481 @@
+"""The command `supervisor`: starts, stops and shows the processes of a topology.
+
+Exit codes: 0 as asked; 1 something does not run as it should; 2 the command line, the topology or
+its surroundings are wrong; 3 (status, logs) nothing of this topology runs or ran here.
+
+Nothing heavy is imported before a command needs it: --help and completion answer at once.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec
+
+import click
+
+from ... import __version__
+from .. import cli_errors as endings
+from .. import completion
+from .supervisor_client import (
+    EXIT_NOTHING,
+    EXIT_WRONG,
+    ask,
+    drift_of,
+    fail,
+    foreign_rows,
+    has_full_disk,
+    holds,
+    leaderless_of,
+    load,
+    own_nodes,
+    path_of,
+    role_of,
+    rows_of,
+    running_nodes,
+    settled_rows_of,
+)
+
+DETACH_S = 60.0
+STOP_S = 10.0
+FOLLOW_S = 0.2
+COLUMNS = {
+    "node": "NODE",
+    "role": "ROLE",
+    "pid": "PID",
+    "state": "STATE",
+    "restarts": "RESTARTS",
+    "uptime": "UPTIME",
+    "raft_role": "RAFT",
+    "term": "TERM",
+    "leader": "LEADER",
+    "commit_index": "COMMIT",
+    "applied_index": "APPLIED",
+    "lag": "LAG",
+    "snapshot_index": "SNAPSHOT",
+}
+# What a row may say besides the table, and the word that its line begins with.
+NOTES = {
+    "reason": "gave up",
+    "repair": "repairing",
+    "snapshot_problem": "no snapshot",
+    "replaced": "replaced",
+}
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
+P = ParamSpec("P")
+
+topology_argument = click.argument("topology", required=False, type=click.Path())
+node_option = click.option(
+    "--node", "nodes", multiple=True, shell_complete=completion.nodes,
+    help="Only this node; repeatable.",
+)  # fmt: skip
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+
+def _command(function: Callable[P, int]) -> Callable[P, None]:
+    """Turns an operator's error into one line and exit code 2."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        from ...actors.errors import OperatorError
+
+        try:
+            code = function(*args, **kwargs)
+        except OperatorError as error:
+            fail(str(error))
+        sys.exit(code)
+
+    return run
+
+
+@click.group(
+    "supervisor",
+    cls=endings.Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def main() -> None:
+    """Runs the processes of a topology: every role of every node is one process.
+
+    TOPOLOGY is a YAML file; without it ./topology.yaml, or else the demo that comes with kelek.
+
+    Shell completion: eval "$(_SUPERVISOR_COMPLETE=bash_source supervisor)" (or zsh_source,
+    fish_source) in the shell's start-up file.
+    """
+
+
+@main.command()
+@topology_argument
+@node_option
+@click.option("--detach", is_flag=True, help="Return when all are ready; go on in the background.")
+@click.option("--one-process", is_flag=True, help="Actors as threads: tests and tiny machines.")
+@click.option("--bootstrap", is_flag=True, help="Empty data directories are a first start.")
+@_command
+def start(
+    topology: str | None, nodes: tuple[str, ...], detach: bool, one_process: bool, bootstrap: bool
+) -> int:
+    """Starts the nodes and stays with them until it gets SIGTERM or Ctrl-C."""
+    from ...actors.runtime import plan as plans
+    from ...actors.runtime.supervisor import StartOptions, Supervisor
+
+    found = load(topology)
+    names = own_nodes(found, nodes)
+    if detach:
+        return _detach(found.path, names, one_process, bootstrap)
+    node_plans = plans.node_plans(found, names, one_process)
+    options = StartOptions(found.path, found.run_dir, one_process, bootstrap)
+    return Supervisor(node_plans, options).run()
+
+
+@main.command()
+@topology_argument
+@node_option
+@_command
+def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
+    """Stops the nodes that run here: they finish what is open and end within 5 s."""
+    from ...actors.runtime import run_dir
+
+    path = path_of(topology)
+    base = run_dir.of_topology(path)
+    running = running_nodes(path, nodes)
+    if not running:
+        click.echo("nothing-runs")
+        return 0
+    stopped: set[str] = set()
+    for name, found in running.items():
+        if name in stopped:
+            continue
+        together = {other for other, it in running.items() if it.get("pid") == found.get("pid")}
+        all_of_it = {
+            other
+            for other, it in run_dir.running(base).items()
+            if it.get("pid") == found.get("pid")
+        }
+        if together != all_of_it:
+            fail(
+                f"--node {name}: one supervisor ({found.get('pid')}) runs "
+                f"{', '.join(sorted(all_of_it))}; stop them together"
+            )
+        ask(base, name, b"ask-stop", found)
+        stopped |= together
+    until = time.monotonic() + STOP_S
+    while left := [name for name in stopped if holds(base / name, running[name])]:
+        if time.monotonic() > until:
+            pid = running[left[0]].get("pid")
+            fail(f"{', '.join(left)}: still ends after {STOP_S:.0f} s; kill -9 {pid}", EXIT_WRONG)
+        time.sleep(0.02)
+    click.echo(f"stopped nodes={','.join(sorted(stopped))}")
+    return 0
+
+
+@main.command()
+@topology_argument
+@node_option
+@output_option
+@_command
+def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
+    """Shows every process that runs here, and the cluster's members of another make.
+
+    Exit code 0: all are ready and can work; 1: not, or a log has no leader; 3: nothing runs.
+    """
+    path = path_of(topology)
+    rows = settled_rows_of(path, nodes)
+    problems = _problems(rows)
+    if not nodes:
+        rows += foreign_rows(rows)
+    if output == "json":
+        text = {"topology": path, "processes": rows, "problems": problems}
+        click.echo(json.dumps(text, indent=2))
+    elif rows:
+        click.echo(_table(rows))
+        for key, word in NOTES.items():
+            for line in sorted({f"{row['node']}: {row[key]}" for row in rows if row.get(key)}):
+                click.echo(f"{word} {line}")
+        for line in problems:
+            click.echo(line)
+        for line in drift_of(rows):
+            click.echo(f"drift {line}")
+    else:
+        click.echo(f"nothing of {path} runs here; `supervisor start` starts it")
+    if not rows:
+        return EXIT_NOTHING
+    is_ready = all(row["state"] in ("ready", None) for row in rows)
+    return 0 if is_ready and not problems else EXIT_WRONG
+
+
+def _problems(rows: list[dict[str, Any]]) -> list[str]:
+    """Why processes that are ready can't do their work."""
+    full = sorted({row["node"] for row in rows if has_full_disk(row)})
+    read_only = {f"{row['node']}: {row['read_only']}" for row in rows if row.get("read_only")}
+    return [
+        *(f"no leader {log}" for log in leaderless_of(rows)),
+        *(f"disk full {node}: its log goes on by itself once there is room" for node in full),
+        *(f"read-only {line}" for line in sorted(read_only)),
+    ]
+
+
+@main.command()
+@click.argument("words", metavar="[TOPOLOGY] [NODE[/ROLE]]...", nargs=-1,
+                shell_complete=completion.targets)  # fmt: skip
+@output_option
+@_command
+def restart(words: tuple[str, ...], output: str) -> int:
+    """Restarts nodes, or units of processes, one after the other; all that run when none is named.
+
+    Processes that depend on each other restart together: raft_peer with its log_writer. Each unit
+    is waited for until it is ready and, if it knew a leader before, knows one again; the leader's
+    node comes last. What was given up gets new tries.
+    """
+    from . import processes as process_commands
+
+    return process_commands.restart(words, output)
+
+
+@main.command()
+@click.argument("words", metavar="[TOPOLOGY] NODE/ROLE", nargs=-1, required=True,
+                shell_complete=completion.targets)  # fmt: skip
+@click.option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True,
+              help="How long to sample.")  # fmt: skip
+@click.option("--native", is_flag=True, help="Also what runs in C: csrc, libzmq.")
+@click.option("-o", "--output", "file", metavar="FILE", type=click.Path(),
+              help="A flame graph (.svg; NODE-ROLE.svg) or for speedscope (.json).")  # fmt: skip
+@_command
+def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None) -> int:
+    """Shows where a process that runs spends its time.
+
+    It is sampled by py-spy: pip install 'kelek[profile]'.
+    """
+    from . import processes as process_commands
+
+    return process_commands.profile(process_commands.Sampling(words, seconds, native, file))
+
+
+@main.command()
+@topology_argument
+@node_option
+@click.option("--role", "roles", multiple=True, shell_complete=completion.roles,
+              help="Only this role; repeatable.")  # fmt: skip
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0, 100_000))
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@_command
+def logs(
+    topology: str | None, nodes: tuple[str, ...], roles: tuple[str, ...], lines: int, follow: bool
+) -> int:
+    """Shows the logs of the actors, merged by time."""
+    from ...actors.errors import OperatorError
+    from ...actors.topology.schema import did_you_mean
+
+    found = load(topology)
+    paths = {
+        path: f"{name}/{path.stem}"
+        for name in own_nodes(found, nodes)
+        for path in sorted((found.data_dir / name / "logs").glob("*.log"))
+    }
+    if not paths:
+        fail(f"{found.data_dir}: no logs; nothing of it ran here yet", EXIT_NOTHING)
+    known = {path.stem: None for path in paths}
+    for role in roles:
+        if role not in known:
+            raise OperatorError("--role", f"no logs of '{role}'", did_you_mean(role, known))
+    if roles:
+        paths = {path: name for path, name in paths.items() if path.stem in roles}
+    tails = {path: _tail(path, lines) for path in paths}
+    merged = sorted(
+        (stamp, paths[path], number, line)
+        for path, tail in tails.items()
+        for number, (stamp, line) in enumerate(tail.lines)
+    )
+    for _, who, _, line in merged[max(0, len(merged) - lines) :]:
+        click.echo(f"{who:<20} {line}")
+    if follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            for path, line in _follow(tails):
+                click.echo(f"{paths[path]:<20} {line}")
+    return 0
+
+
+@main.command()
+@topology_argument
+@output_option
+@_command
+def check(topology: str | None, output: str) -> int:
+    """Checks a topology and says what it would run, without starting anything.
+
+    Where it runs already, also where the cluster's members have come to differ from it; where it
+    has run, also which folders other users may enter.
+    """
+    from ...actors.runtime import data_dir
+    from ...actors.runtime import plan as plans
+
+    found = load(topology)
+    rows = [
+        {"node": name, "unit": unit.name, "role": actor.role, "data_dir": actor.data_dir}
+        for name in found.own_nodes
+        for unit in plans.node_plan(found, name, one_process=False).units
+        for actor in unit.actors
+    ]
+    drift = drift_of(rows_of(found.path))
+    is_open = [
+        line for name in found.own_nodes for line in data_dir.open_folders(found.data_dir / name)
+    ]
+    if output == "json":
+        settings = {"raft": found.raft, "log": found.log, "clients": found.clients}
+        settings["zerodb"] = found.zerodb
+        text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
+        click.echo(json.dumps({**text, "drift": drift, "open": is_open}, indent=2))
+        return 0
+    click.echo(
+        f"{found.path}: ok: cluster {found.cluster}, {len(found.own_nodes)} nodes, "
+        f"{len(rows)} processes"
+    )
+    for row in rows:
+        url = found.nodes[row["node"]].url
+        click.echo(f"  {row['node']:<8} {row['role']:<16} {row['data_dir']:<32} {url}")
+    for line in drift:
+        click.echo(f"drift {line}")
+    for line in is_open:
+        click.echo(f"open {line}")
+    return 0
+
+
+def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> int:
+    """Starts a supervisor in a session of its own; returns when it is ready or has failed."""
+    flags = [f"--node={name}" for name in names]
+    flags += ["--one-process"] * one_process + ["--bootstrap"] * bootstrap
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __spec__.name, "start", str(Path(path)), *flags],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+    signal.signal(signal.SIGALRM, _on_detach_alarm)
+    signal.setitimer(signal.ITIMER_REAL, DETACH_S)
+    assert process.stdout is not None
+    for line in process.stdout:
+        failed = line.startswith("supervisor: ")
+        click.echo(line, nl=False, err=failed)
+        if line.startswith("all-ready "):
+            return EXIT_WRONG if " given_up=" in line else 0
+    return process.wait()
+
+
+def _on_detach_alarm(number: int, frame: object) -> None:
+    fail(
+        f"not ready within {DETACH_S:.0f} s; it goes on: see `supervisor status` and "
+        "`supervisor logs`",
+        EXIT_WRONG,
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Columns that nobody has a value for are left out; of several farms each has a line."""
+    rows = [line for row in rows for line in _lines(row)]
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
+    lines = [[COLUMNS[key] for key in keys]]
+    lines += [[_cell(key, _shown(row, key)) for key in keys] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _lines(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is shown of a process: itself, and each farm that it serves, if there are several."""
+    farms = row.get("farms", {})
+    if len(farms) < 2:
+        return [row]
+    alone = {key: value for key, value in row.items() if not any(key in farms[it] for it in farms)}
+    shown = [{"node": row["node"], "role": f"- {name}", **farm} for name, farm in farms.items()]
+    return [alone, *shown]
+
+
+def _shown(row: dict[str, Any], key: str) -> Any:
+    if key == "role":
+        return row.get("name", row["role"])  # Of several with one role each has its own.
+    if key == "raft_role" and key in row:
+        return role_of(row)
+    if key == "state" and row.get(key) == "ready" and has_full_disk(row):
+        return "disk-full"
+    return row.get(key)
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key != "uptime":
+        return str(value)
+    seconds = int(value)
+    if seconds < 60:
+        return f"{value:.1f}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02}s"
+    return f"{seconds // 3600}h{seconds // 60 % 60:02}m"
+
+
+class _Tail(NamedTuple):
+    """The end of a log: its last lines with their times, and where to read on."""
+
+    lines: list[tuple[str, str]]
+    inode: int
+    offset: int
+
+
+def _tail(path: Path, count: int) -> _Tail:
+    """Reads the last lines of a log, of the file before it too when it is short.
+
+    A line without a time, of a traceback, has that of the line before it.
+    """
+    older = path.with_suffix(".log.1")
+    with path.open("rb") as file:
+        inode, data = os.fstat(file.fileno()).st_ino, file.read()
+    data = data[: data.rfind(b"\n") + 1]
+    text = data.decode("utf-8", "replace")
+    if text.count("\n") < count and older.exists():
+        text = older.read_text("utf-8", "replace") + text
+    found: list[tuple[str, str]] = []
+    stamp = ""
+    for line in text.splitlines():
+        if STAMP.match(line):
+            stamp = line.split(" ", 1)[0]
+        found.append((stamp, line))
+    return _Tail(found[max(0, len(found) - count) :], inode, len(data))
+
+
+def _follow(tails: dict[Path, _Tail]) -> Iterator[tuple[Path, str]]:
+    """Lines as they are written, across a rotation."""
+    places = {path: (tail.inode, tail.offset) for path, tail in tails.items()}
+    while True:
+        for path in tails:
+            inode, offset = places[path]
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:  # Just being rotated.
+                continue
+            if found.st_ino != inode:
+                inode, offset = found.st_ino, 0
+            if found.st_size > offset:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    data = file.read()
+                data = data[: data.rfind(b"\n") + 1]
+                offset += len(data)
+                for line in data.decode("utf-8", "replace").splitlines():
+                    yield path, line
+            places[path] = inode, offset
+        time.sleep(FOLLOW_S)
+
+
+if __name__ == "__main__":
+    main(prog_name="supervisor")

@@ -1,0 +1,311 @@
+"""What `kelek broker bench` does: it measures a broker that runs. It parses no command line.
+
+The requests are sent and taken in by the batch, and the workers, unless others are to be measured,
+are a process that does nothing else (broker/echo.py): so what is found is the broker's doing.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, islice
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+import click
+import zmq
+
+from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX, frames_of
+from ...clients.broker.broker import Broker
+from ...clients.broker.operations import BrokerTuning, checked_service
+from ...clients.errors import BrokerTimeout
+from ...native.net.messages import Frames
+from ...native.net.sockets import Drain, send_batch
+from ...protocols.majordomo.codec import (
+    Failure,
+    Request,
+    decode_failure,
+    encode_client_request,
+)
+from ...protocols.majordomo.values import (
+    BUSY,
+    CLIENT_FINAL,
+    MMI_FOUND,
+    OWN_SERVICES,
+    Framing,
+    Headers,
+)
+from ..cli_errors import FAILED, CliError
+from ..output import show_json, stdin
+from ..targets import Where
+from .echo import HEAD_BYTES, Echo
+from .lists import ask
+from .target import CLIENTS_URL, WORKERS_URL, BrokerTarget, find_brokers, in_one_line
+
+ID = b"\xff" * 8
+ID_FRAME = 3  # Its place in requests and answers.
+REACH_MS = 2000
+LOOK_S = 0.01
+LINGER_S = 10.0  # The workers' end.
+OUTSTANDING_BYTES_MAX = 1 << 28
+BAR_STEPS = 200
+
+
+class Measured(NamedTuple):
+    """What became of some requests."""
+
+    seconds: float
+    times_ns: Sequence[int]  # Of each, sorted.
+    failures: Counter[Failure]
+
+    @property
+    def rate(self) -> int:
+        return round(len(self.times_ns) / max(self.seconds, 1e-9))
+
+    def ms(self, percent: int) -> float:
+        return round(self.times_ns[len(self.times_ns) * percent // 100] / 1e6, 3)
+
+
+class BenchLoad:
+    """Sends the same request again and again, so many at a time, and takes in the answers."""
+
+    def __init__(self, url: str, service: str, body: list[bytes], headers: Headers) -> None:
+        # Checked once; then only the id changes.
+        request = encode_client_request(Request(service.encode(), ID, body), Framing.TEXT, headers)
+        self._head, self._body = request[:ID_FRAME], request[ID_FRAME + 1 :]
+        self._ids = (number.to_bytes(8) for number in count(1))
+        self._sent_ns: dict[bytes, int] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+            self._socket.setsockopt(option, 0)  # What is outstanding bounds both.
+        self._socket.connect(url)
+        self._drain = Drain(
+            self._socket,
+            message_bytes_max=BODY_BYTES_MAX + HEAD_BYTES,
+            message_frames_max=2 * BODY_FRAMES_MAX,
+        )
+        self._requests = Frames()
+
+    def run(
+        self, number: int, outstanding: int, timeout_ms: int, on_done: Callable[[int], object]
+    ) -> Measured:
+        """Raises BrokerTimeout: for so long no answer came."""
+        times, failures = array("Q"), Counter[Failure]()
+        left = number
+        began = time.monotonic()
+        left -= self._send(min(left, outstanding))
+        while len(times) < number:
+            if not self._drain.more and not self._socket.poll(timeout_ms):
+                unanswered = f"{len(self._sent_ns):,} of {number:,} requests are unanswered"
+                raise BrokerTimeout(f"{unanswered}, and nothing came for {timeout_ms / 1000:g} s")
+            before = len(times)
+            failures.update(self._take(times))
+            done = len(times) - before
+            left -= self._send(min(left, done))
+            on_done(done)
+        return Measured(time.monotonic() - began, sorted(times), failures)
+
+    def _send(self, number: int) -> int:
+        now_ns = time.monotonic_ns()
+        for request_id in islice(self._ids, number):
+            self._requests.add([*self._head, request_id, *self._body])
+            self._sent_ns[request_id] = now_ns
+        send_batch(self._socket, self._requests, "keep")
+        return number
+
+    def _take(self, times: "array[int]") -> Iterator[Failure]:
+        """Adds the time that each took; what failed, and why."""
+        arena = self._drain.take()
+        now_ns = time.monotonic_ns()
+        for frames in arena.messages():
+            # Frame by frame, without the codec: what is measured is the broker.
+            if len(frames) <= ID_FRAME or frames[1] != CLIENT_FINAL:
+                continue  # A PARTIAL.
+            sent_ns = self._sent_ns.pop(frames[ID_FRAME], None)
+            if sent_ns is not None:
+                times.append(now_ns - sent_ns)
+                if failure := decode_failure(frames[ID_FRAME + 1 :]):
+                    yield failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+# ---- the command ----
+
+
+def bench(name: str | None, bodies: Sequence[bytes], output: str, options: Where) -> None:
+    """Measures a service that has workers, or else workers of its own."""
+    body = find_body(name, bodies, options)
+    service = name or f"bench.{uuid4().hex[:12]}"
+    doors = find_brokers(options, CLIENTS_URL)
+    workers_url = None if name else find_workers_url(options)
+    url, timeout_ms = doors.urls[0], int(options["timeout_s"] * 1000)
+    reach_ms = min(REACH_MS, timeout_ms)
+    with (
+        in_one_line(doors, service),
+        Broker(url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=doors.headers)) as broker,
+    ):
+        found = broker.call("mmi.service", service)
+        if workers_url is None:
+            check_served(found, f"{url}: service {service}")
+            figures = measure(BenchLoad(url, service, body, doors.headers), options)
+        else:
+            with echoing(broker, make_echo(doors, workers_url, service, options), timeout_ms):
+                figures = measure(BenchLoad(url, service, body, doors.headers), options)
+    show({"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}, output)
+
+
+def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list[bytes]:
+    """The frames of each request. Raises Ending."""
+    try:
+        if name is not None:
+            checked_service(name)
+        body = frames_of([stdin().read() if one == b"-" else one for one in bodies])
+    except ValueError as error:
+        raise CliError(str(error)) from error
+    if not bodies:
+        body = [b"." * options["size"]]
+    size = options["outstanding"] * sum(map(len, body))
+    if size > OUTSTANDING_BYTES_MAX:
+        problem = f"{size:,} bytes would be outstanding, at most {OUTSTANDING_BYTES_MAX:,} may be"
+        raise CliError(f"{problem}; take fewer or smaller ones: --outstanding, --size")
+    return body
+
+
+def find_workers_url(options: Where) -> str:
+    """Where our own workers are to come. Raises Ending."""
+    given: str = options["workers_url"]
+    if given:
+        return find_brokers({**options, "urls": (given,), "topology": None}, WORKERS_URL).urls[0]
+    if options["urls"]:
+        way_out = "give it with --workers-url, or a SERVICE whose workers run"
+        raise CliError(
+            f"--url: the bench's own workers need the broker's url for workers; {way_out}"
+        )
+    return find_brokers(options, WORKERS_URL).urls[0]
+
+
+def check_served(found: bytes, place: str) -> None:
+    """Raises Ending where nobody would answer."""
+    if found != MMI_FOUND:
+        way_out = "start one: kelek worker run; or leave SERVICE out, to measure workers of our own"
+        raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
+
+
+def make_echo(doors: BrokerTarget, url: str, service: str, options: Where) -> Echo:
+    header = doors.headers.worker.decode()
+    sizes = options["workers"], options["window"]
+    return Echo(url, service, *sizes, header, doors.interval_ms)
+
+
+@contextmanager
+def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
+    """With workers of our own, all of which the broker knows. Raises Ending."""
+    command = [sys.executable, "-P", "-m", f"{__package__}.broker_echo"]
+    with subprocess.Popen(
+        [*command, json.dumps(setup._asdict())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # A terminal's interrupt is for the command, which ends them.
+    ) as workers:
+        try:
+            wait_known(broker, setup, workers, timeout_ms)
+            yield
+        finally:
+            assert workers.stdin is not None
+            workers.stdin.close()
+            try:
+                workers.wait(LINGER_S)
+            except subprocess.TimeoutExpired:
+                workers.kill()
+
+
+def wait_known(
+    broker: Broker, setup: Echo, workers: "subprocess.Popen[bytes]", timeout_ms: int
+) -> None:
+    """Until the broker knows all workers. Raises Ending."""
+    until = time.monotonic() + timeout_ms / 1000
+    while True:
+        rows = ask(broker, OWN_SERVICES, "name")
+        known = sum(row["workers"] for row in rows if row["name"] == setup.service)
+        if known == setup.workers:
+            return
+        if time.monotonic() > until or workers.poll() is not None:
+            problem = f"{known} of {setup.workers} workers have come to the broker"
+            raise CliError(f"{setup.url}: {problem}; is this its url for workers?", FAILED)
+        time.sleep(LOOK_S)
+
+
+def measure(load: BenchLoad, options: Where) -> dict[str, Any]:
+    """First many at a time, then one behind the other."""
+    number, outstanding, alone = options["count"], options["outstanding"], options["alone"]
+    timeout_ms = int(options["timeout_s"] * 1000)
+    with load, bar(number) as on_done:
+        load.run(outstanding, outstanding, timeout_ms, ignore)  # All are awake.
+        many = load.run(number, outstanding, timeout_ms, on_done)
+        lone = load.run(alone, 1, timeout_ms, ignore)
+    failures = many.failures + lone.failures
+    figures: dict[str, Any] = {
+        "requests": number,
+        "outstanding": outstanding,
+        "requests_per_s": many.rate,
+        "p50_ms": many.ms(50),
+        "p99_ms": many.ms(99),
+    }
+    if alone:
+        figures |= {"alone": alone, "alone_p50_ms": lone.ms(50), "alone_p99_ms": lone.ms(99)}
+    return {**figures, "failed": failures.total(), "failures": failures.most_common(1)}
+
+
+def ignore(done: int) -> None:
+    """Nobody watches."""
+
+
+@contextmanager
+def bar(number: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar when somebody watches."""
+    with click.progressbar(
+        length=number,
+        label="measuring",
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        update_min_steps=max(1, number // BAR_STEPS),
+    ) as shown:
+        yield shown.update
+
+
+def show(figures: dict[str, Any], output: str) -> None:
+    """Raises Ending where requests have failed, behind the figures."""
+    failures = figures.pop("failures")
+    if output == "json":
+        show_json(figures)
+    else:
+        show_lines(figures)
+    for failure, _ in failures:
+        way_out = "; take fewer --outstanding" if failure.code == BUSY else ""
+        problem = f"{figures['failed']:,} requests have failed: {failure.code} {failure.message}"
+        raise CliError(
+            f"{figures['broker']}: service {figures['service']}: {problem}{way_out}", FAILED
+        )
+
+
+def show_lines(figures: dict[str, Any]) -> None:
+    size, outstanding = f"{figures['bytes']} B", f"{figures['outstanding']} at a time"
+    rate, times = f"{figures['requests_per_s']:>10,} requests/s", "p50 {p50_ms} ms  p99 {p99_ms} ms"
+    click.echo(
+        f"pipelined  {figures['requests']:,} x {size}, {outstanding}  {rate}"
+        f"  {times.format(**figures)}"
+    )
+    if "alone" in figures:
+        times = "p50 {alone_p50_ms} ms  p99 {alone_p99_ms} ms"
+        click.echo(f"alone      {figures['alone']:,} x {size}  {times.format(**figures)}")

@@ -1,0 +1,83 @@
+"""What `kelek call` does. It parses no command line."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import click
+
+from ...clients.broker.body import Body, frames_of
+from ...clients.broker.broker import Broker
+from ...clients.broker.operations import (
+    BrokerTuning,
+    checked_identity,
+    checked_request_id,
+    checked_service,
+)
+from ..cli_errors import CliError
+from ..output import show_json, stdin
+from ..table.output import data_json
+from ..targets import Where
+from .target import CLIENTS_URL, find_brokers, in_one_line
+
+REACH_MS = 2000
+
+
+def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> None:
+    """Asks a service and prints what it answers."""
+    try:
+        checked_service(name)
+        frames = frames_of([stdin().read() if one == b"-" else one for one in bodies])
+    except ValueError as error:
+        raise CliError(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
+    identity, request_id = check_ids(options)
+    doors = find_brokers(options, CLIENTS_URL)
+    timeout_ms = int(options["timeout_s"] * 1000)
+    tuning = BrokerTuning(headers=doors.headers)
+    with (
+        Broker(doors.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning) as broker,
+        in_one_line(doors, name),
+    ):
+        # Nobody waits long for a broker that is not there at all.
+        broker.call("mmi.service", name, timeout_ms=min(REACH_MS, timeout_ms))
+        left_out = 0
+        with closing(broker.stream(name, frames, request_id=request_id)) as parts:
+            for part in parts:
+                if options["partials"]:
+                    show(part, False, output)
+                    sys.stdout.flush()
+                else:
+                    left_out += 1
+            show(parts.result(), True, output)
+    if left_out:
+        sys.stderr.write(f"kelek: {name}: {left_out} parts are left out; show them: --partials\n")
+
+
+def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
+    """The identity and the id that were given. Raises Ending."""
+    identity, request_id = options["identity"], options["request_id"]
+    if request_id is not None and identity is None:
+        raise CliError("--id: it counts within an --identity; give one, too")
+    try:
+        return (
+            None if identity is None else checked_identity(identity),
+            None if request_id is None else checked_request_id(request_id),
+        )
+    except ValueError as error:
+        raise CliError(str(error)) from error
+
+
+def show(body: Body, final: bool, output: str) -> None:
+    """Prints one answer, or a part of it."""
+    if output == "json":
+        found: dict[str, Any] = {"final": final}
+        if len(body.frames) == 1:
+            found |= data_json("body", body)
+        else:
+            found["frames"] = [data_json("body", frame) for frame in body.frames]
+        show_json(found)
+        return
+    for frame in body.frames:
+        if frame or not final:  # Behind its parts an answer often has nothing more to say.
+            click.echo(frame, nl=not frame.endswith(b"\n"))

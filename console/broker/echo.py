@@ -1,0 +1,109 @@
+"""The workers of `kelek broker bench`, in a process of their own: they send back what they get.
+
+    python -P -m kelek.console.broker.echo SETUP
+
+SETUP is an Echo in JSON. They go home when standard input ends: their command has ended, too.
+"""
+
+import json
+import sys
+from typing import NamedTuple
+
+import zmq
+
+from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
+from ...clients.io.links import monotonic_ms
+from ...native.net.messages import Frames
+from ...native.net.sockets import Drain, send_batch
+from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode_worker_command
+from ...protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
+
+HEAD_BYTES = 4096  # Of a message beside its body.
+LINGER_MS = 1000  # For the last words to leave.
+
+
+class Echo(NamedTuple):
+    """What they are told."""
+
+    url: str  # Of the broker's back end.
+    service: str
+    workers: int
+    window: int
+    header: str  # What a worker's commands begin with.
+    interval_ms: int  # Of PINGs, where nothing else is heard.
+
+
+class EchoWorker:
+    """One of them: a DEALER, and no queue of its own."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> None:
+        self._headers = Headers(worker=setup.header.encode())
+        self._interval_ms = setup.interval_ms
+        self.socket = context.socket(zmq.DEALER)
+        for option in (zmq.SNDHWM, zmq.RCVHWM):
+            self.socket.setsockopt(option, 0)  # The window bounds both.
+        self.socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self.socket.connect(setup.url)
+        self._drain = Drain(
+            self.socket,
+            message_bytes_max=BODY_BYTES_MAX + HEAD_BYTES,
+            message_frames_max=2 * BODY_FRAMES_MAX,
+        )
+        self._answers = Frames()
+        self.say(WorkerReady(setup.service.encode(), setup.window))
+
+    def say(self, command: WorkerReady | Ping | Disconnect) -> None:
+        self._ping_ms = monotonic_ms() + self._interval_ms
+        self.socket.send_multipart(encode_worker_command(command, Framing.TEXT, self._headers))
+
+    def answer(self) -> bool:
+        """Takes in and answers what lies there; False: the broker sends it away."""
+        while True:
+            # Frame by frame, without the codec: what is measured is the broker.
+            for message in self._drain.take().messages():
+                if message[1] == REQUEST:
+                    self._answers.add([message[0], FINAL, *message[2:]])
+                elif message[1] == DISCONNECT:
+                    return False
+            send_batch(self.socket, self._answers, "keep")
+            self._ping_ms = monotonic_ms() + self._interval_ms
+            if not self._drain.more:
+                return True
+
+    def on_time(self, now_ms: int) -> int:
+        """Says PING where it is due; milliseconds until the next one is."""
+        if now_ms >= self._ping_ms:
+            self.say(Ping())
+        return max(0, self._ping_ms - now_ms)
+
+
+def serve(setup: Echo) -> int:
+    """Returns 1 when the broker has sent them away."""
+    with zmq.Context() as context:
+        workers = {worker.socket: worker for worker in made(context, setup)}
+        poller = zmq.Poller()
+        poller.register(sys.stdin.fileno(), zmq.POLLIN)
+        for socket in workers:
+            poller.register(socket, zmq.POLLIN)
+        asked = True  # By the command that has started us.
+        while asked and workers:
+            wait_ms = min(worker.on_time(monotonic_ms()) for worker in workers.values())
+            ready = {socket for socket, _ in poller.poll(wait_ms)}
+            asked = sys.stdin.fileno() not in ready
+            for socket in ready & workers.keys():
+                if not workers[socket].answer():
+                    poller.unregister(socket)
+                    del workers[socket]
+                    socket.close()
+        for worker in workers.values():
+            worker.say(Disconnect())
+            worker.socket.close()
+    return int(asked)
+
+
+def made(context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> list[EchoWorker]:
+    return [EchoWorker(context, setup) for _ in range(setup.workers)]
+
+
+if __name__ == "__main__":
+    sys.exit(serve(Echo(**json.loads(sys.argv[1]))))

@@ -1,0 +1,97 @@
+"""What `kelek broker` lists: it asks each broker by itself. It parses no command line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from ...clients.broker.broker import Broker
+from ...clients.broker.operations import BrokerTuning
+from ...clients.errors import NoBroker
+from ...protocols.majordomo.values import (
+    MMI_NOT_IMPLEMENTED,
+    OWN_ROWS_MAX,
+    OWN_SERVICES,
+    OWN_WORKERS,
+)
+from ..cli_errors import FAILED, CliError
+from ..output import show_json, show_table
+from ..targets import Where
+from .target import CLIENTS_URL, find_brokers, in_one_line
+
+NUMBER_BYTES = 8  # Of a worker's number, behind which the next rows are asked for.
+Rows = list[dict[str, Any]]
+SERVICE_KEYS = ("name", "workers", "working", "waiting", "waiting_bytes", "oldest_ms", "done")
+DURABLE_KEYS = ("durable", "durable_answers")  # Of services that are.
+WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "silent_ms")
+
+
+def services(options: Where) -> None:
+    rows = ask_all(options, OWN_SERVICES, "name")
+    show(rows, with_durable(SERVICE_KEYS, rows), options)
+
+
+def workers(options: Where) -> None:
+    show(ask_all(options, OWN_WORKERS, "number"), WORKER_KEYS, options)
+
+
+def queue(options: Where) -> None:
+    rows = [
+        row
+        for row in ask_all(options, OWN_SERVICES, "name")
+        if row["waiting"] or row.get("durable")
+    ]
+    rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
+    keys = ("name", "waiting", "waiting_bytes", "oldest_ms", "workers")
+    show(rows, with_durable(keys, rows), options)
+
+
+def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
+    """Requests that are written and not answered, and answers that are kept."""
+    return (*keys, *DURABLE_KEYS) if any("durable" in row for row in rows) else keys
+
+
+def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
+    if options["output"] == "json":
+        for row in rows:
+            show_json(row)
+        return
+    keys = ("broker", *keys)
+    show_table(keys, [[row.get(key) for key in keys] for row in rows])
+
+
+def ask_all(options: Where, service: bytes, key: str) -> Rows:
+    """The rows of every broker that answers; fails when none does."""
+    doors = find_brokers(options, CLIENTS_URL)
+    timeout_ms = int(options["timeout_s"] * 1000)
+    found: Rows = []
+    lost: NoBroker | None = None
+    answered = False
+    with in_one_line(doors, service.decode()):
+        for url in doors.urls:
+            tuning = BrokerTuning(headers=doors.headers)
+            with Broker(url, timeout_ms=timeout_ms, tuning=tuning) as broker:
+                try:
+                    found += [{"broker": url, **row} for row in ask(broker, service, key)]
+                    answered = True
+                except NoBroker as error:
+                    lost = error
+        if lost is not None and not answered:
+            raise lost
+    return found
+
+
+def ask(broker: Broker, service: bytes, key: str) -> Rows:
+    """All rows of one broker, some at a time."""
+    rows: Rows = []
+    behind = b""
+    while True:
+        frames = broker.call(service, behind).frames
+        if frames == [MMI_NOT_IMPLEMENTED]:
+            raise CliError("this broker is of another kind: it lists nothing", FAILED)
+        some = [msgpack.unpackb(frame) for frame in frames if frame]
+        rows += some
+        if len(some) < OWN_ROWS_MAX or key not in some[-1]:  # An older broker tells no numbers.
+            return rows
+        last = some[-1][key]
+        behind = last.to_bytes(NUMBER_BYTES, "big") if isinstance(last, int) else last.encode()

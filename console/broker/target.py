@@ -1,0 +1,58 @@
+"""Which broker a command of `kelek` is about, and how what goes wrong there is said."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ...clients.errors import BrokerError, BrokerTimeout, NoBroker
+from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
+from ...protocols.zre import services
+from ..cli_errors import FAILED, CliError
+from ..targets import Where, check_given_urls, load_topology
+
+CLIENTS_URL = "clients_url"
+WORKERS_URL = "workers_url"
+
+
+class BrokerTarget(NamedTuple):
+    """Where brokers are to be found, and how they are spoken to."""
+
+    name: str  # For errors: the topology's path, or the urls.
+    urls: tuple[str, ...]
+    by_topology: bool
+    headers: Headers = HEADERS
+    interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat: no longer than the broker's.
+
+
+def find_brokers(where: Where, key: str) -> BrokerTarget:
+    """The doors for clients (CLIENTS_URL) or workers (WORKERS_URL): from --url, or from a topology.
+    Raises Ending."""
+    if where["urls"]:
+        service = services.BROKER if key == CLIENTS_URL else services.WORKERS
+        urls = check_given_urls(where, service, "topology")
+        return BrokerTarget(", ".join(urls), urls, False)
+    path, found = load_topology(where)
+    known = tuple(node.broker[key] for node in found.nodes.values() if node.broker.get(key))
+    if not known:
+        way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"
+        raise CliError(f"{path}: no node has a broker; {way_out}")
+    names = ("client_header", "worker_header", "deadline_header", "named_header")
+    headers = Headers(*(found.broker[name].encode() for name in names))
+    return BrokerTarget(path, known, True, headers, found.broker["interval_ms"])
+
+
+@contextmanager
+def in_one_line(doors: BrokerTarget, service: str) -> Iterator[None]:
+    """Ends the command when a service can't be asked."""
+    place = f"{doors.name}: service {service}"
+    try:
+        yield
+    except NoBroker as error:
+        way_out = f"start it: supervisor start {doors.name}"
+        if not doors.by_topology:
+            way_out = "does it run there, and is this its url for clients?"
+        raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
+    except BrokerTimeout as error:
+        raise CliError(f"{place}: {error}; does a worker run? kelek worker run", FAILED) from error
+    except BrokerError as error:
+        raise CliError(f"{place}: {error}", FAILED) from error

@@ -1,0 +1,89 @@
+"""What `kelek worker` does. It parses no command line."""
+
+import importlib
+import os
+import sys
+import threading
+from typing import Any
+
+import click
+
+from ...clients.broker.service_worker import Service, Worker, WorkerTuning, service
+from ...clients.errors import ServiceFailed
+from ..cli_errors import FAILED, IMPOSSIBLE, CliError
+from ..targets import Where
+from .target import WORKERS_URL, BrokerTarget, find_brokers
+
+REACH_S = 2.0
+
+
+def work(target: str, options: Where) -> None:
+    """Serves until SIGTERM or an interrupt, and then to the end of what was begun."""
+    offered = find_service(target, options)
+    doors = find_brokers(options, WORKERS_URL)
+
+    def begun() -> None:
+        click.echo(f"serving service={offered.name} brokers={','.join(doors.urls)}")
+        sys.stdout.flush()
+
+    def failed(error: Exception) -> None:
+        if isinstance(error, ServiceFailed):
+            return  # The answer that the function has chosen.
+        sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
+
+    def alone() -> None:
+        if not worker.counters.get("connected"):
+            sys.stderr.write(f"kelek: {no_broker(doors)}\n")
+
+    tuning = WorkerTuning(interval_ms=doors.interval_ms, headers=doors.headers)
+    worker = Worker(offered, doors.urls, tuning=tuning, on_begun=begun, on_failure=failed)
+    timer = threading.Timer(REACH_S, alone)
+    timer.daemon = True  # It holds up no worker that ends.
+    timer.start()
+    worker.run()
+    timer.cancel()
+    counters = worker.counters
+    answered, errors = counters.get("answered", 0), counters.get("failed", 0)
+    click.echo(f"ended service={offered.name} answered={answered} failed={errors}")
+
+
+def no_broker(doors: BrokerTarget) -> str:
+    """What somebody should know who waits for requests in vain."""
+    way_out = f"start it: supervisor start {doors.name}"
+    if not doors.by_topology:
+        way_out = "does it run there, and is this its url for workers?"
+    return f"no broker yet at {', '.join(doors.urls)}: it waits for one; {way_out}"
+
+
+def find_service(target: str, options: Where) -> Service[Any, Any]:
+    """The service at MODULE:NAME, or the function there as a service of the name that is given."""
+    module_name, colon, path = target.partition(":")
+    if not colon or not module_name or not path:
+        raise CliError(f"{target}: write MODULE:FUNCTION")
+    # A module of the folder that somebody is in is meant: it is named on the command line.
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        # A wrong name on the command line; or a module that is there and can't be loaded.
+        is_missing = f"{module_name}.".startswith(f"{error.name}.")
+        raise CliError(f"{module_name}: {error}", IMPOSSIBLE if is_missing else FAILED) from error
+    except SyntaxError as error:
+        raise CliError(f"{error.filename}:{error.lineno}: {error.msg}", FAILED) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise CliError(f"{target}: {module_name} has no {path}")
+        found = getattr(found, part)
+    name, concurrency, window = options["name"], options["concurrency"], options["window"]
+    if isinstance(found, Service):
+        name, concurrency = name or found.name, concurrency or found.concurrency
+        window = window or max(found.window, concurrency)
+        found = found.function
+    elif not callable(found):
+        raise CliError(f"{target}: it is no function")
+    if not name:
+        raise CliError(f"{target}: it is no @kelek.service; say with --name which one it is")
+    try:
+        return service(name, concurrency=concurrency or 1, window=window)(found)
+    except ValueError as error:
+        raise CliError(f"{target}: {error}") from error

@@ -1,0 +1,169 @@
+"""The demo's nodes, through the command `supervisor`: one supervisor for each, as on machines of
+their own. It knows nothing of what they hold.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import yaml
+
+from ...actors.topology.topology import Topology
+from .. import cli_errors as endings
+
+STATUS_S = 0.1
+MARKER = "made-by-the-kelek-demo"  # Only a directory with this file in it is ever wiped.
+URL_KEYS = ("url", "peer_url", "broadcast_url")
+PORTS_MAX = 32_768  # The system gives those from here on to outgoing connections.
+
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
+
+
+def say(line: str = "") -> None:
+    click.echo(line)
+
+
+def fail(line: str) -> NoReturn:
+    raise endings.CliError(line, endings.FAILED)
+
+
+class Cluster:
+    """The nodes of a topology, and one more that has a topology of its own."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.urls = {name: topology.nodes[name].url for name in topology.own_nodes}
+        self._paths = dict.fromkeys(self.urls, topology.path)  # Of each node's topology.
+
+    def start(self, *nodes: str, bootstrap: bool = False) -> None:
+        """Returns when all of them are ready."""
+        flags = ["--detach", *["--bootstrap"] * bootstrap]
+        starting = [_begin("start", self._paths[node], "--node", node, *flags) for node in nodes]
+        told = [process.communicate() for process in starting]  # None is left when one fails.
+        for process, (output, error) in zip(starting, told, strict=True):
+            if process.returncode != 0:
+                lines = (error.strip() or output.strip()).splitlines()
+                raise endings.CliError(lines[-1] if lines else "supervisor start said nothing")
+
+    def stop(self, node: str) -> None:
+        _begin("stop", self._paths[node], "--node", node).communicate()
+
+    def stop_all(self) -> None:
+        for process in [_begin("stop", path) for path in dict.fromkeys(self._paths.values())]:
+            process.communicate()
+
+    def processes(self) -> Rows:
+        """What `supervisor status` tells of all nodes that run."""
+        rows: Rows = []
+        paths = dict.fromkeys(self._paths.values())
+        for process in [_begin("status", path, "-o", "json") for path in paths]:
+            output, _ = process.communicate()
+            with contextlib.suppress(ValueError, KeyError):
+                rows += json.loads(output)["processes"]
+        return [row for row in rows if row["role"] != "supervisor"]
+
+    def wait(self, what: str, seconds: float, ask: Callable[[Rows], T | None]) -> T:
+        """Asks for the status until it says what we wait for."""
+        until = time.monotonic() + seconds
+        while (found := ask(self.processes())) is None:
+            if time.monotonic() > until:
+                fail(f"{self.topology.path}: {what} not within {seconds} s; see: {self.logs}")
+            time.sleep(STATUS_S)
+        return found
+
+    @property
+    def logs(self) -> str:
+        return f"supervisor logs {self.topology.path}"
+
+    def new_node(self) -> str:
+        """Writes a topology that also names a new node, beside the data; returns the node's name.
+
+        The topology of the others stays as it is: they hear of the node from the log.
+        """
+        numbers = itertools.count(len(self.topology.nodes) + 1)
+        name = next(name for i in numbers if (name := f"n{i}") not in self.topology.nodes)
+        text = yaml.safe_load(Path(self.topology.path).read_text(encoding="utf-8"))
+        text["data"] = "."
+        nodes = self.topology.nodes.values()
+        known = {key: [getattr(node, key) for node in nodes] for key in URL_KEYS}
+        taken = set(itertools.chain.from_iterable(known.values()))
+        urls: dict[str, str] = {}
+        for key, others in known.items():
+            if all(others):
+                urls[key] = _free_url(max(others), taken)
+                taken.add(urls[key])
+        text["nodes"][name] = urls
+        path = self.topology.data_dir / "topology.yaml"
+        path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+        self._paths[name], self.urls[name] = str(path), urls["url"]
+        return name
+
+    def wipe(self, node: str) -> None:
+        """Removes all that a node has on its disk."""
+        shutil.rmtree(self.topology.data_dir / node)
+
+
+def _begin(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "kelek.console.admin.supervisor_cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _free_url(known: str, taken: set[str]) -> str:
+    """An address like a known one that nobody has: of the next free port."""
+    match = re.fullmatch(r"(tcp://(.*):)([0-9]+)", known)
+    if match is None:
+        return f"{known}-new"
+    for port in range(int(match[3]) + 1, PORTS_MAX):
+        url = f"{match[1]}{port}"
+        if url not in taken and is_free(match[2], port):
+            return url
+    fail(f"{known}: no free port behind it, below {PORTS_MAX}")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def kill_node(processes: Sequence[dict[str, Any]], node: str) -> dict[str, int]:
+    """SIGKILL to every process of a node at once: none of them can say goodbye."""
+    pids = {row["name"]: row["pid"] for row in processes if row["node"] == node and row["pid"]}
+    for pid in pids.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return pids
+
+
+def wipe(data_dir: Path) -> None:
+    """Makes the data directory fresh; one that the demo has not made is never touched."""
+    if data_dir.exists() and any(data_dir.iterdir()):
+        if not (data_dir / MARKER).is_file():
+            problem = "holds a log that the demo has not made"
+            raise endings.CliError(f"{data_dir}: {problem}; move it away, or remove it")
+        say(f"wiping {data_dir}, which an earlier demo left")
+        shutil.rmtree(data_dir)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    (data_dir / MARKER).write_text("./demo removes this directory when it starts again.\n")

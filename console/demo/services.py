@@ -1,0 +1,180 @@
+"""The demo's service: two workers answer from the table of flights, and one of them is killed.
+
+It runs the command `kelek worker` and calls with kelek.Broker, as anybody would. What is answered
+is compared with the CSV.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ...actors.topology.topology import Topology
+from ...clients.broker.broker import Broker, Future
+from ...clients.errors import ServiceFailed
+from ...protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS
+from ..broker.lists import ask
+from .changes import step
+from .cluster import fail, say
+from .tables import Pair, Tables
+
+EXAMPLE = "examples.flight_delays:delay"
+ROOT = Path(__file__).parents[1]
+SERVICE = "flights.delay"
+LOG = "services.log"
+COLUMN = "dep_delay"
+PLACE = 5  # Of the column, as the example expects it.
+WORKERS = 2
+CALLS = 3000
+OUTSTANDING = 64
+KILL_AT = 0.4  # Of the calls.
+CALL_MS = 60_000
+READY_S = 60.0
+LOOK_S = 0.02
+
+
+class Served(NamedTuple):
+    """How it went."""
+
+    calls: int
+    key: str  # One that can be asked for.
+    problems: list[str]
+
+
+def why_not(topology: Topology, doors: Mapping[str, str], header: bytes) -> str:
+    """Why there can be no service here, with the way out; empty: there can."""
+    if not broker_urls(topology):
+        return "no node of this topology has a broker"
+    if not doors:
+        return "no node of this topology has a door to tables"
+    if header.decode().replace('"', "").split(",")[PLACE : PLACE + 1] != [COLUMN]:
+        return f"{COLUMN} is not column {PLACE + 1} of these flights"
+    if not (ROOT / EXAMPLE.partition(":")[0].replace(".", "/")).with_suffix(".py").is_file():
+        return f"{EXAMPLE} is not there; run ./demo in a clone of the repository"
+    return ""
+
+
+class Services:
+    """What the demo does with a service, in order; `problems` says what was wrong."""
+
+    def __init__(self, topology: Topology, tables: Tables) -> None:
+        self.problems: list[str] = []
+        self.topology = topology
+        self._doors = ",".join(tables.doors.values())
+        every = max(1, len(tables.rows) // CALLS)
+        self._asked: Sequence[Pair] = tables.rows[::every][:CALLS]
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._killed = 0
+
+    def run(self) -> Served:
+        """All of it. Raises BrokerError."""
+        say()
+        say(f"the service {SERVICE}: workers that answer from the table")
+        urls = broker_urls(self.topology)
+        with self._working(), Broker(urls, timeout_ms=CALL_MS) as broker:
+            with step(f"{WORKERS} workers started"):
+                self._wait_ready(broker)
+            with step(f"{len(self._asked):,} calls, {OUTSTANDING} at once") as told:
+                began = time.monotonic()
+                answers = self._call_all(broker)
+                told.append(f"{len(answers) / (time.monotonic() - began):,.0f}/s")
+                told.append(f"SIGKILL to worker {self._killed} among them")
+            with step("each answered, once, with the minutes of the CSV") as told:
+                self.check(answers, broker.counters)
+                told.append(f"{self._done(broker):,} by the other worker")
+        return Served(len(self._asked), self._asked[-1][0].decode(), self.problems)
+
+    # ---- the workers, each as `kelek worker run` ----
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """With two workers; those that still live are sent home in the end."""
+        command = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "worker", "run", EXAMPLE]
+        where = ["-t", str(Path(self.topology.path).resolve())]
+        with self._log.open("wb") as log:
+            self._workers = [
+                subprocess.Popen(
+                    [*command, *where],
+                    cwd=ROOT,
+                    env={**os.environ, "FLIGHTS_URLS": self._doors},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+                for _ in range(WORKERS)
+            ]
+        try:
+            yield
+        finally:
+            for worker in self._workers:
+                worker.terminate()
+            for worker in self._workers:
+                worker.wait()
+
+    @property
+    def _log(self) -> Path:
+        return self.topology.data_dir / LOG
+
+    def _wait_ready(self, broker: Broker) -> None:
+        """Until the broker knows all workers."""
+        until = time.monotonic() + READY_S
+        while self._known(broker) < WORKERS:
+            if time.monotonic() > until or any(one.poll() is not None for one in self._workers):
+                fail(f"{EXAMPLE}: {WORKERS} workers are not there; see {self._log}")
+            time.sleep(LOOK_S)
+
+    def _known(self, broker: Broker) -> int:
+        rows = ask(broker, OWN_SERVICES, "name")
+        return next((int(row["workers"]) for row in rows if row["name"] == SERVICE), 0)
+
+    def _done(self, broker: Broker) -> int:
+        """What workers have answered that still live."""
+        rows = ask(broker, OWN_WORKERS, "number")
+        return sum(row["done"] for row in rows if row["service"] == SERVICE)
+
+    # ---- the calls ----
+
+    def _call_all(self, broker: Broker) -> list[bytes]:
+        """What is answered to each, while the first worker is killed on the way."""
+        answers: list[bytes] = []
+        waiting: deque[Future] = deque()
+        for number, (key, _) in enumerate(self._asked):
+            if number == int(len(self._asked) * KILL_AT):
+                self._killed = self._workers[0].pid
+                self._workers[0].kill()
+            if len(waiting) == OUTSTANDING:
+                answers.append(self._answer(waiting.popleft()))
+            waiting.append(broker.submit(SERVICE, key))
+        return answers + [self._answer(one) for one in waiting]
+
+    def _answer(self, future: Future) -> bytes:
+        try:
+            return future.result()
+        except ServiceFailed as failed:
+            return f"{failed.code}: {failed.text}".encode()
+
+    def check(self, answers: Sequence[bytes], told: Mapping[str, int]) -> None:
+        """Compares the answers with the flights; told are the client's counters."""
+        pairs = zip(self._asked, answers, strict=True)
+        wrong = [(key, found) for (key, line), found in pairs if found != minutes(line)]
+        if wrong:
+            key, found = wrong[0]
+            self.problems.append(f"{len(wrong)} answers of {SERVICE} are wrong: {key!r} {found!r}")
+        # A client that lost its broker for a while may be told something twice, and drops it.
+        if told.get("brokers") == 1 and told.get("strays"):
+            self.problems.append(f"{told['strays']} answers of {SERVICE} came twice")
+
+
+def broker_urls(topology: Topology) -> list[str]:
+    """Where clients are to call."""
+    return [url for node in topology.nodes.values() if (url := node.broker.get("clients_url"))]
+
+
+def minutes(line: bytes) -> bytes:
+    """What the CSV says."""
+    return line.split(b",")[PLACE]

@@ -1,0 +1,183 @@
+"""What `kelek farm status`, `servers`, `documents`, `entries` and `append` do."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from ...clients.errors import FarmTooLarge
+from ...clients.farm.values import FarmEntry
+from ..cli_errors import FAILED, CliError
+from ..options import DATA
+from ..output import show_json, show_table, stdin
+from ..table.output import data_json
+from ..targets import Where
+from .target import opened_farm
+
+DATE_MS_MAX = 253_402_300_799_999  # The last of year 9999, with which calendars end.
+
+# Not what somebody has done wrong, but what there is, or what the log is made of.
+LEFT_OUT = frozenset(("inbound", "status", "order", "other", "foreign"))
+
+
+class EntrySelection(NamedTuple):
+    """Which entries are printed."""
+
+    from_index: int
+    follow: bool
+    all_kinds: bool
+
+
+def status(options: Where) -> None:
+    """Prints the leader's view."""
+    with opened_farm(options) as farm:
+        found = farm.status()
+    if found.get("state") == "waiting":
+        way_out = "kelek farm add takes it in; ask a member with --url"
+        raise CliError(f"server {found.get('id')} is no member of its farm: {way_out}", FAILED)
+    if options["output"] == "json":
+        show_json(found)
+        return
+    leader = found.get("leader")
+    leads = "nobody leads" if leader is None else f"server {leader} leads"
+    click.echo(f"farm {found.get('cluster')}: {leads}, term {found.get('term')}")
+    click.echo(f"log: {found.get('commit')} of {found.get('last')} entries are committed")
+    publisher = found.get("publisher")
+    click.echo("publisher: " + ("nobody" if publisher is None else f"server {publisher}"))
+    change = found.get("change")
+    if change:
+        click.echo(f"change in work: server {change.get('server')}, {change.get('stage')}")
+    if counted := counts_of(found):
+        click.echo(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
+    asked = found.get("id")
+    if found.get("state") != "leader":
+        click.echo(f"seen by server {asked}, which is {found.get('state')}")
+    lines = [
+        (each.get("id"), each.get("endpoint"), each.get("link"), each.get("match"))
+        for each in found.get("members", [])
+    ]
+    show_table(("id", "endpoint", "link", "entries"), lines)
+
+
+def counts_of(found: dict[str, Any]) -> dict[str, int]:
+    """What a server has counted of connections and requests that were none, by name."""
+    groups = (found.get("connections"), found.get("counters"))
+    pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
+    return {name: n for name, n in pairs if name not in LEFT_OUT and isinstance(n, int) and n}
+
+
+def servers(options: Where) -> None:
+    """Prints what each member says."""
+    with opened_farm(options) as farm:
+        found = farm.servers()
+    if options["output"] == "json":
+        for each in found:
+            show_json(each._asdict())
+        return
+    lines: list[tuple[object, ...]] = [
+        (each.id, each.endpoint, None, None, None, each.problem)
+        if each.problem
+        else (each.id, each.endpoint, each.state, each.term, each.commit_index, "")
+        for each in found
+    ]
+    show_table(("id", "endpoint", "state", "term", "committed", ""), lines)
+
+
+def documents(options: Where) -> None:
+    """Prints what the log amounts to."""
+    with opened_farm(options) as farm:
+        found = farm.documents()
+    if options["output"] == "json":
+        show_json(found)
+        return
+    publisher = found.get("publisher")
+    lines = [_document_line(each, publisher) for each in found.get("documents", [])]
+    if lines:
+        heads = ("id", "date", "uptime", "publishes", "destinations", "publisher")
+        show_table(heads, lines)
+    else:
+        click.echo("no server has posted its status yet")
+    excluded = found.get("excluded") or {}
+    for what in (*(f"server {each}" for each in excluded.get("servers", [])),
+                 *excluded.get("hashes", [])):  # fmt: skip
+        click.echo(f"left out: {what}")
+
+
+def _document_line(posted: dict[str, Any], publisher: object) -> tuple[object, ...]:
+    document = posted.get("document") or {}
+    meta, router = document.get("meta", {}), document.get("router", {})
+    uptime = router.get("uptime")
+    return (
+        posted.get("id"),
+        date_text(document.get("date")),
+        None if uptime is None else f"{uptime / 3_600_000:.1f} h",
+        meta.get("publishConfig", "auto"),
+        len(document.get("destinations", [])),
+        "yes" if posted.get("id") == publisher else "",
+    )
+
+
+def date_text(date_ms: object) -> str | None:
+    """In UTC."""
+    import datetime
+
+    if not isinstance(date_ms, int) or not 0 <= date_ms <= DATE_MS_MAX:
+        return None
+    found = datetime.datetime.fromtimestamp(date_ms / 1000, datetime.UTC)
+    return found.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def entries(part: EntrySelection, options: Where) -> None:
+    """Prints entries."""
+    from_index, follow, all_kinds = part
+    with opened_farm(options) as farm:
+        for entry in farm.entries(from_index, follow=follow, all_kinds=all_kinds):
+            show_entry(entry, options["output"])
+            if follow:
+                sys.stdout.flush()
+
+
+def show_entry(entry: FarmEntry, output: str) -> None:
+    if output == "json":
+        document = entry.document
+        value = data_json("value", entry.value) if document is None else {"document": document}
+        head = {"index": entry.index, "term": entry.term, "kind": entry.kind, "user": entry.user}
+        show_json({**head, **value})
+        return
+    text = entry.value.decode(errors="replace")
+    if not text.isprintable():
+        text = f"0x{entry.value.hex()}"
+    click.echo(f"{entry.index}  {entry.term}  {entry.user or '-'}  {text}")
+
+
+def append(values: tuple[str, ...], options: Where) -> None:
+    """Appends entries."""
+
+    def read() -> Iterator[bytes]:
+        for value in values:
+            if value == "-":
+                yield from (line.rstrip(b"\r\n") for line in stdin())
+            else:
+                yield DATA.convert(value, None, None)
+
+    if "-" in values and options["secret_file"] == "-":
+        raise CliError("-: standard input can't be both the password and the data")
+    data = None if "-" in values else list(read())  # A mistake is told before anybody is asked.
+    count = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal count
+        for value in read() if data is None else data:
+            count += 1
+            yield value
+
+    with opened_farm(options) as farm:
+        try:
+            next_index = farm.append(counted())
+        except (FarmTooLarge, ValueError) as error:
+            raise CliError(str(error)) from error
+    if options["output"] == "json":
+        show_json({"appended": count, "next_index": next_index})
+    else:
+        click.echo(f"appended {count} entries; the last has index {next_index - 1}")

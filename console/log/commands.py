@@ -1,0 +1,204 @@
+"""What `kelek log` does: each command over one kelek.Log. It parses no command line."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from ...clients.errors import LogTimeout
+from ...clients.log.log import Log
+from ...protocols.record import RECORD_BYTES_MAX
+from ...protocols.zmqraft.wire.client_codec import LogInfo
+from ...protocols.zmqraft.wire.entry import Entry
+from ..cli_errors import FAILED, CliError
+from ..output import show_json, show_table, stdin
+from ..targets import Where
+from .entry_output import SHOWN, entry_json, entry_line
+from .target import find_place, opened
+
+INFO_MS = 1000  # A node that has not answered by then is shown as not answering.
+INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"
+
+
+class Tail(NamedTuple):
+    after: int | None
+    entries: int
+    follow: bool
+    all_kinds: bool
+
+
+class Bench(NamedTuple):
+    updates: int
+    size: int
+    alone: int
+
+
+def put(data: Sequence[str], output: str, where: Where) -> None:
+    """Appends a few entries and prints their indexes."""
+    updates = [stdin().read() if one == "-" else os.fsencode(one) for one in data]
+    for number, update in enumerate(updates, 1):
+        if not 0 < len(update) <= RECORD_BYTES_MAX:
+            size = f"{len(update)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
+            raise CliError(f"DATA {number}: {size}")
+    with opened(where) as (log, _):
+        indexes = list(log.update_each(updates))
+    if output == "json":
+        show_json({"indexes": indexes})
+    else:
+        for index in indexes:
+            click.echo(index)
+
+
+def tail(options: Tail, output: str, where: Where) -> None:
+    """Prints entries from somewhere on, to the end or for ever."""
+
+    with opened(where) as (log, _):
+        for entry in chosen(log, options):
+            if output == "json":
+                show_json(entry_json(entry))
+            else:
+                click.echo(entry_line(entry))
+            if options.follow:
+                sys.stdout.flush()
+
+
+def subscribe(first_index: int | None, all_kinds: bool, output: str, where: Where) -> None:
+    """Prints entries from an index on, or from now on, as they are committed."""
+
+    after = None if first_index is None else first_index - 1
+    with opened(where) as (log, _):
+        for entries in log.subscribe_lists(after):
+            for entry in entries:
+                if all_kinds or entry.type in SHOWN:
+                    if output == "json":
+                        show_json(entry_json(entry))
+                    else:
+                        click.echo(entry_line(entry))
+            sys.stdout.flush()
+
+
+def chosen(log: Log, options: Tail) -> Iterator[Entry]:
+    """Without --after the last entries that are shown, then what follows."""
+    after = options.after
+    if after is None:
+        last: list[Entry] = []
+        reach = options.entries
+        found = log.info()
+        after = end = found.applied_index
+        base = max(0, found.first_index - 1)  # A snapshot has what is not behind it.
+        while len(last) < options.entries and after > base:
+            # The cluster's own entries are rare: mostly the first reach is enough.
+            after = max(base, end - reach)
+            entries = log.entries(after, end - after) if end > after else iter(())
+            last = [entry for entry in entries if shown(entry, options)]
+            reach *= 4
+        if len(last) < options.entries and base > 0:
+            click.echo(f"(a snapshot has the entries up to {base})", err=True)
+        yield from last[-options.entries :]
+        after = end
+        if not options.follow:
+            return
+    for entry in log.follow(after) if options.follow else log.entries(after):
+        if shown(entry, options):
+            yield entry
+
+
+def shown(entry: Entry, options: Tail) -> bool:
+    return options.all_kinds or entry.type in SHOWN
+
+
+def info(output: str, where: Where) -> None:
+    """Asks every node for the state of its log; fails when none of them knows a leader."""
+    place = find_place(where)
+    timeout_ms = min(INFO_MS, int(where["timeout_s"] * 1000))
+    with Log(place.urls.values(), place.cluster, timeout_ms=timeout_ms) as log:
+        answers = {name: ask(log, url) for name, url in place.urls.items()}
+    leaders = [answer.leader for answer in answers.values() if answer and answer.leader]
+    rows = [info_row(name, place.urls[name], answer) for name, answer in answers.items()]
+    if output == "json":
+        leader = max(set(leaders), key=leaders.count) if leaders else None
+        show_json({"cluster": place.cluster, "leader": leader, "nodes": rows})
+    else:
+        show_rows(rows)
+    if leaders:
+        return
+    problem = "no node that answers knows a leader; is a majority of the nodes running?"
+    if not any(answers.values()):
+        problem = f"no node answers; does one run, and is '{place.cluster}' its cluster?"
+    if not where["urls"]:
+        problem += f" supervisor status {place.name}"
+    raise CliError(f"{place.name}: {problem}", FAILED)
+
+
+def ask(log: Log, url: str) -> LogInfo | None:
+    try:
+        return log.info(url)
+    except LogTimeout:
+        return None
+
+
+def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:
+    row: dict[str, object] = {"node": name, "url": url, "answers": answer is not None}
+    row.update(dict.fromkeys(("role", "leader", *INFO_FIELDS)))
+    if answer is not None:
+        row["role"] = "leader" if answer.leading else "follower"
+        row["leader"] = answer.leader
+        row.update({field: getattr(answer, field) for field in INFO_FIELDS})
+    return row
+
+
+def show_rows(rows: Sequence[dict[str, object]]) -> None:
+    keys = ["node", "url", "role", "leader", *INFO_FIELDS]
+    lines = [[row[key] for key in keys] for row in rows]
+    for row, line in zip(rows, lines, strict=True):
+        if not row["answers"]:
+            line[2] = "no answer"
+    show_table([key.removesuffix("_index") for key in keys], lines)
+
+
+def transfer(to: str | None, output: str, where: Where) -> None:
+    """Has the leader hand over, and says who leads then."""
+    with opened(where) as (log, _):
+        began = time.monotonic()
+        leader = log.transfer(to)
+        ms = round(1000 * (time.monotonic() - began))
+    if output == "json":
+        show_json({"leader": leader, "ms": ms})
+    else:
+        click.echo(f"{leader} leads ({ms} ms)")
+
+
+def bench(options: Bench, output: str, where: Where) -> None:
+    """Measures the log as one client sees it: pipelined, then one update at a time."""
+    with opened(where) as (log, _):
+        log.update(b"." * options.size)  # The search for the leader is not measured.
+        began = time.monotonic()
+        log.update_many(b"." * options.size for _ in range(options.updates))
+        seconds = time.monotonic() - began
+        times_ms = sorted(one_ms(log, options.size) for _ in range(options.alone))
+    figures: dict[str, Any] = {
+        "updates": options.updates,
+        "bytes": options.size,
+        "updates_per_s": round(options.updates / max(seconds, 1e-9)),
+    }
+    if times_ms:
+        figures["alone"] = options.alone
+        figures["alone_p50_ms"] = round(times_ms[len(times_ms) // 2], 3)
+        figures["alone_p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 3)
+    if output == "json":
+        show_json(figures)
+        return
+    rate = figures["updates_per_s"]
+    click.echo(f"pipelined  {options.updates:,} x {options.size} B  {rate:>10,} updates/s")
+    if times_ms:
+        p50, p99 = figures["alone_p50_ms"], figures["alone_p99_ms"]
+        click.echo(f"alone      {options.alone:,} x {options.size} B  p50 {p50} ms  p99 {p99} ms")
+
+
+def one_ms(log: Log, size: int) -> float:
+    began = time.monotonic()
+    log.update(b"." * size)
+    return (time.monotonic() - began) * 1000

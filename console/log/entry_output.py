@@ -1,0 +1,60 @@
+"""How entries are shown, one a line, as text and as JSON."""
+
+import base64
+from typing import TYPE_CHECKING
+
+from ...protocols.zmqraft.wire.entry import Entry
+
+if TYPE_CHECKING:
+    from ...protocols.zerodb.wire import ops
+
+KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint", 3: "tables"}
+SHOWN = (0, 3)  # What is not the cluster's own.
+
+
+def tables_text(data: bytes) -> str | None:
+    """What an entry does to tables; None: it is none of theirs."""
+    from ...protocols.zerodb.wire import ops  # Most commands show no entry.
+
+    if not ops.is_packed(data):
+        return None
+    try:
+        found = ops.unpack(data)
+    except ValueError:
+        return "malformed"
+    return ", ".join(op_text(op) for op in found)
+
+
+def op_text(op: "ops.Op") -> str:
+    from ...protocols.zerodb.wire import ops
+
+    name = type(op).__name__.lower()
+    count = f" x {len(op.keys)}" if isinstance(op, ops.Put | ops.Delete) else ""
+    return f"{name} {op.table}{count}"
+
+
+def entry_line(entry: Entry) -> str:
+    if entry.type in SHOWN and (found := tables_text(entry.data)) is not None:
+        return f"{entry.index:>8}  {entry.term:>4}  (tables) {found}"
+    text = entry.data.decode("utf-8", "backslashreplace")
+    kind = "" if entry.type == 0 else f"({KIND_NAMES.get(entry.type, entry.type)}) "
+    if not text.isprintable():  # One entry is one line, whatever is in it.
+        text = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+    return f"{entry.index:>8}  {entry.term:>4}  {kind}{text}"
+
+
+def entry_json(entry: Entry) -> dict[str, object]:
+    found: dict[str, object] = {
+        "index": entry.index,
+        "term": entry.term,
+        "kind": KIND_NAMES.get(entry.type, entry.type),
+        "reqid": entry.reqid.hex() if entry.reqid else None,
+    }
+    tables = tables_text(entry.data)
+    if tables is not None:
+        found["tables"] = tables
+    try:
+        found["data"] = entry.data.decode()
+    except UnicodeDecodeError:
+        found["data_base64"] = base64.b64encode(entry.data).decode()
+    return found

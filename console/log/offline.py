@@ -1,0 +1,180 @@
+"""`kelek log dump` and `verify`: a node's data directory, read without the node.
+
+Nothing is locked and nothing is written: a directory may be looked at while its node runs.
+"""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ...actors.errors import OperatorError
+from ...actors.runtime import run_dir
+from ...actors.topology import topology as topologies
+from ...actors.topology.schema import did_you_mean
+from ...protocols.zmqraft.wire.entry import Entry
+from ...storage.disk.disk import Disk
+from ...storage.errors import StorageError
+from ...storage.log.hard_state import PATH as HARD_STATE
+from ...storage.log.recovery import read_clean
+from ...storage.log.segment import Identity
+from ...storage.log.verify import Report, entries, read_identity, verify
+from ..cli_errors import FAILED, CliError
+from ..output import show_json
+from ..targets import Where
+from .entry_output import entry_json, entry_line
+
+
+class EntrySlice(NamedTuple):
+    """Which entries are shown."""
+
+    first_index: int | None
+    entries_max: int | None
+
+
+def dump(part: EntrySlice, output: str, where: Where) -> None:
+    """Prints entries as `tail` does; the first damaged one ends it."""
+    found = folders(where)
+    if len(found) > 1:
+        names = ", ".join(path.parent.name for path in found)
+        raise CliError(f"--node: {names} have data here; name one of them, or give DATA_DIR")
+    [path] = found
+    files = Disk(str(path))
+    try:
+        identity = read_identity(files)
+    except StorageError as error:
+        raise CliError(str(error)) from error
+    try:
+        for entry in _chosen(files, identity, part):
+            if output == "json":
+                show_json(entry_json(entry))
+            else:
+                click.echo(entry_line(entry))
+    except StorageError as error:
+        raise CliError(f"{error}; see `kelek log verify {path}`", FAILED) from error
+
+
+def _chosen(files: Disk, identity: Identity, part: EntrySlice) -> Iterator[Entry]:
+    index, first_index = 0, part.first_index or 1
+    for count, entry in enumerate(entries(files, identity, first_index), 1):
+        index = entry.index
+        yield Entry(index, entry.term, entry.kind, entry.reqid, entry.data)
+        if count == part.entries_max:
+            return
+    # A damaged end looks like one that was torn: the writer's last word tells them apart.
+    clean = read_clean(files)
+    if clean is not None and index < clean.last_index >= first_index:
+        problem = f"the log ends at index {index}, it was closed at {clean.last_index}"
+        raise StorageError(files.root, problem, "what is between is damaged or missing")
+
+
+def verify_all(output: str, where: Where) -> None:
+    """Reports on one directory after the other; fails when something is wrong in any."""
+    wrong = 0
+    ways_out: dict[str, None] = {}
+    for path in folders(where):
+        try:
+            report = verify(Disk(str(path)))
+        except StorageError as error:
+            raise CliError(str(error)) from error
+        wrong += len(report.findings)
+        ways_out.update(dict.fromkeys(_ways_out(path, report)))
+        if output == "json":
+            show_json(_report_json(path, report))
+        else:
+            _show(path, report)
+    if wrong:
+        places = "place" if wrong == 1 else "places"
+        raise CliError(f"{wrong} {places} damaged; {'; '.join(ways_out)}", FAILED)
+
+
+def _ways_out(path: Path, report: Report) -> Iterator[str]:
+    """What a node does with such damage at its next start, and what it can't mend."""
+    node = report.identity.peer_id
+    damaged = {finding.path for finding in report.findings}
+    if damaged - {HARD_STATE}:
+        yield "a node mends its log and its snapshot from the others when it starts"
+    if HARD_STATE not in damaged:
+        return
+    if report.hard_state is not None:
+        yield f"{node} starts, and does not vote before it has heard the leader of a newer term"
+        return
+    folder = shlex.quote(str(path.parent if path.name == "raft" else path))
+    yield (
+        f"{node} does not start; while a majority of the members is sound, it copies everything "
+        f"from them when it starts after: mv {folder} {folder}.damaged"
+    )
+
+
+def _show(path: Path, report: Report) -> None:
+    node = report.identity.peer_id
+    what = "sound" if not report.findings else f"{len(report.findings)} findings"
+    state = report.hard_state
+    click.echo(
+        f"{node}: {what}: {_span(report)}, {len(report.segments)} segments, "
+        f"{len(report.snapshots)} snapshots"
+        f"{f', term {state.term}' if state else ''}"
+        f"{'' if report.closed else ', not closed: its node runs, or its start recovers it'}"
+    )
+    for finding in report.findings:
+        offset = "" if finding.offset is None else f":{finding.offset}"
+        click.echo(f"{path / finding.path}{offset}: {finding.problem}")
+
+
+def _span(report: Report) -> str:
+    if report.last_index < report.first_index:
+        return f"no entries behind index {report.last_index}"
+    return f"entries {report.first_index} to {report.last_index} (term {report.last_term})"
+
+
+def _report_json(path: Path, report: Report) -> dict[str, object]:
+    state = report.hard_state
+    return {
+        "data_dir": str(path),
+        "cluster": report.identity.cluster,
+        "node": report.identity.peer_id,
+        "sound": not report.findings,
+        "findings": [finding._asdict() for finding in report.findings],
+        "first_index": report.first_index,
+        "last_index": report.last_index,
+        "last_term": report.last_term,
+        "segments": [segment._asdict() for segment in report.segments],
+        "snapshots": [
+            {"index": one.index, "term": one.term, "size": one.size, "path": one.path}
+            for one in report.snapshots
+        ],
+        "term": state.term if state else None,
+        "voted_for": state.voted_for if state else None,
+        "closed": report.closed,
+    }
+
+
+def folders(where: Where) -> list[Path]:
+    """The directories that are meant, each with a peer's data. Raises Ending."""
+    if where["data_dir"]:
+        if where["topology"] or where["nodes"]:
+            raise CliError("DATA_DIR: a topology or node is given too; leave one of them out")
+        path = Path(where["data_dir"])
+        if not path.is_dir():
+            raise CliError(f"{path}: there is no such directory; give a node's data directory")
+        return [path / "raft" if (path / "raft").is_dir() else path]
+    name = where["topology"] or run_dir.default_path()
+    try:
+        found = topologies.load(name)
+    except OperatorError as error:
+        raise CliError(str(error)) from error
+    return _of_topology(found, where["nodes"])
+
+
+def _of_topology(found: Any, nodes: tuple[str, ...]) -> list[Path]:
+    for node in nodes:
+        if node not in found.own_nodes:
+            way_out = did_you_mean(node, found.own_nodes)
+            raise CliError(f"--node: unknown node '{node}'; {way_out}")
+    paths = {name: found.data_dir / name / "raft" for name in nodes or found.own_nodes}
+    there = [path for path in paths.values() if path.is_dir()]
+    if not there:
+        raise CliError(f"{found.data_dir}: {', '.join(paths)} have no data on this machine")
+    return there

@@ -1,0 +1,91 @@
+"""Which cluster a command of `kelek` is about, and a log opened on it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ...actors.topology.schema import NAME, NAME_RULE, url_problem
+from ...clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
+from ...clients.log.log import Log
+from ...clients.log.operations import REACH_MS, Tuning
+from ...clients.node.discovery import cluster_of
+from ...protocols.zre import services
+from ..cli_errors import FAILED, CliError
+from ..targets import Where, load_topology, look_up
+
+
+class ClusterTarget(NamedTuple):
+    """The cluster that a command is about."""
+
+    name: str  # For errors: the topology's path, or the urls.
+    cluster: str
+    urls: dict[str, str]  # Node -> url; with --url each is its own name.
+    tuning: Tuning = Tuning()
+    foreign: frozenset[str] = frozenset()  # Nodes that the topology gives another dialect.
+
+
+def find_place(where: Where) -> ClusterTarget:
+    """From --url and --cluster, or from a topology. Raises Ending."""
+    urls, cluster = where["urls"], where["cluster"]
+    if cluster and not NAME.fullmatch(cluster):
+        raise CliError(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
+    if urls:
+        if where["topology"]:
+            raise CliError("--url: a topology is given too; leave one of them out")
+        found = look_up(urls, services.LOG)
+        if found != urls:
+            cluster, urls = cluster or cluster_of(urls), found
+        if not cluster:
+            raise CliError("--cluster: missing; --url needs to know the cluster's ident")
+        for url in urls:
+            problem = url_problem(url)
+            if problem:
+                raise CliError(f"--url {url}: {'; '.join(problem)}")
+        return ClusterTarget(", ".join(urls), cluster, {url: url for url in urls})
+    path, found = load_topology(where)
+    urls = {name: node.url for name, node in found.nodes.items()}
+    clients = found.clients
+    tuning = Tuning(
+        response_ttl_ms=clients["timeout_ms"], election_grace_ms=clients["election_grace_ms"]
+    )
+    foreign = frozenset(name for name, node in found.nodes.items() if node.dialect != "kelek")
+    return ClusterTarget(path, cluster or found.cluster, urls, tuning, foreign)
+
+
+@contextmanager
+def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
+    """A Log for one command; what goes wrong with it ends the command with one line."""
+    place = find_place(where)
+    timeout_ms = int(where["timeout_s"] * 1000)
+    urls = place.urls.values()
+    with Log(urls, place.cluster, timeout_ms=timeout_ms, tuning=place.tuning) as log:
+        try:
+            log.reach(min(REACH_MS, timeout_ms))
+            yield log, place
+        except NoPeer as error:
+            named = "" if where["urls"] else f"{place.name}: "  # The error names the urls.
+            raise CliError(f"{named}{error}; {_way_in(place, where)}", FAILED) from error
+        except NoLeader as error:
+            way_out = f"is a majority of it running? supervisor status {place.name}"
+            if where["urls"] or where["cluster"]:
+                way_out = f"does a majority run, and is '{place.cluster}' its ident?"
+            raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
+        except LogTimeout as error:
+            way_out = "a majority of the nodes must run; what is on its way may still commit"
+            raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
+        except LogCompacted as error:
+            last = error.last_index
+            problem = f"a snapshot has taken the place of the entries up to {last}"
+            way_out = f"begin behind them: tail --after {last}, subscribe --from {last + 1}"
+            raise CliError(f"{place.name}: {problem}; {way_out}", FAILED) from error
+        except LogError as error:
+            raise CliError(f"{place.name}: {error}", FAILED) from error
+
+
+def _way_in(place: ClusterTarget, where: Where) -> str:
+    """What to do when nobody answers at all."""
+    if where["urls"]:
+        return f"does it run there, and is '{place.cluster}' its ident?"
+    if where["cluster"]:
+        return f"is '{place.cluster}' its ident? start it: supervisor start {place.name}"
+    return f"start it: supervisor start {place.name}"

@@ -1,0 +1,202 @@
+"""What `kelek discover` and `kelek node` do. They parse no command line."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from ...clients.io.links import monotonic_ms
+from ...clients.node.base import NodeTuning
+from ...clients.node.discovery import SERVICES, Found, look
+from ...clients.node.node import Node
+from ...protocols.zre.peers import Event, EventKind, PeerInfo
+from ..cli_errors import FAILED, CliError
+from ..output import show_json, show_table, stdin
+
+Options = dict[str, Any]
+QUIET_MS = 1000  # A table is drawn again at least so often: peers' silence is seen.
+SPOKEN = {EventKind.WHISPER, EventKind.SHOUT}
+# Counters of what was thrown away; its own beacons, which come back to it, are no trouble.
+DISCARDED = "beacon_", "before_hello", "gossip_", "goodbyes_dropped", "hello_", "message_"
+OWN = "beacon_own"
+
+
+def make_tuning(options: Options) -> NodeTuning:
+    return NodeTuning(
+        port=options["port"], interface=options["interface"], broadcast=options["broadcast"]
+    )
+
+
+@contextmanager
+def in_one_line(options: Options) -> Iterator[None]:
+    """Ends the command when there is no way into the network."""
+    try:
+        yield
+    except OSError as error:
+        place = options["interface"] or "the network"
+        reason = error.strerror or str(error)
+        raise CliError(f"{place}, port {options['port']}: {reason}", FAILED) from error
+
+
+# ---- discover ----
+
+
+def discover(cluster: str, options: Options, output: str) -> None:
+    """Listens for a while, then lists; a cluster's nodes alone if one is named."""
+
+    def is_meant(one: Found) -> bool:
+        return one.cluster == cluster
+
+    with in_one_line(options):
+        found = look(make_tuning(options), int(options["timeout_s"] * 1000), is_meant)
+    if cluster:
+        found = [one for one in found if is_meant(one)]
+    if output == "json":
+        for one in found:
+            show_json(found_json(one))
+    elif found:
+        lines = [
+            (one.cluster or None, one.node, header, ",".join(urls))
+            for one in found for header, urls in (one.services or {"-": ()}).items()
+        ]  # fmt: skip
+        show_table(("cluster", "node", "service", "url"), lines)
+    if not found:
+        where = options["interface"] or "the network's first interface"
+        whom = f"nobody of the cluster {cluster}" if cluster else "nobody of kelek"
+        raise CliError(
+            f"{whom} was heard on {where}, port {options['port']}; another --interface?", FAILED
+        )
+
+
+def found_json(found: Found) -> dict[str, Any]:
+    return {
+        "cluster": found.cluster,
+        "node": found.node,
+        "uuid": found.uuid.hex(),
+        "services": {name: list(found.services.get(name, ())) for name in SERVICES},
+    }
+
+
+# ---- node watch ----
+
+
+def watch(options: Options, output: str) -> None:
+    """Until an interrupt, or the time is over."""
+    live = output == "text" and sys.stdout.isatty()
+    until_ms = None
+    if options["timeout_s"] is not None:
+        until_ms = monotonic_ms() + int(options["timeout_s"] * 1000)
+    silent: set[bytes] = set()
+    with in_one_line(options), Node(options["name"] or "kelek", tuning=make_tuning(options)) as me:
+        while until_ms is None or monotonic_ms() < until_ms:
+            left_ms = QUIET_MS if until_ms is None else until_ms - monotonic_ms()
+            for event in me.receive(max(0, min(QUIET_MS, left_ms))):
+                note_silence(event, silent)
+                if not live and event.kind not in SPOKEN:
+                    show_event(event, output)
+            if live:
+                draw(me, silent)
+
+
+def note_silence(event: Event, silent: set[bytes]) -> None:
+    """Who was asked in vain, until he is heard again or has gone."""
+    if event.peer is None:
+        return
+    if event.kind in (EventKind.EVASIVE, EventKind.SILENT):
+        silent.add(event.peer.uuid)
+    else:
+        silent.discard(event.peer.uuid)
+
+
+def show_event(event: Event, output: str) -> None:
+    peer = event.peer
+    if output == "json":
+        values: dict[str, Any] = {"event": event.kind.value}
+        if peer is not None:
+            values |= {"node": peer.name, "uuid": peer.uuid.hex(), "endpoint": peer.endpoint}
+        if event.kind in (EventKind.ENTER, EventKind.CHANGED) and peer is not None:
+            values["headers"] = peer.headers
+        if event.group:
+            values["group"] = event.group
+        show_json(values)
+    else:
+        click.echo(" ".join(filter(None, [event.kind.value, name_of(peer), event.group])))
+    sys.stdout.flush()
+
+
+def draw(me: Node, silent: set[bytes]) -> None:
+    """The table, over the one before."""
+    groups: dict[bytes, list[str]] = {}
+    for group, members in sorted(me.peer_groups.items()):
+        for member in members:
+            groups.setdefault(member.uuid, []).append(group)
+    peers = sorted(me.peers, key=lambda peer: (peer.name, peer.uuid))
+    lines = [
+        (
+            name_of(peer), f"v{int(peer.version)}", peer.endpoint,
+            "silent" if peer.uuid in silent else "there",
+            ",".join(groups.get(peer.uuid, ())),
+            " ".join(f"{key}={value}" for key, value in sorted(peer.headers.items())),
+        )
+        for peer in peers
+    ]  # fmt: skip
+    click.clear()
+    show_table(("node", "zre", "mailbox", "state", "groups", "headers"), lines)
+    click.echo(f"discarded: {discarded(me.counters)}")
+    sys.stdout.flush()
+
+
+def discarded(counters: Mapping[str, int]) -> int:
+    """How much has come that was malformed, too much, or not from where it says."""
+    return sum(
+        count for name, count in counters.items() if name.startswith(DISCARDED) and name != OWN
+    )
+
+
+def name_of(peer: PeerInfo | None) -> str:
+    """Nodes of version 1 have none."""
+    return "" if peer is None else peer.name or peer.uuid.hex()[:6].upper()
+
+
+# ---- node chat ----
+
+
+def chat(group: str, options: Options) -> None:
+    """Lines in, lines out."""
+    name = options["name"] or os.environ.get("USER", "") or "somebody"
+    with in_one_line(options), Node(name, tuning=make_tuning(options)) as me:
+        try:
+            me.join(group)
+        except ValueError as error:
+            raise CliError(f"GROUP: {error}") from error
+        company = threading.Event()
+        listening = (me, group, options["peers"], company)
+        listener = threading.Thread(target=listen, args=listening)
+        listener.start()
+        try:
+            company.wait()
+            for line in stdin():
+                me.shout(group, line.rstrip(b"\r\n"))
+            listener.join(options["stay_s"])
+        finally:
+            me.close()
+            listener.join()
+
+
+def listen(me: Node, group: str, peers: int, company: threading.Event) -> None:
+    """Prints what is said, until the node is closed; says when enough others are in the group."""
+    if not peers:
+        company.set()
+    for event in me.events():
+        if event.group == group and event.kind is EventKind.SHOUT:
+            text = b" ".join(event.content).decode(errors="replace")
+            click.echo(f"{name_of(event.peer)}: {text}")
+        elif event.group == group and event.kind in (EventKind.JOIN, EventKind.LEAVE):
+            click.echo(f"* {name_of(event.peer)} {event.kind.value}")
+        sys.stdout.flush()
+        if len(me.peer_groups.get(group, ())) >= peers:
+            company.set()

@@ -1,0 +1,210 @@
+"""`kelek shell`: one command after the other, with history and completion by readline.
+
+It parses nothing itself: every line becomes a command line of `kelek`.
+"""
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import ShellComplete
+
+from ..options import TABLE_MAX
+
+HISTORY_LINES = 10_000
+OWN = ("help", "use", "exit")
+NEEDS_NUMBER = "use a table first: use 7"
+
+
+class Shell:
+    """The loop, and what the lines before have settled."""
+
+    def __init__(self, program: click.Group, topology: str | None, number: int | None) -> None:
+        self.program = program
+        self.number = number
+        self.code = 0  # Of the last command.
+        group = program.commands["table"]
+        assert isinstance(group, click.Group)
+        self._table_commands = group.commands
+        self._numbered = {
+            name
+            for name, command in group.commands.items()
+            if any(parameter.name == "number" for parameter in command.params)
+        }
+        self._defaults = defaults_of(program, {"topology": topology} if topology else {})
+
+    @property
+    def prompt(self) -> str:
+        return "kelek> " if self.number is None else f"kelek {self.number}> "
+
+    def words_of(self, line: str) -> list[str]:
+        """A line as a command line. Raises ValueError on an open quote."""
+        words = shlex.split(line, comments=True)
+        if not words or words[0] not in self._table_commands:
+            return words
+        if words[0] not in self._numbered:
+            return ["table", *words]
+        if self.number is not None:
+            return ["table", words[0], str(self.number), *words[1:]]
+        return words
+
+    def run_line(self, line: str) -> bool:
+        """Does what a line says; False: it says that this is the end."""
+        try:
+            words = self.words_of(line)
+        except ValueError as error:
+            self._say(str(error))
+            return True
+        if not words:
+            return True
+        if words[0] in ("exit", "quit"):
+            return False
+        if words[0] == "use":
+            self._use(words[1:])
+        elif words[0] == "help":
+            self._help(words[1:])
+        elif words[0] in self._table_commands and words[0] not in self.program.commands:
+            self._say(f"{words[0]}: {NEEDS_NUMBER}")
+        else:
+            self._run(words)
+        return True
+
+    def _help(self, about: list[str]) -> None:
+        """Of a command, or of all: with a table in use these are its own."""
+        of_table = about[0] in self._table_commands if about else self.number is not None
+        self._run([*["table"] * of_table, *about, "--help"])
+        if about:
+            return
+        if of_table:
+            others = " ".join(sorted(self.program.commands))
+            click.echo(f"\nThese take table {self.number}, and are given without `table TABLE`.")
+            click.echo(f"Other commands: {others}")
+        click.echo("\nOf this shell: help [COMMAND], use [TABLE], exit")
+
+    def _use(self, words: Sequence[str]) -> None:
+        if not words:
+            self.number = None
+        elif len(words) == 1 and words[0].isdecimal() and int(words[0]) <= TABLE_MAX:
+            self.number = int(words[0])
+        else:
+            self._say(f"use TABLE: a table is a number from 0 to {TABLE_MAX}")
+
+    def _say(self, line: str) -> None:
+        self.code = 2
+        click.echo(f"kelek: {line}", err=True)
+
+    def _run(self, words: list[str]) -> None:
+        """One command; whatever it ends with, the shell goes on."""
+        if words[0] in ("help", "shell"):
+            self._say(f"{words[0]}: this is one")
+            return
+        self.code = 0
+        try:
+            self.program.main(words, prog_name="kelek", default_map=self._defaults)
+        except SystemExit as ending:
+            self.code = ending.code if isinstance(ending.code, int) else 1
+
+    def complete(self, line: str, word: str) -> list[str]:
+        """What may stand where `word`, the last one of a line, is begun."""
+        with contextlib.suppress(ValueError):
+            before = self.words_of(line[: len(line) - len(word)])
+            found = ShellComplete(self.program, {}, "kelek", "").get_completions(before, word)
+            names = [item.value for item in found if item.type == "plain"]
+            if any(item.type in ("file", "dir") for item in found):
+                names += paths_of(word)
+            if not line[: len(line) - len(word)].strip():
+                names += [name for name in OWN if name.startswith(word)]
+                unusable = self._numbered if self.number is None else set()
+                usable = self._table_commands.keys() - unusable
+                names += [name for name in usable if name.startswith(word)]
+            return sorted(set(names))
+        return []
+
+
+def defaults_of(command: click.Command, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The same defaults for every command below."""
+    if not isinstance(command, click.Group):
+        return defaults
+    return {name: defaults_of(one, defaults) for name, one in command.commands.items()}
+
+
+def paths_of(word: str) -> list[str]:
+    """Files and folders that a word may become."""
+    folder, name = os.path.split(word)
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder or "."):
+            if entry.name.startswith(name):
+                found.append(os.path.join(folder, entry.name) + ("/" if entry.is_dir() else ""))
+    return found
+
+
+def run(program: click.Group, topology: str | None, number: int | None) -> None:
+    """Until the input ends; exit code that of the last command when no one watches."""
+    shell = Shell(program, topology, number)
+    watched = sys.stdin.isatty()
+    with history(shell) if watched else contextlib.nullcontext():
+        for line in typed(shell) if watched else sys.stdin:
+            if not shell.run_line(line):
+                break
+            if shell.code and not watched:
+                break
+    if not watched and shell.code:
+        sys.exit(shell.code)
+
+
+def typed(shell: Shell) -> Iterator[str]:
+    """Lines as they are typed; Ctrl-C drops one, Ctrl-D is the end."""
+    click.echo("help shows the commands, Tab completes, Ctrl-D ends")
+    while True:
+        try:
+            yield input(shell.prompt)
+        except KeyboardInterrupt:
+            click.echo()
+        except EOFError:
+            click.echo()
+            return
+
+
+@contextlib.contextmanager
+def history(shell: Shell) -> Iterator[None]:
+    """Lines of earlier shells, and completion; without readline there are none."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    path = history_path()
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(HISTORY_LINES)
+    readline.set_completer_delims(" \t\n")
+    found: list[str] = []
+
+    def completer(word: str, state: int) -> str | None:
+        if state == 0:
+            found[:] = shell.complete(readline.get_line_buffer()[: readline.get_endidx()], word)
+            if len(found) == 1 and not found[0].endswith("/"):
+                found[0] += " "
+        return found[state] if state < len(found) else None
+
+    readline.set_completer(completer)
+    libedit = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            readline.write_history_file(path)
+
+
+def history_path() -> Path:
+    """XDG's place for what a program remembers."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "kelek" / "history"

@@ -1,0 +1,229 @@
+"""`kelek call` and `kelek worker`, against the model's broker; the worker is a process."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import kelek
+from kelek.console import cli_errors as endings
+from kelek.console.broker import worker as worker_commands
+from kelek.console.broker.target import BrokerTarget
+from kelek.console.kelek_cli import main
+from kelek.protocols.majordomo.codec import Failure
+from kelek.tests.clients.broker.broker_world import Host
+
+SERVED = '''
+import kelek
+
+@kelek.service("add")
+def add(body):
+    """Adds up the frames."""
+    if body == b"7":
+        raise kelek.ServiceFailed(409, "no sevens")
+    return str(sum(int(frame) for frame in body.frames))
+
+@kelek.service("count")
+def count(body):
+    for number in range(int(body)):
+        yield str(number)
+
+def plain(body):
+    return [body, b"\\xff"]
+
+number = 7
+'''
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    host.close()
+
+
+@contextmanager
+def working(place: Path, *words: str) -> "Iterator[subprocess.Popen[str]]":
+    """A worker process; it is asked to end, and does so by itself."""
+    (place / "served.py").write_text(SERVED, encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "worker", "run", *words]
+    with subprocess.Popen(
+        command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def call(*words: str) -> str:
+    result = CliRunner().invoke(main, ["call", *words], prog_name="kelek")
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(words), prog_name="kelek")
+    (line,) = result.stderr.splitlines()
+    return result.exit_code, line
+
+
+def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
+    front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
+    with working(tmp_path, "served:add", *back) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == f"serving service=add brokers={host.back}\n"
+        assert call("add", "40", "2", *front) == "42\n"
+        assert json.loads(call("add", "1", "-o", "json", *front)) == {"final": True, "body": "1"}
+        assert call("add", "1", "--identity", "desk", "--id", "0xff", *front) == "1\n"
+        assert b"desk" in host.names
+        code, line = refused("call", "add", "x", *front)
+        assert code == endings.FAILED
+        assert line.startswith(f"kelek: {host.front}: service add: ValueError: invalid literal")
+        assert "no sevens (code 409)" in refused("call", "add", "7", *front)[1]
+        worker.send_signal(signal.SIGTERM)
+        said, complained = worker.communicate(timeout=60)
+        assert worker.returncode == 0
+        assert said == "ended service=add answered=5 failed=2\n"
+        assert "kelek: add: ValueError: invalid literal" in complained
+        assert "no sevens" not in complained, "it is an answer"
+
+
+def test_parts_from_a_shell(host: Host, tmp_path: Path) -> None:
+    front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
+    with working(tmp_path, "served:count", "--concurrency", "2", *back):
+        assert call("count", "3", "--partials", *front) == "0\n1\n2\n"
+        result = CliRunner().invoke(main, ["call", "count", "3", *front], prog_name="kelek")
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "kelek: count: 3 parts are left out; show them: --partials\n"
+        lines = call("count", "1", "--partials", "-o", "json", *front).splitlines()
+        assert [json.loads(line) for line in lines] == [
+            {"final": False, "body": "0"},
+            {"final": True, "body": ""},
+        ]
+
+
+def test_a_plain_function_needs_a_name(host: Host, tmp_path: Path) -> None:
+    front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
+    with working(tmp_path, "served:plain", "--name", "two", "--window", "5", *back):
+        assert json.loads(call("two", "0x61", "-o", "json", *front)) == {
+            "final": True,
+            "frames": [{"body": "a"}, {"body_base64": "/w=="}],
+        }
+
+
+def test_a_worker_without_a_broker_says_so(host: Host, tmp_path: Path) -> None:
+    nobody = f"ipc://{tmp_path}/nobody"
+    with working(tmp_path, "served:add", "--url", nobody) as worker:
+        assert worker.stderr is not None
+        said = worker.stderr.readline()
+    assert said.startswith(f"kelek: no broker yet at {nobody}: it waits for one; does it run there")
+    doors = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
+    assert worker_commands.no_broker(doors) == (
+        "no broker yet at tcp://a:1, tcp://b:1: it waits for one; start it: supervisor start t.yaml"
+    )
+
+
+def test_a_call_loads_little() -> None:
+    """The figure is time, below 200 ms; what takes the time is loading modules."""
+    code = (
+        "import sys; import kelek.console.kelek_cli, kelek.console.broker.commands; "
+        "heavy = {'yaml', 'asyncio', 'concurrent.futures', 'kelek.clients.broker.service_worker'}; "
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
+
+
+def test_what_the_broker_says(host: Host) -> None:
+    host.refuse.append(Failure(504, "no worker took it in time"))
+    code, line = refused("call", "x", "--url", host.front)
+    assert code == endings.FAILED
+    assert "no worker took it in time; does a worker run? kelek worker run" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["call", "x", "--url", "nowhere"], "tcp://HOST:PORT"),
+        (["call", "x", "--url", "ipc:///x", "-t", "y"], "leave one of them out"),
+        (["call", "x", "-t", "nowhere.yaml"], "nowhere.yaml"),
+        (["call", "", "--url", "ipc:///x"], "1 to 255 printable"),
+        (["call", "x", "--id", "7", "--url", "ipc:///x"], "--identity; give one, too"),
+        (["call", "x", "--identity", "0x00", "--url", "ipc:///x"], "the first one not 0"),
+        (["call", "x", "--identity", "a", "--id", "", "--url", "ipc:///x"], "1 to 255 octets"),
+        (["call", "x", "0xq", "--url", "ipc:///x"], "hexadecimal"),
+        (["call", "x", "-t", "bare.yaml"], "no node has a broker"),
+        (["worker", "run", "served", "--url", "ipc:///x"], "MODULE:FUNCTION"),
+        (["worker", "run", "served:number", "--url", "ipc:///x"], "no function"),
+        (["worker", "run", "served:nothing", "--url", "ipc:///x"], "has no nothing"),
+        (["worker", "run", "served:plain", "--url", "ipc:///x"], "--name"),
+        (["worker", "run", "served:plain", "--name", "mmi.x", "--url", "ipc:///x"], "broker's own"),
+    ],
+)
+def test_what_can_not_work_is_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "served.py").write_text(SERVED, encoding="utf-8")
+    bare = (
+        "cluster: c\nnodes: {n1: {url: 'tcp://127.0.0.1:7998', peer_url: 'tcp://127.0.0.1:7999'}}\n"
+    )
+    (tmp_path / "bare.yaml").write_text(bare, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, line = refused(*words)
+    assert code == endings.IMPOSSIBLE
+    assert line.startswith("kelek: ")
+    assert said in line
+
+
+def test_modules_that_can_not_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_service.py").write_text("def f(:\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, line = refused("worker", "run", "broken_service:f", "--url", "ipc:///x")
+    assert code == endings.FAILED
+    assert "broken_service.py:1:" in line
+    (tmp_path / "needs_more.py").write_text("import no_such_library\n", encoding="utf-8")
+    code, line = refused("worker", "run", "needs_more:f", "--url", "ipc:///x")
+    assert code == endings.FAILED
+    assert "no_such_library" in line
+
+
+def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> None:
+    for target in ("no_such_service:f", "no_such.service:f", "json.no_such:f", "json:no_such"):
+        code, line = refused("worker", "run", target, "--url", "ipc:///x")
+        assert code == endings.IMPOSSIBLE, line
+        assert "no_such" in line
+
+
+def test_nobody_there_is_said_soon(tmp_path: Path) -> None:
+    code, line = refused("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
+    assert code == endings.FAILED
+    assert "is this its url for clients?" in line
+
+
+def test_the_doors_of_a_topology(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        "cluster: c\nbroker: {client_header: ABC, interval_ms: 700}\n"
+        "nodes:\n  n1:\n    url: tcp://127.0.0.1:7998\n"
+        "    peer_url: tcp://127.0.0.1:7999\n"
+        "    broker: {clients_url: 'ipc:///c', workers_url: 'ipc:///w'}\n",
+        encoding="utf-8",
+    )
+    from kelek.console.broker.target import CLIENTS_URL, WORKERS_URL, find_brokers
+
+    where = {"urls": (), "topology": str(path)}
+    doors = find_brokers(where, CLIENTS_URL)
+    assert doors.urls == ("ipc:///c",)
+    assert doors.headers.client == b"ABC"
+    assert find_brokers(where, WORKERS_URL).urls == ("ipc:///w",)
+    assert doors.interval_ms == 700
+    assert kelek.BrokerTuning(headers=doors.headers).headers.worker == b"KLKW01"

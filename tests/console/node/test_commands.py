@@ -1,0 +1,150 @@
+"""`kelek discover`, `kelek node watch` and `kelek node chat`; docs/discovery.md shows them."""
+
+import json
+import pty
+import socket
+import sys
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+import kelek
+from kelek.console.kelek_cli import main
+from kelek.console.node import commands as node_commands
+from kelek.protocols.zre import services
+from kelek.tests.ports import free_udp_port
+
+HALL = {services.CLUSTER: "hall", services.BROKER: "tcp://127.0.0.1:7300"}
+
+
+@pytest.fixture
+def port() -> int:
+    return free_udp_port()
+
+
+def hall(port: int) -> kelek.Node:
+    return kelek.Node("n1", HALL, tuning=kelek.NodeTuning(port=port, interface="lo"))
+
+
+def on_lo(port: int, *arguments: str) -> list[str]:
+    return [*arguments, "--interface", "lo", "--port", str(port)]
+
+
+def test_discover(port: int) -> None:
+    with hall(port) as node:
+        command = on_lo(port, "discover", "hall", "--timeout", "60")
+        done = CliRunner().invoke(main, [*command, "-o", "json"])
+        (row,) = map(json.loads, done.stdout.splitlines())
+        assert (row["cluster"], row["node"], row["uuid"]) == ("hall", "n1", node.uuid.hex())
+        assert row["services"][services.BROKER] == ["tcp://127.0.0.1:7300"]
+        assert row["services"][services.LOG] == []
+        done = CliRunner().invoke(main, command)
+        assert done.stdout.split()[-4:] == ["hall", "n1", services.BROKER, "tcp://127.0.0.1:7300"]
+
+
+def test_discover_nobody(port: int) -> None:
+    done = CliRunner().invoke(main, on_lo(port, "discover", "--timeout", "0.1"))
+    assert done.exit_code == 1
+    assert "nobody of kelek was heard on lo" in done.stderr
+    done = CliRunner().invoke(main, ["discover", "--interface", "nowhere"])
+    assert done.exit_code == 1
+    assert done.stderr.count("\n") == 1
+    assert "no interface 'nowhere'" in done.stderr
+
+
+def test_a_url_that_nobody_answers(port: int) -> None:
+    url = f"zre://hall?interface=lo&port={port}&timeout_ms=100"
+    for command in (["call", "x", "--url", url], ["log", "info", "--url", url]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 1
+        assert "nobody of it offers" in done.stderr
+    done = CliRunner().invoke(main, ["table", "get", "1", "x", "--url", "zre://hall?x=1"])
+    assert done.exit_code == 2
+
+
+def test_watch_says_who_comes(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = threading.Event()
+    options = {"interface": "lo", "broadcast": "", "port": port, "timeout_s": None, "name": ""}
+
+    class Seen(Exception):
+        """Of one who interrupts."""
+
+    def show(event: kelek.Event, output: str) -> None:
+        before(event, output)
+        if event.kind is kelek.EventKind.JOIN:
+            seen.set()
+            raise Seen
+
+    before, node_commands.show_event = node_commands.show_event, show
+    try:
+        with hall(port) as node:
+            node.join("room")
+            with pytest.raises(Seen):
+                node_commands.watch(options, "json")
+    finally:
+        node_commands.show_event = before
+    assert seen.is_set()
+    entered, joined = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (entered["event"], entered["node"], entered["headers"]) == ("ENTER", "n1", HALL)
+    assert (joined["event"], joined["group"]) == ("JOIN", "room")
+
+
+def test_the_table_of_watch(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    tuning = kelek.NodeTuning(port=port, interface="lo")
+    with hall(port) as node, kelek.Node("me", tuning=tuning) as me:
+        node.join("room")
+        while "room" not in me.peer_groups:
+            assert me.receive(60_000)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"junk", ("127.0.0.1", port))
+        while not me.counters.get("beacon_malformed"):
+            me.receive(50)
+        node_commands.draw(me, {node.uuid})
+    *_, line, discarded = capsys.readouterr().out.splitlines()
+    assert discarded == "discarded: 1"
+    shown = line.split()
+    assert shown[:2] == ["n1", "v2"]
+    assert shown[3:5] == ["silent", "room"]
+
+
+def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is drawn again when somebody comes."""
+    options = {"interface": "lo", "broadcast": "", "port": port, "timeout_s": None, "name": ""}
+    before, drawn = node_commands.draw, []
+
+    class Seen(Exception):
+        """Of one who interrupts."""
+
+    def draw(me: kelek.Node, silent: set[bytes]) -> None:
+        before(me, silent)
+        drawn.append(len(me.peers))
+        if drawn[-1]:
+            raise Seen
+
+    monkeypatch.setattr(node_commands, "draw", draw)
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as screen, open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with hall(port), pytest.raises(Seen):
+            node_commands.watch(options, "text")
+        monkeypatch.undo()
+        lines = screen.read(1 << 16).decode().splitlines()
+    assert lines[-1] == "discarded: 0"
+    assert lines[-2].split()[:2] == ["n1", "v2"]
+
+
+def test_chat(port: int) -> None:
+    with hall(port) as node:
+        node.join("room")
+        command = on_lo(port, "node", "chat", "room", "--name", "ann", "--wait-for", "1")
+        done = CliRunner().invoke(main, command, input="hello\nthere\n")
+        assert done.stdout.splitlines()[0] == "* n1 JOIN"
+        said = []
+        for event in node.events(60_000):
+            if event.kind is kelek.EventKind.SHOUT:
+                assert event.peer is not None
+                said.append((event.peer.name, event.group, event.content))
+            if len(said) == 2:
+                break
+    assert said == [("ann", "room", [b"hello"]), ("ann", "room", [b"there"])]
