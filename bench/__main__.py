@@ -4,26 +4,17 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from kelek.bench import (
-    broadcast,
-    broker,
-    broker_durable,
-    entries,
-    everything,
-    farm,
-    log,
-    members,
-    pipeline,
-    pipeline_log,
-    pipeline_memory,
-    question,
-    reads,
-    segment,
-    snapshot,
-    tables,
-    tables_memory,
-    zre,
-)
+from kelek.bench import everything, question
+from kelek.bench.broker import broker
+from kelek.bench.broker import durable as broker_durable
+from kelek.bench.farm import farm
+from kelek.bench.log import broadcast, entries, log, members, reads, segment, snapshot
+from kelek.bench.pipeline import log as pipeline_log
+from kelek.bench.pipeline import memory as pipeline_memory
+from kelek.bench.pipeline import pipeline
+from kelek.bench.tables import memory as tables_memory
+from kelek.bench.tables import tables
+from kelek.bench.zre import zre
 
 # With goals, beside `log`.
 QUESTIONS = [

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kelek.bench import log
+from kelek.bench.log import log
 from kelek.bench.machine import BenchError
 from kelek.bench.question import QUICK_ROUNDS, Question, ask, say
 

@@ -19,7 +19,7 @@ import msgpack
 import zmq
 
 from kelek import __version__
-from kelek.bench.loadgen import libzmq
+from kelek.bench.load.loadgen import libzmq
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX, reap, spawn
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.request import urlopen
 
-from kelek.bench.loadgen import Load, libzmq
+from kelek.bench.load.loadgen import Load, libzmq
 from kelek.bench.machine import BenchError, ends_with_us, free_ports
 
 START_S_MAX = 30.0
@@ -165,7 +165,7 @@ def _is_free(port: int) -> bool:
 
 
 class EtcdAsyncio:
-    """The same etcd driven by the Python client of shared/peers (bench/etcd_asyncio.py).
+    """The same etcd driven by the Python client of shared/peers (bench/log/etcd_asyncio.py).
 
     Its own CPU time, about 60 us a write, is part of what limits it.
     """
@@ -182,7 +182,7 @@ class EtcdAsyncio:
 
     def run(self, load: Load) -> dict[str, Any]:
         numbers = (self.etcd.ports[0], load.clients * load.window, load.size, load.secs)
-        command = [sys.executable, "-P", "-m", "kelek.bench.etcd_asyncio", str(self.folder)]
+        command = [sys.executable, "-P", "-m", "kelek.bench.log.etcd_asyncio", str(self.folder)]
         done = subprocess.run(
             [*command, *map(str, numbers)], capture_output=True, text=True, check=False
         )

@@ -224,14 +224,14 @@ def markdown_table(rows: list[list[str]]) -> str:
 HEAD = """# The replicated log, measured
 
 Written by `python -m kelek.bench {questions} --results bench/RESULTS.md`; what is held equal, and
-what is not, stands at the head of `bench/log.py` and of the module of each question. Absolute
+what is not, stands at the head of `bench/log/log.py` and of the module of each question. Absolute
 figures drift with the machine and its load: compare within one call.
 """
 NOTES = """
 - "kelek" is driven in the text form of RequestUpdate, exactly as the floor is; "kelek, packs" is
   the form that `kelek.Log` uses, 16 updates a message. Both run at the defaults: the log is synced
   by a thread of the peer. "kelek, process" and "kelek, inline" are the other writers.
-- "etcd" is driven by a C client as lean as ours (bench/loadgen_etcd.c); "etcd, asyncio client" is
+- "etcd" is driven by a C client as lean as ours (bench/load/loadgen_etcd.c); "etcd, asyncio client" is
   the Python client of `shared/peers`, whose own CPU time is part of what limits it.
 - p50 and p99 are from the first send to the committed answer, in a closed loop.
 - CPU: of all servers together, and of the client, for one update.

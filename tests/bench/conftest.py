@@ -2,7 +2,7 @@
 
 import pytest
 
-from kelek.bench.loadgen import Generator
+from kelek.bench.load.loadgen import Generator
 
 
 @pytest.fixture(scope="session")

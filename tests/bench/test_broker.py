@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kelek.bench.broker import Between
-from kelek.bench.broker_kills import Scale, kills
-from kelek.bench.loadgen import Generator, Load
+from kelek.bench.broker.broker import Between
+from kelek.bench.broker.kills import Scale, kills
+from kelek.bench.load.loadgen import Generator, Load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kelek.bench import farm
+from kelek.bench.farm import farm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc")
 

@@ -11,10 +11,10 @@ import msgpack
 import pytest
 import zmq
 
-from kelek.bench import loadgen
-from kelek.bench.loadgen import Generator, Load
+from kelek.bench.load import loadgen
+from kelek.bench.load.loadgen import Generator, Load
+from kelek.bench.log.reads import Floor
 from kelek.bench.peers import Etcd
-from kelek.bench.reads import Floor
 
 POLL_MS = 20
 JOIN_S = 60

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import zmq
 
-from kelek.bench import loadgen
-from kelek.bench.loadgen import Generator, Load
-from kelek.bench.tables_engine import Engine
-from kelek.bench.tables_peers import Redis
+from kelek.bench.load import loadgen
+from kelek.bench.load.loadgen import Generator, Load
+from kelek.bench.tables.engine import Engine
+from kelek.bench.tables.peers import Redis
 
 POLL_MS = 20
 JOIN_S = 60

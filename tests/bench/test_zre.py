@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kelek.bench import zre
-from kelek.bench.zre_nodes import WINDOW
+from kelek.bench.zre import zre
+from kelek.bench.zre.nodes import WINDOW
 from kelek.tests.ports import free_ports, free_udp_port
 
 

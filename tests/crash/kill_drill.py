@@ -25,7 +25,7 @@ from typing import NamedTuple
 import zmq
 
 from kelek.bench.kelek_cluster import NODES, actor_name
-from kelek.bench.tables import Tables
+from kelek.bench.tables.tables import Tables
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
 from kelek.tests.interop import zerodb_plain as plain

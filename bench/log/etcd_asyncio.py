@@ -1,6 +1,6 @@
 """Drives a running etcd with the Python client of shared/peers, in a process of its own.
 
-    python -m kelek.bench.etcd_asyncio PEERS_DIRECTORY FIRST_PORT OUTSTANDING SIZE SECS
+    python -m kelek.bench.log.etcd_asyncio PEERS_DIRECTORY FIRST_PORT OUTSTANDING SIZE SECS
 
 It prints what peerlib.load() counts as one JSON object. grpcio, which the client needs, is no
 dependency of kelek: without it the benchmark leaves this column empty.

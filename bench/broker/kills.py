@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 import zmq
 
-from kelek.bench.loadgen import Load, finish
+from kelek.bench.load.loadgen import Load, finish
 from kelek.bench.machine import BenchError
 
 if TYPE_CHECKING:
-    from kelek.bench.broker import Between
+    from kelek.bench.broker.broker import Between
 
 HOLD_MS = 20  # So long a worker keeps a request: most have one when they are killed.
 KILL_MS = 10  # From one to the next.

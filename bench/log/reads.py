@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from kelek.bench.kelek_cluster import IDENT, Kelek
-from kelek.bench.loadgen import Generator, Load, libzmq
+from kelek.bench.load.loadgen import Generator, Load, libzmq
 from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
@@ -70,7 +70,7 @@ class Floor:
     def __init__(self) -> None:
         (port,) = free_ports(1)
         self.url = f"tcp://127.0.0.1:{port}"
-        command = [sys.executable, "-P", "-m", "kelek.bench.reads", self.url]
+        command = [sys.executable, "-P", "-m", "kelek.bench.log.reads", self.url]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=ends_with_us())
 
     @property

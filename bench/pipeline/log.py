@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import kelek
 from kelek.bench.kelek_cluster import IDENT, Kelek
 from kelek.bench.machine import BenchError
-from kelek.bench.pipeline import SETTINGS
+from kelek.bench.pipeline.pipeline import SETTINGS
 from kelek.bench.question import ROW_HEAD, Question, row, say, timed
 from kelek.bench.report import Section, summed_up
 

@@ -3,9 +3,9 @@
     python -m kelek.bench tables [--quick] [--rounds N] [-o json]
 
 Held equal: rows of 16 + 64 bytes, the same keys, 100 rows a request where it says so, one load
-generator in C for ZeroDB and Redis (bench/loadgen.c), rounds interleaved; a ratio is taken within
+generator in C for ZeroDB and Redis (bench/load/loadgen.c), rounds interleaved; a ratio is taken within
 each round. The bare engine is the same package in a process of its own, called with the same
-batches (bench/tables_engine.py). Who is not driven at the moment keeps running idle.
+batches (bench/tables/engine.py). Who is not driven at the moment keeps running idle.
 
 local        a table that is not replicated: server, worker and engine of one node
 replicated   three nodes; the answer comes when a majority has the write on disk and the asked node
@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 import zmq
 
 from kelek.bench.kelek_cluster import NODES, Kelek
-from kelek.bench.loadgen import Generator, Load, libzmq
+from kelek.bench.load.loadgen import Generator, Load, libzmq
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Figure, Section, summed_up
-from kelek.bench.tables_engine import BATCH, Engine
-from kelek.bench.tables_peers import Redis
+from kelek.bench.tables.engine import BATCH, Engine
+from kelek.bench.tables.peers import Redis
 
 ROUNDS = 7
 SECS = 2.0

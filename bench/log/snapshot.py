@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import kelek
 from kelek.bench.kelek_cluster import IDENT, NODES, Apart
-from kelek.bench.loadgen import Generator, Load
+from kelek.bench.load.loadgen import Generator, Load
 from kelek.bench.machine import BenchError
 from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row, say

@@ -1,7 +1,7 @@
 """The least that servers of a farm can do: three processes, the bytes of each request written and
 synced by a majority, an answer of a response's size; no Raft, no handshake.
 
-    python -m kelek.bench.farm_floor FILE REQUEST_BYTES FOLLOWER_PORTS TLS_FOLDER
+    python -m kelek.bench.farm.floor FILE REQUEST_BYTES FOLLOWER_PORTS TLS_FOLDER
 
 Without followers it is one itself. The port is said on stdout; TLS_FOLDER "-": plain TCP.
 """

@@ -8,7 +8,7 @@ goes through a plain zmq_proxy (no queues, no ids, nobody is held dead), through
 that there can be on libzmq (loadgen_bare.c: in C, it checks and remembers nothing), and through one
 that is written as the guide writes it: in Python, a message at a time, with libzmq's poll.
 
-At last it answers 10,000 requests while 200 of its 210 workers are killed (broker_kills.py).
+At last it answers 10,000 requests while 200 of its 210 workers are killed (broker/kills.py).
 """
 
 import subprocess
@@ -22,8 +22,8 @@ import zmq
 
 from kelek.actors.runtime.actor import ActorSetup
 from kelek.actors.topology.topology import BROKER_KEYS
-from kelek.bench.broker_kills import SCALE, Kills, kills
-from kelek.bench.loadgen import Generator, Load, finish, libzmq
+from kelek.bench.broker.kills import SCALE, Kills, kills
+from kelek.bench.load.loadgen import Generator, Load, finish, libzmq
 from kelek.bench.machine import BenchError, cpu_s, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
@@ -111,7 +111,7 @@ class Between:
             target = ["--protocol", "bare", "--libzmq", libzmq(), "--urls", urls]
             self._spawn([str(self.generator.path), *target])
         else:
-            module = [*command, "kelek.bench.broker", self.name]
+            module = [*command, "kelek.bench.broker.broker", self.name]
             self._spawn([*module, self.clients_url, self.workers_url])
 
     def _setup(self) -> Path:

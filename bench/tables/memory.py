@@ -22,12 +22,12 @@ from pathlib import Path
 import zmq
 
 from kelek.bench.kelek_cluster import actor_name, children_of
-from kelek.bench.loadgen import Generator, Load, finish
+from kelek.bench.load.loadgen import Generator, Load, finish
 from kelek.bench.machine import BenchError, memory
 from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, summed_up
-from kelek.bench.tables import Tables
+from kelek.bench.tables.tables import Tables
 
 ROUNDS = 3
 MANY, LARGE = range(1, 1001), 2000

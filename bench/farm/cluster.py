@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kelek
-from kelek.bench.farm_floor import connect
+from kelek.bench.farm.floor import connect
 from kelek.bench.kelek_cluster import NODES, POLL_S, Apart
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX

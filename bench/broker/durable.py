@@ -17,12 +17,12 @@ from typing import Any
 import zmq
 
 from kelek.bench.kelek_cluster import NODES
-from kelek.bench.loadgen import Generator, Load, finish
+from kelek.bench.load.loadgen import Generator, Load, finish
 from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios
-from kelek.bench.tables import Tables
+from kelek.bench.tables.tables import Tables
 
 ROUNDS = 5
 WORKERS = Load(4, 256)

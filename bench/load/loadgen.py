@@ -1,4 +1,4 @@
-"""Builds and runs bench/loadgen.c: the same closed loop for kelek and what stands beside it.
+"""Builds and runs bench/load/loadgen.c: the same closed loop for kelek and what stands beside it.
 
 It is compiled when a benchmark needs it, into a directory of the caller's, and works on the shared
 library that pyzmq brings: nothing but a C compiler is needed.

@@ -4,7 +4,7 @@
 
 Answered once committed and synced by a majority; entries of 64 bytes. In the same round a floor
 does the same: three processes that write and sync the bytes of each request, without Raft
-(farm_floor.py). Both with TLS 1.3 and without; the client is the same for both, a Python process
+(farm/floor.py). Both with TLS 1.3 and without; the client is the same for both, a Python process
 that sends bytes made before. Handshakes are TLS 1.3, not resumed, and HTTP Digest with a challenge
 that is known already. Each server is that of a node of its own, with a supervisor, as a user starts
 them. The snapshot is 200 documents of 500 kB, to a server with an empty directory;
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import kelek
-from kelek.bench.farm_cluster import SERVERS, FarmCluster, node_of
-from kelek.bench.farm_floor import ANSWER_BYTES, connect, contexts, received
+from kelek.bench.farm.cluster import SERVERS, FarmCluster, node_of
+from kelek.bench.farm.floor import ANSWER_BYTES, connect, contexts, received
 from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, ratios, summed_up
@@ -168,7 +168,7 @@ class FloorFarm:
 
     def _start(self, size: int, ports: str) -> int:
         path = self._directory / f"{len(self._running)}.log"
-        command = [sys.executable, "-P", "-m", "kelek.bench.farm_floor"]
+        command = [sys.executable, "-P", "-m", "kelek.bench.farm.floor"]
         started = subprocess.Popen(
             [*command, str(path), str(size), ports, self._tls],
             stdout=subprocess.PIPE, text=True, preexec_fn=ends_with_us(),

@@ -23,7 +23,7 @@ import kelek
 from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Figure, Section, ratios, summed_up
-from kelek.bench.zre_nodes import (
+from kelek.bench.zre.nodes import (
     ACK,
     ECHO,
     LO,
@@ -58,7 +58,7 @@ Found = dict[str, list[float]]
 @contextmanager
 def process(*arguments: object) -> Iterator["subprocess.Popen[bytes]"]:
     """One that plays a role of zre_nodes."""
-    command = [sys.executable, "-P", "-m", "kelek.bench.zre_nodes", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "kelek.bench.zre.nodes", *map(str, arguments)]
     started = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=ends_with_us()
     )

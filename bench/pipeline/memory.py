@@ -24,10 +24,10 @@ from typing import IO, TYPE_CHECKING
 import kelek
 from kelek.bench.kelek_cluster import actor_name, children_of
 from kelek.bench.machine import BenchError, memory
-from kelek.bench.pipeline import SCANS
+from kelek.bench.pipeline.pipeline import SCANS
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, summed_up
-from kelek.bench.tables import LOCAL, Tables
+from kelek.bench.tables.tables import LOCAL, Tables
 
 if TYPE_CHECKING:
     import pyarrow

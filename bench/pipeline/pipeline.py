@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kelek.bench.machine import BenchError
 from kelek.bench.question import ROW_HEAD, Question, row, say, timed
 from kelek.bench.report import Figure, Section
-from kelek.bench.tables import LOCAL, REPLICATED, Tables
+from kelek.bench.tables.tables import LOCAL, REPLICATED, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

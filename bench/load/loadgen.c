@@ -1,5 +1,5 @@
 /* loadgen - closed loops for a ZMQ RAFT cluster and etcd, for ZeroDB's tables and Redis, and for a
- * broker, in C so that it is not what is measured. Prints one JSON object; bench/loadgen.py builds
+ * broker, in C so that it is not what is measured. Prints one JSON object; bench/load/loadgen.py builds
  * and starts it.
  *
  *   --protocol zmqraft|etcd|zerodb|redis|broker   what is spoken

@@ -1,6 +1,6 @@
 """The engine alone, in a process of its own: what tables are measured against.
 
-    python -m kelek.bench.tables_engine DIRECTORY
+    python -m kelek.bench.tables.engine DIRECTORY
 
 The same rows as the load generator's, the same batches, a local table's default options, through
 the same package: what kelek adds is sockets, the protocol and a process more. A line on stdin
@@ -83,7 +83,7 @@ class Engine:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
-        command = [sys.executable, "-P", "-m", "kelek.bench.tables_engine", str(directory / "db")]
+        command = [sys.executable, "-P", "-m", "kelek.bench.tables.engine", str(directory / "db")]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
