@@ -28,8 +28,8 @@ from kelek.bench.kelek_cluster import NODES, actor_name
 from kelek.bench.tables.tables import Tables
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
-from kelek.tests.interop import zerodb_plain as plain
-from kelek.tests.interop.zerodb_plain import (
+from kelek.tests.interop.zerodb import zerodb_plain as plain
+from kelek.tests.interop.zerodb.zerodb_plain import (
     Client,
     Frames,
     Pair,

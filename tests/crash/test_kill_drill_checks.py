@@ -10,8 +10,8 @@ from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.tables.tables import TableEntry
 from kelek.tests.crash.kill_drill import SHARED_BYTES, Broken, Drill, Held, Rows
-from kelek.tests.interop import zerodb_plain as plain
-from kelek.tests.interop.zerodb_plain import Client, Frames, Pair, in_pairs, number
+from kelek.tests.interop.zerodb import zerodb_plain as plain
+from kelek.tests.interop.zerodb.zerodb_plain import Client, Frames, Pair, in_pairs, number
 
 TURNS = 40  # Of each writer.
 FAULT = 40  # Which of the writes that it could happen to it happens to.

@@ -17,8 +17,8 @@ from unittest import mock
 import pytest
 
 from kelek.console.admin import supervisor_client as asking
-from kelek.tests.interop import node_package
-from kelek.tests.interop.plain import Client
+from kelek.tests.interop.zmqraft import node_package
+from kelek.tests.interop.zmqraft.plain import Client
 from kelek.tests.ports import free_port
 
 COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"

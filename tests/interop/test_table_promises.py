@@ -8,10 +8,10 @@ import pytest
 
 import kelek
 from kelek.protocols.zerodb.wire.values import SESSION_ENDED
-from kelek.tests.interop.tables import LOCAL, Tables
-from kelek.tests.interop.tables import running as running
-from kelek.tests.interop.tables import tables as tables
-from kelek.tests.interop.zerodb_plain import head, u32
+from kelek.tests.interop.zerodb.tables import LOCAL, Tables
+from kelek.tests.interop.zerodb.tables import running as running
+from kelek.tests.interop.zerodb.tables import tables as tables
+from kelek.tests.interop.zerodb.zerodb_plain import head, u32
 
 COPY = 0x44
 TIMEOUT_MS = 60_000

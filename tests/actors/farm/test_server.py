@@ -31,7 +31,7 @@ from kelek.tests.actors.farm.farm_servers import (
     USER,
     Farm,
 )
-from kelek.tests.interop.farm_tls import old_hello
+from kelek.tests.interop.garlicfarm.farm_tls import old_hello
 
 
 @pytest.mark.parametrize("tls", [True, False])

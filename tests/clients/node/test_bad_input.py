@@ -17,7 +17,7 @@ from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
 from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, PEERS_MAX, Version
-from kelek.tests.interop.zre_nodes import OURS, NodeProcess
+from kelek.tests.interop.zre.zre_nodes import OURS, NodeProcess
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60

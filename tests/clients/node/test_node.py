@@ -15,7 +15,7 @@ import kelek
 from kelek.native.net.datagrams import Datagrams
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST, Interface
 from kelek.protocols.zre.beacon import Beacon, encode_beacon
-from kelek.tests.interop.zre_nodes import OURS, NodeProcess
+from kelek.tests.interop.zre.zre_nodes import OURS, NodeProcess
 from kelek.tests.ports import free_ports, free_udp_port
 
 DEADLINE_MS = 60_000

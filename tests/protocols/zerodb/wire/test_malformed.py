@@ -6,9 +6,9 @@ import pytest
 
 from kelek.protocols.zerodb.wire import codec, values
 from kelek.protocols.zerodb.wire.requests import RequestError
-from kelek.tests.interop import zerodb_malformed as malformed
-from kelek.tests.interop.zerodb_malformed import Bad
-from kelek.tests.interop.zerodb_plain import Frames
+from kelek.tests.interop.zerodb import zerodb_malformed as malformed
+from kelek.tests.interop.zerodb.zerodb_malformed import Bad
+from kelek.tests.interop.zerodb.zerodb_plain import Frames
 
 TABLE = 7
 

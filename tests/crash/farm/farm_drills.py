@@ -1,0 +1,295 @@
+"""Changes of a farm's members with real processes: at each stage of a change, which the leader
+shows in its status, one of those who have to do with it is killed.
+
+What the stage waits for is kept back at a gate, so that it lasts until somebody is killed. Then the
+change has to come to its end, when it is asked for again: the farm agrees on its members, and has
+all that it has acknowledged.
+
+`PYTHONPATH=.build python -m kelek.tests.crash.farm.farm_drills --repeats 2` runs all of them.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.members import Stage
+from kelek.protocols.garlicfarm.wire.messages import (
+    ClusterServer,
+    FarmLogEntry,
+    MessageType,
+    Request,
+    ValueType,
+)
+from kelek.tests.actors.farm.farm_gates import Gates
+from kelek.tests.actors.farm.farm_servers import SERVERS as SERVERS_USER
+from kelek.tests.actors.farm.farm_servers import Farm
+
+SERVERS = (1, 2, 3)
+AGAIN_S = 0.3
+# So long a leader leads that is not answered: then a stage that others have to end is over, too.
+TIMES = "election_timeout_ms: [600, 1200], heartbeat_ms: 100, request_timeout_ms: 1000"
+ATTEMPTS_MAX = 20  # A stage that is never seen in so many of them is not there.
+SNAPSHOT_ENTRIES = 1000
+FILLING = "x" * 200_000  # A snapshot with it takes some pieces.
+GONE = OSError, EOFError  # Whom we ask is killed, or not up yet.
+
+
+class Drill(NamedTuple):
+    """Which change, the stage at which somebody is killed, and what is kept back for that.
+
+    change    "add", "remove", "resign": the leader is removed
+    victim    "leader", or "other": who comes or goes; when it is the leader who goes, a follower
+    """
+
+    change: str
+    stage: Stage
+    held: MessageType
+    victim: str
+    compacted: bool = False
+
+
+STAGES = (
+    ("add", Stage.INVITE, MessageType.JOIN_CLUSTER_RESPONSE),
+    ("remove", Stage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
+    ("add", Stage.FEED, MessageType.SYNC_LOG_RESPONSE),
+    ("remove", Stage.COMMIT, MessageType.APPEND_ENTRIES_RESPONSE),
+    ("add", Stage.COMMIT, MessageType.APPEND_ENTRIES_RESPONSE),
+    ("resign", Stage.HAND_OVER, MessageType.APPEND_ENTRIES_RESPONSE),
+    ("add", Stage.FEED, MessageType.INSTALL_SNAPSHOT_RESPONSE),
+    ("resign", Stage.ASK, MessageType.REQUEST_VOTE_RESPONSE),
+)
+
+
+VICTIMS = ("leader", "other")
+SHORT_VICTIMS = ("leader", "leader", "other", "leader", "other", "leader", "other", "leader")
+
+
+def _drill(at: int, victim: str) -> Drill:
+    change, stage, held = STAGES[at]
+    return Drill(change, stage, held, victim, held is MessageType.INSTALL_SNAPSHOT_RESPONSE)
+
+
+ALL = [_drill(at, victim) for at in range(len(STAGES)) for victim in VICTIMS]
+SHORT = [_drill(at, victim) for at, victim in enumerate(SHORT_VICTIMS)]  # Each stage once.
+# What is kept back until an answer to AppendEntries may be: those go the same way, in order.
+BEFORE_COMMIT = {
+    "add": (Stage.FEED, MessageType.SYNC_LOG_RESPONSE),
+    "remove": (Stage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
+}
+
+
+class DrillFarm:
+    """Three servers behind gates. One of them, or none, is out of the farm."""
+
+    def __init__(self, farm: Farm, gates: Gates) -> None:
+        self.farm, self.gates = farm, gates
+        self.out: int | None = 3
+        self.acked: list[int] = []
+        self.attempts = 0  # At a stage, until it was seen.
+        farm.start()
+        self.post(FILLING)
+
+    # Clients.
+
+    def post(self, filling: str = "") -> None:
+        """A document of another server each time, so that all of them are seen in the end."""
+        number = len(self.acked) + 1
+        document = {"cluster": "farm", "date": 1, "id": number, "x": filling}
+        self.farm.put(json.dumps(document).encode(), user=SERVERS_USER)
+        self.acked.append(number)
+
+    def tell(self, number: int, request: Request) -> None:
+        """The answer is of no interest: what comes of it is."""
+        with suppress(*GONE), self.farm.connect(number) as admin:
+            admin.ask(request)
+
+    def shown(self, number: int, what: str = "status") -> dict[str, Any]:
+        try:
+            return self.farm.shown(number, what)
+        except GONE:
+            return {}
+
+    # A change.
+
+    def request(self, change: str, subject: int) -> Request:
+        if change == "add":
+            return members.add_server(ClusterServer(subject, self.farm.endpoint(subject)))
+        return members.remove_server(subject)
+
+    def is_done(self, change: str, subject: int) -> bool:
+        """All that run and count say so, and nothing is in work."""
+        wished = {number for number in SERVERS if number != subject or change == "add"}
+        for number in wished:
+            shown = self.shown(number)
+            said = {each["id"] for each in shown.get("members", ())}
+            if said != wished or shown["change"] or shown["leader"] not in wished:
+                return False
+            if shown["commit"] != shown["last"] or shown["state"] not in ("leader", "follower"):
+                return False
+        return True
+
+    def finish(self, change: str, subject: int) -> None:
+        """Asks for it until it is done, as an administrator would."""
+        asked_s = 0.0
+
+        def look() -> bool:
+            nonlocal asked_s
+            if self.is_done(change, subject):
+                return True
+            if time.monotonic() >= asked_s + AGAIN_S:
+                asked_s = time.monotonic()
+                self.tell(self.farm.leader(), self.request(change, subject))
+            return False
+
+        self.farm.wait(look, f"{change} {subject} comes to no end")
+        self.out = None if change == "add" else subject
+        if self.out is not None and self.shown(subject).get("state") != "waiting":
+            self.begin_anew(subject)  # It was not there to be told that it is out.
+
+    def begin_anew(self, number: int) -> None:
+        self.farm.kill(number)
+        shutil.rmtree(self.farm.place / "data" / f"n{number}")
+        self.farm.start(number, bootstrap=False)
+
+    # A drill.
+
+    def run(self, drill: Drill) -> None:
+        """Raises AssertionError."""
+        self.prepare(drill)
+        subject, leader = self.reach(drill)
+        victim = leader
+        if drill.victim == "other":
+            rest = [each for each in SERVERS if each not in (leader, self.out)]
+            victim = subject if subject != leader else rest[0]
+        self.farm.kill(victim)
+        self.gates.let_go()
+        self.farm.start(victim, bootstrap=False)
+        self.finish(drill.change, subject)
+        self.post()
+
+    def prepare(self, drill: Drill) -> None:
+        """Somebody is out of the farm, or nobody."""
+        if drill.change == "add" and self.out is None:
+            leader = self.farm.leader()
+            self.finish("remove", next(each for each in SERVERS if each != leader))
+        elif drill.change != "add" and self.out is not None:
+            self.finish("add", self.out)
+        if drill.compacted:
+            while not all(self.is_compacted(each) for each in SERVERS if each != self.out):
+                self.farm.put(*[b"x"] * SNAPSHOT_ENTRIES)
+
+    def is_compacted(self, number: int) -> bool:
+        return int(self.shown(number).get("first", 0)) > 1
+
+    def reach(self, drill: Drill) -> tuple[int, int]:
+        """Until the stage is there: whose change it is, and who shows it."""
+        for _ in range(ATTEMPTS_MAX):
+            self.post()  # Somebody leads, and can commit.
+            leader = self.farm.leader()
+            others = [number for number in SERVERS if number not in (leader, self.out)]
+            subject = self.out if drill.change == "add" else others[0]
+            if drill.change == "resign":
+                subject = leader
+            assert subject is not None
+            self.attempts += 1
+            if self.lead_to(drill, leader, subject):
+                return subject, leader
+            self.gates.let_go()
+            self.finish(drill.change, subject)  # The stage was missed: once more.
+            self.prepare(drill)
+        raise AssertionError(f"never seen: {drill}: {self.farm.report()}")
+
+    def lead_to(self, drill: Drill, leader: int, subject: int) -> bool:
+        """Whether the stage was seen."""
+        stage, held = drill.stage, drill.held
+        if stage is Stage.COMMIT:
+            stage, held = BEFORE_COMMIT[drill.change]
+        self.gates.hold(held, SERVERS)
+        if stage is Stage.HAND_OVER:
+            self.leave_open(leader)
+        self.tell(leader, self.request(drill.change, subject))
+        if not self.watch(leader, stage):
+            return False
+        if stage is drill.stage:
+            return True
+        self.gates.hold(drill.held, SERVERS)
+        self.gates.let_go(held)
+        return self.watch(leader, drill.stage)
+
+    def watch(self, leader: int, stage: Stage) -> bool:
+        """Until the change is there, or is over: every stage ends by itself, sooner or later."""
+
+        def look() -> str:
+            change = self.shown(leader).get("change")
+            if not change:
+                return "over"
+            return "there" if change["stage"] == stage.name.lower() else ""
+
+        return bool(self.farm.wait(look, f"{stage} does not come") == "there")
+
+    def leave_open(self, leader: int) -> None:
+        """An entry that can't be committed: without it there is nothing to wait for."""
+        entry = FarmLogEntry(0, ValueType.APPLICATION, b"open")
+        with suppress(*GONE), self.farm.connect(leader) as client:
+            client.send(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
+            self.farm.wait(lambda: self.is_open(leader), "nothing is left open")
+
+    def is_open(self, number: int) -> bool:
+        shown = self.shown(number)
+        return shown.get("state") != "leader" or shown["last"] > shown["commit"]
+
+    # The end.
+
+    def check(self) -> None:
+        """Every server that counts has all that was acknowledged."""
+        for number in SERVERS:
+            if number != self.out:
+                self.farm.wait(partial(self.has_all, number), f"{number} lacks something")
+
+    def has_all(self, number: int) -> bool:
+        documents = self.shown(number, "documents").get("documents", ())
+        return {each["id"] for each in documents} >= set(self.acked)
+
+
+def run(chosen: list[Drill], tell: Callable[[str], object] = lambda text: None) -> int:
+    """All of these, on one farm. Returns how often a stage was waited for."""
+    options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_behind: 0"
+    with Farm(
+        SERVERS, tls=False, processes=True, begin=(1, 2), gated=True, farm=options,
+        node="post_interval_ms: 0", times=TIMES,
+    ) as farm:  # fmt: skip
+        gates = Gates(farm.gates, farm.ports)
+        try:
+            drilled = DrillFarm(farm, gates)
+            for drill in chosen:
+                begun = time.monotonic()
+                drilled.run(drill)
+                drilled.check()
+                where = f"{drill.change}, {drill.stage.name}, {drill.held.name}"
+                tell(f"{where}, {drill.victim}: {time.monotonic() - begun:.1f} s")
+            return drilled.attempts
+        finally:
+            gates.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=1, help="of the whole matrix")
+    parser.add_argument("--short", action="store_true", help="each stage once, as the test has it")
+    arguments = parser.parse_args()
+    for _ in range(arguments.repeats):
+        chosen = SHORT if arguments.short else ALL
+        attempts = run(chosen, lambda text: print(text, flush=True))
+        print(f"{len(chosen)} drills went well, in {attempts} attempts", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

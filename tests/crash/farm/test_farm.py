@@ -1,0 +1,10 @@
+"""Real processes of a farm, killed at each stage of a change of its members. farm_drills.py beside
+this has each stage with either side; tests/sim/farm/test_farm.py has all the steps, in virtual time."""
+
+from kelek.protocols.garlicfarm.server.members import Stage
+from kelek.tests.crash.farm.farm_drills import SHORT, run
+
+
+def test_a_farm_survives_kills_at_each_stage() -> None:
+    assert {drill.stage for drill in SHORT} == set(Stage)
+    assert run(SHORT) >= len(SHORT)

@@ -1,0 +1,107 @@
+"""Tables on real disks: killed at random points, out of space."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kelek.storage.engine.families import Shared
+from kelek.storage.engine.rocks import open_tables
+from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.crash.tables import tables_drill
+
+DRILL = Path(__file__).with_name("tables_drill.py")
+DEADLINE_S = 60
+ROOM_BYTES = 4 << 20  # Left on the disk that gets full.
+SHARED = Shared.of(1 << 20, 2 << 20)
+
+
+def started(arguments: list[str], command: list[str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*(command or []), sys.executable, str(DRILL), *arguments],
+        stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
+class Twin:
+    """What the tables must hold behind an entry."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryTables()
+
+    def check(self, path: str, replicated: bool, durable: int) -> None:
+        """Whole entries, all that were durable among them, and nothing else."""
+        tables = open_tables(path, SHARED, replicated)
+        reached = tables.applied[0]
+        assert reached >= durable
+        if reached < self.memory.applied[0]:
+            self.memory = MemoryTables()  # What was written behind that was lost.
+        for index in range(self.memory.applied[0] + 1, reached + 1):
+            self.memory.write([tables_drill.entry(index)])
+        assert tables.applied == self.memory.applied
+        assert tables.tables() == self.memory.tables()
+        assert tables.expires_ms == self.memory.expires_ms
+        for table in tables.tables():
+            assert tables.content_hash(table) == self.memory.content_hash(table)
+        tables.close()
+
+
+def durable_in(output: str) -> int:
+    found = [int(line.split()[1]) for line in output.splitlines() if line.startswith("durable")]
+    return max(found, default=0)
+
+
+@pytest.mark.parametrize("kind", ["replicated", "local"])
+def test_killed_at_random_points(tmp_path: Path, kind: str) -> None:
+    random, path, twin, durable = Random(kind), str(tmp_path / "db"), Twin(), 0
+    for _ in range(8):
+        process = started([path, kind, "1000000"])
+        assert process.stdout is not None
+        seen = "".join(process.stdout.readline() for _ in range(random.choice((1, 2, 30, 200))))
+        process.send_signal(signal.SIGKILL)
+        with process:
+            rest = process.stdout.read()  # communicate() knows nothing of what readline() has.
+        durable = max(durable, durable_in(seen + rest.rpartition("\n")[0]))
+        twin.check(path, kind == "replicated", durable)
+    assert durable > 50, "it got nowhere"
+
+
+SCRIPT = (
+    "set -e; mount -t tmpfs -o size={size} none {disk}; "
+    'head -c {ballast} /dev/zero > {disk}/ballast; "$@"; cp -r {disk}/db {after}'
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "stuck_s"),
+    [
+        ("replicated", 64 << 20, 0.5),  # The engine wants 64 MiB free: it is opened anew.
+        ("local", 160 << 20, 1000),  # It goes on by itself.
+    ],
+)
+def test_full_disk(tmp_path: Path, kind: str, size: int, stuck_s: float) -> None:
+    """The disk has room for a part of it until the ballast goes."""
+    disk, after = tmp_path / "disk", tmp_path / "after"
+    disk.mkdir()
+    script = SCRIPT.format(size=size, disk=disk, after=after, ballast=size - ROOM_BYTES)
+    command = ["unshare", "-rm", "sh", "-c", script, "sh"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode
+    ):
+        pytest.skip("no mount namespace to be had here")
+    arguments = [str(disk / "db"), kind, "600", str(disk / "ballast"), str(stuck_s)]
+    with started(arguments, command) as process:
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    told = [line for line in output.splitlines() if line.startswith(("full", "again"))]
+    assert told, "the disk never was full"
+    assert "no space is left" in told[0]
+    assert told[1].startswith("again"), told
+    Twin().check(str(after), kind == "replicated", 600)

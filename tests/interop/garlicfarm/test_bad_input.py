@@ -1,0 +1,515 @@
+"""What anybody may send to a real server of a farm: it is answered with the right code or closed,
+and counted; no server ends, no term moves, nobody else's connection suffers."""
+
+import gzip
+import json
+import socket
+import ssl
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from kelek.actors.farm import listener as farm_doors
+from kelek.protocols.garlicfarm.wire import gate, handshake
+from kelek.protocols.garlicfarm.wire.htdigest import with_user
+from kelek.protocols.garlicfarm.wire.messages import Response
+from kelek.tests.actors.farm import farm_servers
+from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.interop.garlicfarm.farm_plain import (
+    APPEND,
+    APPLICATION,
+    CLIENT,
+    CONFIGURATION,
+    INSTALL,
+    JOIN,
+    LEAVE,
+    PACK,
+    SNAPSHOT,
+    SYNC,
+    VOTE,
+    Answer,
+    Entry,
+    Message,
+    configuration,
+    take_answer,
+)
+from kelek.tests.interop.garlicfarm.farm_tls import Refused, Who, old_hello, read_head
+
+WAIT_S = 60
+WAITS = 4  # It is to be taken in by anybody.
+SLOW = "election_timeout_ms: [2000, 3000], heartbeat_ms: 100, request_timeout_ms: 2000"
+STRANGER = 77
+BOUND = "bound"  # A user that speaks for the stranger alone.
+PIECE = struct.pack(">qqIqqqI", 9, 9, 16, 0, 0, 0, 1) + b"x\1"  # A whole snapshot of one byte.
+BOMB = gzip.compress(struct.pack(">II", 8, (1 << 31) - 1) + bytes(200 << 20), 1)
+
+
+class Scene:
+    """A farm of three that has a leader, a follower, and a client that watches."""
+
+    def __init__(self, farm: Farm) -> None:
+        self.farm = farm
+        farm.put(b"before")
+        self.leader = farm.leader()
+        self.follower = next(number for number in (1, 2, 3) if number != self.leader)
+        self.who = Who(USER, PASSWORD, farm.ca)
+        self.server = Who("peer", "the servers' own", farm.ca)
+        self._known: dict[int, dict[str, str]] = {}  # Challenges, by port.
+        self._count = 0
+        with ExitStack() as undo:
+            self.watches = {
+                number: undo.enter_context(farm.connect(number)) for number in (1, 2, 3)
+            }
+            self.term = self._ask(self.leader).term
+            self.close = undo.pop_all().close
+
+    def _ask(self, number: int) -> Response:
+        watch = self.watches[number]
+        watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
+        return watch.answer()
+
+    def counts(self, number: int = 0) -> Counter[str]:
+        """All that a server has counted, as it shows it at /status."""
+        shown = self.status(number)
+        found = {**shown["connections"], **shown["counters"]}
+        return Counter({name: n for name, n in found.items() if isinstance(n, int)})
+
+    def status(self, number: int = 0) -> dict[str, Any]:
+        port, path = self.port(number), "/GarlicFarm/farm/1/status"
+        if port not in self._known:
+            self._known[port] = self.who.challenges(port)["SHA-256"]
+        self._count += 1
+        right = self.who.authorization(self._known[port], self._count, path)
+        with self.who.tls(port) as sock:
+            sock.sendall(self.who.head(port, right, path=path))
+            head, _, body = drained(sock).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        shown: dict[str, Any] = json.loads(body)
+        return shown
+
+    def port(self, number: int = 0) -> int:
+        return self.farm.ports[number or self.leader]
+
+    def check(self) -> None:
+        """All are as before: the watching clients are served, no server's term has moved."""
+        for number in self.watches:
+            answer = self._ask(number)
+            assert answer.term == self.term
+            assert answer.is_accepted is (number == self.leader)
+        assert not any(each.ended() for each in self.farm.running.values())
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    with pytest.MonkeyPatch.context() as patch:
+        # A busy machine has no elections: then a term that moves is one that was moved.
+        patch.setattr(farm_servers, "TIMES", SLOW)
+        bound = f"bind: {{{BOUND}: {STRANGER}}}"
+        with Farm(
+            (1, 2, 3, WAITS), begin=(1, 2, 3), farm=bound, node="post_interval_ms: 0"
+        ) as farm:
+            users = (farm.place / "passwords").read_text()
+            farm.write_secret("passwords", with_user(users, "farm", BOUND, PASSWORD))
+            farm.start()
+            scene = Scene(farm)
+            try:
+                yield scene
+            finally:
+                scene.close()
+
+
+def status_of(sock: socket.socket) -> str:
+    lines, _ = read_head(sock)
+    return lines[0].split(" ", 2)[1]
+
+
+def asked(scene: Scene, head: bytes) -> str:
+    """The status that a head is answered with."""
+    with scene.who.tls(scene.port()) as sock:
+        sock.sendall(head)
+        return status_of(sock)
+
+
+# ---- in front of the handshake ----
+
+Make = Callable[[Scene], bytes]
+
+
+def authorized(scene: Scene, change: Callable[[str], str]) -> bytes:
+    """Request 2 with an Authorization that is not as it should be."""
+    port = scene.port()
+    right = scene.who.authorization(scene.who.challenges(port)["SHA-256"])
+    return scene.who.upgrade(port, change(right))
+
+
+def replayed(scene: Scene) -> bytes:
+    """One that has let somebody in already."""
+    head = authorized(scene, str)
+    assert asked(scene, head) == "101"
+    return head
+
+
+def of_another_uri(scene: Scene) -> bytes:
+    port, who = scene.port(), scene.who
+    asked_of_us = who.challenges(port)["SHA-256"]
+    return who.upgrade(port, who.authorization(asked_of_us, uri="/GarlicFarm/other/1/websocket"))
+
+
+HEADS: dict[str, tuple[str, Make]] = {
+    "a wrong path": ("404", lambda scene: scene.who.head(scene.port(), path="/")),
+    "another cluster": (
+        "404",
+        lambda scene: scene.who.head(scene.port(), path="/GarlicFarm/other/1/websocket"),
+    ),
+    "another version": (
+        "404",
+        lambda scene: scene.who.head(scene.port(), path="/GarlicFarm/farm/2/websocket"),
+    ),
+    "no digest": ("401", lambda scene: scene.who.upgrade(scene.port(), "X: y")),
+    "Basic": (
+        "401",
+        lambda scene: scene.who.upgrade(scene.port(), "Authorization: Basic ZGVtbzpkZW1v"),
+    ),
+    "a replayed digest": ("401", replayed),
+    "a nonce of nobody's": (
+        "401",
+        lambda scene: authorized(scene, lambda right: right.replace('nonce="', 'nonce="AAAA')),
+    ),
+    "a wrong response": (
+        "401",
+        lambda scene: authorized(scene, lambda right: right.replace('response="', 'response="0')),
+    ),
+    "another uri": ("400", of_another_uri),
+    "a uri that was altered behind the digest": (
+        "400",
+        lambda scene: authorized(scene, lambda right: right.replace("/farm/", "/fram/")),
+    ),
+    "no nc": ("400", lambda scene: authorized(scene, lambda right: right.replace("nc=", "nx="))),
+    "a huge head": ("431", lambda scene: scene.who.head(scene.port(), "X: " + "y" * 9000)),
+    "many lines": ("431", lambda scene: scene.who.head(scene.port(), *["X: y"] * 80)),
+    "no HTTP": ("400", lambda scene: b"\x05" * 45 + b"\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_that_lets_nobody_in(scene: Scene, name: str) -> None:
+    status, make = HEADS[name]
+    head, before = make(scene), scene.counts()
+    assert asked(scene, head) == status
+    assert (scene.counts() - before)[f"http_{status}"] == 1
+    scene.check()
+
+
+def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
+    """Its count was used already: the digest is right, so a new nonce is all that it takes."""
+    with scene.who.tls(scene.port()) as sock:
+        sock.sendall(replayed(scene))
+        lines, _ = read_head(sock)
+    assert any("stale=true" in line for line in lines)
+
+
+def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that is not whole in time is answered 408; who says nothing, not even of TLS, and what
+    is no TLS is closed."""
+    before = scene.counts()
+    where = ("127.0.0.1", scene.port())
+    with monkeypatch.context() as patch, ExitStack() as stack:
+        for module in (handshake, farm_doors):
+            patch.setattr(module, "HEAD_TIMEOUT_MS", 1000)
+        stalled = stack.enter_context(socket.create_connection(where, WAIT_S))
+        stalled.sendall(b"\x16\x03\x01")
+        silent = stack.enter_context(in_time(scene, b""))
+        said = drained(stack.enter_context(in_time(scene, b"GET / HTTP/1.1\r\n")))
+        assert drained(stalled) == drained(silent) == b""
+        while not said:  # What it began with was not here in time either.
+            said = drained(stack.enter_context(in_time(scene, b"GET / HTTP/1.1\r\n")))
+        assert said.startswith(b"HTTP/1.1 408 ")
+    with socket.create_connection(where, WAIT_S) as bare:
+        bare.sendall(scene.who.head(scene.port()))
+        assert b"HTTP" not in drained(bare)
+    counted = scene.counts() - before
+    assert {"tls_failed", "tls_timeouts", "silent_timeouts", "http_408"} <= counted.keys()
+    scene.check()
+
+
+def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
+    """A connection that was through TLS before its time was over."""
+    while True:
+        try:
+            sock = scene.who.tls(scene.port())
+            sock.sendall(data)
+        except OSError:
+            continue
+        return sock
+
+
+def test_an_aged_nonce(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right, and never used; but its time is over: again all that it takes is a new one."""
+    head = authorized(scene, str)
+    before = scene.counts()
+    with monkeypatch.context() as patch, scene.who.tls(scene.port()) as sock:
+        patch.setattr(gate, "NONCE_TTL_MS", 0)
+        sock.sendall(head)
+        lines, _ = read_head(sock)
+    assert lines[0].startswith("HTTP/1.1 401 ")
+    assert any("stale=true" in line for line in lines)
+    assert (scene.counts() - before)["http_401"] == 1
+    assert asked(scene, head) == "101", "it was its age alone"
+    scene.check()
+
+
+@pytest.mark.parametrize("minor", [1, 2])
+def test_tls_of_the_last_century(scene: Scene, minor: int) -> None:
+    """TLS 1.0 and 1.1: an alert, protocol_version."""
+    before = scene.counts()
+    with socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare:
+        bare.sendall(old_hello(minor))
+        alert = drained(bare)
+    assert (alert[0], alert[3:]) == (21, b"\0\2\2\x46")
+    assert (scene.counts() - before)["tls_failed"] == 1
+    scene.check()
+
+
+def test_an_old_tls(scene: Scene) -> None:
+    context = ssl.create_default_context(cafile=str(scene.farm.ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    before = scene.counts()
+    with (
+        socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+    ):
+        context.wrap_socket(bare, server_hostname="127.0.0.1")
+    assert (scene.counts() - before)["tls_failed"] == 1
+    scene.check()
+
+
+def drained(sock: socket.socket) -> bytes:
+    """All until the end."""
+    data = b""
+    while True:
+        try:
+            more = sock.recv(65536)
+        except (ConnectionError, ssl.SSLError):
+            return data
+        if not more:
+            return data
+        data += more
+
+
+# ---- behind the handshake ----
+
+
+def request(scene: Scene, kind: int, **fields: Any) -> bytes:
+    """Of another member, to the leader, in its own term."""
+    made = Message(kind, scene.follower, scene.leader, scene.term)._replace(**fields)
+    return made.encode()
+
+
+def sized(scene: Scene, size: int) -> bytes:
+    return request(scene, APPEND)[:-4] + struct.pack(">I", size)
+
+
+CLOSED: dict[str, Make] = {
+    "an unknown type": lambda scene: request(scene, 99),
+    "a response's type": lambda scene: request(scene, 4),
+    "type 0": lambda scene: bytes(45),
+    "2 GiB of entries": lambda scene: sized(scene, 1 << 31),
+    "4 GiB of entries": lambda scene: sized(scene, (1 << 32) - 1),
+    "an entry of 2 GiB": lambda scene: sized(scene, 13) + struct.pack(">QBI", 1, 1, 1 << 31),
+    "a term of 2^63": lambda scene: request(scene, VOTE, term=1 << 63),
+    "an unknown value": lambda scene: request(scene, APPEND, entries=(Entry(1, 9, b""),)),
+    "a LogPack in a log": lambda scene: request(
+        scene, APPEND, term=scene.term + 9, entries=(Entry(1, PACK, b""),)
+    ),
+    "AppendEntries at our own term": lambda scene: request(scene, APPEND),
+    "a snapshot at our own term": lambda scene: request(
+        scene, INSTALL, entries=(Entry(1, SNAPSHOT, b""),)
+    ),
+    "our own id": lambda scene: request(scene, VOTE, source=scene.leader),
+    "for another server": lambda scene: request(scene, VOTE, destination=STRANGER),
+    "a vote with entries": lambda scene: request(scene, VOTE, entries=(Entry(1, 1, b""),)),
+    "a JoinCluster without its entry": lambda scene: request(scene, JOIN),
+    "a Configuration that is none": lambda scene: request(
+        scene, JOIN, entries=(Entry(1, CONFIGURATION, b"x"),)
+    ),
+}
+REFUSED: dict[str, tuple[str, Make]] = {
+    "a stranger's vote": ("request_vote", lambda scene: request(
+        scene, VOTE, source=STRANGER, term=scene.term + 1000, last_term=9, last_index=1 << 40
+    )),
+    "a stranger's entries": ("append_entries", lambda scene: request(
+        scene, APPEND, source=STRANGER, term=scene.term + 1000
+    )),
+    "a stranger's invitation": ("join_cluster", lambda scene: request(
+        scene, JOIN, source=STRANGER, term=scene.term + 1000,
+        entries=(Entry(1, CONFIGURATION, bytes(16)),),
+    )),
+    "a stranger's snapshot": ("install_snapshot", lambda scene: request(
+        scene, INSTALL, source=STRANGER, term=scene.term + 1000,
+        entries=(Entry(1, SNAPSHOT, PIECE),),
+    )),
+    "a stranger's farewell": ("leave_cluster", lambda scene: request(
+        scene, LEAVE, source=STRANGER
+    )),
+    "a Configuration of a client's": ("client_request", lambda scene: Message(
+        CLIENT, 0, 0, 0, entries=(Entry(0, CONFIGURATION, bytes(16)),)
+    ).encode()),
+    "a bomb of who has invited nobody": ("sync_log", lambda scene: request(
+        scene, SYNC, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
+    )),
+    "a bomb of a stranger's": ("sync_log", lambda scene: request(
+        scene, SYNC, source=STRANGER, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_ends_a_connection(scene: Scene, name: str) -> None:
+    before = scene.counts()
+    with scene.server.enter(scene.port()) as sock:
+        sock.sendall(CLOSED[name](scene))
+        assert drained(sock) == b""
+    assert (scene.counts() - before)["malformed"] == 1
+    scene.check()
+
+
+def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is let in has to end what he begins."""
+    before = scene.counts()
+    with monkeypatch.context() as patch, scene.who.enter(scene.port()) as sock:
+        patch.setattr(farm_doors, "HALF_MS", 300)
+        sock.sendall(sized(scene, 1000))
+        assert drained(sock) == b""
+    assert (scene.counts() - before)["request_timeouts"] >= 1
+    scene.check()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(scene: Scene, name: str) -> None:
+    kind, make = REFUSED[name]
+    before = scene.counts()
+    with scene.server.enter(scene.port()) as sock:
+        sock.sendall(make(scene))
+        (answer,) = answers(sock, 1)
+    assert (answer.accepted, answer.term) == (0, scene.term)
+    assert (scene.counts() - before)[f"refused_{kind}"] == 1
+    scene.check()
+
+
+def answers(sock: socket.socket, count: int) -> list[Answer]:
+    """So many, of a connection that stays open."""
+    buffer, found = bytearray(), list[Answer]()
+    while len(found) < count:
+        data = sock.recv(4096)
+        assert data, "it is closed"
+        buffer += data
+        while (answer := take_answer(buffer)) is not None:
+            found.append(answer)
+    return found
+
+
+def test_strangers_at_a_follower(scene: Scene) -> None:
+    """What the leader refuses is refused by one that follows, too."""
+    entries = {
+        JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
+        SYNC: (Entry(1, PACK, BOMB),),
+        INSTALL: (Entry(1, SNAPSHOT, PIECE),),
+    }
+    kinds = {
+        VOTE: "request_vote", APPEND: "append_entries", JOIN: "join_cluster", SYNC: "sync_log",
+        INSTALL: "install_snapshot", LEAVE: "leave_cluster",
+    }  # fmt: skip
+    before = scene.counts(scene.follower)
+    with scene.server.enter(scene.port(scene.follower)) as sock:
+        for kind in kinds:
+            term, more = scene.term + 1000, entries.get(kind, ())
+            made = Message(kind, STRANGER, scene.follower, term, 9, 1 << 40, entries=more)
+            sock.sendall(made.encode())
+        found = answers(sock, len(kinds))
+    assert {(answer.accepted, answer.term) for answer in found} == {(0, scene.term)}
+    counted = scene.counts(scene.follower) - before
+    assert {name: counted[f"refused_{name}"] for name in kinds.values()} == dict.fromkeys(
+        kinds.values(), 1
+    )
+    said = f'unwilling farm=farm why="server {STRANGER} would take in one that believes to be a'
+    scene.farm.wait(lambda: said in scene.farm.log(scene.follower), "nobody is told")
+    scene.check()
+
+
+def test_a_user_who_is_bound_to_a_server(scene: Scene) -> None:
+    """He can't name another one, and gains nothing by naming his own."""
+    bound = Who(BOUND, PASSWORD, scene.farm.ca)
+    vote = request(scene, VOTE, term=scene.term + 1000, last_term=9, last_index=1 << 40)
+    before = scene.counts()
+    with bound.enter(scene.port()) as sock:
+        sock.sendall(vote)
+        assert drained(sock) == b""
+    own = request(scene, VOTE, source=STRANGER, term=scene.term + 1000)
+    with bound.enter(scene.port()) as sock:
+        sock.sendall(own)
+        (answer,) = answers(sock, 1)
+    assert (answer.accepted, answer.term) == (0, scene.term)
+    counted = scene.counts() - before
+    assert (counted["malformed"], counted["refused_request_vote"]) == (1, 2)
+    assert f"user={BOUND}" in scene.farm.log(scene.leader)
+    scene.check()
+
+
+SERVER_KINDS = {
+    VOTE: "request_vote", APPEND: "append_entries", JOIN: "join_cluster", SYNC: "sync_log",
+    INSTALL: "install_snapshot", LEAVE: "leave_cluster",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SERVER_KINDS)
+def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
+    """Not even an administrator's: its user is no server's, so a follower that the leader's forged
+    requests reach closes the connection, and says so."""
+    number, term = scene.follower, scene.term + 5
+    before = scene.counts(number)
+    with scene.who.enter(scene.port(number)) as sock:
+        order = b'{"admin":"publish","cluster":"farm","date":1,"user":"adm","server":1}'
+        entries = {
+            APPEND: (Entry(term, APPLICATION, order),),
+            JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
+            SYNC: (Entry(1, PACK, BOMB),),
+            INSTALL: (Entry(1, SNAPSHOT, PIECE),),
+        }
+        last = scene.status(number)["last"]
+        forged = Message(kind, scene.leader, number, term, scene.term, last, last + 1)
+        sock.sendall(forged._replace(entries=entries.get(kind, ())).encode())
+        assert drained(sock) == b""
+    assert (scene.counts(number) - before)[f"refused_{SERVER_KINDS[kind]}"] == 1
+    what = f"{SERVER_KINDS[kind].upper()} as server {scene.leader}, term {term}"
+    assert f'audit farm=farm user=demo what="{what}" taken=False' in scene.farm.log(number)
+    scene.check()
+
+
+def test_a_bomb_for_a_newcomer(scene: Scene) -> None:
+    """It has taken an invitation, and is sent a LogPack that grows a thousandfold: no more of that
+    is unpacked than is allowed."""
+    servers = configuration(1, 0, {1: "tcp://127.0.0.1:1"})
+    join = Message(JOIN, 1, WAITS, 5, entries=(Entry(5, CONFIGURATION, servers),))
+    bomb = Message(SYNC, 1, WAITS, 5, entries=(Entry(5, PACK, BOMB),))
+    with Who("peer", "the servers' own", scene.farm.ca).enter(scene.port(WAITS)) as sock:
+        sock.sendall(join.encode() + bomb.encode())
+        said = bytearray(drained(sock))
+    answer = take_answer(said)
+    assert answer is not None
+    assert (answer.accepted, answer.next) == (1, 1)
+    assert not said
+    scene.check()
+
+
+def test_a_stranger_is_not_let_in(scene: Scene) -> None:
+    with pytest.raises(Refused, match="401"):
+        Who("nobody", "x", scene.farm.ca).enter(scene.port())
+    entry = Entry(0, APPLICATION, b"behind")
+    watch = scene.watches[scene.leader]
+    watch.sock.sendall(Message(CLIENT, 0, 0, 0, entries=(entry,)).encode())
+    assert watch.answer().is_accepted

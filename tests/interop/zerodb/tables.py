@@ -1,0 +1,111 @@
+"""A cluster with tables, for clients that know ZeroDB's text alone."""
+
+import itertools
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import zmq
+
+from kelek.bench.kelek_cluster import actor_name, children_of
+from kelek.clients.log.log import Log
+from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.zerodb.zerodb_model import Ground
+from kelek.tests.interop.zerodb.zerodb_plain import Client, Context
+from kelek.tests.ports import free_port
+
+NODES = ("n1", "n2", "n3")
+DOORS = ("url", "pull_url", "sub_url", "log_url", "jobs_url")
+LOCAL = range(1000, 1100)  # Tables that are not replicated.
+SETTINGS = f"workers: 2, local: {list(LOCAL)}, request_timeout_ms: 20000"  # A busy machine.
+
+
+class Tables:
+    """A cluster whose nodes have all five endpoints, and a context for its clients."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], settings: str = SETTINGS) -> None:
+        self.doors = {
+            name: {door: f"tcp://127.0.0.1:{free_port()}" for door in DOORS} for name in names
+        }
+        self.cluster = Cluster(
+            folder, dict.fromkeys(names, "kelek"), zerodb=settings, doors=self.doors
+        )
+        self.asked = names[0]  # Whose doors are used where no node is named.
+        self.context: Context = zmq.Context()
+        self.clients: list[Client] = []
+        self.replicated = itertools.count(1)
+        self.local = itertools.cycle(LOCAL)
+        self.disturbances: Counter[str] = Counter()
+
+    def client(self, kind: int = zmq.DEALER, node: str = "", door: str = "url") -> Client:
+        client = Client(self.context, self.doors[node or self.asked][door], kind)
+        self.clients.append(client)
+        return client
+
+    def ask(self, whom: str) -> None:
+        """From now on the `leader` is asked, or a `follower`: as they are now."""
+        with Log([*self.cluster.urls.values()], "interop") as log:
+            log.update(b"there is a leader")
+            leader = log.info().leader
+        self.asked = next(name for name in self.doors if (name == leader) == (whom == "leader"))
+
+    def close_clients(self) -> None:
+        while self.clients:
+            self.clients.pop().close()
+
+    def ground(self, often: float) -> Ground:
+        """Cases play on these tables in turn; `often` of the times something is killed."""
+        replicated = itertools.cycle([next(self.replicated) for _ in range(32)])
+        local = itertools.cycle([next(self.local) for _ in range(8)])
+
+        def disturb(dice: Random) -> None:
+            if dice.random() < often:
+                dice.choice((self.kill_one, self.kill_one, self.kill_one, self.make_snapshot))(dice)
+
+        return Ground(self.client, replicated.__next__, local.__next__, disturb)
+
+    def kill_one(self, dice: Random) -> None:
+        """SIGKILL of a process; returns when it is gone, not when its successor serves."""
+        actors = {pid: actor_name(pid) for pid in children_of(self.cluster.process.pid)}
+        pid = dice.choice(sorted(pid for pid, name in actors.items() if name))
+        self.disturbances[f"{actors[pid].partition('/')[2]} killed"] += 1
+        os.kill(pid, signal.SIGKILL)
+        while actor_name(pid):
+            assert pid in actors
+
+    def make_snapshot(self, dice: Random) -> None:
+        with Log([*self.cluster.urls.values()], "interop") as log:
+            log.make_snapshot(self.cluster.urls[dice.choice([*self.doors])])
+        self.disturbances["snapshots"] += 1
+
+    def stop(self) -> None:
+        self.close_clients()
+        self.context.term()
+        self.cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[Tables]:
+    """One node; by KELEK_ASK=leader or follower that one of three."""
+    folder = new_folder()
+    whom = os.environ.get("KELEK_ASK", "")
+    tables = Tables(folder, NODES if whom else NODES[:1])
+    try:
+        if whom:
+            tables.ask(whom)
+        yield tables
+    finally:
+        tables.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def tables(running: Tables) -> Iterator[Tables]:
+    """No test may leave it changed, but for tables of its own."""
+    yield running
+    running.close_clients()

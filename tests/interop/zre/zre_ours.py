@@ -1,0 +1,67 @@
+"""A kelek.Node in a process of its own: zre_words.py says how it is told."""
+
+import argparse
+import sys
+import threading
+
+import kelek
+from kelek.tests.interop.zre.zre_words import Words
+
+
+def say(event: kelek.Event, words: Words) -> None:
+    """What other nodes say in the same words, and the names."""
+    values: dict[str, object] = {}
+    if event.peer is not None:
+        values = {"peer": event.peer.uuid.hex(), "name": event.peer.name}
+    if event.kind is kelek.EventKind.ENTER and event.peer is not None:
+        values["headers"] = event.peer.headers
+        values["version"] = int(event.peer.version)
+    if event.group:
+        values["group"] = event.group
+    if event.content:
+        values["content"] = [frame.decode("latin-1") for frame in event.content]
+    words.say(event.kind.value, **values)
+
+
+def obey(node: kelek.Node, word: dict[str, str], words: Words) -> None:
+    content = word.get("content", "").encode("latin-1")
+    match word["do"]:
+        case "join":
+            node.join(word["group"])
+        case "leave":
+            node.leave(word["group"])
+        case "whisper":
+            node.whisper(word["to"], content)
+        case "shout":
+            node.shout(word["group"], content)
+        case "count":
+            words.say("COUNTERS", **node.counters)
+
+
+def listen(words: Words, node: kelek.Node) -> None:
+    for event in node.events():
+        say(event, words)
+
+
+def run(options: argparse.Namespace, words: Words) -> None:
+    tuning = kelek.NodeTuning(
+        port=options.port,
+        interface=options.host,
+        broadcast=options.broadcast,
+        greeting=options.version,
+        evasive_ms=int(options.evasive_s * 1000),
+        silent_ms=int(options.evasive_s * 2000),
+        dead_ms=int(options.dead_s * 1000),
+    )
+    with kelek.Node(options.name, options.headers, tuning=tuning) as node:
+        words.say("READY", uuid=node.uuid.hex())
+        listener = threading.Thread(target=listen, args=(words, node))
+        listener.start()
+        for word in words.all():
+            obey(node, word, words)
+    listener.join()
+
+
+if __name__ == "__main__":
+    given = Words()
+    run(given.options(sys.argv[1:]), given)

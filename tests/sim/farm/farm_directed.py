@@ -1,0 +1,199 @@
+"""Courses of events that dice seldom throw: each is told here, and has to go well with any seed."""
+
+from collections.abc import Callable, Iterable
+
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server.members import Stage
+from kelek.protocols.raft.messages import AppendResponse
+from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
+from kelek.tests.sim.farm.farm_run import rest
+from kelek.tests.sim.farm.farm_sim import FarmSim, Step
+from kelek.tests.sim.log.sim_check import Broken
+
+WITHIN_MS = 20_000
+SLOW = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
+
+
+def _cut_off(sim: FarmSim, number: int, others: Iterable[int]) -> None:
+    """Nothing that is under way between them arrives."""
+    for other in others:
+        sim.cut.add(frozenset((number, other)))
+        sim.lose(number, other)
+
+
+def _add(sim: FarmSim, number: int) -> None:
+    """Until it knows that it counts."""
+    leader = sim.elect()
+    Client(sim, leader).send(members.add_server(server(number)))
+    sim.run_until(lambda: sim.peers[number].is_member, WITHIN_MS)
+
+
+def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
+    """A newcomer has the entry that counts it in, and never hears that it is committed."""
+    leader = sim.elect()
+    newcomer, peer = sim.peers[number], sim.peers[leader]
+    Client(sim, leader).send(members.add_server(server(number)))
+    sim.run_until(lambda: newcomer.core.leader == str(leader), WITHIN_MS)
+    others = [other for other in sim.ids(leader) if other != leader]
+    _cut_off(sim, leader, others)
+    sim.run_until(lambda: newcomer.roster.find(number) is not None, WITHIN_MS)
+    if not others:  # Its word is needed.
+        sim.run_until(lambda: number in sim.ids(leader), WITHIN_MS)
+    sim.cut.clear()
+    _cut_off(sim, number, [other for other in sim.peers if other != number])
+    assert not newcomer.is_member
+    sim.run_until(lambda: peer.members.change is None, WITHIN_MS)
+
+
+def two_at_a_time(seed: int) -> None:
+    """Another change is refused while a Configuration is not committed, and in the same wake."""
+    sim = FarmSim(seed)
+    leader = sim.elect()
+    sim.start(4)
+    sim.start(5)
+    admin = Client(sim, leader)
+    others = [number for number in (1, 2, 3) if number != leader]
+    admin.send(members.add_server(server(4)), members.remove_server(others[0]))
+    sim.run_until(lambda: len(admin.answers) == 2)
+    sim.run_until(lambda: _is_at(sim, leader, Stage.COMMIT), WITHIN_MS)
+    _cut_off(sim, leader, others)
+    admin.send(members.add_server(server(5)))
+    sim.run(500)
+    if [answer.is_accepted for answer in admin.answers] != [True, False, False]:
+        raise Broken(f"two changes at a time: {admin.answers}")
+    sim.cut.clear()
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    sim.check_end()
+
+
+def _is_at(sim: FarmSim, number: int, stage: Stage) -> bool:
+    change = sim.peers[number].members.change
+    return change is not None and change.stage is stage
+
+
+def a_stranger_leads(seed: int) -> None:
+    """The leader that a newcomer heard is gone, and the next one is nobody that it knows of."""
+    sim = FarmSim(seed)
+    sim.start(4)
+    sim.start(5)
+    _cut_off_uncounted(sim, 4)
+    _add(sim, 5)
+    for number in (1, 2, 3):
+        sim.kill(number)
+    for number in (1, 2, 3):
+        sim.start(number, (), **SLOW)
+    assert sim.elect() == 5
+    sim.cut.discard(frozenset((4, 5)))
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    sim.check_end()
+
+
+def a_stranger_asks(seed: int) -> None:
+    """One of three is gone; the two others can't do without each other, and one of them does not
+    know yet that it counts, nor of the other one."""
+    sim = FarmSim(seed, members=(1,))
+    sim.start(2)
+    sim.start(3)
+    _cut_off_uncounted(sim, 2)
+    _add(sim, 3)
+    sim.kill(1)
+    sim.cut.clear()
+    writer = Client(sim, sim.elect())
+    writer.send(client_request(b"of two"))
+    sim.run_until(lambda: bool(writer.answers) and writer.answers[0].is_accepted, WITHIN_MS)
+    sim.start(1)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    sim.check_end()
+    rest(sim)
+
+
+def one_becomes_two(seed: int) -> None:
+    """A leader of nobody needs the newcomer from the entry on that it has not sent it yet."""
+    sim = FarmSim(seed, members=(1,))
+    sim.start(2)
+    leader = sim.peers[sim.elect()]
+    Client(sim, 1).send(members.add_server(server(2)))
+    sim.run_until(lambda: len(leader.roster.in_force.servers) == 2, WITHIN_MS)
+    assert sim.peers[2].roster.find(2) is None
+    sim.kill(1)
+    sim.start(1)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    assert sim.ids(sim.elect()) == [1, 2]
+    rest(sim)
+
+
+def back_again(seed: int) -> None:
+    """Sent away and taken in anew by the same leader, a server stands in for it like any other."""
+    sim = FarmSim(seed, members=(1, 2))
+    leader = sim.elect()
+    other = 3 - leader
+    Client(sim, leader).send(members.remove_server(other))
+    sim.run_until(lambda: sim.peers[other].is_waiting, WITHIN_MS)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    _add(sim, other)
+    sim.kill(leader)
+    sim.start(leader, (), **SLOW)
+    if sim.elect() != other:
+        raise Broken(f"{other} was taken in anew, and lets others lead: {sim.status()}")
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    rest(sim)
+
+
+def outvoted(seed: int) -> None:
+    """What a leader that was cut off has appended is replaced by others, and then left out by a
+    snapshot: its Configuration stood where there is none now."""
+    sim = FarmSim(seed)
+    sim.start(4)
+    leader = sim.elect()
+    others = [number for number in (1, 2, 3) if number != leader]
+    for other in others:
+        _cut_off(sim, leader, [other])
+        sim.cut.add(frozenset((4, other)))
+    cut_off = sim.peers[leader]
+    Client(sim, leader).send(client_request(b"1", b"2", b"3"))
+    Client(sim, leader).send(members.add_server(server(4)))
+    sim.run_until(lambda: _is_at(sim, leader, Stage.COMMIT), WITHIN_MS)
+    index = cut_off.core.log.configurations.last_index
+    sim.kill(4)
+    sim.run_until(lambda: sim.leader in others and sim.settled, WITHIN_MS)
+    assert sim.leader is not None
+    Client(sim, sim.leader).send(client_request(*(b"%d" % at for at in range(9))))
+    sim.run_until(lambda: sim.peers[others[0]].core.commit_index > index, WITHIN_MS)
+    sim.cut.clear()
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    assert cut_off.core.log.configurations.last_index < index
+    sim.compact(leader)
+    rest(sim)
+    assert sim.ids(leader) == [1, 2, 3]
+
+
+def deposed_in_between(seed: int) -> None:
+    """A leader hears of a later term, and in the same wake the answer that it would go on with."""
+    sim = FarmSim(seed)
+    sim.start(4)
+    leader = sim.elect()
+    core = sim.peers[leader].core
+    other = next(number for number in (1, 2, 3) if number != leader)
+
+    def depose(step: Step) -> None:
+        if step.name == "SYNC_LOG_RESPONSE":
+            sim.on_step = lambda step: None
+            core.step(str(other), AppendResponse(core.term + 1, False, 0), sim.now_ms)
+
+    sim.on_step = depose
+    Client(sim, leader).send(members.add_server(server(4)))
+    sim.run_until(lambda: core.term > 1 and sim.settled, WITHIN_MS)
+    sim.run_until(sim.has_converged, WITHIN_MS)
+    assert sim.ids(sim.elect()) == [1, 2, 3]
+    rest(sim)
+
+
+DIRECTED: tuple[Callable[[int], None], ...] = (
+    two_at_a_time,
+    a_stranger_leads,
+    a_stranger_asks,
+    one_becomes_two,
+    back_again,
+    outvoted,
+    deposed_in_between,
+)

@@ -1,0 +1,148 @@
+"""Bugs planted into a farm's servers; what test_farm.py does must find each of them.
+
+`python -m kelek.tests.sim.farm.farm_planted [NAME...]` runs them all, or some.
+"""
+
+import sys
+
+from kelek.tests.sim.planted.planted import CORE, LOST, Patch, Plant, find, main
+
+CAMPAIGN = "kelek.tests.sim.farm.farm_campaign"
+SEEDS = range(1, 5)  # Of the suite.
+MEMBERS = "protocols/garlicfarm/server/members.py"
+PEER = "protocols/garlicfarm/server/peer.py"
+STUCK = "not within"
+
+PLANTS = (
+    Plant(
+        "a vote is not saved",
+        (Patch(PEER, "or self._hard_state\n        self._save()\n", "or self._hard_state\n"),),
+        told="vote forgotten|term went back",
+    ),
+    Plant(
+        "two changes at a time",
+        (
+            Patch(
+                MEMBERS,
+                "            and core.commit_index >= core.log.configurations.last_index\n",
+                "",
+            ),
+            Patch(MEMBERS, "            and self.change is None\n", ""),
+            Patch(
+                MEMBERS,
+                "            if self._core.commit_index >= change.index and ",
+                "            if ",
+            ),
+        ),
+        told="two changes at a time|more than one|another history",
+    ),
+    Plant(
+        "strangers are given votes",
+        (
+            Patch(
+                PEER,
+                "        return counts and self.core.unled_ms(self._now_ms) > self._farewell_ms\n",
+                "        return True\n",
+            ),
+            Patch(CORE, "not message.transfer and self._is_sticky(now_ms):", "False:"),
+        ),
+        told="a stranger's REQUEST_VOTE",
+    ),
+    Plant(
+        "anybody invites anybody",
+        (
+            Patch(
+                PEER,
+                "return request.term >= core.term and (self.is_waiting or",
+                "return request.term >= core.term or (self.is_waiting or",
+            ),
+        ),
+        told=f"a stranger's JOIN|{LOST}",
+    ),
+    Plant(
+        "a newcomer does not vote",
+        (
+            Patch(
+                PEER,
+                "        may_vote = self.is_member or core.log.last_index > 0\n",
+                "        may_vote = self.is_member or self.roster.find(own) is not None\n",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
+        "a leader is heard for ever",
+        (
+            Patch(
+                PEER,
+                "            or core.unled_ms(self._now_ms) > self.setup.election_timeout_ms_max\n",
+                "",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
+        "who does not know that it counts votes for no stranger",
+        (
+            Patch(
+                PEER,
+                "counts = self.is_member or self.roster.find(self.setup.server_id) is not None\n",
+                "counts = self.is_member\n",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
+        "who is taken in anew is still on its leave",
+        (Patch(PEER, "self._silent = self._leaving = None", "self._silent = None"),),
+        told="was taken in anew",
+    ),
+    Plant(
+        "a replaced Configuration hides the one in force",
+        (
+            Patch(
+                "protocols/garlicfarm/server/directory.py",
+                "keep = self.core.log.configurations.entry_at(index)\n",
+                "keep = max((at for at in self._by_index if at <= index), default=0)\n",
+            ),
+        ),
+        told="ends by KeyError",
+    ),
+    Plant(
+        "old Configurations count who is taken in anew",
+        (
+            Patch(
+                PEER,
+                "self.is_member = self.is_member or committed.log_index > self._counts_above\n",
+                "self.is_member = True\n",
+            ),
+        ),
+        told=STUCK,
+    ),
+    Plant(
+        "a leader that was deposed goes on with its change",
+        (
+            Patch(
+                MEMBERS,
+                "            return  # Deposed by what came just before: step() gives the change "
+                "up.\n",
+                "            pass\n",
+            ),
+        ),
+        told="only a leader proposes",
+    ),
+    Plant(
+        "who has handed over asks nobody, all the time",
+        (Patch(MEMBERS, "(change.stage is Stage.ASK and self._core.leader is None)", "False"),),
+        told="is busy",
+    ),
+)
+
+
+def find_in_farm(bug: Plant) -> str | None:
+    """By what the suite does, and no more."""
+    return find(bug, len(SEEDS), (CAMPAIGN, "--suite"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(PLANTS, find_in_farm))

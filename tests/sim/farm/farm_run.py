@@ -1,0 +1,207 @@
+"""One run of a farm: members come and go while servers are killed and connections fail; then
+everything heals, and it has to come to rest with nothing lost. One seed makes all of it."""
+
+from functools import partial
+
+from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
+from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
+from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Stranger, Writer
+from kelek.tests.sim.log.sim_check import Broken
+
+ROUNDS = 40
+ROUND_MS_MAX = 700
+HEAL_MS = 120_000
+MEMBERS_MIN = 3  # Of them one may be lost.
+QUIET_MS = 5_000  # Longer than anybody waits who is to be silent.
+SERVERS = (1, 2, 3, 4, 5)
+STRANGERS = (
+    MessageType.REQUEST_VOTE,
+    MessageType.APPEND_ENTRIES,
+    MessageType.JOIN_CLUSTER,
+    MessageType.SYNC_LOG,
+    MessageType.INSTALL_SNAPSHOT,
+    MessageType.LEAVE_CLUSTER,
+)
+
+
+def rest(sim: FarmSim) -> None:
+    """Whoever has left disturbs nobody."""
+    leader = sim.elect()
+    term = sim.peers[leader].core.term
+    sim.run(QUIET_MS)
+    if (sim.leader, sim.peers[leader].core.term) != (leader, term):
+        raise Broken(f"{leader} led term {term} in peace, and is disturbed: {sim.status()}")
+
+
+class FarmRun:
+    """Dice decide what is done and what fails."""
+
+    def __init__(self, seed: int) -> None:
+        self.sim = FarmSim(seed, everybody=len(SERVERS))
+        self.random = self.sim.random
+        self.faults = self.sim.report.faults
+        self._values = 0
+        self._doomed: dict[int, int] = {}  # Killed in so many steps.
+        self.sim.on_step = self._on_step
+
+    def _on_step(self, step: Step) -> None:
+        left = self._doomed.get(step.actor)
+        if left is None:
+            return
+        if left:
+            self._doomed[step.actor] = left - 1
+        elif step.other is None:
+            del self._doomed[step.actor]
+            raise Killed(step)
+
+    def run(self) -> None:
+        """Raises Broken."""
+        sim = self.sim
+        try:
+            sim.late, sim.half = self.random.choice((0.0, 0.02)), 0.5
+            sim.run(3000)
+            for _ in range(ROUNDS):
+                self._do_something()
+                sim.run(self.random.randint(1, ROUND_MS_MAX))
+            self._heal()
+            sim.check_end()
+        except (AssertionError, Broken) as error:
+            raise Broken(f"seed {sim.report.seed}: {error!r}\n{sim.report.trace()}") from error
+
+    def _do_something(self) -> None:
+        dice = self.random
+        self._write()
+        if dice.random() < 0.4:
+            self._change()
+        fault = dice.choice(
+            (
+                self._doom,
+                self._doom,
+                self._revive,
+                self._revive,
+                self._lose,
+                self._cut,
+                self._compact,
+                self._disturb,
+                self._wipe,
+                lambda: None,
+            )
+        )
+        fault()
+
+    # What clients and administrators do.
+
+    def _anybody(self) -> int | None:
+        running = sorted(self.sim.peers)
+        leader = self.sim.leader
+        if leader is not None and self.random.random() < 0.7:
+            return leader
+        return self.random.choice(running) if running else None
+
+    def _write(self) -> None:
+        to = self._anybody()
+        if to is not None:
+            self._values += 1
+            value = b"value %d" % self._values
+            Writer(self.sim, to, value).send(client_request(value))
+
+    def _change(self) -> None:
+        """Sometimes two at once."""
+        to = self._anybody()
+        if to is not None:
+            count = self.random.choice((1, 1, 2))
+            Client(self.sim, to).send(*(self._wish(to) for _ in range(count)))
+
+    def _wish(self, to: int) -> Request:
+        number = self.random.choice(SERVERS)
+        if self.random.random() < 0.5:
+            if number not in self.sim.disks:
+                self.sim.start(number)
+            request = members.add_server(server(number))
+        else:
+            request = members.remove_server(number)
+        self.sim.note(request.type.name, number, "asked of", to)
+        return request
+
+    # Faults.
+
+    def _doom(self) -> None:
+        """Somebody is killed at one of the next steps of its disk."""
+        running = sorted(self.sim.peers)
+        if running:
+            self.faults["kill"] += 1
+            self._doomed[self.random.choice(running)] = self.random.randrange(12)
+
+    def _revive(self) -> None:
+        self._doomed.clear()
+        for number in sorted(set(self.sim.disks) - set(self.sim.peers)):
+            self.sim.start(number)
+
+    def _lose(self) -> None:
+        pair = self.random.sample(SERVERS, 2)
+        self.faults["lost"] += 1
+        self.sim.lose(*pair)
+
+    def _cut(self) -> None:
+        """Two can't reach each other for a while."""
+        pair = frozenset(self.random.sample(SERVERS, 2))
+        self.faults["cut"] += 1
+        self.sim.cut.add(pair)
+        self.sim.after(self.random.randint(100, 6000), partial(self.sim.cut.discard, pair))
+
+    def _compact(self) -> None:
+        running = sorted(self.sim.peers)
+        if running:
+            self.sim.compact(self.random.choice(running), self.random.choice((0, 0, 3)))
+
+    def _disturb(self) -> None:
+        for number in sorted(self.sim.peers):
+            self.faults["stranger"] += 1
+            for kind in STRANGERS:
+                if number in self.sim.peers:
+                    Stranger(self.sim, number).disturb(kind)
+
+    def _wipe(self) -> None:
+        """The disk of one that nobody counts on: all run, and none has it in force."""
+        sim = self.sim
+        if set(sim.peers) != set(sim.disks) or not sim.has_converged():
+            return
+        counted = {each.id for peer in sim.peers.values() for each in peer.roster.in_force.servers}
+        left = [n for n, peer in sim.peers.items() if not peer.is_member and n not in counted]
+        if left:
+            self.faults["wiped"] += 1
+            number = self.random.choice(sorted(left))
+            sim.kill(number)
+            sim.wipe(number)
+            sim.start(number)
+
+    # The end.
+
+    def _heal(self) -> None:
+        sim = self.sim
+        sim.late = sim.half = 0.0
+        sim.cut.clear()
+        self._revive()
+        sim.run_until(sim.has_converged, HEAL_MS)
+        self._do_without(self.random.choice(sim.ids(sim.elect())))
+        self._write_and_wait(b"last")
+        rest(sim)
+
+    def _do_without(self, number: int) -> None:
+        """Whatever has happened, any one of three members or more may be lost."""
+        sim = self.sim
+        if len(sim.ids(sim.elect())) < MEMBERS_MIN:
+            return
+        sim.kill(number)
+        self._write_and_wait(b"without one", converges=False)
+        sim.start(number)
+        sim.run_until(sim.has_converged, HEAL_MS)
+
+    def _write_and_wait(self, value: bytes, *, converges: bool = True) -> None:
+        sim = self.sim
+        writer = Writer(sim, sim.elect(), value)
+        writer.send(client_request(value))
+        sim.run_until(lambda: bool(writer.answers), HEAL_MS)
+        if converges:
+            sim.run_until(sim.has_converged, HEAL_MS)

@@ -1,0 +1,373 @@
+"""A whole farm under faults, in virtual time: whatever happens to a server is a step, at which it,
+or whoever it talks to, may be killed, and the connection lost.
+
+Nothing here decides when: farm_run.py throws dice, farm_flows.py goes through the steps one by one.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+
+from kelek.protocols.errors import LocalProtocolError
+from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.server.peer import FarmPeer
+from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.wire.codec import encode_request
+from kelek.protocols.garlicfarm.wire.messages import (
+    ClusterServer,
+    FarmConfiguration,
+    FarmLogEntry,
+    MessageType,
+    Request,
+    SnapshotSync,
+    ValueType,
+)
+from kelek.protocols.garlicfarm.wire.values import (
+    LogPack,
+    encode_configuration,
+    encode_log_pack,
+    encode_snapshot_sync,
+)
+from kelek.protocols.raft.core import Raft, Role
+from kelek.protocols.raft.membership import NOBODY, Configuration
+from kelek.protocols.raft.messages import EntryBatch, HardState
+from kelek.protocols.record import decode_block
+from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, Node, Wire, World, server
+from kelek.tests.sim.log import sim_world
+from kelek.tests.sim.log.sim_check import Broken, Checker
+from kelek.tests.sim.log.sim_configs import ConfigRules
+
+STATE_BYTES = 900  # Of a snapshot; sent by pieces of SETUP's snapshot_block_bytes.
+LATE_MS_MAX = 3000
+UNLED_MS = 1000  # So long a leader counts that is not heard.
+BUSY_TURNS_MAX = 50  # One after the other in which a server wants to be woken at once.
+SETUP = {"sync_entries_max": 6, "sync_gap": 3, "snapshot_block_bytes": 400}
+
+
+# They would end a process.
+FAILURES = LocalProtocolError, LookupError, TypeError, ValueError, AttributeError
+
+
+class Killed(Exception):
+    """A server ends in the middle of what it does."""
+
+
+class Step:
+    """Something that happens: whose, with whom, and what; `other` is None at a server's disk."""
+
+    __slots__ = ("actor", "name", "other")
+
+    def __init__(self, name: str, actor: int, other: int | None = None) -> None:
+        self.name, self.actor, self.other = name, actor, other
+
+    def __repr__(self) -> str:
+        return f"{self.name} at {self.actor}" + (f" of {self.other}" if self.other else "")
+
+
+class SteppedDisk(Disk):
+    """A disk of which each operation is two steps: before it, and behind it."""
+
+    def __init__(self, sim: "FarmSim", number: int, servers: tuple[ClusterServer, ...]) -> None:
+        super().__init__(servers)
+        self._sim, self._number = sim, number
+
+    def _step(self, name: str) -> None:
+        self._sim.on_step(Step(name, self._number))
+
+    def save(self, state: HardState, is_member: bool) -> None:
+        self._step("before save")
+        super().save(state, is_member)
+        self._step("saved")
+
+    def append(self, batches: list[EntryBatch]) -> None:
+        self._step("before append")
+        super().append(batches)
+        self._step("appended")
+
+    def reset(self, index: int, term: int) -> None:
+        self._step("before reset")
+        super().reset(index, term)
+        self._step("reset")
+
+    def write_snapshot(self, offset: int, data: bytes) -> None:
+        self._step("before piece")
+        super().write_snapshot(offset, data)
+        self._step("piece")
+
+    def install_snapshot(self, mark: SnapshotMark) -> None:
+        self._step("before install")
+        super().install_snapshot(mark)
+        self._sim.check_snapshot(mark.last_index, self.snapshot)
+        self._step("installed")
+
+
+class SingleSteps(ConfigRules):
+    """Configurations that follow each other differ by one server at most."""
+
+    def check(self, name: str, raft: Raft) -> None:
+        """And a leader appends one that differs only when the one before is committed."""
+        super().check(name, raft)
+        history = raft.log.configurations
+        index = history.last_index
+        if raft.role is not Role.LEADER or index <= max(raft.commit_index, history.first_index):
+            return
+        if raft.log.term_at(index) == raft.term and history.at(index) != history.at(index - 1):
+            before = history.entry_at(index - 1)
+            self._expect(raft.commit_index >= before, name, "two changes at a time:", before, index)
+
+    def _check_step(self, name: str, before: Configuration, after: Configuration) -> None:
+        changed = set(before.voters) ^ set(after.voters)
+        right = before == NOBODY or len(changed) <= 1  # A newcomer knows nothing of those before.
+        self._expect(right, name, "more than one server at a time:", before, after)
+
+
+class FarmSim(World):
+    """Servers, and the rules that none of them may break."""
+
+    def __init__(self, seed: int, members: tuple[int, ...] = (1, 2, 3), everybody: int = 5) -> None:
+        """everybody: the highest number that a server may ever have."""
+        self.report = sim_world.World(seed)
+        names = [str(number) for number in range(1, everybody + 1)]
+        self.checker = Checker(self.report, names)
+        self.checker.configs = SingleSteps(self.checker._expect)
+        self.on_step: Callable[[Step], None] = lambda step: None
+        self.late = 0.0  # How likely something takes long.
+        self.half = 0.0  # How likely a lost connection is lost for the one who opened it, first.
+        self.steps: Counter[str] = Counter()
+        self.whole: dict[int, tuple[int, bytes]] = {}  # All that was committed, anywhere.
+        self.acked: list[bytes] = []
+        self._seen: dict[int, tuple[FarmPeer, Raft, int]] = {}
+        self._busy: Counter[int] = Counter()
+        self._half_open: dict[Wire, tuple[Node, int]] = {}
+        self._homes: dict[Wire, Node] = {}
+        super().__init__(seed, members)
+        self.deaths = (Killed,)
+
+    def note(self, *words: object) -> None:
+        """For the report of a run that fails."""
+        self.report.now_us = self.now_ms * 1000
+        self.report.note(*words)
+
+    # Servers.
+
+    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
+        return SteppedDisk(self, number, servers)
+
+    def start(self, number: int, servers: tuple[ClusterServer, ...] = (), **setup: int) -> None:
+        super().start(number, servers, **(SETUP if number not in self.setups else {}), **setup)
+        self.note(number, "starts")
+
+    def kill(self, number: int) -> None:
+        self.note(number, "is killed")
+        super().kill(number)
+        self.checker.on_stopped(str(number))
+        self._seen.pop(number, None)
+
+    def _guarded(self, number: int, act: Callable[[], object]) -> None:
+        try:
+            super()._guarded(number, act)
+        except FAILURES as error:
+            raise Broken(f"{number} ends by {error!r}") from error
+
+    def wipe(self, number: int) -> None:
+        """What a server knew is lost: only when it is no member of anybody's."""
+        del self.disks[number], self.setups[number]
+        self.checker.on_wiped(str(number))
+
+    # Connections.
+
+    def _delay(self) -> int:
+        if self.late and self.random.random() < self.late:
+            return self.random.randint(1, LATE_MS_MAX)
+        return super()._delay()
+
+    def _made(self, link: tuple[int, int], peer: Node) -> None:
+        super()._made(link, peer)
+        wire = self._links.get(link)
+        if wire is not None:
+            self._homes.setdefault(wire, self.nodes[link[1]])
+
+    def _break(self, link: tuple[int, int]) -> None:
+        """Of one half open the acceptor still takes in what is under way, and answers nobody."""
+        wire, far = self._links[link], self.nodes.get(link[1])
+        if far is None or not self.half or self.random.random() >= self.half:
+            super()._break(link)
+            return
+        del self._links[link]
+        self._half_open[wire] = (far, link[1])
+        self.after(self.random.randint(1, LATE_MS_MAX), partial(self._end, wire))
+        near = self.nodes.get(link[0])
+        if near is not None:
+            near.on_lost(link[1])
+
+    def _end(self, wire: Wire) -> None:
+        node, number = self._half_open.pop(wire)
+        if self.nodes.get(number) is node:
+            node.on_closed(wire.connection)
+
+    def _arrive(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+        if not self._is_open(wire, link):
+            return
+        self._step_between(MessageType(data[0]).name, link[1], link[0])
+        if not self._is_open(wire, link):
+            return
+        node = self.nodes[link[1]]
+        if wire.connection in node.inbound:
+            act = partial(node.on_requests, wire.connection, data, self.now_ms)
+            self._guarded(link[1], act)
+
+    def _is_open(self, wire: Wire, link: tuple[int, int]) -> bool:
+        if self._links.get(link) is wire:
+            return True
+        node, number = self._half_open.get(wire, (None, 0))
+        return node is not None and self.nodes.get(number) is node
+
+    def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+        if self._links.get(link) is wire:
+            self._step_between(MessageType(data[0]).name, link[0], link[1])
+        super()._answer(wire, link, data)
+
+    def _step_between(self, name: str, actor: int, other: int) -> None:
+        self.steps[name] += 1
+        self.on_step(Step(name, actor, other))
+
+    def lose(self, one: int, other: int) -> None:
+        """The connections between two end."""
+        for link in [each for each in self._links if set(each) == {one, other}]:
+            self._break(link)
+
+    # What must hold.
+
+    def _check(self) -> None:
+        checker = self.checker
+        self.report.now_us = self.now_ms * 1000
+        for number, peer in self.peers.items():
+            name, core = str(number), peer.core
+            known, raft, index = self._seen.get(number, (None, None, 0))
+            if known is not peer or raft is not core:  # Started, or begun anew when invited.
+                checker.on_started(name, core)
+                index = 0
+            checker.touch(name)
+            self._seen[number] = (peer, core, self._note_committed(number, core, index))
+            self._check_waits(number, peer)
+        checker.after_event()
+
+    def _check_waits(self, number: int, peer: FarmPeer) -> None:
+        """Who has done what it can waits for something: else its process takes all of a core."""
+        self._busy[number] = self._busy[number] + 1 if peer.deadline_ms <= self.now_ms else 0
+        if self._busy[number] > BUSY_TURNS_MAX:
+            raise Broken(f"{number} is busy, and nothing comes of it: {self.status()}")
+
+    def _note_committed(self, number: int, core: Raft, known: int) -> int:
+        """What this server has committed beyond index `known` is what all others have."""
+        index = min(core.commit_index, core.durable_index)
+        first = max(known, core.log.base_index) + 1
+        if index < first:
+            return max(known, index)
+        for batch in self.disks[number].batches(first, index, core.term, 1 << 30):
+            for at, record in enumerate(decode_block(batch.block)[1], batch.first_index):
+                entry = (record.kind, record.data)
+                if self.whole.setdefault(at, entry) != entry:
+                    raise Broken(f"{number} has committed something else at {at}")
+        return index
+
+    def state(self, index: int) -> bytes:
+        """What the state is behind an entry: a snapshot's contents."""
+        text = repr([self.whole[at] for at in range(1, index + 1)]).encode()
+        return sha256(text).digest() * (STATE_BYTES // 32)
+
+    def check_snapshot(self, index: int, data: bytes) -> None:
+        if data != self.state(index):
+            raise Broken(f"another state in a snapshot up to {index}")
+
+    def compact(self, number: int, keep_entries: int = 0) -> None:
+        """A server makes a snapshot of what it has committed."""
+        core = self.peers[number].core
+        index = min(core.commit_index, core.durable_index)
+        if index > self.disks[number].mark.last_index and index <= len(self.whole):
+            self.snapshot(number, self.state(index), keep_entries)
+
+    def has_converged(self) -> bool:
+        """Whether all members run, have the same log, and no change is in work."""
+        leader = self.leader
+        if leader is None or not self.settled or self.peers[leader].members.change is not None:
+            return False
+        ids = self.ids(leader)
+        if any(number not in self.peers or self.ids(number) != ids for number in ids):
+            return False
+        cores = [self.peers[number].core for number in ids]
+        ends = {(core.commit_index, core.log.last_index, core.durable_index) for core in cores}
+        return len(ends) == 1
+
+    def check_end(self) -> None:
+        """Behind the faults: whatever somebody was told is committed is there."""
+        values = {data for _, data in self.whole.values()}
+        lost = [value for value in self.acked if value not in values]
+        if lost:
+            raise Broken(f"acknowledged but lost: {lost}")
+
+
+class Writer(Client):
+    """Writes one value; what it was told of it."""
+
+    def __init__(self, sim: FarmSim, to: int, value: bytes) -> None:
+        super().__init__(sim, to, PeerSession("somebody", None, False))
+        self._sim, self._value = sim, value
+
+    def _read(self, data: bytes, failure: str) -> None:
+        before = len(self.answers)
+        super()._read(data, failure)
+        if any(answer.is_accepted for answer in self.answers[before:]):
+            self._sim.acked.append(self._value)
+
+
+class Stranger(Client):
+    """A server that belongs to another farm, or to none any more, and speaks all the same."""
+
+    NUMBER = 99
+
+    def __init__(self, sim: FarmSim, to: int) -> None:
+        super().__init__(sim, to, PeerSession("stranger", self.NUMBER, False))
+        self._sim = sim
+
+    def disturb(self, kind: MessageType) -> None:
+        """Says that its term is far ahead. Whoever leads, or is led, keeps its term and leader."""
+        sim, to = self._sim, self.to
+        peer = sim.peers.get(to)
+        if peer is None or self.connection not in peer.inbound:
+            return
+        core = peer.core
+        heard_ms = core.unled_ms(sim.now_ms)
+        if not peer.is_member or core.leader is None or heard_ms > UNLED_MS:
+            return  # It may be taken in by anybody, or hear one of a newer Configuration.
+        before = (core.term, core.leader, core.role)
+        data = encode_request(self._request(kind, core))
+        sim._guarded(to, partial(peer.on_requests, self.connection, data, sim.now_ms))
+        sim._turn()
+        after = (core.term, core.leader, core.role)
+        if sim.peers.get(to) is peer and (after != before or peer.core is not core):
+            raise Broken(f"a stranger's {kind.name} makes {before} {after}")
+
+    def _request(self, kind: MessageType, core: Raft) -> Request:
+        term, end = core.term + 1000, core.log.last_index
+        configuration = FarmConfiguration(end + 1, 0, (server(self.NUMBER),))
+        entry = FarmLogEntry(term, ValueType.APPLICATION, b"not ours")
+        values = {
+            MessageType.APPEND_ENTRIES: (ValueType.APPLICATION, b"not ours"),
+            MessageType.JOIN_CLUSTER: (
+                ValueType.CONFIGURATION,
+                encode_configuration(configuration),
+            ),
+            MessageType.SYNC_LOG: (ValueType.LOG_PACK, encode_log_pack(LogPack((entry,), 0))),
+            MessageType.INSTALL_SNAPSHOT: (
+                ValueType.SNAPSHOT_SYNC,
+                encode_snapshot_sync(
+                    SnapshotSync(end + 10, term, configuration, 0, b"not ours", True)
+                ),
+            ),
+        }
+        entries = (FarmLogEntry(term, *values[kind]),) if kind in values else ()
+        commit = 0 if kind is MessageType.REQUEST_VOTE else end
+        last_term = max(core.log.last_term, 1)
+        return Request(kind, self.NUMBER, self.to, term, last_term, end, commit, entries)

@@ -1,0 +1,228 @@
+"""A client of a run: the real client machine, fed with updates that name themselves."""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.protocols.zmqraft.client.client import (
+    Connect,
+    Disconnect,
+    EntryStream,
+    LogClientMachine,
+    LogClientSetup,
+    Pending,
+    PendingRead,
+    Send,
+    WindowLimits,
+)
+from kelek.protocols.zmqraft.wire.client_codec import Form
+from kelek.tests.sim.log.sim_check import Checker, make_update
+from kelek.tests.sim.log.sim_net import Connection, Frames, Network
+from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, Node
+from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+
+ONE_BY_ONE = WindowLimits(packs=1, updates=1)
+
+
+class ClientProcess(Process):
+    """Adds updates while it may, sends them through the machine, checks what is acknowledged."""
+
+    def __init__(
+        self,
+        network: Network,
+        checker: Checker,
+        nodes: dict[str, Node],
+        number: int,
+        form: Form | None,
+    ) -> None:
+        super().__init__(network.world, f"c{number}")
+        self.network = network
+        self.checker = checker
+        self.number = number
+        self.nodes = {node.url: node for node in nodes.values()}
+        self.home = Home(network, self.nodes, self)
+        self.form = form
+        self.reads: dict[PendingRead, int] = {}  # What was committed when each began.
+        self.streams: dict[EntryStream, int] = {}  # Likewise.
+        self.ids = 0
+        self.added = 0
+        self.acked = 0
+        self.pendings: deque[Pending] = deque()
+        self.stopped = False
+        self._counter = 0
+        self._next_us = 0
+        self._ends: dict[str, ClientEnd] = {}
+        one_by_one = form is not None and self.world.chance(0.5)
+        if form is None or one_by_one:
+            checker.ordered.add(self.name.encode())
+        setup = LogClientSetup(
+            CLUSTER.encode(),
+            tuple(self.nodes),
+            form=form,
+            limits=ONE_BY_ONE if one_by_one else WindowLimits(packs=self.world.between(1, 8)),
+        )
+        self.updates_max = 1 if one_by_one else 12
+        self.machine = LogClientMachine(setup, self._new_id, self.world.now_ms)
+        self.wake_after(0)
+
+    def _new_id(self) -> bytes:
+        """A reqid by the text: seconds, machine, process, counter."""
+        self.ids += 1
+        seconds = UNIX_S + self.world.now_us // 1_000_000
+        return b"%s\0\0%c\0\0%s" % (
+            seconds.to_bytes(4, "big"),
+            self.number,
+            self.ids.to_bytes(3, "big"),
+        )
+
+    def on_wake(self) -> None:
+        now_ms = self.world.now_ms
+        machine = self.machine
+        inbox, self.inbox = self.inbox, []
+        for kind, url, frames in inbox:
+            if kind == "frames":
+                machine.on_frames(url, frames, now_ms)
+            elif kind == "connected":
+                machine.on_connected(url, now_ms)
+            else:
+                machine.on_disconnected(url, now_ms)
+        self._take_committed()
+        self._take_reads()
+        self._take_entries()
+        self._add_updates()
+        if machine.leader is not None and machine.leader_form is not self.form:
+            # It took the leader for a foreign one: what was promised for packs is not promised now.
+            self.checker.ordered.discard(self.name.encode())
+            self.world.counters["a leader was silent about packs"] += 1
+        for action in machine.ready(now_ms):
+            self._act(action)
+        deadline_ms = machine.deadline_ms
+        if deadline_ms is not None:
+            self.wake_after(max(0, deadline_ms * US_PER_MS - self.world.now_us))
+        if not self.stopped:
+            self.wake_after(max(0, self._next_us - self.world.now_us))
+
+    def _add_updates(self) -> None:
+        window = self.machine.window
+        if self.stopped or self.world.now_us < self._next_us:
+            return
+        self._next_us = self.world.now_us + self.world.between(1_000, 40_000)
+        if not window.has_room:
+            return
+        count = self.world.between(1, self.updates_max)
+        size = self.world.random.choice([0, 30, 300, 3000])
+        reqids = [self._new_id() for _ in range(count)]
+        updates = [make_update(self.name.encode(), self.added + i, size) for i in range(count)]
+        self.added += count
+        pending = Pending(reqids, updates)
+        self.pendings.append(pending)
+        window.add(pending)
+
+    def _take_reads(self) -> None:
+        """Begins a read now and then, where the machine knows such; checks what was read."""
+        for read in [read for read in self.reads if read.done]:
+            floor = self.reads.pop(read)
+            if read.refusal:
+                self.world.counters["a leader was silent about reads"] += 1
+            else:
+                self.checker.on_read(self.name, floor, read.index)
+        if self.form is None and not self.stopped and self.world.chance(0.2):
+            wait = self.world.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
+            read = self.machine.reads.add(PendingRead(wait))
+            self.reads[read] = self.checker.committed.last_index
+
+    def _take_entries(self) -> None:
+        """Reads entries now and then, in any form; checks them, and where they end."""
+        for stream in list(self.streams):
+            while stream.parts:
+                part, _ = stream.parts[0], self.machine.take_part(stream, self.world.now_ms)
+                self.checker.on_entries(self.name, part.decoded())
+            if stream.done:
+                floor = self.streams.pop(stream)
+                if stream.compacted is None:
+                    self.world.counters["streams of entries"] += 1
+                    self.checker.on_entries_end(self.name, floor, stream.prev_index)
+        if not self.streams and not self.stopped and self.world.chance(0.1):
+            floor = self.checker.committed.last_index
+            stream = EntryStream(max(0, floor - self.world.between(0, 40)))
+            self.streams[self.machine.open_stream(stream)] = floor
+
+    def _take_committed(self) -> None:
+        """Hands the acknowledgements to the checker."""
+        while self.pendings and (self.pendings[0].runs or self.pendings[0].refusal):
+            pending = self.pendings.popleft()
+            assert not pending.refusal, f"{self.name} refused: {pending.refusal}"
+            reqids = iter(pending.reqids)
+            for count, first_index in pending.runs:
+                for index in range(first_index, first_index + count):
+                    self.checker.on_acked(next(reqids), index)
+                    self.acked += 1
+
+    def _act(self, action: Any) -> None:
+        match action:
+            case Connect(url):
+                self._ends[url] = ClientEnd(self.home, url)
+            case Disconnect(url):
+                self._ends.pop(url).close()
+            case Send(url, frames):
+                self._ends[url].send(frames)
+
+    @property
+    def done(self) -> bool:
+        return not (self.machine.window.items or self.reads or self.streams)
+
+
+class Home(NamedTuple):
+    """Where a client's connections begin, and whom they may reach."""
+
+    network: Network
+    nodes: dict[str, Node]  # By url.
+    process: Process
+
+
+class ClientEnd:
+    """A DEALER of a client: connects again by itself until it is closed."""
+
+    def __init__(self, home: Home, url: str) -> None:
+        self.home = home
+        self.client = home.process
+        self.url = url
+        self.node = home.nodes[url]
+        self.closed = False
+        self.connection: Connection | None = None
+        self._connect_later()
+
+    def _connect_later(self) -> None:
+        world = self.client.world
+        world.after(world.between(200, 20_000), self._connect)
+
+    def _connect(self) -> None:
+        if self.closed or self.connection is not None:
+            return
+        network = self.home.network
+        cut = (self.client.name, self.node.name) in network.cuts
+        if cut or not self.node.client_door.is_open():
+            self._connect_later()
+            return
+        self.connection = network.connect(self.client.name, self.node.client_door, self)
+        self.connection.whole = True
+        self.client.post("connected", self.url, None)
+
+    def send(self, frames: Frames) -> None:
+        if self.connection is not None:
+            self.connection.send(frames)
+
+    def on_answer(self, connection: Connection, frames: Frames) -> None:
+        if not self.closed and connection is self.connection:
+            self.client.post("frames", self.url, frames)
+
+    def on_closed(self, connection: Connection) -> None:
+        if not self.closed and connection is self.connection:
+            self.connection = None
+            self.client.post("lost", self.url, None)
+            self._connect_later()
+
+    def close(self) -> None:
+        self.closed = True
+        if self.connection is not None:
+            self.connection.close()

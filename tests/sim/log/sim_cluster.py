@@ -1,0 +1,634 @@
+"""A whole run: a cluster, its clients, a plan of faults, and what must hold when they are over."""
+
+from collections.abc import Callable
+from functools import partial
+from traceback import format_tb
+
+from kelek.native.errors import NativeError
+from kelek.native.net.messages import Frames
+from kelek.protocols.errors import ProtocolError
+from kelek.protocols.raft.core import Role
+from kelek.protocols.raft.quorum import is_majority
+from kelek.protocols.zmqraft.membership.members import Reply
+from kelek.protocols.zmqraft.wire.client_codec import Form
+from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
+from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer, encode_transfer
+from kelek.storage.errors import StorageError
+from kelek.tests.sim.log.sim_check import Broken, Checker
+from kelek.tests.sim.log.sim_client import ClientProcess
+from kelek.tests.sim.log.sim_configs import members_of
+from kelek.tests.sim.log.sim_members import Operator, choose
+from kelek.tests.sim.log.sim_net import Network
+from kelek.tests.sim.log.sim_node import Node
+from kelek.tests.sim.log.sim_reader import ReaderProcess
+from kelek.tests.sim.log.sim_world import US_PER_MS, World
+
+FAULTS_MIN, FAULTS_MAX = 22, 34
+QUIET_MS = 800  # At the start, so that there is something to lose.
+FAILURES = (  # A broken rule, and whatever else code does that did not expect this.
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NativeError,
+    OSError,
+    ProtocolError,
+    StorageError,
+    TypeError,
+    ValueError,
+)
+LATE_MS = 2_000  # After the last fault: its late effects (power comes back, processes start).
+LEADER_WITHIN_MS = 3_000
+DONE_WITHIN_MS = 20_000
+FORMS: tuple[Form | None, ...] = (None, None, None, Form.NODE, Form.TEXT)
+
+
+class Cluster:
+    """Makes everything from one seed, runs it, and raises Broken with the last events."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        random = self.world.random
+        size = random.choices([3, 5], [4, 1])[0]
+        names = [f"n{number}" for number in range(1, size + 1)]
+        # In every fourth run the members change; those that may join are there from the start.
+        spares = ["m1", "m2"] if seed % 4 == 3 else []
+        self.network = Network(self.world)
+        self.checker = Checker(self.world, [*names, *spares])
+        self.world.after_event = self.checker.after_event
+        options = {
+            "append_bytes_max": random.choice([300, 300, 5_000, 1 << 20]),
+            "append_inflight_max": random.choice([1, 2, 4, 4]),
+            # Some leaders have room for little: they drop what clients send beyond it.
+            "inflight_max": 20 if seed % 7 in (0, 4) else 65_536,
+            "snapshot_entries": random.choice([0, 30, 200]),
+            "snapshot_behind": random.choice([0, 50, 1_000_000]),
+        }
+        self.nodes = {
+            name: Node(name, names, self.network, self.checker, options) for name in names
+        }
+        for name in spares:
+            topology = [*names, name]
+            self.nodes[name] = Node(name, topology, self.network, self.checker, options)
+        self.operator = Operator(self.network, self.nodes, self._leader)
+        self.checker.on_leader = self._on_leader
+        self._doomed = 0  # So many of the next leaders fall at once.
+        self._script: list[Callable[[str], None]] = []  # What happens to the next leaders.
+        self._apart = ""
+        for node in self.nodes.values():
+            node.others = {name: other for name, other in self.nodes.items() if other is not node}
+        self.clients = [
+            ClientProcess(self.network, self.checker, self.nodes, number, random.choice(FORMS))
+            for number in range(1, random.randint(2, 3) + 1)
+        ]
+        self.reader = ReaderProcess(self.network, self.checker, self.nodes)
+        self.plan: list[tuple[int, Callable[[], None]]] = [
+            (6, self._cut_one),
+            (3, self._cut_one_way),
+            (3, self._cut_in_two),
+            (2, self._bridge),
+            (2, self._cut_client),
+            (4, self._storm),
+            (4, self._reconnect),
+            (6, self._kill_node),
+            (6, self._power_loss),
+            (5, self._power_loss_in_write),
+            (4, self._kill_in_write),
+            (4, self._kill_then_power_loss),
+            (5, self._doom_leaders),
+            (4, self._figure_8),
+            (3, self._unsynced_tail),
+            (3, self._kill_peer),
+            (3, self._kill_writer),
+            (3, self._restart_writer_alone),
+            (2, self._kill_state_machine),
+            (3, self._kill_sender),
+            (5, self._snapshot),
+            (6, self._transfer),
+            (3, self._sync_failure),
+            (3, self._slow_disk),
+            (4, self._pause),
+            (3, self._all_power_loss),
+            (3, self._full_disk),
+            (2, self._empty_disk),
+            (2, self._damaged_vote),
+        ]
+        if spares:
+            self.plan += [(18, self._change_members), (8, self._cut_while_joint)]
+
+    def run(self) -> None:
+        """The whole run. Raises Broken, its text naming the seed, with the last events."""
+        try:
+            self._start()
+            self._faults()
+            self._end()
+        except FAILURES as error:
+            text = f"seed {self.world.seed}: {type(error).__name__}: {error}"
+            where = "" if isinstance(error, Broken) else "".join(format_tb(error.__traceback__))
+            raise Broken(f"{text}\n{self.world.trace()}\n{where}{text}") from error
+
+    def _run_for(self, duration_ms: int) -> None:
+        self._run_for_us(duration_ms * US_PER_MS)
+
+    def _run_for_us(self, duration_us: int) -> None:
+        self.world.run_until(self.world.now_us + duration_us)
+
+    def _start(self) -> None:
+        for node in self.nodes.values():
+            self.world.after(self.world.between(0, 200) * US_PER_MS, node.start)
+        self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no first leader")
+        self._run_for(QUIET_MS)
+
+    def _faults(self) -> None:
+        world = self.world
+        faults_count = world.between(FAULTS_MIN, FAULTS_MAX)
+        weights = [weight for weight, _ in self.plan]
+        while sum(world.faults.values()) < faults_count:
+            _, fault = world.random.choices(self.plan, weights)[0]
+            fault()
+            self._run_for(world.random.choice([5, 30, 150, 400, 900]))
+
+    def _end(self) -> None:
+        """All faults are healed: it must come to rest, with everything in its place."""
+        world = self.world
+        world.note("HEAL everything")
+        self._doomed = 0
+        self._script = []
+        self.network.heal()
+        self.network.weather.__init__()  # type: ignore[misc]
+        for node in self.nodes.values():
+            node.slow_until_us = 0
+            node.disk.calm()
+            for process in (node.peer, node.writer, node.state_machine, node.sender):
+                if process is not None:
+                    process.resume()
+            if node.off:
+                node.start_later(10)
+        self.reader.stopped = True
+        for client in self.clients:
+            client.stopped = True
+            client.wake_after(0)
+        self._run_for(LATE_MS)
+        self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no leader")
+        self._run_until(self._is_done, DONE_WITHIN_MS, "not everything was committed and applied")
+        applied = {
+            name: node.state_machine.applied_index
+            for name, node in self.nodes.items()
+            if node.state_machine is not None and name in self._members()
+        }
+        self.checker.acked.update(self.operator.done)
+        self.checker.check_end(applied)
+        self._cut_off_follower_disturbs_nobody()
+
+    def _run_until(self, holds: Callable[[], bool], within_ms: int, otherwise: str) -> None:
+        end_us = self.world.now_us + within_ms * US_PER_MS
+        while not holds():
+            if self.world.now_us >= end_us:
+                raise Broken(f"{otherwise} within {within_ms} ms: {self.status()}")
+            self._run_for(20)
+
+    def _leader(self) -> str | None:
+        """Who leads in the newest term, if a majority follows it."""
+        for name, raft in self.checker.rafts.items():
+            followers = [other for other, raft in self.checker.rafts.items() if raft.leader == name]
+            if raft.role is Role.LEADER and is_majority(raft.configuration, followers):
+                return name
+        return None
+
+    def _is_done(self) -> bool:
+        if self.operator.wish is not None or not all(client.done for client in self.clients):
+            return False
+        members = self._members()
+        if not members or not members <= self.checker.rafts.keys():
+            return False
+        applied = {
+            node.state_machine.applied_index if node.state_machine is not None else -1
+            for name, node in self.nodes.items()
+            if name in members
+        }
+        last = {self.checker.rafts[name].log.last_index for name in members}
+        return len(applied | last) == 1
+
+    def _members(self) -> set[str]:
+        """Who is a member for the leader; nobody while that is about to change."""
+        leader = self._leader()
+        if leader is None or self.checker.rafts[leader].configuration.old:
+            return set()
+        return set(self.checker.rafts[leader].configuration.voters)
+
+    def _cut_off_follower_disturbs_nobody(self) -> None:
+        leader = self._leader()
+        assert leader is not None, f"the leader is gone without a fault: {self.status()}"
+        self._run_for(500)  # Everybody has said hello again.
+        assert self._leader() == leader, f"the leader changed without a fault: {self.status()}"
+        term = self.checker.rafts[leader].term
+        members = self._members()
+        others = [name for name in self.nodes if name != leader and name in members]
+        follower = self.world.random.choice(others)
+        self.world.note("CUT OFF", follower)
+        self._cut(lambda source, target: follower in (source, target), "lose")
+        self._run_for(1_500)
+        self.network.heal()
+        self._run_for(1_000)
+        now = self._leader(), self.checker.rafts[leader].term, self.checker.rafts[follower].leader
+        assert now == (leader, term, leader), f"{follower} disturbed {leader}: {self.status()}"
+
+    def status(self) -> str:
+        """Every node in a few words."""
+        words = [
+            f"{name}: {raft.role} term={raft.term} leader={raft.leader} "
+            f"last={raft.log.last_index} durable={raft.durable_index} "
+            f"commit={raft.commit_index} may_vote={raft.may_vote}"
+            for name, raft in self.checker.rafts.items()
+        ]
+        for name, node in self.nodes.items():
+            machine = node.state_machine
+            words.append(f"{name} applied={machine.applied_index if machine else None}")
+        for client in self.clients:
+            window = client.machine.window
+            words.append(f"{client.name} leader={client.machine.leader} left={len(window.items)}")
+        return "; ".join(words)
+
+    # Faults: the network.
+
+    def _node(self) -> Node:
+        """Any node; the leader more often than the others, for it has more to lose."""
+        leader = self._leader()
+        if leader is not None and self.world.chance(0.35):
+            return self.nodes[leader]
+        return self.world.random.choice(list(self.nodes.values()))
+
+    def _hosts(self) -> list[str]:
+        return [*self.nodes, *(client.name for client in self.clients)]
+
+    def _cut(self, is_cut: Callable[[str, str], bool], way: str) -> None:
+        for source in self._hosts():
+            for target in self._hosts():
+                if source != target and is_cut(source, target):
+                    self.network.cut(source, target, way)
+
+    def _cut_for_a_while(self, name: str, what: str, is_cut: Callable[[str, str], bool]) -> None:
+        way = self.world.random.choice(["lose", "hold"])
+        self.world.fault(name, what, way)
+        self._cut(is_cut, way)
+        duration_ms = self.world.random.choice([30, 150, 400, 900, 2000])
+        self.world.after(duration_ms * US_PER_MS, self.network.heal)
+
+    def _cut_one(self) -> None:
+        name = self._node().name
+        self._cut_for_a_while("cut off", name, lambda source, target: name in (source, target))
+
+    def _cut_one_way(self) -> None:
+        name = self._node().name
+        if self.world.chance(0.5):
+            self._cut_for_a_while("deaf", name, lambda source, target: target == name)
+        else:
+            self._cut_for_a_while("dumb", name, lambda source, target: source == name)
+
+    def _cut_in_two(self) -> None:
+        hosts = self._hosts()
+        half = set(self.world.random.sample(hosts, len(hosts) // 2))
+        what = "|".join(sorted(half))
+        self._cut_for_a_while("cut in two", what, lambda a, b: (a in half) != (b in half))
+
+    def _bridge(self) -> None:
+        """Two nodes do not hear each other, everybody else hears all."""
+        pair = set(self.world.random.sample(list(self.nodes), 2))
+        what = "-".join(sorted(pair))
+        self._cut_for_a_while("bridge", what, lambda source, target: {source, target} == pair)
+
+    def _cut_client(self) -> None:
+        name = self.world.random.choice(self.clients).name
+        self._cut_for_a_while("client cut", name, lambda source, target: name in (source, target))
+
+    def _storm(self) -> None:
+        """Messages are lost, repeated and late for a while."""
+        weather = self.network.weather
+        self.world.fault("storm")
+        weather.loss = self.world.random.choice([0.0, 0.02, 0.2])
+        weather.repeat = self.world.random.choice([0.0, 0.1])
+        weather.spike = self.world.random.choice([0.01, 0.2])
+        duration_ms = self.world.between(50, 1500)
+        self.world.after(duration_ms * US_PER_MS, self._storm_ends)
+
+    def _storm_ends(self) -> None:
+        self.network.weather.__init__()  # type: ignore[misc]
+
+    def _reconnect(self) -> None:
+        self.world.fault("reconnect")
+        for connection in list(self.network.connections):
+            if self.world.chance(0.4):
+                if self.world.chance(0.5):
+                    connection.abandon()
+                else:
+                    connection.close()
+
+    # Faults: processes and machines.
+
+    def _down_ms(self) -> int:
+        return self.world.random.choice([5, 50, 300, 1000])
+
+    def _kill_node(self) -> None:
+        node = self._node()
+        self.world.fault("kill node", node.name)
+        node.kill_all()
+        node.start_later(self._down_ms())
+
+    def _doom_leaders(self) -> None:
+        """The leader goes, and the next ones go as soon as they are elected (Raft, figure 8)."""
+        self._doomed = self.world.between(1, 4)
+        self.world.fault("doomed leaders", self._doomed)
+        leader = self._leader()
+        if leader is not None:
+            self._on_leader(leader)
+
+    def _on_leader(self, name: str) -> None:
+        if self._script:
+            self._script.pop(0)(name)
+        elif self._doomed:
+            self._doomed -= 1
+            self.world.after(self.world.between(0, 3_000), self._fell_leader, name)
+
+    def _figure_8(self) -> None:
+        """Raft, figure 8: an entry of an old term reaches a majority under a leader of a newer one,
+        while a third node holds an entry of a term between them.
+        """
+        leader = self._leader()
+        if leader is None or len(self.nodes) > 3 or self._script:
+            return
+        self.world.fault("figure 8", leader)
+        self._split_off(leader)
+        self._script = [self._second_leader, self._third_leader]
+        for _ in range(30):
+            self._run_for(50)
+            if not self._script:
+                break
+        self._run_for(300)
+        self._script = []
+        self.network.heal()
+
+    def _split_off(self, name: str) -> None:
+        """No other node hears it or is heard by it; what is under way is lost. Clients remain."""
+        self.network.heal()
+        self._cut(lambda a, b: name in (a, b) and {a, b} <= self.nodes.keys(), "lose")
+        for connection in list(self.network.connections):
+            if name in (connection.host, connection.door.host) and connection.host in self.nodes:
+                connection.close()
+
+    def _second_leader(self, name: str) -> None:
+        self._split_off(name)
+        self._apart = name
+
+    def _third_leader(self, name: str) -> None:
+        others = [other for other in self.checker.rafts if other not in (name, self._apart)]
+        if name != self._apart and others:
+            lasts = {other: self.checker.rafts[other].durable_index for other in others}
+            self._third_falls(name, lasts)
+
+    def _third_falls(self, name: str, lasts: dict[str, int]) -> None:
+        """It falls as soon as somebody has got an entry from it; looked at again and again."""
+        now = {other: raft.durable_index for other, raft in self.checker.rafts.items()}
+        if name not in now or self.checker.rafts[name].role is not Role.LEADER:
+            return
+        if any(now.get(other, 0) > last for other, last in lasts.items()):
+            self.world.after(self.world.between(0, 1_500), self._third_dies, name)
+        else:
+            self.world.after(200, self._third_falls, name, lasts)
+
+    def _third_dies(self, name: str) -> None:
+        self.network.heal()
+        self.nodes[name].kill_all()
+        self.nodes[name].start_later(self.world.between(500, 1500))
+
+    def _fell_leader(self, name: str) -> None:
+        node = self.nodes[name]
+        ways: list[Callable[[], None]] = [
+            node.kill_all,
+            node.power_off,
+            partial(self._isolate, name),
+        ]
+        way = self.world.random.choice(ways)
+        self.world.note("the leader falls:", name)
+        way()
+        if node.off:
+            node.start_later(self._down_ms())
+
+    def _isolate(self, name: str) -> None:
+        self._cut(lambda source, target: name in (source, target), "lose")
+        self.world.after(self.world.between(200, 900) * US_PER_MS, self.network.heal)
+
+    def _kill_peer(self) -> None:
+        node = self._node()
+        if node.peer is not None:
+            self.world.fault("kill peer", node.name)
+            node.on_exit(node.peer)
+
+    def _kill_writer(self) -> None:
+        node = self._node()
+        if node.writer is not None:
+            self.world.fault("kill writer", node.name)
+            node.on_exit(node.writer)
+
+    def _restart_writer_alone(self) -> None:
+        node = self._node()
+        if node.writer is not None:
+            same_epoch = self.world.chance(0.5)
+            self.world.fault("writer alone", node.name, f"same_epoch={same_epoch}")
+            node.restart_writer_alone(same_epoch=same_epoch)
+
+    def _kill_state_machine(self) -> None:
+        node = self._node()
+        self.world.fault("kill state machine", node.name)
+        node.kill_state_machine()
+
+    def _kill_sender(self) -> None:
+        node = self._node()
+        self.world.fault("kill sender", node.name)
+        node.kill_sender()
+
+    def _snapshot(self) -> None:
+        """A client wants a snapshot now."""
+        node = self._node()
+        if node.peer is not None and node.peer.peer is not None:
+            self.world.fault("snapshot", node.name)
+            request = encode_make_snapshot(b"snapshot", b"sim")
+            node.peer.peer.snapshots.on_make_request(request, b"sim", Reply(Frames(), b""))
+            node.peer.wake_after(0)
+
+    def _transfer(self) -> None:
+        """An operator wants another leader: the one that is furthest, or just anybody."""
+        leader = self._leader()
+        peer = self.nodes[leader].peer if leader is not None else None
+        if peer is None or peer.peer is None:
+            return
+        to = self.world.random.choice(["", *self.nodes])
+        self.world.fault("transfer", leader, "to", to or "any")
+        request = encode_transfer(RequestTransfer(b"operator", to), b"sim")
+        answers = Frames()
+        now_ms = self.world.now_ms
+        peer.peer.transfers.on_request(b"", request, answers.add, now_ms)
+        peer.wake_after(0)
+
+    def _pause(self) -> None:
+        node = self._node()
+        all_of_it = (node.peer, node.writer, node.state_machine, node.sender)
+        processes = [process for process in all_of_it if process is not None]
+        if processes:
+            if self.world.chance(0.7):
+                processes = [self.world.random.choice(processes)]
+            duration_ms = self.world.random.choice([20, 150, 400, 1200])
+            self.world.fault("pause", *(process.name for process in processes), duration_ms)
+            for process in processes:
+                process.pause(duration_ms * US_PER_MS)
+
+    # Changes of the members.
+
+    def _change_members(self) -> None:
+        if not self._all_vote():  # Two of three might be left that must not vote: docs/limits.md.
+            return
+        names = choose(self.world.random, list(self.nodes))
+        self.world.fault("other members", *names)
+        self.operator.want(names)
+
+    def _cut_while_joint(self) -> None:
+        """Old and new members are apart as soon as both are needed."""
+        before = self._members()
+        if not before or not self._all_vote():
+            return
+        names = choose(self.world.random, list(self.nodes))
+        self.world.fault("cut while joint", *names)
+        self.operator.want(names)
+        rafts = self.checker.rafts
+        self._run_until_true(lambda: any(raft.configuration.old for raft in rafts.values()), 900)
+        leader = self._leader()
+        if leader is not None and self.world.chance(0.4):
+            half = {leader}  # Nobody has heard of it: its entry will be replaced.
+        else:
+            self._run_for_us(self.world.between(0, 3_000))
+            half = set(names) - before or set(self.world.random.sample(names, len(names) // 2))
+            half |= set(self.world.random.sample(sorted(before), self.world.between(0, 1)))
+        self._cut(
+            lambda a, b: (a in half) != (b in half), self.world.random.choice(["lose", "hold"])
+        )
+        self.world.after(self.world.between(100, 1_500) * US_PER_MS, self.network.heal)
+
+    # Faults: disks.
+
+    def _power_loss(self) -> None:
+        node = self._node()
+        self.world.fault("power loss", node.name)
+        node.power_off()
+        node.start_later(self._down_ms())
+
+    def _power_loss_in_write(self) -> None:
+        node = self._node()
+        self.world.fault("power loss in a write", node.name)
+        node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
+
+    def _kill_in_write(self) -> None:
+        node = self._node()
+        self.world.fault("kill in a write", node.name)
+        node.disk.halt_in_sync(power=False, down_ms=self._down_ms())
+
+    def _kill_then_power_loss(self) -> None:
+        """Killed with something unsynced, started again, then the power goes."""
+        node = self._node()
+        self.world.fault("kill in a write, then power loss", node.name)
+        node.disk.halt_in_sync(power=False, down_ms=5)
+        delay_ms = self.world.between(20, 600)
+        self.world.after(delay_ms * US_PER_MS, self._power_loss_later, node)
+
+    def _power_loss_later(self, node: Node) -> None:
+        node.power_off()
+        node.start_later(self._down_ms())
+
+    def _unsynced_tail(self) -> None:
+        """A follower is killed with a write that no sync has covered, comes back, and loses power
+        as soon as the leader has committed something; then the leader goes.
+        """
+        leader = self._leader()
+        if leader is None or len(self.nodes) > 3:
+            return
+        self.world.fault("unsynced tail", leader)
+        name, other = self.world.random.sample([n for n in self.nodes if n != leader], 2)
+        node = self.nodes[name]
+        self._split_off(other)
+        node.disk.halt_in_sync(power=False, down_ms=5)
+        self._run_until_true(lambda: node.off, 200)
+        for client in self.clients:
+            client.stopped = True
+        last_index = self._last_index(leader)
+        self._run_until_true(lambda: self._commit_index(leader) >= last_index, 300)
+        node.power_off()
+        node.start_later(5)
+        self._split_off(leader)
+        self._run_for(700)
+        self.network.heal()
+        for client in self.clients:
+            client.stopped = False
+            client.wake_after(0)
+
+    def _last_index(self, name: str) -> int:
+        raft = self.checker.rafts.get(name)
+        return raft.log.last_index if raft is not None else 0
+
+    def _commit_index(self, name: str) -> int:
+        raft = self.checker.rafts.get(name)
+        return raft.commit_index if raft is not None else 0
+
+    def _run_until_true(self, holds: Callable[[], bool], within_ms: int) -> None:
+        """Looks often, and gives up quietly."""
+        end_us = self.world.now_us + within_ms * US_PER_MS
+        while not holds() and self.world.now_us < end_us:
+            self.world.run_until(self.world.now_us + 200)
+
+    def _all_power_loss(self) -> None:
+        """The whole cluster loses power, some of it in the middle of a write."""
+        self.world.fault("power loss everywhere")
+        for node in self.nodes.values():
+            if self.world.chance(0.3):
+                node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
+            else:
+                node.power_off()
+                node.start_later(self._down_ms())
+
+    def _sync_failure(self) -> None:
+        node = self._node()
+        self.world.fault("sync failure", node.name)
+        node.disk.fail_next_sync()
+
+    def _slow_disk(self) -> None:
+        node = self._node()
+        self.world.fault("slow disk", node.name)
+        node.slow_until_us = self.world.now_us + self.world.between(200, 2000) * US_PER_MS
+
+    def _full_disk(self) -> None:
+        node = self._node()
+        self.world.fault("full disk", node.name)
+        node.disk.fill()
+        self.world.after(self.world.between(100, 2_000) * US_PER_MS, node.disk.free)
+
+    def _all_vote(self) -> bool:
+        """Whether no node has forgotten anything: only one at a time may."""
+        peers = {name: node.peer.peer for name, node in self.nodes.items() if node.peer is not None}
+        voters = {name for name, peer in peers.items() if peer and peer.franchise.may_vote}
+        members = members_of(self.checker.rafts)  # Of nobody while nobody runs.
+        return bool(members) and members <= voters
+
+    def _empty_disk(self) -> None:
+        """A disk is replaced: what stood on it is known to the others alone."""
+        if self._all_vote():
+            node = self._node()
+            self.world.fault("empty disk", node.name)
+            node.kill_all()
+            node.disk.wipe()
+            self.checker.on_wiped(node.name)
+            node.start_later(self._down_ms())
+
+    def _damaged_vote(self) -> None:
+        if self._all_vote():
+            node = self._node()
+            self.world.fault("damaged vote", node.name)
+            node.kill_all()
+            node.disk.damage_vote()
+            self.checker.on_wiped(node.name)
+            node.start_later(self._down_ms())

@@ -1,0 +1,166 @@
+"""The network of a run: connections as ZeroMQ makes them, with everything that may go wrong.
+
+A connection delivers in order; only a new one may overtake an old one. Messages between peers may
+be lost one by one, as both sides drop what finds no room; what a client sends is lost only with its
+connection. A host that is cut off may lose what is sent to it, or get it all when the cut heals.
+"""
+
+from typing import Protocol
+
+from kelek.tests.sim.log.sim_world import World
+
+Frames = list[bytes]
+
+
+class Door(Protocol):
+    """A ROUTER: what arrives there, and whether anybody listens."""
+
+    host: str
+
+    def is_open(self) -> bool: ...
+
+    def on_request(self, connection: "Connection", frames: Frames) -> None: ...
+
+
+class End(Protocol):
+    """A DEALER."""
+
+    def on_answer(self, connection: "Connection", frames: Frames) -> None: ...
+
+    def on_closed(self, connection: "Connection") -> None: ...
+
+
+class Weather:
+    """How bad the network is just now."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+        self.repeat = 0.0
+        self.delay_us = (60, 400)
+        self.spike = 0.0
+        self.spike_us = (1_000, 60_000)
+
+
+class Network:
+    """All hosts' connections, and which of them are cut."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.weather = Weather()
+        self.cuts: dict[tuple[str, str], str] = {}  # (from, to): "lose" or "hold"
+        self.connections: list[Connection] = []
+        self._routes = 0
+
+    def connect(self, host: str, door: Door, end: "End") -> "Connection":
+        """A new connection of a host to a door; both ends exist already."""
+        self._routes += 1
+        route = b"r" + self._routes.to_bytes(4, "big")
+        connection = Connection(self, host, door, route, end)
+        self.connections.append(connection)
+        return connection
+
+    def cut(self, source: str, target: str, way: str) -> None:
+        """From now on nothing gets from source to target."""
+        self.cuts[source, target] = way
+
+    def heal(self) -> None:
+        """Everything is connected again; what was held arrives."""
+        self.cuts.clear()
+        for connection in list(self.connections):
+            connection.release()
+
+    def close_host(self, host: str) -> None:
+        """A process or a host ends: all its connections are lost, on both sides."""
+        for connection in list(self.connections):
+            if host in (connection.host, connection.door.host):
+                connection.close()
+
+
+class Connection:
+    """One DEALER's connection to one ROUTER."""
+
+    def __init__(
+        self,
+        network: Network,
+        host: str,
+        door: Door,
+        route: bytes,
+        end: End,
+    ) -> None:
+        self.network = network
+        self.host = host
+        self.door = door
+        self.route = route
+        self.open = True
+        self.abandoned = False
+        self.whole = False  # Nothing is lost in it but with it.
+        self._end = end
+        self._last_us = {True: 0, False: 0}  # Nothing overtakes, by direction.
+        self._held: list[tuple[bool, Frames]] = []
+
+    def send(self, frames: Frames) -> None:
+        """From the DEALER to the ROUTER."""
+        self._send(True, frames)
+
+    def answer(self, frames: Frames) -> None:
+        """From the ROUTER to the DEALER."""
+        self._send(False, frames)
+
+    def close(self) -> None:
+        """Both sides lose it, and what is under way."""
+        if self.open:
+            self.open = False
+            self._held.clear()
+            self.network.connections.remove(self)
+            self._end.on_closed(self)
+
+    def abandon(self) -> None:
+        """The DEALER has lost it, and with it all answers; what it has sent may still arrive."""
+        self.abandoned = True
+        self._end.on_closed(self)
+
+    def release(self) -> None:
+        held, self._held = self._held, []
+        for forward, frames in held:
+            self._send(forward, frames)
+
+    def _send(self, forward: bool, frames: Frames) -> None:
+        network = self.network
+        world, weather = network.world, network.weather
+        if not self.open:
+            world.counters["lost: closed"] += 1
+            return
+        ends = (self.host, self.door.host)
+        way = network.cuts.get(ends if forward else ends[::-1])
+        if way == "hold":
+            self._held.append((forward, frames))
+            world.counters["held"] += 1
+            return
+        if way is not None or (weather.loss and world.chance(weather.loss)):
+            world.counters["lost: network"] += 1
+            if self.whole:
+                self.close()
+            return
+        copies = 1
+        if weather.repeat and world.chance(weather.repeat):
+            world.counters["repeated"] += 1
+            copies = 2
+        for _ in range(copies):
+            delay_us = world.between(*weather.delay_us)
+            if weather.spike and world.chance(weather.spike):
+                delay_us += world.between(*weather.spike_us)
+                world.counters["delayed"] += 1
+            at_us = max(world.now_us + delay_us, self._last_us[forward])
+            self._last_us[forward] = at_us
+            world.after(at_us - world.now_us, self._arrive, forward, frames)
+
+    def _arrive(self, forward: bool, frames: Frames) -> None:
+        if not self.open:
+            self.network.world.counters["lost: closed"] += 1
+        elif not forward:
+            if not self.abandoned:
+                self._end.on_answer(self, frames)
+        elif self.door.is_open():
+            self.door.on_request(self, frames)
+        else:
+            self.network.world.counters["lost: closed"] += 1

@@ -1,0 +1,643 @@
+"""One node of a run: a disk and three processes, put together as the actors put them together.
+
+What an actor does with sockets and clocks is done here with the network and the clock of the run;
+everything between is the real thing: peer machine, core, codec, log, writer, hard state, reader.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from kelek.native.log.updates import Reqids
+from kelek.native.net import messages as native_messages
+from kelek.native.net.messages import Arena
+from kelek.protocols.errors import LocalProtocolError
+from kelek.protocols.raft.messages import AppendJob
+from kelek.protocols.record import decode_block
+from kelek.protocols.zmqraft.server.peer import Peer
+from kelek.protocols.zmqraft.server.values import PeerSetup
+from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
+from kelek.storage.errors import StorageError, StorageFull
+from kelek.storage.log import repair
+from kelek.storage.log.hard_state import HardStateFile
+from kelek.storage.log.log import Log
+from kelek.storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from kelek.storage.log.reader import LogReader
+from kelek.storage.log.segment import Identity
+from kelek.storage.log.writer import Writer
+from kelek.storage.snapshot.snapshot import newest
+from kelek.storage.snapshot.work import write_state
+from kelek.tests.sim.log.sim_check import Applied, Broken, Checker
+from kelek.tests.sim.log.sim_disk import Halt, NodeDisk
+from kelek.tests.sim.log.sim_net import Connection, Frames, Network
+from kelek.tests.sim.log.sim_snapshot import KEEP, SenderProcess, restored
+from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+
+CLUSTER = "sim"
+UNIX_S = 1_790_000_000
+SEGMENT_BYTES = 64 << 10
+APPLY_BYTES_MAX = 64 << 10
+FULL_RETRY_US = 200 * US_PER_MS
+
+
+class PeerProcess(Process):
+    """What actors/raft/peer.py does."""
+
+    def __init__(self, node: "Node", epoch: int) -> None:
+        super().__init__(node.world, f"{node.name}.peer")
+        self.node = node
+        self.epoch = epoch
+        self.files = node.disk.open_process(self)
+        self.hard_state = HardStateFile.open(self.files, node.identity)
+        self.reader = LogReader(self.files, node.identity)
+        self.peer: Peer | None = None
+        self.links: dict[str, Link] = {}
+
+    def begin(self) -> None:
+        """The writer has recovered the log: reads it once and starts the peer."""
+        reqids = Reqids(b"sixteen bytes...")
+        home = PeerFiles(self.files, self.node.identity)
+        setup = self.node.setup
+        options = {"cache_bytes_max": self.node.cache_bytes_max}
+        found = start(
+            home, self.reader, reqids, PeerIdentity(KEEP, setup.urls, setup.peer_urls), **options
+        )
+        stored = self.hard_state
+        self.damage = damage = repair.unanswered(self.files, stored.repaired)
+        recovered = found.recovered(self.epoch, stored, damage)
+        random = Random(self.world.random.getrandbits(64))
+        now_ms = self.world.now_ms
+        self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
+        self.node.checker.on_started(self.node.name, self.peer.core)
+        last_index, base_index = found.log.last_index, found.log.base_index
+        self.world.note(self.name, "begins at", base_index, last_index, self.peer.core.term)
+
+    def on_wake(self) -> None:
+        try:
+            self._step()
+        except Halt as halt:
+            self.node.on_halt(halt)
+        except StorageError as error:
+            self.world.note(self.name, "ends:", error)
+            self.node.on_exit(self)
+
+    def _step(self) -> None:
+        inbox, self.inbox = self.inbox, []
+        self._take_acks([item for item in inbox if item[0] == "ack"])
+        peer = self.peer
+        if peer is None:
+            return
+        now_ms = self.world.now_ms
+        unix_s = UNIX_S + self.node.skew_s + now_ms // 1000
+        by_socket: dict[tuple[Any, ...], list[Frames]] = {}
+        for item in inbox:
+            if item[0] == "applied":
+                peer.on_applied(item[1])
+                # As if a client of tables came and went.
+                peer.requests.waits = now_ms % 1000 < 300
+            elif item[0] == "lost":
+                peer.on_lost(item[1])
+            elif item[0] == "result":
+                self._take_result(peer, item[1])
+            elif item[0] != "ack":
+                by_socket.setdefault(item[:-1], []).append(item[-1])
+        for socket, messages in by_socket.items():
+            arena = Arena.from_messages(messages)
+            if socket[0] == "answer":
+                peer.on_answers(socket[1], arena, now_ms)
+            elif socket[0] == "peers":
+                peer.on_peers(arena, now_ms, unix_s)
+            else:
+                peer.on_clients(arena, now_ms, unix_s)
+        self._act(peer, now_ms)
+
+    def _take_result(self, peer: Peer, frames: Frames) -> None:
+        result = result_for(self.epoch, frames)
+        if result is not None:
+            home = PeerFiles(self.files, self.node.identity)
+            peer.on_results([result], self.world.now_ms, lambda snapshot: reqids_of(home))
+
+    def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
+        for _, epoch, seq, full in acks:
+            if epoch != self.epoch:
+                self.world.counters["acks of another epoch"] += 1
+            elif self.peer is None:
+                self.begin()
+            elif full:
+                self.peer.on_writable(False, self.world.now_ms)
+            else:
+                if not self.peer.writable:
+                    self.peer.on_writable(True, self.world.now_ms)
+                self.peer.on_written(seq, self.world.now_ms)
+
+    def _act(self, peer: Peer, now_ms: int) -> None:
+        """Carries out a wake, in its order; a Halt in between leaves the rest undone."""
+        wake = peer.wake(now_ms)
+        node = self.node
+        if wake.hard_state is not None:
+            self.hard_state.withheld = peer.franchise.withheld
+            if self.damage is not None and peer.franchise.repair is None:
+                self.hard_state.repaired, self.damage = self.damage.epoch, None
+            self.hard_state.save(*wake.hard_state)
+        for name in [name for name in self.links if name not in peer.links_out]:
+            self.links.pop(name).close()
+        for name, frames in peer.links_out.items():
+            if name not in self.links:
+                self.links[name] = Link(self, node.others[name])
+            for message in take(frames):
+                self.links[name].send(message)
+        if wake.job is not None:
+            node.send_job(wake.job)
+        for frames in (peer.peers_out, peer.clients_out):
+            for message in take(frames):
+                node.answer(message)
+        for order in wake.orders:
+            node.send_order(encode_work(self.epoch, order))
+        if wake.compact is not None:
+            self.world.counters["compacted"] += 1
+            node.send_compact(wake.compact)
+        if wake.commit is not None:
+            node.publish(wake.commit.index, wake.commit.term)
+        node.checker.touch(node.name)
+        self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.world.now_us))
+
+    def kill(self) -> None:
+        super().kill()
+        self.node.checker.on_stopped(self.node.name)
+
+
+def take(frames: native_messages.Frames) -> list[Frames]:
+    """The messages that wait in an outgoing buffer."""
+    messages = frames.messages()
+    frames.clear()
+    return messages
+
+
+class Link:
+    """A DEALER: one connection at a time, made again when it is lost."""
+
+    def __init__(self, process: PeerProcess, target: "Node") -> None:
+        self.process = process
+        self.target = target
+        self.connection: Connection | None = None
+        self.closed = False
+        self._connect()
+
+    def _connect(self) -> None:
+        """Connects when the other side listens, else tries again."""
+        process, target = self.process, self.target
+        if not process.alive or self.closed or self.connection is not None:
+            return
+        if target.peer_door.is_open():
+            network = process.node.network
+            self.connection = network.connect(process.node.name, target.peer_door, self)
+        else:
+            self._connect_later(20 * US_PER_MS)
+
+    def _connect_later(self, delay_us_max: int) -> None:
+        world = self.process.world
+        world.after(world.between(100, delay_us_max), self._connect)
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+        self.closed = True
+        if self.connection is not None:
+            self.connection.close()
+
+    def send(self, frames: Frames) -> None:
+        """Dropped when there is no connection (ZMQ_IMMEDIATE)."""
+        if self.connection is not None:
+            self.connection.send(frames)
+        else:
+            self.process.world.counters["lost: no connection"] += 1
+
+    def on_answer(self, connection: Connection, frames: Frames) -> None:
+        self.process.post("answer", self.target.name, frames)
+
+    def on_closed(self, connection: Connection) -> None:
+        if connection is self.connection:
+            self.connection = None
+            self._connect_later(60 * US_PER_MS)
+            if self.process.world.chance(0.3):
+                self.process.post("lost", self.target.name)
+
+
+class WriterProcess(Process):
+    """What actors/raft/log_writer.py does. While it syncs, jobs wait."""
+
+    def __init__(self, node: "Node", epoch: int) -> None:
+        super().__init__(node.world, f"{node.name}.writer")
+        self.node = node
+        self.epoch = epoch
+        self.files = node.disk.open_process(self)
+        snapshot = newest(self.files, node.identity)
+        self.log = Log.open(
+            self.files,
+            node.identity,
+            segment_bytes=SEGMENT_BYTES,
+            epoch=epoch,
+            base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
+        )
+        if self.log.damage is not None:  # No fault of ours flips a bit: a bug has.
+            raise Broken(f"{node.name} has damaged its own log: {self.log.damage.problem}")
+        self.writer = Writer(self.log, epoch)
+        self._flush_us: int | None = None
+        self.world.note(self.name, "recovered up to", self.log.last_index)
+
+    def on_wake(self) -> None:
+        try:
+            self._step()
+        except Halt as halt:
+            self.node.on_halt(halt)
+        except (StorageError, LocalProtocolError) as error:
+            self.world.note(self.name, "ends:", type(error).__name__, error)
+            self.world.counters[type(error).__name__] += 1
+            self.node.on_exit(self)
+
+    def _step(self) -> None:
+        if self._flush_us is not None:
+            if self.world.now_us < self._flush_us:
+                self.wake_after(self._flush_us - self.world.now_us)
+                return
+            self._flush_us = None
+            if not self._flush():
+                return
+        if self.inbox:
+            inbox, self.inbox = self.inbox, []
+            for (job,) in inbox:
+                if isinstance(job, AppendJob):
+                    self.writer.take(job)
+                else:
+                    self.log.compact(job)
+            self._flush_later(self.node.sync_us())
+        elif self.log.idle():
+            self.wake_after(1000)
+
+    def _flush_later(self, delay_us: int) -> None:
+        self._flush_us = self.world.now_us + delay_us
+        self.wake_after(delay_us)
+
+    def _flush(self) -> bool:
+        """One write and sync; when the disk is full it says so and tries again later."""
+        try:
+            seq = self.writer.flush()
+        except StorageFull:
+            self.world.counters["disk full"] += 1
+            self.node.send_ack(self.epoch, 0, full=True)
+            self._flush_later(FULL_RETRY_US)
+            return False
+        if seq is not None:
+            self.node.send_ack(self.epoch, seq)
+        return True
+
+    def post(self, *item: Any) -> None:
+        if self.alive:
+            self.inbox.append(item)
+            if self._flush_us is None:
+                self.wake_after(self.world.between(5, self.WAKE_US_MAX))
+
+
+class StateMachineProcess(Process):
+    """What actors/raft/state_machine.py does: applies what is committed and on the own disk."""
+
+    def __init__(self, node: "Node") -> None:
+        super().__init__(node.world, f"{node.name}.state_machine")
+        self.node = node
+        self.files = node.disk.open_process(self)
+        self.reader = LogReader(self.files, node.identity)
+        self.applied_index = self.applied_term = 0
+        self.target: tuple[int, int] = (0, 0)
+        self.barrier: int | None = None
+        self._restore()
+
+    def _restore(self) -> None:
+        """From the newest snapshot, when it is ahead of us."""
+        found = newest(self.files, self.node.identity)
+        if found is None or found.index <= self.applied_index:
+            return
+        snapshot = restored(self.node, self.files)
+        if snapshot is not None:
+            self.applied_index, self.applied_term = snapshot[0], found.term
+            self.node.checker.on_restored(self.node.name, *snapshot)
+
+    def on_wake(self) -> None:
+        inbox, self.inbox = self.inbox, []
+        for kind, *item in inbox:
+            if kind == "barrier":
+                self.barrier = item[0]
+            elif item[0] > self.target[0]:
+                self.target = (item[0], item[1])
+        self._apply_some()
+        if self.barrier is not None and self.applied_index >= self.barrier:
+            self._write_state()
+
+    def _apply_some(self) -> None:
+        if self.applied_index >= self.target[0]:
+            return
+        first_index = self.applied_index + 1
+        batches = self.reader.batches(first_index, *self.target, APPLY_BYTES_MAX)
+        if not batches and first_index <= self.reader.base()[0]:
+            self._restore()
+        for batch in batches:
+            self._apply(batch.block)
+        if self.node.peer is not None:
+            self.node.peer.post("applied", self.applied_index)
+        if self.applied_index < self.target[0]:
+            self.wake_after(2000)
+
+    def _apply(self, block: bytes) -> None:
+        batch, records = decode_block(block)
+        for index, record in enumerate(records, batch.first_index):
+            if index > self.applied_index:
+                assert index == self.applied_index + 1
+                entry = Applied(batch.term, record.kind, record.reqid, record.data)
+                self.node.checker.on_applied(self.node.name, index, entry)
+                self.applied_index, self.applied_term = index, batch.term
+
+    def _write_state(self) -> None:
+        self.barrier = None
+        state = self.node.checker.digest(self.applied_index)
+        try:
+            write_state(self.files, self.applied_index, lambda write: write(state))
+        except StorageFull:
+            return
+        self.node.send_state(self.applied_index, self.applied_term)
+
+
+class NodeDoor:
+    """One of a node's two ROUTERs."""
+
+    def __init__(self, node: "Node", kind: str) -> None:
+        self.node = node
+        self.host = node.name
+        self.kind = kind
+
+    def is_open(self) -> bool:
+        process = self.node.peer
+        return process is not None and process.alive and process.peer is not None
+
+    def on_request(self, connection: Connection, frames: Frames) -> None:
+        self.node.routes[connection.route] = connection
+        assert self.node.peer is not None
+        self.node.peer.post(self.kind, [connection.route, *frames])
+
+
+class Node:
+    """A machine: its disk lasts, its processes come and go; and the supervisor beside them."""
+
+    def __init__(
+        self, name: str, names: list[str], network: Network, checker: Checker, options: Any
+    ) -> None:
+        self.name = name
+        self.world = network.world
+        self.network = network
+        self.checker = checker
+        self.identity = Identity(CLUSTER, name)
+        self.setup = PeerSetup(
+            cluster=CLUSTER,
+            peer_id=name,
+            urls={other: f"tcp://{other}:1" for other in names},
+            peer_urls={other: f"tcp://{other}:2" for other in names},
+            **options,
+        )
+        self.url = self.setup.urls[name]
+        self.others: dict[str, Node] = {}
+        self.disk = NodeDisk(self.world, name)
+        self.peer_door = NodeDoor(self, "peers")
+        self.client_door = NodeDoor(self, "clients")
+        self.routes: dict[bytes, Connection] = {}
+        self.peer: PeerProcess | None = None
+        self.writer: WriterProcess | None = None
+        self.state_machine: StateMachineProcess | None = None
+        self.sender: SenderProcess | None = None
+        self.skew_s = self.world.between(-20, 20)
+        self.cache_bytes_max = self.world.random.choice([2_000, 20_000, 16 << 20])
+        self.slow_until_us = 0
+        self.off = False  # Power is off: nothing starts.
+        self._published: tuple[int, int] | None = None
+        self._pipes: dict[str, int] = {}
+        self._epoch = 0
+        self._unit = 0  # The number of the restart unit that lives, or will start.
+
+    # The supervisor.
+
+    def start(self) -> None:
+        """Starts everything: the unit of writer and peer, and the state machine."""
+        self.off = False
+        self.start_unit()
+        self.start_state_machine()
+        self.start_sender()
+
+    def start_unit(self) -> None:
+        """A new epoch: first the writer recovers, then the peer reads."""
+        self._unit += 1
+        self._epoch = self._new_epoch()
+        try:
+            self.peer = PeerProcess(self, self._epoch)
+            self.start_writer(self._epoch)
+        except Halt as halt:
+            self.on_halt(halt)
+        except StorageError as error:
+            self.world.note(self.name, "can't start:", error)
+            self.world.counters["start refused"] += 1
+            self.kill_unit()
+            self._start_unit_later()
+
+    def _new_epoch(self) -> int:
+        """Nanoseconds, as the supervisor gives them: never a number with few bits set."""
+        return max(self._epoch + 1, UNIX_S * 10**9 + self.world.now_us * 1000)
+
+    def start_writer(self, epoch: int) -> None:
+        self.writer = WriterProcess(self, epoch)
+        self.send_ack(epoch, 0)
+        self.writer.wake_after(1000)
+
+    def start_state_machine(self) -> None:
+        if not self.off:
+            self.state_machine = StateMachineProcess(self)
+            if self._published is not None:  # A subscriber that comes late is told again.
+                self.state_machine.post("commit", *self._published)
+
+    def start_sender(self) -> None:
+        if self.off or self.sender is not None:
+            return
+        try:
+            self.sender = SenderProcess(self)
+        except Halt as halt:
+            self.on_halt(halt)
+        except StorageError as error:
+            self.world.note(self.name, "the sender can't start:", error)
+            self.world.after(50 * US_PER_MS, self.start_sender)
+
+    def kill_sender(self) -> None:
+        if self.sender is not None:
+            self.sender.kill()
+            self.disk.close_process(self.sender)
+            self.sender = None
+            self.world.after(self.world.between(5, 300) * US_PER_MS, self.start_sender)
+
+    def kill_unit(self) -> None:
+        """Peer and writer end together, and are started together."""
+        self.network.close_host(self.name)
+        for process in (self.peer, self.writer):
+            if process is not None:
+                process.kill()
+                self.disk.close_process(process)
+        self.peer = self.writer = None
+        self._published = None
+        self.routes.clear()
+
+    def _start_unit_later(self) -> None:
+        delay_us = self.world.between(20, 250) * US_PER_MS
+        self.world.after(delay_us, self._start_unit_again, self._unit)
+
+    def _start_unit_again(self, unit: int) -> None:
+        if unit == self._unit and not self.off and self.peer is None:
+            self.start_unit()
+
+    def on_exit(self, process: Process) -> None:
+        """A process of the unit has ended: the supervisor notices after a while."""
+        process.kill()
+        self.disk.close_process(process)
+        if process is self.peer:
+            self.network.close_host(self.name)
+        delay_us = self.world.between(1, 20) * US_PER_MS
+        self.world.after(delay_us, self._on_exit_noticed, self._unit)
+
+    def _on_exit_noticed(self, unit: int) -> None:
+        if unit == self._unit and not self.off:
+            self.kill_unit()
+            self._start_unit_later()
+
+    def on_halt(self, halt: Halt) -> None:
+        """The machine or its processes died in the middle of a write."""
+        if halt.power:
+            self.power_off()
+        else:
+            self.kill_all()
+        self.start_later(halt.down_ms)
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything: what was written stays readable, synced or not."""
+        self.kill_unit()
+        self._unit += 1
+        if self.state_machine is not None:
+            self.state_machine.kill()
+            self.disk.close_process(self.state_machine)
+            self.state_machine = None
+        if self.sender is not None:
+            self.sender.kill()
+            self.disk.close_process(self.sender)
+            self.sender = None
+        self.off = True
+
+    def power_off(self) -> None:
+        """Everything that no sync has covered is kept, lost or torn, sector by sector."""
+        self.kill_all()
+        self.disk.power_loss()
+
+    def start_later(self, down_ms: int) -> None:
+        self.world.after(down_ms * US_PER_MS, self._start_again, self._unit)
+
+    def _start_again(self, unit: int) -> None:
+        if unit == self._unit and self.off:
+            self.start()
+
+    def kill_state_machine(self) -> None:
+        if self.state_machine is not None:
+            self.state_machine.kill()
+            self.disk.close_process(self.state_machine)
+            self.state_machine = None
+            self.world.after(self.world.between(5, 300) * US_PER_MS, self._state_machine_again)
+
+    def _state_machine_again(self) -> None:
+        if self.state_machine is None:
+            self.start_state_machine()
+
+    def restart_writer_alone(self, *, same_epoch: bool) -> None:
+        """What a supervisor must not do: for a moment the old peer meets a new writer."""
+        if self.writer is None or self.peer is None:
+            return
+        self.on_exit(self.writer)  # The peer follows, but not at once.
+        epoch = self._epoch
+        if not same_epoch:
+            epoch = self._epoch = self._new_epoch()
+        try:
+            self.start_writer(epoch)
+        except Halt as halt:
+            self.on_halt(halt)
+        except StorageError as error:
+            self.world.note(self.name, "the writer can't start:", error)
+
+    # The pipes between the processes: in order, and lost when nobody is at their end.
+
+    def send_job(self, job: AppendJob) -> None:
+        self._pipe("jobs", self._job_arrives, job)
+
+    def _job_arrives(self, job: AppendJob | int) -> None:
+        if self.writer is not None and self.writer.alive:
+            self.writer.post(job)
+        else:
+            self.world.counters["jobs lost"] += 1
+
+    def send_ack(self, epoch: int, seq: int, *, full: bool = False) -> None:
+        self._pipe("acks", self._ack_arrives, epoch, seq, full)
+
+    def _ack_arrives(self, epoch: int, seq: int, full: bool) -> None:
+        if self.peer is not None:
+            self.peer.post("ack", epoch, seq, full)
+
+    def publish(self, index: int, term: int) -> None:
+        self._published = (index, term)
+        self._pipe("commits", self._commit_arrives, index, term)
+
+    def _commit_arrives(self, index: int, term: int) -> None:
+        if self.state_machine is not None:
+            self.state_machine.post("commit", index, term)
+
+    def send_compact(self, index: int) -> None:
+        self._pipe("jobs", self._job_arrives, index)
+
+    def send_order(self, frames: Frames) -> None:
+        self._pipe("orders", self._to_sender, "order", frames)
+
+    def send_state(self, index: int, term: int) -> None:
+        self._pipe("states", self._to_sender, "state", index, term)
+
+    def _to_sender(self, *item: Any) -> None:
+        if self.sender is not None:
+            self.sender.post(*item)
+
+    def send_result(self, frames: Frames) -> None:
+        self._pipe("results", self._result_arrives, frames)
+
+    def _result_arrives(self, frames: Frames) -> None:
+        if self.peer is not None:
+            self.peer.post("result", frames)
+
+    def send_barrier(self, index: int) -> None:
+        self._pipe("barriers", self._barrier_arrives, index)
+
+    def _barrier_arrives(self, index: int) -> None:
+        if self.state_machine is not None:
+            self.state_machine.post("barrier", index)
+
+    def _pipe(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
+        at_us = self.world.now_us + self.world.between(10, 120)
+        at_us = self._pipes[name] = max(at_us, self._pipes.get(name, 0))
+        self.world.after(at_us - self.world.now_us, function, *arguments)
+
+    def answer(self, message: Frames) -> None:
+        route, *frames = message
+        connection = self.routes.get(route)
+        if connection is None or not connection.open:
+            self.world.counters["lost: no route"] += 1
+        else:
+            connection.answer(frames)
+
+    def sync_us(self) -> int:
+        """How long the disk takes for the next sync."""
+        low, high = (300, 1_500)
+        if self.world.now_us < self.slow_until_us:
+            low, high = (20_000, 250_000)
+        return self.world.between(low, high)

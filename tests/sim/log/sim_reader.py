@@ -1,0 +1,153 @@
+"""A reader of a run: asks every node for the read index, entries and log info, whoever leads.
+
+What it is told must not be older than anything that was committed anywhere when it asked. Of any
+node's entries, leader or not, the end may lag; but it never goes back behind what it was before.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
+from kelek.protocols.zmqraft.wire.client_codec import (
+    EntriesAnswer,
+    EntriesStatus,
+    Form,
+    RequestEntries,
+    RequestLogInfo,
+    decode_entries_answer,
+    decode_log_info_answer,
+    encode_client_request,
+)
+from kelek.protocols.zmqraft.wire.entry import block_log_entries, decode_entries
+from kelek.protocols.zmqraft.wire.extensions import (
+    decode_entries_packed_answer,
+    encode_entries_packed,
+)
+from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
+from kelek.tests.sim.log.sim_check import Checker
+from kelek.tests.sim.log.sim_client import ClientEnd, Home
+from kelek.tests.sim.log.sim_net import Frames, Network
+from kelek.tests.sim.log.sim_node import CLUSTER, Node
+from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+
+PAUSE_US_MAX = 12_000
+ASKED_MAX = 20_000  # Remembered: those that a dead leader took are never answered.
+BEFORE_END_MAX = 8  # So many of the last entries are asked for.
+IDENT = CLUSTER.encode()
+
+
+class _Asked(NamedTuple):
+    """A question to all nodes: what was committed, or served by each, when it was asked."""
+
+    floor: int
+    prev_index: int
+    served: dict[str, int]
+    at_us: int
+    on_answer: "Callable[[str, Frames, _Asked], None]"
+
+
+class ReaderProcess(Process):
+    """Connections of its own to all nodes, without the client machine: it follows nobody."""
+
+    def __init__(self, network: Network, checker: Checker, nodes: dict[str, Node]) -> None:
+        super().__init__(network.world, "reader")
+        self.checker = checker
+        self.stopped = False
+        self.home = Home(network, {node.url: node for node in nodes.values()}, self)
+        self._ends = {url: ClientEnd(self.home, url) for url in self.home.nodes}
+        self._asked: dict[bytes, _Asked] = {}
+        self._served: dict[str, int] = {}  # The end of what each node has served, by url.
+        self._count = 0
+        self._next_us = 0
+        self.wake_after(0)
+
+    def on_wake(self) -> None:
+        inbox, self.inbox = self.inbox, []
+        for kind, url, frames in inbox:
+            asked = self._asked.get(frames[0]) if kind == "frames" else None
+            if asked is not None:
+                asked.on_answer(url, frames, asked)
+        if not self.stopped:
+            if self.world.now_us >= self._next_us:
+                self._next_us = self.world.now_us + self.world.between(200, PAUSE_US_MAX)
+                self._ask()
+            self.wake_after(self._next_us - self.world.now_us)
+
+    def _ask(self) -> None:
+        wait = self.world.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
+        self._send(self._on_read, lambda id_, _: encode_read_index(id_, IDENT, wait))
+        kind = self.world.random.randrange(4)
+        if kind == 0:
+            self._send(self._on_entries, self._entries_request)
+        elif kind == 1:
+            self._send(self._on_served, self._served_request)
+        elif kind == 2:
+            info = Form.NODE
+            self._send(
+                self._on_info,
+                lambda id_, _: encode_client_request(RequestLogInfo(id_), IDENT, info),
+            )
+
+    def _send(
+        self,
+        on_answer: Callable[[str, Frames, _Asked], None],
+        request: Callable[[bytes, int], Frames],
+    ) -> None:
+        self._count += 1
+        id_ = self._count.to_bytes(12)
+        floor = self.checker.committed.last_index
+        prev_index = max(0, floor - self.world.between(0, BEFORE_END_MAX))
+        if self.world.chance(0.1):
+            prev_index = 0  # Even one that knows nothing can answer that.
+        now_us = self.world.now_us
+        self._asked[id_] = _Asked(floor, prev_index, {**self._served}, now_us, on_answer)
+        if len(self._asked) > ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        for end in self._ends.values():
+            end.send(request(id_, prev_index))
+
+    @staticmethod
+    def _entries_request(id_: bytes, prev_index: int) -> Frames:
+        return encode_client_request(RequestEntries(id_, prev_index), IDENT, Form.NODE)
+
+    @staticmethod
+    def _served_request(id_: bytes, prev_index: int) -> Frames:
+        request = RequestEntries(id_, prev_index, packed=True, anywhere=True)
+        return encode_entries_packed(IDENT, request)
+
+    def _on_read(self, url: str, frames: Frames, asked: _Asked) -> None:
+        _, answer = decode_read_answer(frames)
+        if isinstance(answer, int) and answer:
+            self.world.counters["reads"] += 1
+            self.checker.on_read(url, asked.floor, answer)
+
+    def _on_entries(self, url: str, frames: Frames, asked: _Asked) -> None:
+        """A leader's answer."""
+        answer = decode_entries_answer(frames)[1]
+        first_index = answer.last_index - len(answer.entries) + 1
+        self.checker.on_entries(url, decode_entries(first_index, answer.entries))
+        if answer.status is EntriesStatus.LAST:
+            self.world.counters["reads of entries"] += 1
+            self.checker.on_entries_end(url, asked.floor, answer.last_index)
+
+    def _on_served(self, url: str, frames: Frames, asked: _Asked) -> None:
+        """The answer of any node: it may lag."""
+        answer: EntriesAnswer = decode_entries_packed_answer(frames)[1]
+        entries = [entry for batch in answer.batches for entry in block_log_entries(batch)]
+        self.checker.on_entries(url, entries)
+        if answer.status is EntriesStatus.LAST:
+            self.world.counters["reads of entries anywhere"] += 1
+            floor = max(asked.prev_index, asked.served.get(url, 0))
+            self.checker.on_entries_end(url, floor, answer.last_index)
+            self._served[url] = max(self._served.get(url, 0), answer.last_index)
+
+    def _on_info(self, url: str, frames: Frames, asked: _Asked) -> None:
+        info = decode_log_info_answer(frames)[1]
+        if not info.leading:
+            return
+        self.world.counters["leaders' log infos"] += 1
+        self.checker.on_read(url, asked.floor, info.commit_index)
+        # Later it says how far it is; the node's clock has whole milliseconds.
+        if self.world.now_us - asked.at_us < (HELD_MS_MAX - 1) * US_PER_MS:
+            self.checker.on_read(url, asked.floor, info.applied_index)

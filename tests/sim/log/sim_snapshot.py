@@ -1,0 +1,74 @@
+"""What actors/raft/snapshot_sender.py does, and the state machine's half of a snapshot."""
+
+from typing import TYPE_CHECKING, Any
+
+from kelek.protocols.zmqraft.snapshots.orders import Begun, decode_work, encode_work
+from kelek.storage.errors import StorageError
+from kelek.storage.snapshot.snapshot import newest, open_snapshot
+from kelek.storage.snapshot.work import Keep, SnapshotWork
+from kelek.tests.sim.log.sim_disk import Halt
+from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+
+if TYPE_CHECKING:
+    from kelek.tests.sim.log.sim_node import Node
+
+KEEP = Keep(8 * 3600 + 30 * 60, 10_000_000)
+BARRIER_REPEAT_US = 100 * US_PER_MS
+
+
+class SenderProcess(Process):
+    """Makes, reads and takes snapshots; it lives and dies alone."""
+
+    def __init__(self, node: "Node") -> None:
+        super().__init__(node.world, f"{node.name}.sender")
+        self.node = node
+        self.work = SnapshotWork(node.disk.open_process(self), node.identity, KEEP)
+        self._epoch = 0
+        self._barrier_us = 0
+        self._send(Begun(self.work.newest))
+
+    def on_wake(self) -> None:
+        try:
+            self._step()
+        except Halt as halt:
+            self.node.on_halt(halt)
+        except StorageError as error:
+            self.world.note(self.name, "ends:", error)
+            self.node.kill_sender()
+
+    def _step(self) -> None:
+        inbox, self.inbox = self.inbox, []
+        for kind, *item in inbox:
+            if kind == "state":
+                self.work.on_state(*item)
+                continue
+            self._epoch, order = decode_work(item[0])
+            result = self.work.take(order)  # type: ignore[arg-type]
+            if result is not None:
+                self._send(result)
+        wanted, now_us = self.work.wants_state, self.world.now_us
+        if wanted is not None:
+            if now_us >= self._barrier_us:
+                self._barrier_us = now_us + BARRIER_REPEAT_US
+                self.node.send_barrier(wanted.last_index)
+            self.wake_after(self._barrier_us - now_us)
+        if self.work.busy:
+            made = self.work.step()
+            if made is not None:
+                self.world.counters["made" if made.snapshot else "not made"] += 1
+                self._send(made)
+            self.wake_after(500)
+
+    def _send(self, result: Any) -> None:
+        self.world.counters[type(result).__name__] += 1
+        self.node.send_result(encode_work(self._epoch, result))
+
+
+def restored(node: "Node", files: Any) -> tuple[int, bytes] | None:
+    """The index and the state of the newest snapshot; None: there is none."""
+    info = newest(files, node.identity)
+    file = None if info is None else open_snapshot(files, node.identity, info)
+    if file is None:
+        return None
+    state = b"".join(file.state())
+    return file.info.index, state

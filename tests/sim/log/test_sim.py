@@ -1,0 +1,47 @@
+"""Whole clusters under faults, in a short form; campaign.py beside this is the long one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kelek.tests.sim.log.campaign import run_seed
+
+ONE = os.environ.get("KELEK_SEED")
+SEEDS = [int(ONE)] if ONE else list(range(1001, 1013))
+FAULTS_MIN = 20
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cluster(seed: int) -> None:
+    cluster = run_seed(seed)
+    assert sum(cluster.world.faults.values()) >= FAULTS_MIN
+    assert cluster.checker.leaders
+    assert cluster.checker.acked
+
+
+def test_a_seed_is_the_same_run_every_time() -> None:
+    """Also with another hash seed, which orders sets of strings otherwise."""
+    script = (
+        "from kelek.tests.sim.log.campaign import run_seed; import hashlib\n"
+        "cluster = run_seed(1005)\n"
+        "print(cluster.world.events, cluster.world.now_us, hashlib.sha256(repr("
+        "(cluster.checker.applied, cluster.world.counters, cluster.world.faults)"
+        ").encode()).hexdigest())"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "PYTHONHASHSEED": hash_seed,
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]

@@ -1,0 +1,434 @@
+"""Bugs planted into a copy of the package; the simulation must find each of them.
+
+`python tests/sim/planted/planted.py [NAME...]` runs them all, or some, and says which seed finds what.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import kelek
+
+HERE = Path(__file__).parent
+PACKAGE = Path(kelek.__file__).parent
+COPIED = (
+    "__init__.py",
+    "native",
+    "protocols",
+    "storage",
+    "tests/sim",
+    "tests/protocols/garlicfarm",
+)
+CAMPAIGN = "kelek.tests.sim.log.campaign"
+SEEDS_MAX = 60
+LOST = (
+    "leader completeness|committed otherwise|log matching|state machine safety|append-only|"
+    "acknowledged|commits what it has not"
+)
+
+
+class Patch(NamedTuple):
+    """A piece of source text, which must be there once, and what is put in its place."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Plant(NamedTuple):
+    """One bug: its patches, and what the simulation says of it (a regular expression)."""
+
+    name: str
+    patches: tuple[Patch, ...]
+    told: str = LOST
+    first: int = 1  # The seed to begin with.
+
+
+CORE = "protocols/raft/core.py"
+LEADER = "protocols/raft/leader.py"
+PEER_VALUES = "protocols/zmqraft/server/values.py"
+JOBS = "protocols/zmqraft/server/append_queue.py"
+DESK = "protocols/zmqraft/snapshots/snapshots.py"
+WRITER = "storage/log/writer.py"
+LOG = "storage/log/log.py"
+
+READS = "protocols/raft/reads.py"
+TRANSFER = "protocols/raft/transfer.py"
+READERS = "protocols/zmqraft/server/entry_readers.py"
+STALE = "a stale read"
+BACK = "entries that go back"
+
+PLANTS = (
+    Plant(
+        "read answered without a round",
+        (Patch(READS, "reached = leader.round_agreed()", "reached = self.round"),),
+        told=STALE,
+        first=2,
+    ),
+    Plant(
+        "read answered by a round of before",
+        (
+            Patch(
+                READS,
+                "        return self.round + 1",
+                "        return self.round if self._open else self.round + 1",
+            ),
+        ),
+        told=STALE,
+    ),
+    Plant(
+        "read answered before the term's own commit",
+        (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
+        told=STALE,
+        first=2,
+    ),
+    Plant(
+        "entries served by a leader that is not confirmed",
+        (
+            Patch(
+                READERS,
+                "            self._hold(_Reading(asker, request, confirmed=True), now_ms)\n\n",
+                "            self._turns.append(_Reading(asker, request, confirmed=True))\n\n",
+            ),
+        ),
+        told=BACK,
+    ),
+    Plant(
+        "entries served by a follower that has just started",
+        (
+            Patch(
+                READERS,
+                "        self._floor: int | None = None",
+                "        self._floor: int | None = 0",
+            ),
+        ),
+        told=BACK,
+    ),
+    Plant(
+        "entries served only as far as they are applied",
+        (
+            Patch(
+                "protocols/zmqraft/server/peer.py",
+                "self.readers.serve(self._told_index, now_ms)",
+                "self.readers._turns += self.readers._held.take(self._told_index)\n"
+                "        self.readers.serve(self.last_applied, now_ms)",
+            ),
+        ),
+        told=BACK,
+    ),
+    Plant(
+        "transfer that skips the up-to-date check",
+        (
+            Patch(TRANSFER, "if self._is_caught_up(leader, log) and now_ms", "if now_ms"),
+            Patch(
+                CORE,
+                "        if (message.last_term, message.last_index) < (",
+                "        if not message.transfer and (message.last_term, message.last_index) < (",
+            ),
+        ),
+        first=90,
+    ),
+    Plant(
+        "acknowledged before it is synced",
+        (Patch(WRITER, "if self.log.sync_begin():", "if True:"),),
+        first=4,
+    ),
+    Plant(
+        "volatile vote",
+        (
+            Patch(
+                CORE,
+                "hard_state = self._hard_state = HardState(self.term, self.voted_for)",
+                "self._hard_state = HardState(self.term, self.voted_for)\n"
+                "            hard_state = HardState(self.term, None)",
+            ),
+        ),
+        told="vote forgotten|vote changed",
+    ),
+    Plant(
+        "old terms committed by count",
+        (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
+        first=24,
+    ),
+    Plant(
+        "tail recovered without a sync",
+        (
+            Patch(
+                LOG,
+                "        elif found.tail is not None:\n            self._begin(found.tail)\n",
+                "",
+            ),
+            Patch(
+                LOG,
+                "file.sync()\n        self._files.sync_folder(FOLDER)\n        self._active",
+                "self._active",
+            ),
+        ),
+        first=12,
+    ),
+    Plant(
+        "no pre-vote",
+        (Patch(PEER_VALUES, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
+        told="disturbed",
+    ),
+    Plant(
+        "writer restarted alone",
+        (
+            Patch(WRITER, "if job.epoch != self.epoch:", "if False:"),
+            Patch(WRITER, "if job.seq != self._taken + 1:", "if False:"),
+            Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
+        ),
+        told=f"{LOST}|applies with a gap|has damaged its own log",
+        first=102,
+    ),
+    Plant(
+        "votes for a shorter log",
+        (
+            Patch(
+                CORE,
+                "if (message.last_term, message.last_index) < (log.last_term, log.last_index):",
+                "if message.last_term < log.last_term:",
+            ),
+        ),
+        first=6,
+    ),
+    Plant(
+        "two votes in a term",
+        (Patch(CORE, "granted and self.voted_for in (None, sender) and", "granted and"),),
+        told="vote changed|both lead",
+        first=13,
+    ),
+    Plant(
+        "follower answers before its disk",
+        (
+            Patch(
+                CORE,
+                "            self._messages_after.append(",
+                "            self._messages.append(",
+            ),
+        ),
+        first=9,
+    ),
+    Plant(
+        "commit index beyond what is known to be equal",
+        (
+            Patch(
+                CORE,
+                "min(message.commit_index, last_index)",
+                "min(message.commit_index, self.log.last_index)",
+            ),
+            Patch(  # Also when what the message builds on is not equal.
+                CORE,
+                "            return\n        for batch in message.batches:\n",
+                "            known = min(message.commit_index, self.log.last_index)\n"
+                "            self.commit_index = max(self.commit_index, known)\n"
+                "            return\n        for batch in message.batches:\n",
+            ),
+        ),
+    ),
+    Plant(
+        "request ids of replaced updates kept",
+        (Patch(JOBS, "        self._reqids.truncate(last_index)\n", ""),),
+        told="acknowledged|order of",
+        first=61,
+    ),
+    Plant(
+        "no chain between a client's packs",
+        (
+            Patch(
+                "protocols/zmqraft/client/window.py",
+                'previous = self.items[position - 1].reqids[-1] if position else b""',
+                'previous = b""',
+            ),
+        ),
+        told="order of",
+        first=4,
+    ),
+    Plant(
+        "compacts what its own disk has not got",
+        (
+            Patch(CORE, "if index > min(self.commit_index, self.durable_index):", "if False:"),
+            Patch(
+                DESK,
+                "index = min(self.newest.last_index, applied_index, core.durable_index)",
+                "index = core.log.last_index",
+            ),
+            Patch(
+                DESK,
+                "index = min(index, max(floor, self.newest.last_index - self._setup.behind))",
+                "",
+            ),
+        ),
+        told=f"{LOST}|not everything",
+    ),
+    Plant(
+        "an installed snapshot leaves the log as it was",
+        (Patch(JOBS, "self._written, self.reset = index, True", "self._written = index"),),
+        told=f"{LOST}|not everything",
+        first=5,
+    ),
+    Plant(
+        "a snapshot is named before it is durable",
+        (
+            Patch(
+                "storage/snapshot/snapshot.py",
+                "        self._file.sync()\n        self._file.close()\n"
+                "        self._owner._name(self._path, self._info)",
+                "        self._file.close()\n        self._owner._name(self._path, self._info)",
+            ),
+            Patch(
+                "storage/snapshot/snapshot.py",
+                "            self._file.sync()\n            info =",
+                "            info =",
+            ),
+        ),
+        told="Damaged: memory/snapshots",
+    ),
+    Plant(
+        "request ids left out of snapshots",
+        (Patch("storage/snapshot/work.py", "reqids.export(index))", "Reqids().export(index))"),),
+        told="acknowledged|order of|twice",
+        first=4,
+    ),
+    Plant(
+        "a snapshot commits entries that differ",
+        (
+            Patch(
+                CORE,
+                "if self.log.term_at(index) == term:\n            self.commit_index = index\n",
+                "if self.log.term_at(index):\n            self.commit_index = index\n",
+            ),
+        ),
+        told=f"{LOST}|not everything",
+        first=16,
+    ),
+    Plant(
+        "hard state not synced",
+        (Patch("storage/log/hard_state.py", "            self._file.sync()\n", ""),),
+        told="vote forgotten|term went back",
+    ),
+    Plant(
+        "joint entries committed by the new majority alone",
+        (
+            Patch(
+                "protocols/raft/quorum.py",
+                "return min(result, agreed(map(value, old))) if old else result",
+                "return result",
+            ),
+        ),
+        told=f"{LOST}|commits without a majority",
+        first=27,
+    ),
+    Plant(
+        "a configuration in force only when it is committed",
+        (
+            Patch(
+                CORE,
+                "append(batch.first_index, configuration)\n                self._configure()\n",
+                "append(batch.first_index, configuration)\n",
+            ),
+            Patch(
+                CORE,
+                "        commit_term = self.log.term_at(commit_index)\n",
+                "        commit_term = self.log.term_at(commit_index)\n"
+                "        if self.log.configurations.last_index <= commit_index:\n"
+                "            self._configure()\n",
+            ),
+        ),
+        told=f"{LOST}|commits without a majority|another configuration",
+        first=3,
+    ),
+    Plant(
+        "learners counted",
+        (
+            Patch(
+                LEADER,
+                "        return reached(\n"
+                "            self._configuration,\n"
+                "            lambda voter: own if voter == peer_id else value(followers[voter]),\n"
+                "        )\n",
+                "        assert peer_id\n"
+                "        values = sorted([own, *map(value, followers.values())])\n"
+                "        return values[(len(values) - 1) // 2]\n",
+            ),
+        ),
+        told=f"{LOST}|commits without a majority",
+        first=3,
+    ),
+    Plant(
+        "a configuration stays when its entry is replaced",
+        (
+            Patch(
+                "protocols/raft/log.py",
+                "        self.configurations.truncate(index)\n",
+                "",
+            ),
+        ),
+        told=f"{LOST}|configuration",
+        first=80,
+    ),
+)
+
+
+def plant(bug: Plant, folder: Path) -> None:
+    """Makes folder/kelek, a copy of the package and the simulation with the bug in it."""
+    target = folder / "kelek"
+    target.mkdir()
+    for name in COPIED:
+        source = PACKAGE / name
+        if source.is_dir():
+            # With what is compiled of it, but nothing that somebody is writing just now.
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("*.pyc.*"))
+        else:
+            shutil.copy(source, target / name)
+    for library in PACKAGE.glob("_native*.so"):
+        shutil.copy(library, target / library.name)
+    for path, old, new in bug.patches:
+        text = (target / path).read_text()
+        assert text.count(old) == 1, f"{bug.name}: {path} has changed, mend its patch: {old!r}"
+        (target / path).write_text(text.replace(old, new))
+
+
+def find(bug: Plant, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str | None:
+    """Runs seeds until one fails as it should; returns what it said, None when none did."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plant(bug, folder)
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        environment.pop("KELEK_SEED", None)
+        command = [sys.executable, "-m", *campaign, "--quiet"]
+        command += ["--seeds", str(seeds), "--first", str(bug.first), "--until", bug.told]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=folder
+        )
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        raise AssertionError(f"{bug.name}: the campaign itself failed:\n{done.stderr}")
+    return done.stdout.splitlines()[0] if done.returncode == 1 else None
+
+
+def find_in_cluster(bug: Plant) -> str | None:
+    return find(bug, SEEDS_MAX)
+
+
+def main(plants: tuple[Plant, ...], find_one: Callable[[Plant], str | None]) -> int:
+    wanted = sys.argv[1:]
+    missed = 0
+    for bug in plants:
+        if wanted and bug.name not in wanted:
+            continue
+        begun = time.monotonic()
+        found = find_one(bug)
+        missed += found is None
+        seconds = time.monotonic() - begun
+        print(f"{bug.name}: {(found or 'NOT FOUND')[:150]} ({seconds:.0f} s)", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(PLANTS, find_in_cluster))
