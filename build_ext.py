@@ -5,7 +5,7 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.c"))
+SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").rglob("*.c"))
 PARTS = (
     "api.h",
     "columns.h",
@@ -18,8 +18,9 @@ PARTS = (
     "zre.h",
     "farm.h",
 )
-API = [HERE / "csrc" / name for name in PARTS]  # One API in pieces.
-HEADERS = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").glob("*.h"))
+HEADERS = {path.name: path.relative_to(HERE).as_posix() for path in (HERE / "csrc").rglob("*.h")}
+API = [HERE / HEADERS[name] for name in PARTS]  # One API in pieces.
+FOLDERS = ["csrc", *(f"csrc/{name}" for name in ("broker", "log", "net", "tables"))]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 
 
@@ -35,8 +36,8 @@ ffibuilder.set_source(
     "kelek._native",
     "\n".join(f'#include "{name}"' for name in PARTS),
     sources=SOURCES,
-    include_dirs=["csrc"],
-    depends=HEADERS,
+    include_dirs=FOLDERS,
+    depends=sorted(HEADERS.values()),
     libraries=["dl", "pthread"],
     # cffi's own generated wrapper is not written to our warnings; check compiles csrc/ with them.
     extra_compile_args=["-O2", "-g"],

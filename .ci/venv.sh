@@ -53,7 +53,7 @@ stamp() {
     "$1" - "$2" <<'PY'
 import hashlib, pathlib, sys
 digest = hashlib.sha256(f"{sys.argv[1]} {sys.version} {pathlib.Path.cwd()}".encode())
-files = ["pyproject.toml", "setup.py", "build_ext.py", *sorted(map(str, pathlib.Path("csrc").iterdir()))]
+files = ["pyproject.toml", "setup.py", "build_ext.py", *sorted(str(path) for path in pathlib.Path("csrc").rglob("*.[ch]"))]
 for name in files:
     digest.update(f"\0{name}\0".encode() + pathlib.Path(name).read_bytes())
 print(digest.hexdigest())

@@ -282,8 +282,7 @@ def actor_name(pid: int) -> str:
     """NODE/ROLE of an actor's process, "" when it is none."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        role = next(word for word in command if word.startswith("kelek.actors."))
         setup = json.loads(Path(command[command.index("--setup") + 1]).read_text())
-    except (OSError, StopIteration, ValueError):
+    except (OSError, ValueError):
         return ""
-    return f"{setup['node']}/{role.removeprefix('kelek.actors.')}"
+    return f"{setup['node']}/{setup['role']}"

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .errors import PipelineError
@@ -49,7 +50,7 @@ def session(
     Raises PipelineError when Spark is not installed, NoJava when there is no Java.
     """
     try:
-        from .. import native
+        import_module("..native", __package__)
     except ImportError as error:
         raise PipelineError(str(error)) from None
     try:

@@ -1,7 +1,7 @@
 """The broker of services: clients' requests go to workers, their answers back.
 
-What is decided is in protocols/majordomo/broker.py and csrc/broker/exchange.c; bodies never become objects
-here.
+What is decided is in protocols/majordomo/broker.py and csrc/broker/exchange.c; bodies never become
+objects here.
 """
 
 import gc

@@ -24,7 +24,7 @@ from ..errors import OperatorError, UnitBroken
 from ..runtime.actor import Actor, SocketOptions, main, monotonic_ms
 from ..runtime.child_pipes import ChildPipes
 
-DRIVER = f"{__package__.rpartition('.')[0]}.pipeline.spark_driver"
+DRIVER = f"{__package__.split('.')[0]}.pipeline.maps.driver"
 FOLDER = "spark"  # In the node's data directory.
 CHECK_MS = 60_000  # Until the driver says that Spark and a Java are there.
 START_MS = 600_000  # Until its JVM is there.

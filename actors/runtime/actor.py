@@ -727,5 +727,5 @@ def _word(value: object) -> str:
 def main(actor: type[Actor]) -> None:
     """Entry of `python -m kelek.actors.ROLE --setup FILE.json`."""
     if len(sys.argv) != 3 or sys.argv[1] != "--setup":
-        sys.exit(f"usage: python -m kelek.actors.{actor.role} --setup FILE.json")
+        sys.exit(f"usage: python -m {actor.__module__} --setup FILE.json")
     sys.exit(actor(ActorSetup.load(sys.argv[2])).run())

@@ -216,11 +216,11 @@ class ThreadChild(Child):
 
 
 def actor_class(module: str) -> type[Actor]:
-    """The actor of a module: the class named like it (raft_peer: RaftPeer)."""
-    name = "".join(word.capitalize() for word in module.rpartition(".")[2].split("_"))
-    found: type[Actor] = getattr(importlib.import_module(module), name)
-    assert issubclass(found, Actor), f"{module}.{name} is not an Actor"
-    return found
+    """The actor of a module: the one subclass of Actor that it defines."""
+    values = vars(importlib.import_module(module)).values()
+    found = [each for each in values if isinstance(each, type) and issubclass(each, Actor)]
+    (actor,) = [each for each in found if each.__module__ == module]
+    return actor
 
 
 def python_command(module: str, setup_path: Path) -> list[str]:

@@ -8,6 +8,23 @@ from ..topology.farm import farm_home
 from ..topology.topology import Topology
 from .participants import TABLE_WORKER, worker_names
 
+# The module of each role, below kelek.actors; it holds one subclass of Actor.
+MODULES = {
+    "broker": "broker.broker",
+    "farm_server": "farm.server",
+    "job_server": "jobs.server",
+    "spark_job": "jobs.spark_job",
+    "log_writer": "raft.log_writer",
+    "raft_peer": "raft.peer",
+    "snapshot_sender": "raft.snapshot_sender",
+    "state_machine": "raft.state_machine",
+    "table_worker": "tables.worker",
+    "zerodb_server": "tables.server",
+    "zre_beacon": "zre.beacon",
+    "zre_log": "zre.log",
+    "zre_node": "zre.node",
+}
+ACTORS = __package__.rpartition(".")[0]
 LOG_ROLES = ("raft_peer", "log_writer")  # Without their data the node has none.
 
 
@@ -40,7 +57,7 @@ class NodePlan(NamedTuple):
 
 
 def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
-    return ActorPlan(role, name or role, f"{__package__}.{role}", data_dir, stop_rank)
+    return ActorPlan(role, name or role, f"{ACTORS}.{MODULES[role]}", data_dir, stop_rank)
 
 
 def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> list[NodePlan]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import OperatorError
 from . import pipes
 
-BUILT_IN = Path(__file__).resolve().parent.parent / "topology.yaml"
+BUILT_IN = Path(__file__).resolve().parents[2] / "topology.yaml"
 LOCK = "lock"
 LEFT_OVER_S = 3.0  # What children of a killed supervisor may need to end.
 

@@ -1,7 +1,7 @@
 """The doors to the tables of a node: takes requests in, sees to it that each is answered.
 
-What is decided is in protocols/zerodb/server/session.py. Answers that workers have finished are sent on
-from where they lie.
+What is decided is in protocols/zerodb/server/session.py. Answers that workers have finished are
+sent on from where they lie.
 """
 
 import os

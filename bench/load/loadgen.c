@@ -1,6 +1,6 @@
 /* loadgen - closed loops for a ZMQ RAFT cluster and etcd, for ZeroDB's tables and Redis, and for a
- * broker, in C so that it is not what is measured. Prints one JSON object; bench/load/loadgen.py builds
- * and starts it.
+ * broker, in C so that it is not what is measured. Prints one JSON object; bench/load/loadgen.py
+ * builds and starts it.
  *
  *   --protocol zmqraft|etcd|zerodb|redis|broker   what is spoken
  *   --protocol workers the other side of a broker: workers that send back what they get

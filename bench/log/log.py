@@ -3,10 +3,10 @@
     python -m kelek.bench log [--quick] [-o json] [--results FILE] [--shared DIR] [--only PARTS]
 
 Held equal: three nodes on loopback, fdatasync on, data on the same file system, one load generator
-for all (bench/load/loadgen.c), the same closed loop, rounds interleaved in a rotating order. The systems
-that are not driven at the moment keep running idle. Not equal: etcd keeps a key-value store with
-revisions, the floor has no elections and no state machine. Figures are medians of the rounds; a
-ratio is taken within each round, and its spread is the smallest and the largest one.
+for all (bench/load/loadgen.c), the same closed loop, rounds interleaved in a rotating order. The
+systems that are not driven at the moment keep running idle. Not equal: etcd keeps a key-value store
+with revisions, the floor has no elections and no state machine. Figures are medians of the rounds;
+a ratio is taken within each round, and its spread is the smallest and the largest one.
 """
 
 import argparse

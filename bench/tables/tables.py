@@ -3,8 +3,8 @@
     python -m kelek.bench tables [--quick] [--rounds N] [-o json]
 
 Held equal: rows of 16 + 64 bytes, the same keys, 100 rows a request where it says so, one load
-generator in C for ZeroDB and Redis (bench/load/loadgen.c), rounds interleaved; a ratio is taken within
-each round. The bare engine is the same package in a process of its own, called with the same
+generator in C for ZeroDB and Redis (bench/load/loadgen.c), rounds interleaved; a ratio is taken
+within each round. The bare engine is the same package in a process of its own, called with the same
 batches (bench/tables/engine.py). Who is not driven at the moment keeps running idle.
 
 local        a table that is not replicated: server, worker and engine of one node

@@ -1,4 +1,5 @@
-"""Nodes of three kinds with one face, for bench/zre/zre.py: ours, pyre's, and a bare pair of sockets.
+"""Nodes of three kinds with one face, for bench/zre/zre.py: ours, pyre's, and a bare pair of
+sockets.
 
 As a program it is whom they speak with: `python -m kelek.bench.zre.nodes ROLE ...`.
 """

@@ -1,6 +1,7 @@
 """The connections of a farm's client: TCP, with TLS unless told otherwise, none of which blocks.
 
-It does what the machine (protocols/garlicfarm/client/client.py) asks for, and tells it what befalls them.
+It does what the machine (protocols/garlicfarm/client/client.py) asks for, and tells it what befalls
+them.
 """
 
 import os

@@ -211,7 +211,7 @@ def make_echo(doors: BrokerTarget, url: str, service: str, options: Where) -> Ec
 @contextmanager
 def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
     """With workers of our own, all of which the broker knows. Raises Ending."""
-    command = [sys.executable, "-P", "-m", f"{__package__}.broker_echo"]
+    command = [sys.executable, "-P", "-m", f"{__package__}.echo"]
     with subprocess.Popen(
         [*command, json.dumps(setup._asdict())],
         stdin=subprocess.PIPE,

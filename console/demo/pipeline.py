@@ -22,7 +22,7 @@ from .flights import Flights
 from .tables import STALL_MS, TABLE
 
 COUNTS = 2  # The table that it fills.
-EXAMPLE = Path(__file__).parents[1] / "examples" / "pipeline" / "delays.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline" / "delays.py"
 LOG = "pipeline.log"
 SPARK_S = 900  # It takes a quarter of a minute where nothing else runs.
 COLUMNS = ("carrier", "dep_delay", "origin", "tailnum", "time_hour")  # Whose flights it knows.

@@ -24,7 +24,7 @@ from .cluster import fail, say
 from .tables import Pair, Tables
 
 EXAMPLE = "examples.flight_delays:delay"
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SERVICE = "flights.delay"
 LOG = "services.log"
 COLUMN = "dep_delay"

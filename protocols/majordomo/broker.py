@@ -1,7 +1,8 @@
 """The broker, without sockets: who its workers are, who is held dead, what it answers itself.
 
-Requests and answers are matched in C (native/broker/exchange.py), which stops at each message that is none
-of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 that stand beside it.
+Requests and answers are matched in C (native/broker/exchange.py), which stops at each message that
+is none of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 that stand
+beside it.
 """
 
 from collections import Counter, OrderedDict

@@ -128,7 +128,7 @@ def test_not_a_number_is_no_timeout() -> None:
     ("command", "said"),
     [
         ("kelek_cli --version >/dev/full", "kelek: standard output: "),
-        ("supervisor_cli --version >/dev/full", "supervisor: standard output: "),
+        ("admin.supervisor_cli --version >/dev/full", "supervisor: standard output: "),
         (
             "kelek_cli log put - --url ipc:///x --cluster c <&-",
             "kelek: -: standard input is closed",

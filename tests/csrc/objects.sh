@@ -5,14 +5,15 @@
 CC=${CC:-cc}
 WARNINGS="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 SANITIZERS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+INCLUDES="-Icsrc -Icsrc/broker -Icsrc/log -Icsrc/net -Icsrc/tables"
 build=.build/csrc
 workers=$(getconf _NPROCESSORS_ONLN)
-export CC WARNINGS SANITIZERS build
+export CC WARNINGS SANITIZERS INCLUDES build
 
 # compile SOURCE OBJECT
 compile() {
     # shellcheck disable=SC2086  # The flags are words.
-    "$CC" $WARNINGS $SANITIZERS -O1 -g -fPIC -Icsrc -Itests/csrc -c "$1" -o "$2"
+    "$CC" $WARNINGS $SANITIZERS -O1 -g -fPIC $INCLUDES -Itests/csrc -c "$1" -o "$2"
 }
 
 # object SOURCE: of csrc/.
@@ -29,10 +30,10 @@ export -f compile object
 # objects: those of csrc/ as it is now.
 objects() {
     local wanted
-    wanted=$(cat csrc/* "${BASH_SOURCE[0]}" | cksum)-$("$CC" --version | cksum)
+    wanted=$(cat csrc/*.h csrc/*/* "${BASH_SOURCE[0]}" | cksum)-$("$CC" --version | cksum)
     [ "$(cat "$build/stamp" 2>/dev/null)" != "$wanted" ] || return 0
     rm -rf "$build"
     mkdir -p "$build"
-    each object csrc/*.c
+    each object csrc/*/*.c
     echo "$wanted" >"$build/stamp"
 }

@@ -59,7 +59,7 @@ from kelek.protocols.raft.messages import (
     Vote,
 )
 
-STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 RUN_STEPS_MAX = 1000
 
 

@@ -23,6 +23,7 @@ from kelek.tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "1e3e211231d8493e55949c61808f9ef94db05d09"  # Before snapshots, membership and reads.
+OLD_COMMAND = COMMAND.replace(".admin.", ".")  # Where the older kelek has the command.
 CLUSTER = "mixed"
 DEADLINE_S = 60.0
 ASK_MS = 200
@@ -74,6 +75,7 @@ class Nodes:
     def __init__(self, old: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         self._paths = {"old": str(old), "new": str(ROOT / ".build")}
+        self._commands = {"old": OLD_COMMAND, "new": COMMAND}
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in ("n1", "n2", "n3")}
         self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in self.urls}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -97,7 +99,8 @@ class Nodes:
         run_dir.mkdir(exist_ok=True)  # old one's start fails when another removes what it left.
         with (self.folder / f"{name}.stderr").open("ab") as errors:
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, "start", str(path), "--node", name],
+                [sys.executable, "-c", self._commands[part.version], "start", str(path)]
+                + ["--node", name],
                 env={
                     **os.environ,
                     "PYTHONPATH": self._paths[part.version],

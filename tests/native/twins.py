@@ -1,4 +1,5 @@
-"""Plain Python twins of csrc/log/reqids.c, updates.c, sockets.c and syncer.c: dicts and lists, no C."""
+"""Plain Python twins of csrc/log/reqids.c, updates.c, sockets.c and syncer.c: dicts and lists, no
+C."""
 
 import errno
 import os

@@ -113,18 +113,18 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "method", "made"),
     [
-        ("table", "reader", "table_read.TableReader"),
-        ("table", "writer", "table_write.TableWriter"),
-        ("table", "stream_writer", "table_write.TableStreamWriter"),
-        ("log", "reader", "log_source.LogReader"),
-        ("log", "stream_reader", "log_source.LogStreamReader"),
-        ("log", "writer", "log_sink.LogWriter"),
-        ("log", "stream_writer", "log_sink.LogStreamWriter"),
-        ("zre", "reader", "zre_source.ZreReader"),
-        ("zre", "stream_reader", "zre_source.ZreStreamReader"),
-        ("zre", "reader", "zre_source.ZreTableReader"),
-        ("farm", "reader", "farm_source.FarmReader"),
-        ("farm", "stream_reader", "farm_source.FarmStreamReader"),
+        ("table", "reader", "table.read.TableReader"),
+        ("table", "writer", "table.write.TableWriter"),
+        ("table", "stream_writer", "table.write.TableStreamWriter"),
+        ("log", "reader", "log.source.LogReader"),
+        ("log", "stream_reader", "log.source.LogStreamReader"),
+        ("log", "writer", "log.sink.LogWriter"),
+        ("log", "stream_writer", "log.sink.LogStreamWriter"),
+        ("zre", "reader", "zre.source.ZreReader"),
+        ("zre", "stream_reader", "zre.source.ZreStreamReader"),
+        ("zre", "reader", "zre.source.ZreTableReader"),
+        ("farm", "reader", "farm.source.FarmReader"),
+        ("farm", "stream_reader", "farm.source.FarmStreamReader"),
     ],
 )
 def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
@@ -132,7 +132,7 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
 ) -> None:
     """By the driver, which pickles what it has found for them."""
     pytest.importorskip("pyspark")
-    module = import_module(f"kelek.pipeline.{made.partition('.')[0]}")
+    module = import_module(f"kelek.pipeline.{made.rpartition('.')[0]}")
     monkeypatch.setattr(f"kelek.pipeline.{made}", lambda options, *_: options)
     monkeypatch.setattr(module, "check_columns", lambda schema: None, raising=False)
     more, service = {"user": "u", "secretFile": "s"}, services.FARM
@@ -167,8 +167,10 @@ def test_a_cluster_that_is_not_heard_of_is_said(looks: list[int]) -> None:
 PICKLED = """
 import pickle, sys
 sys.modules["zmq"] = None  # Whoever imports it fails.
-from kelek.pipeline import farm_options, farm_source, log_options, log_sink, log_source
-from kelek.pipeline import table_read, table_write, zre_source
+from kelek.pipeline.farm import options as farm_options, source as farm_source
+from kelek.pipeline.log import options as log_options, sink as log_sink, source as log_source
+from kelek.pipeline.table import read as table_read, write as table_write
+from kelek.pipeline.zre import source as zre_source
 NODES = {"urls": "ipc:///x"}
 SERVERS = {"urls": "tls://[::1]:1", "user": "u", "secretFile": "s"}
 pickle.dumps([

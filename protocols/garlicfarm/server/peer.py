@@ -40,12 +40,7 @@ from ..wire.messages import (
     ValueType,
 )
 from ..wire.packed import packed_of
-from ..wire.values import (
-    decode_configuration,
-    decode_log_pack,
-    decode_snapshot_sync,
-    only_value,
-)
+from ..wire.values import decode_configuration, decode_log_pack, decode_snapshot_sync, only_value
 from .directory import ServerDirectory
 from .inbound import Inbound, PeerSession, PendingResponse
 from .intake import Intake

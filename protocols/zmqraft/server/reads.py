@@ -1,7 +1,8 @@
 """Linearizable reads at the peer: who waits for which round, and when each is answered.
 
-The rounds are the core's (protocols/raft/reads.py), the queues are in C (native/log/reads.py); nothing
-here is done once a read. The client's half is read_window.py, the frames are in read_codec.py.
+The rounds are the core's (protocols/raft/reads.py), the queues are in C (native/log/reads.py);
+nothing here is done once a read. The client's half is read_window.py, the frames are in
+read_codec.py.
 """
 
 from collections import deque

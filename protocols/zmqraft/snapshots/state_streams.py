@@ -1,7 +1,7 @@
 """RequestEntries below the first entry that is stored: a snapshot's state in chunks, then entries.
 
-It reads no file: pieces are ordered (snapshots/orders.py) and come back. docs/protocols/zmq-raft.md,
-"RequestEntries".
+It reads no file: pieces are ordered (snapshots/orders.py) and come back.
+docs/protocols/zmq-raft.md, "RequestEntries".
 """
 
 from collections import OrderedDict, deque

@@ -99,7 +99,8 @@ class Host:
 def test_who_reads_slowly_gets_all_of_it() -> None:
     """Longer than who was refused may stay; one who reads nothing is closed all the same."""
     host = Host()
-    doors = FarmListener(host, Poll(host), None, ConnectionLimits(10, 1 << 20))  # type: ignore[arg-type]
+    limits = ConnectionLimits(10, 1 << 20)
+    doors = FarmListener(host, Poll(host), None, limits)  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
     with theirs:
         ours.setblocking(False)
@@ -139,7 +140,8 @@ def let_in(
 ) -> Iterator[tuple[Host, FarmListener, list[tuple[Connection, socket.socket]]]]:
     """So many connections without a handshake, each with its other end."""
     host = Host(is_open=True)
-    doors = FarmListener(host, Poll(host), None, ConnectionLimits(10, 3 * ENTRIES_MAX))  # type: ignore[arg-type]
+    limits = ConnectionLimits(10, 3 * ENTRIES_MAX)
+    doors = FarmListener(host, Poll(host), None, limits)  # type: ignore[arg-type]
     with ExitStack() as stack:
         made = []
         for _ in range(count):

@@ -100,7 +100,7 @@ def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
 
 def test_the_files_of_the_docs(tmp_path: Path) -> None:
     """What docs/farm.md shows is what is read, posted and written."""
-    text = (Path(__file__).resolve().parents[2] / "docs/farm.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs/farm.md").read_text(encoding="utf-8")
     said, told = re.findall(r"```json\n(.*?)```", text, re.S)
     (tmp_path / "router.json").write_text(said)
     files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))

@@ -250,7 +250,7 @@ def test_payloads_are_told_apart() -> None:
 
 # ---- the examples and the documentation ----
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "mappers"
 RECORDS = [b"a/1", b"one", b"b", b"two", b"a/2", b""]
 

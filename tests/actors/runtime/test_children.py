@@ -8,6 +8,7 @@ import pytest
 from kelek.actors.runtime import children
 from kelek.actors.runtime.actor import Actor
 from kelek.actors.runtime.children import LogFile, actor_class
+from kelek.actors.runtime.plan import ACTORS, MODULES
 
 
 def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +44,8 @@ def test_a_log_that_cant_be_written_is_counted(
     assert (tmp_path / "a.log").read_text() == "10\n"
 
 
-@pytest.mark.parametrize("role", ["raft_peer", "log_writer", "snapshot_sender", "state_machine"])
+@pytest.mark.parametrize("role", MODULES)
 def test_every_role_has_its_class(role: str) -> None:
-    found = actor_class(f"kelek.actors.{role}")
+    found = actor_class(f"{ACTORS}.{MODULES[role]}")
     assert issubclass(found, Actor)
     assert found.role == role

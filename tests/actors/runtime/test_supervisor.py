@@ -17,7 +17,7 @@ import zmq
 
 from kelek.tests.actors.conftest import DEADLINE_S
 
-FAKES = Path(__file__).parent / "fakes"
+FAKES = Path(__file__).parents[1] / "fakes"
 Start = Callable[..., Any]
 WaitGone = Callable[[list[int], float], list[int]]
 

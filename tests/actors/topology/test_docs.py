@@ -10,7 +10,7 @@ from kelek.actors.topology import topology
 from kelek.actors.topology import zre as zre_keys
 from kelek.actors.topology.schema import REQUIRED, Key
 
-TEXT = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3600, "d": 86_400}
 
 

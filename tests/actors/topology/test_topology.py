@@ -10,7 +10,7 @@ from kelek.actors.runtime import pipes, plan, run_dir
 from kelek.actors.runtime.actor import ActorSetup
 from kelek.actors.topology import topology
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 GOOD = """\
 cluster: ring

@@ -1,5 +1,6 @@
 """Real processes of a farm, killed at each stage of a change of its members. farm_drills.py beside
-this has each stage with either side; tests/sim/farm/test_farm.py has all the steps, in virtual time."""
+this has each stage with either side; tests/sim/farm/test_farm.py has all the steps, in virtual
+time."""
 
 from kelek.protocols.garlicfarm.server.members import Stage
 from kelek.tests.crash.farm.farm_drills import SHORT, run

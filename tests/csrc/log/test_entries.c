@@ -1,4 +1,5 @@
-/* csrc/log/entries.c on exact-size heap buffers: every place to stop, every cut, every wrong byte. */
+/* csrc/log/entries.c on exact-size heap buffers: every place to stop, every cut, every
+ * wrong byte. */
 #include "exact.h"
 
 enum { COUNT = 5, SIZE = 40 };

@@ -1,4 +1,5 @@
-/* csrc/log/syncer.c: syncs beside their owner, their order, their failures, the end of the thread. */
+/* csrc/log/syncer.c: syncs beside their owner, their order, their failures, the end of the
+ * thread. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

@@ -1,4 +1,5 @@
-/* csrc/tables/columns.c on exact-size heap buffers: blocks behind each other, too little room, damage. */
+/* csrc/tables/columns.c on exact-size heap buffers: blocks behind each other, too little
+ * room, damage. */
 #include "exact.h"
 
 enum { COUNT = 11, SIZE = 5 };

@@ -1,5 +1,5 @@
-/* csrc/tables/xxh3.c, snappy.c, sst.c and sst_merge.c on exact-size heap buffers: known answers, and junk
- * behind right checksums, which must end in an error or in pairs. */
+/* csrc/tables/xxh3.c, snappy.c, sst.c and sst_merge.c on exact-size heap buffers: known answers,
+ * and junk behind right checksums, which must end in an error or in pairs. */
 #define _XOPEN_SOURCE 700 /* fileno */
 #include <unistd.h>
 

@@ -17,7 +17,7 @@ from kelek.tests.interop.conftest import new_folder
 from kelek.tests.interop.zerodb.tables import Tables
 
 wasmtime = pytest.importorskip("wasmtime")
-SWAP = Path(__file__).resolve().parents[2] / "examples" / "mappers" / "swap.wat"
+SWAP = Path(__file__).resolve().parents[3] / "examples" / "mappers" / "swap.wat"
 DEADLINE_S = 60.0
 TIMEOUT_MS = 60_000
 ROWS = 100_000  # 25 batches of a mapper.

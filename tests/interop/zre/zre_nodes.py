@@ -27,7 +27,7 @@ class NodeProcess:
             given["headers"] = json.dumps(given["headers"])
         arguments = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
         self.process = subprocess.Popen(
-            [*within, sys.executable, "-P", "-m", f"kelek.tests.interop.{kind}", *arguments],
+            [*within, sys.executable, "-P", "-m", f"kelek.tests.interop.zre.{kind}", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

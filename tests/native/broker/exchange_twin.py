@@ -1,4 +1,5 @@
-"""The exchange in plain Python: what native/broker/exchange.py says, without tables and lists in C."""
+"""The exchange in plain Python: what native/broker/exchange.py says, without tables and lists in
+C."""
 
 from collections import Counter, OrderedDict
 from typing import NamedTuple

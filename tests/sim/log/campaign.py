@@ -1,7 +1,7 @@
 """Runs many seeds and says what was done to the clusters, and whether they bore it.
 
-`PYTHONPATH=.build python tests/sim/log/campaign.py --seeds 200`; KELEK_SEED=17 replays one. Exit code 1
-when a rule was broken; the failure names its seed.
+`PYTHONPATH=.build python tests/sim/log/campaign.py --seeds 200`; KELEK_SEED=17 replays one. Exit
+code 1 when a rule was broken; the failure names its seed.
 """
 
 import argparse

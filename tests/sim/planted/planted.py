@@ -1,6 +1,7 @@
 """Bugs planted into a copy of the package; the simulation must find each of them.
 
-`python tests/sim/planted/planted.py [NAME...]` runs them all, or some, and says which seed finds what.
+`python tests/sim/planted/planted.py [NAME...]` runs them all, or some, and says which seed finds
+what.
 """
 
 import os

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kelek.native.errors import Readable
+from kelek.native.log import blocks as native_blocks
 from kelek.native.log.blocks import block_from_entries, crc32c, crc32c_sliced
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -245,7 +246,7 @@ def test_entries_of_very_many_terms_cost_no_more_than_their_number(
         handed += len(sizes)
         return real(first_index, joined, sizes)
 
-    monkeypatch.setattr(blocks, "block_from_entries", counted)
+    monkeypatch.setattr(native_blocks, "block_from_entries", counted)
     batches = record.block_from_entries(7, frames)
     assert [batch.term for batch in batches] == list(range(1, 3001))
     assert batches[-1].last_index == 3006

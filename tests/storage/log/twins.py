@@ -1,4 +1,5 @@
-"""Plain Python twins of csrc/log/crc32c.c and csrc/log/frame.c: slow, and what the tests hold C to."""
+"""Plain Python twins of csrc/log/crc32c.c and csrc/log/frame.c: slow, and what the tests hold C
+to."""
 
 import struct
 from collections.abc import Iterable

@@ -1,4 +1,5 @@
-"""Plain Python twins of csrc/tables/xxh3.c, snappy.c, sst.c and sst_merge.c: they copy, and read whole
+"""Plain Python twins of csrc/tables/xxh3.c, snappy.c, sst.c and sst_merge.c: they copy, and read
+whole
 files."""
 
 import struct
