@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 800
 LINE_COLUMNS_MAX = 100
+FOLDER_FILES_MAX = 15
+SAME_NAME_FILES_MAX = 2  # Files that define a class of one name.
+SUBJECT_COLUMNS_MAX = 72
+SUBJECTS_SINCE = (
+    "0d6d2c548c6d3f88902798e5f115b6bf1811c354"  # Commits after this one have short subjects.
+)
+# Folders of records: one file a decision, one file a story.
+RECORDS = ("docs/decisions", "tests/golden/stories")
 SKIPPED_FOLDERS = {".git", ".venv", ".build", "build", "dist", "var", "__pycache__"}
 
 
@@ -280,7 +289,23 @@ def rule_text(path: str, text: str) -> list[str]:
     return found
 
 
+def rule_sides(path: str, text: str) -> list[str]:
+    """The server and the client of a wire never import each other."""
+    place = re.match(r"(protocols/\w+/)(server|client)/", path)
+    if place is None or not path.endswith(".py"):
+        return []
+    other = "client" if place[2] == "server" else "server"
+    banned = frozenset([module_of(place[1] + other + "/__init__.py")])
+    found = []
+    for node, level, module, names in imports(path, text):
+        for target in relative_targets(path, level, module, names) if level else []:
+            if within(target, banned):
+                found.append(f"{path}:{node.lineno}: {target} is the other side of this wire")
+    return found
+
+
 RULES: list[Rule] = [
+    rule_sides,
     rule_layers,
     rule_import_style,
     rule_sizes,
@@ -301,7 +326,62 @@ def test_tree(rule: Rule) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def crowded(files: list[str]) -> list[str]:
+    """Folders with more files than a reader can hold."""
+    folders = Counter(PurePosixPath(name).parent.as_posix() for name in files)
+    return [
+        f"{folder}: {count} files, at most {FOLDER_FILES_MAX}: sort them into folders by subject"
+        for folder, count in folders.items()
+        if count > FOLDER_FILES_MAX and folder not in RECORDS
+    ]
+
+
+def repeated_classes(texts: dict[str, str]) -> list[str]:
+    """Class names with several meanings: "go to definition" does not find the way."""
+    found: dict[str, set[str]] = {}
+    for path, text in texts.items():
+        for node in nodes(text):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).add(path)
+    return [
+        f"class {name} is in {len(paths)} files, at most {SAME_NAME_FILES_MAX}: {sorted(paths)}"
+        for name, paths in found.items()
+        if len(paths) > SAME_NAME_FILES_MAX
+    ]
+
+
+def bad_subjects(subjects: list[str]) -> list[str]:
+    """Subjects that are too long, or not of the form `area: what changed`."""
+    return [
+        subject
+        for subject in subjects
+        if len(subject) > SUBJECT_COLUMNS_MAX or not re.match(r"[a-z][\w./, -]*: \S", subject)
+    ]
+
+
+def test_folders_can_be_held_in_mind() -> None:
+    assert not crowded(FILES)
+    assert crowded([f"storage/log/a{i}.py" for i in range(FOLDER_FILES_MAX + 1)])
+
+
+def test_class_names_have_one_meaning() -> None:
+    product = [name for name in FILES if name.endswith(".py") and not name.startswith(OUTSIDE)]
+    assert not repeated_classes({name: text_of(name) or "" for name in product})
+    assert repeated_classes({f"actors/{name}.py": "class Place:\n    pass" for name in "abc"})
+
+
+def test_commit_subjects_are_short_and_name_their_area() -> None:
+    command = ["git", "log", "--no-merges", "--format=%s", f"{SUBJECTS_SINCE}..HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0:  # Else no git, or a history that begins later.
+        assert not bad_subjects(done.stdout.splitlines())
+    assert bad_subjects(["log: " + "a" * 70, "let it be faster"])
+    assert not bad_subjects(["log: a"])
+
+
 PLANTED = [
+    (rule_sides, "protocols/zerodb/server/a.py", "from ..client.client import Client"),
+    (rule_sides, "protocols/zerodb/client/a.py", "from .. import server"),
     (rule_layers, "protocols/raft/a.py", "from ...storage import log"),
     (rule_layers, "protocols/raft/a.py", "from ...native import crc32c"),
     (rule_layers, "protocols/a.py", "import random"),
