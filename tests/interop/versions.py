@@ -98,9 +98,9 @@ class Nodes:
         run_dir = self.folder / f"{name}-{part.version}"  # As on a machine of its own: the
         run_dir.mkdir(exist_ok=True)  # old one's start fails when another removes what it left.
         with (self.folder / f"{name}.stderr").open("ab") as errors:
+            command = self._commands[part.version]
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-c", self._commands[part.version], "start", str(path)]
-                + ["--node", name],
+                [sys.executable, "-c", command, "start", str(path), "--node", name],
                 env={
                     **os.environ,
                     "PYTHONPATH": self._paths[part.version],
