@@ -84,6 +84,8 @@ STDLIB = sys.stdlib_module_names
 # Words that say that something is not finished; written so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|W" + r"IP)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(work|home|root|opt|Users)/[\w.]")
+TOP = "actors bench clients console csrc docs examples native net pipeline protocols storage tests"
+PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
 Rule = Callable[[str, str], list[str]]
 
@@ -304,7 +306,20 @@ def rule_sides(path: str, text: str) -> list[str]:
     return found
 
 
+def rule_paths(path: str, text: str) -> list[str]:
+    """A file that a document names is there."""
+    if not path.endswith(".md") or path == "bench/RESULTS.md":
+        return []
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for named in PATH_NAMED.findall(line):
+            if not (ROOT / named).exists():
+                found.append(f"{path}:{number}: there is no {named}")
+    return found
+
+
 RULES: list[Rule] = [
+    rule_paths,
     rule_sides,
     rule_layers,
     rule_import_style,
@@ -404,6 +419,7 @@ PLANTED = [
     (rule_names, "actors/a.py", "print(1)"),
     (rule_children, "bench/a.py", 'run([sys.executable, "-' + 'm", "kelek.bench"])'),
     (rule_docstring, "actors/a.py", "x = 1"),
+    (rule_paths, "docs/a.md", "see `protocols/" + "no_such.py` for more"),
     (rule_text, "docs/a.md", "later: TO" + "DO"),
     (rule_text, "docs/a.md", "see /ho" + "me/me/x"),
     (rule_text, "docs/a.md", "blank "),

@@ -1,7 +1,7 @@
 """Writes the log: one job after the other, one sync for all that had arrived. It never reads it.
 
 The peer and its writer are one restart unit: a gap between them ends both
-(docs/architecture.md, "The processes").
+(docs/internals/log.md).
 """
 
 import struct

@@ -1,6 +1,6 @@
 """Keeps tables: applies what the log says of them, and answers what zerodb_server asks.
 
-It never talks to a client or to another node. docs/architecture.md, "Tables".
+It never talks to a client or to another node. docs/internals/tables.md.
 """
 
 import os

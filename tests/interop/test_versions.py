@@ -1,4 +1,4 @@
-"""Two versions of kelek in one cluster (docs/architecture.md, "Versions")."""
+"""Two versions of kelek in one cluster (docs/internals/versions.md)."""
 
 import shutil
 import threading

@@ -264,7 +264,7 @@ class Session:
 
     def on_ask(self, head: Sequence[int], frames: Message, now: Now) -> None:
         """From the job_server: a checkpoint of a table, a write, or an entry about a lease
-        (docs/architecture.md)."""
+        (docs/internals/tables.md)."""
         self._now = now
         kind, ticket = head[0], head[5]
         known = {CHECKPOINT: 2, JOB_WRITE: 2, LEASE: 3}

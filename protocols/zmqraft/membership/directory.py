@@ -1,6 +1,6 @@
 """Who the members are, as the log has it, and where each of them is.
 
-It decides nothing: core counts, config_changes changes. docs/architecture.md, "Membership".
+It decides nothing: core counts, config_changes changes. docs/internals/log.md, "Members".
 """
 
 from collections.abc import Mapping

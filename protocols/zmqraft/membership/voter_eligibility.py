@@ -1,7 +1,7 @@
 """Whether this peer may vote: an empty directory is not a first start, a lost vote is not no vote.
 
-It decides from what it is told and never asks anybody. docs/architecture.md: "What is never
-counted", "A damaged log".
+It decides from what it is told and never asks anybody. docs/internals/log.md: "An update",
+"A damaged log".
 """
 
 from collections.abc import Iterable, Sequence
