@@ -166,7 +166,7 @@ struct klk_scan {
 };
 
 /* A checked block within a buffer. */
-struct klk_place {
+struct klk_block_info {
     uint64_t offset; /* from the buffer's start */
     uint64_t first_index;
     uint64_t term;
@@ -215,7 +215,7 @@ int klk_segment_find(const uint8_t *data, size_t size, uint64_t index, uint64_t 
 /* Checks marks and blocks from data on. places gets the blocks, at most capacity; used gets the
  * bytes walked, marks included. Returns their number; it stops without an error where the data ends
  * or nothing sound stands. */
-ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_place *places,
+ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_block_info *places,
                            uint32_t capacity, uint64_t *used);
 
 /* The number of zero bytes that data begins with. */
@@ -238,8 +238,8 @@ struct klk_syncer {
 int klk_syncer_open(struct klk_syncer *syncer);
 
 /* Has the thread call klk_segment_sync(), behind those begun before. Nobody else may touch the
- * segment until klk_syncer_end() has said that it ended. KLK_EINVAL: too many; KLK_EOS. */
-int klk_syncer_begin(struct klk_syncer *syncer, struct klk_segment *segment);
+ * segment until klk_syncer_poll() has said that it ended. KLK_EINVAL: too many; KLK_EOS. */
+int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment);
 
 /* Takes in the end of the sync that was begun first.
  *
@@ -247,7 +247,7 @@ int klk_syncer_begin(struct klk_syncer *syncer, struct klk_segment *segment);
  *
  * Returns KLK_OK, KLK_MORE when it still runs, KLK_EINVAL when none does, KLK_EOS when it failed:
  * errno says why, and it has ended all the same. */
-int klk_syncer_end(struct klk_syncer *syncer, int wait);
+int klk_syncer_poll(struct klk_syncer *syncer, int wait);
 
 /* Waits for what runs, ends the thread and closes the pipes; how the syncs ended is lost. */
 int klk_syncer_close(struct klk_syncer *syncer);
@@ -510,7 +510,7 @@ struct klk_updates_view {
 
 /* What becomes of updates whose data begin with the mark of packed operations. */
 enum klk_updates_marked {
-    KLK_MARKED_TAKEN = 0,   /* as all others: the log takes any data */
+    KLK_MARKED_ACCEPTED = 0,   /* as all others: the log takes any data */
     KLK_MARKED_REFUSED = 1, /* from clients, once tables know their entries by the kind */
     KLK_MARKED_ALONE = 2,   /* from table servers: in packs, and no other data */
 };
@@ -554,7 +554,7 @@ struct klk_updates {
  * Returns KLK_OK; KLK_EGROW when shards of the table are crowded; KLK_ESPACE when `blocks` is
  * smaller than blocks_need; KLK_EFULL when out must grow: make room and call again. KLK_EINVAL when
  * next_index is not that of the first update which was taken and not handed out. */
-int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,
+int klk_updates_receive(struct klk_updates *updates, const struct klk_messages *arena,
                      const struct klk_updates_view *view, struct klk_messages *out,
                      uint32_t *others, uint32_t *others_count);
 
@@ -588,7 +588,7 @@ enum klk_reads_wait {
 };
 
 enum klk_reads_counter {
-    KLK_READS_TAKEN,
+    KLK_READS_RECEIVED,
     KLK_READS_DROPPED, /* without an answer: malformed, or of a foreign cluster */
     KLK_READS_OVER,    /* without an answer: no room for one more who waits */
     KLK_READS_ASTRAY,  /* refused because this peer is not the leader */
@@ -629,7 +629,7 @@ struct klk_reads {
  *
  * Returns KLK_OK; KLK_EFULL when out must grow: make room and call again with the same; KLK_EINVAL
  * when the arena has no such message. */
-int klk_reads_take(struct klk_reads *reads, const struct klk_messages *arena,
+int klk_reads_receive(struct klk_reads *reads, const struct klk_messages *arena,
                    const struct klk_reads_view *view, struct klk_messages *out, uint32_t *numbers,
                    uint32_t *count);
 

@@ -32,7 +32,7 @@ class StorageLocked(StorageError):
     """Another process writes here."""
 
 
-def refused(place: str, doing: str, error: OSError) -> StorageError:
+def storage_error(place: str, doing: str, error: OSError) -> StorageError:
     """The StorageError that tells of an OSError."""
     if error.errno in FULL:
         return StorageFull(place)

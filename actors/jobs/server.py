@@ -128,7 +128,7 @@ class JobServer(Actor):
         self._table = JobTable(limits, self._apids.next)
         known = len(job.Statistics._fields)  # A later version may have kept more.
         self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
-        self._folder = LeaseFolder(disk.place(FOLDER))
+        self._folder = LeaseFolder(disk.full_path(FOLDER))
         self._local = frozenset(options["local"])
         door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
         self._shared = SharedLeases(self._table, self._folder, door)

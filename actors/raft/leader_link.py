@@ -54,7 +54,7 @@ class LeaderLink:
         self._limits = limits
         self._loop = loop
         self._links: dict[str, _Link] = {}
-        self._told = True  # The machine has heard something since it acted.
+        self._has_input = True  # The machine has heard something since it acted.
         self.deadline_ms: int | None = 0  # When it acts again, whatever happens.
 
     def act(self, now_ms: int, asked: bool) -> None:
@@ -63,9 +63,9 @@ class LeaderLink:
         asked   its owner has given it something to do
         """
         due = self.deadline_ms is not None and self.deadline_ms <= now_ms
-        if not (asked or due or self._told):
+        if not (asked or due or self._has_input):
             return
-        self._told = False
+        self._has_input = False
         again = True
         while again:
             for action in self.client.ready(now_ms):
@@ -107,7 +107,7 @@ class LeaderLink:
         self._links[url] = link
 
         def on_arena(arena: Arena) -> None:
-            self._told = True
+            self._has_input = True
             for position in range(arena.count):
                 self.client.on_frames(url, arena.message(position), self._loop.now_ms)
 
@@ -120,7 +120,7 @@ class LeaderLink:
             return  # Learned from a peer, and no address here: a peer that never answers.
 
     def _on_events(self, url: str, link: _Link) -> None:
-        self._told = True
+        self._has_input = True
         while link.monitor.poll(0):
             event = recv_monitor_message(link.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -21,18 +21,18 @@ class PeerLinks:
         self._actor = actor
         self._on_answers = on_answers
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        self._places: dict[str, str] = {}  # Where each one goes.
+        self._urls: dict[str, str] = {}  # Where each one goes.
 
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def follow(self, peer: Peer) -> None:
+    def update(self, peer: Peer) -> None:
         """Opens and closes sockets until they go where the peer's links do."""
         places = peer.links.places
-        if places is self._places:
+        if places is self._urls:
             return
         actor = self._actor
-        for name in [name for name, url in self._places.items() if places.get(name) != url]:
+        for name in [name for name, url in self._urls.items() if places.get(name) != url]:
             if name in self._sockets:
                 actor.close(self._sockets.pop(name))
         hwm = 2 * peer.setup.append_inflight_max + 8
@@ -47,7 +47,7 @@ class PeerLinks:
                     actor.log_rarely("unreachable", peer=name, url=url, error=error)
                     continue
                 actor.listen(socket, partial(self._on_answers, name))
-        self._places = places
+        self._urls = places
 
     def send(self, peer: Peer) -> None:
         """Sends what the peer has for the others; what has no way is dropped."""

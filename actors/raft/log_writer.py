@@ -17,7 +17,7 @@ from ...storage.errors import StorageFull
 from ...storage.log.log import Log
 from ...storage.log.segment import Identity
 from ...storage.log.writer import Writer
-from ...storage.snapshot.snapshot import examine, put_aside
+from ...storage.snapshot.snapshot import newest_verified, set_damaged_aside
 from ..errors import UnitBroken
 from ..runtime.actor import Actor, ActorSetup, SocketOptions, main
 
@@ -59,7 +59,7 @@ class GroupCommit:
     def __init__(self, setup: ActorSetup) -> None:
         self.epoch = setup.epoch
         disk, identity = Disk(setup.data_dir), Identity(setup.cluster, setup.node)
-        snapshot, damage = examine(disk, identity)
+        snapshot, damage = newest_verified(disk, identity)
         self.log = Log.open(
             disk,
             identity,
@@ -67,29 +67,29 @@ class GroupCommit:
             epoch=setup.epoch,
             segment_bytes=setup.options["segment_bytes"],
             segment_io=setup.options["segment_io"],
-            beside=setup.options["writer"] == "thread",
+            background_sync=setup.options["writer"] == "thread",
             damage=damage,
         )
         if damage is not None:  # Only now: a mark tells of it.
-            put_aside(disk, snapshot)
+            set_damaged_aside(disk, snapshot)
         self._writer = Writer(self.log, setup.epoch)
-        self._retry_ms: int | None = None
+        self._full_retry_ms: int | None = None
         self._idle_due_ms = 0  # When the next piece of background work is due.
 
     @property
     def full(self) -> bool:
         """Whether the disk was full at the last try."""
-        return self._retry_ms is not None
+        return self._full_retry_ms is not None
 
     @property
     def deadline_ms(self) -> int:
         """When commit() must come next, whether there are jobs or not."""
-        return self._idle_due_ms if self._retry_ms is None else self._retry_ms
+        return self._idle_due_ms if self._full_retry_ms is None else self._full_retry_ms
 
-    def take(self, job: AppendJob) -> None:
+    def enqueue(self, job: AppendJob) -> None:
         """Takes a job for the next commit(). Raises UnitBroken on a gap."""
         try:
-            self._writer.take(job)
+            self._writer.enqueue(job)
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
 
@@ -103,19 +103,19 @@ class GroupCommit:
 
         Raises UnitBroken when a job does not follow the log, StorageError when the disk failed.
         """
-        if self._retry_ms is not None and now_ms < self._retry_ms:
+        if self._full_retry_ms is not None and now_ms < self._full_retry_ms:
             return None
         try:
             seq = self._writer.flush()
         except StorageFull:
-            said, self._retry_ms = self.full, now_ms + FULL_RETRY_MS
+            said, self._full_retry_ms = self.full, now_ms + FULL_RETRY_MS
             return None if said else Ack(self.epoch, 0, STATE_FULL)
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
-        self._retry_ms = None
+        self._full_retry_ms = None
         return None if seq is None else Ack(self.epoch, seq, STATE_OK)
 
-    def work(self, now_ms: int) -> None:
+    def background_step(self, now_ms: int) -> None:
         """Background work, to be asked for when the acknowledgement has left. It keeps ahead of
         what is written: a segment of zeros made on the write path stops everything for long.
 
@@ -123,14 +123,14 @@ class GroupCommit:
         """
         if self.full:
             return
-        hurry = self.log.lags
+        hurry = self.log.spare_is_late
         if now_ms < self._idle_due_ms and not hurry:
             return
-        busy = self.log.idle()
+        busy = self.log.background_step()
         for _ in range(HURRIED_PIECES_MAX):
-            if not (busy and hurry and self.log.lags):
+            if not (busy and hurry and self.log.spare_is_late):
                 break
-            busy = self.log.idle()
+            busy = self.log.background_step()
         self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
 
     @property
@@ -138,10 +138,10 @@ class GroupCommit:
         """Whenever it is readable, end() is to be called; None: commit() waits for the disk."""
         return self.log.sync_fd
 
-    def end(self) -> Ack | None:
+    def poll_sync(self) -> Ack | None:
         """Takes in that a sync of the thread has ended. Returns the acknowledgement, if there is
         one to give. Raises StorageError when the disk failed."""
-        seq = self._writer.end()
+        seq = self._writer.poll_sync()
         return None if seq is None else Ack(self.epoch, seq, STATE_OK)
 
 
@@ -158,7 +158,7 @@ class LogWriter(Actor):
     role = "log_writer"
 
     def on_start(self) -> None:
-        self._commits = GroupCommit(self.setup)
+        self._group_commit = GroupCommit(self.setup)
         jobs = self.socket(
             zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "jobs"),), hwm=JOBS_HWM)
         )
@@ -173,30 +173,32 @@ class LogWriter(Actor):
     def _on_jobs(self, arena: Arena) -> None:
         for (kind, epoch, seq, index, term), blocks in self.unpacked(arena, JOB, "jobs"):
             if kind != JOB_COMPACT:
-                self._commits.take(AppendJob(epoch, seq, index, term, blocks, kind == JOB_RESET))
+                self._group_commit.enqueue(
+                    AppendJob(epoch, seq, index, term, blocks, kind == JOB_RESET)
+                )
             elif epoch == self.setup.epoch:
-                self._commits.compact(index)
+                self._group_commit.compact(index)
 
     def on_wake(self, now_ms: int) -> None:
-        ack = self._commits.commit(now_ms)
+        ack = self._group_commit.commit(now_ms)
         if ack is not None:
             if ack.state == STATE_FULL:
                 self.log("disk-full", data_dir=self.setup.data_dir)
             self._acks.send([ACK.pack(*ack)])
-        self._commits.work(now_ms)
+        self._group_commit.background_step(now_ms)
 
     def deadline_ms(self) -> int | None:
-        return self._commits.deadline_ms
+        return self._group_commit.deadline_ms
 
     def on_stop(self) -> None:
-        self._commits.log.close()
+        self._group_commit.log.close()
 
     def status(self) -> dict[str, object]:
-        log = self._commits.log
+        log = self._group_commit.log
         return {
             "first_index": log.first_index,
             "last_index": log.last_index,
-            "full": self._commits.full,
+            "full": self._group_commit.full,
         }
 
 

@@ -28,7 +28,7 @@ PIECE_BYTES = 64 << 10
 BROADCAST_ROOM = MessageLimits(1 << 20, MESSAGE_ENTRIES_MAX)
 
 
-class Machine(Protocol):
+class StateMachinePlugin(Protocol):
     """A plug-in: the state that a log of entries makes.
 
     Every call comes from one process, one at a time. What apply() raises ends that process: the

@@ -21,7 +21,7 @@ from ...protocols.zmqraft.snapshots.orders import Result, encode_work, result_fo
 from ...storage.disk.disk import Disk
 from ...storage.log import repair
 from ...storage.log.hard_state import HardStateFile
-from ...storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer, snapshot_reqids
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
 from ..runtime.actor import HWM, Actor, SocketOptions, main, monotonic_ms
@@ -29,12 +29,13 @@ from ..runtime.participants import STATE_MACHINE, participants
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
 from .setup import peer_setup
-from .snapshot_sender import ORDERS_HWM, keep
+from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
 
 CLIENTS_HWM = 4096
-QUESTIONS_MS = 5  # So long a wake answers questions at `url`; the rest waits for the next one.
-LINGER_MS = 1000  # Last answers; without any, libzmq may abort on a half sent one (its issue 3442).
+ANSWERS_MS_MAX = 5  # So long a wake answers questions at `url`; the rest waits for the next one.
+BAD_MESSAGES = ("malformed", "strangers", "dropped")  # Counters of the status.
+LINGER_MS = 1000  # For last answers. Without it libzmq may abort on a half sent one (issue 3442).
 
 
 class RaftPeer(Actor):
@@ -59,20 +60,20 @@ class RaftPeer(Actor):
         identity = Identity(self.setup.cluster, self.setup.node)
         disk = Disk(self.setup.data_dir)
         self._hard_state = HardStateFile.open(disk, identity)
-        self._home = PeerFiles(disk, identity)
+        self._peer_files = PeerFiles(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
-        self._bad: dict[str, object] = dict.fromkeys(("malformed", "strangers", "dropped"), 0)
-        self._again = False
+        self._logged_counts: dict[str, object] = dict.fromkeys(BAD_MESSAGES, 0)
+        self._wake_again = False
         self._role: tuple[str, int, str | None] = ("", 0, None)
         pipe = partial(SocketOptions, hwm=JOBS_HWM)
-        self._clients = self._door("url", CLIENTS_HWM)
-        self._peers = self._door("peer_url", HWM)
+        self._clients = self._listen_on("url", CLIENTS_HWM)
+        self._peers = self._listen_on("peer_url", HWM)
         self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
         self._commit: Commit | None = None
         self.listen(self._commits, self._on_subscribed)
-        self._appliers = dict.fromkeys(participants(self.options), (0, False))
-        self._told: dict[str, tuple[int, int, int, int]] = {}
+        self._applied_reports = dict.fromkeys(participants(self.options), (0, False))
+        self._sent_commits: dict[str, tuple[int, int, int, int]] = {}
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
         orders_end = self.endpoint("snapshot_sender", "orders")
@@ -81,19 +82,19 @@ class RaftPeer(Actor):
         )
         results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
         self.listen(results, self._on_results)
-        self._own: GroupCommit | None = None  # The log, when no log_writer has it.
+        self._group_commit: GroupCommit | None = None  # The log, when no log_writer has it.
         if self.options["writer"] != "process":
-            self._own = GroupCommit(self.setup)
-            self._begin(self.now_ms)
-            if self._own.sync_fd is not None:
-                self.watch(self._own.sync_fd, self._on_synced)
+            self._group_commit = GroupCommit(self.setup)
+            self._start_peer(self.now_ms)
+            if self._group_commit.sync_fd is not None:
+                self.watch(self._group_commit.sync_fd, self._on_synced)
             return
         jobs_end = pipe(connect=(self.endpoint("log_writer", "jobs"),), immediate=True)
         self._jobs = self.pipe(self.socket(zmq.PUSH, jobs_end))
         acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint("log_writer", "acks"),)))
         self.listen(acks, self._on_acks)
 
-    def _door(self, key: str, hwm: int) -> zmq.Socket[bytes]:
+    def _listen_on(self, key: str, hwm: int) -> zmq.Socket[bytes]:
         """What others find at our `url` or `peer_url`."""
         options = SocketOptions(
             bind=(self.options[key],),
@@ -106,18 +107,18 @@ class RaftPeer(Actor):
 
     # ---- the log is recovered: the peer begins ----
 
-    def _begin(self, now_ms: int) -> None:
+    def _start_peer(self, now_ms: int) -> None:
         """Reads snapshot and log once: the terms for the core, the request ids for the intake."""
         reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
-        known = PeerIdentity(keep(self.options), setup.urls, setup.peer_urls)
-        found = start(self._home, self._reader, reqids, known)
-        self._damage = damage = repair.unanswered(self._home.files, stored.repaired)
+        known = RecoverySettings(reqid_limits(self.options), setup.urls, setup.peer_urls)
+        found = recover_peer(self._peer_files, self._reader, reqids, known)
+        self._damage = damage = repair.pending_mark(self._peer_files.files, stored.repaired)
         recovered = found.recovered(self.setup.epoch, stored, damage)
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
-        peer.jobs.given_bytes = found.behind_bytes
+        peer.jobs.given_bytes = found.bytes_after_snapshot
         self._links = PeerLinks(self, self._on_answers)
-        self._links.follow(peer)
+        self._links.update(peer)
         self.listen(self._peers, self._on_peers)
         self.listen(self._clients, self._on_clients)
         self.log(
@@ -151,14 +152,14 @@ class RaftPeer(Actor):
             if ack.epoch != self.setup.epoch:
                 self.counters["foreign_epoch"] += 1
             elif self._peer is None:
-                self._begin(self.now_ms)
+                self._start_peer(self.now_ms)
             else:
                 self._on_ack(self._peer, ack)
 
     def _on_synced(self) -> None:
         assert self._peer is not None
-        assert self._own is not None
-        ack = self._own.end()
+        assert self._group_commit is not None
+        ack = self._group_commit.poll_sync()
         if ack is not None:
             self._on_ack(self._peer, ack)
 
@@ -178,14 +179,14 @@ class RaftPeer(Actor):
             return
         for (applied, _, urgent), rest in self.unpacked(arena, APPLIED, "applied"):
             name = b"".join(rest).decode("ascii", "replace")
-            if name in self._appliers:
-                self._appliers[name] = applied, urgent != 0
-        reports = self._appliers.values()
+            if name in self._applied_reports:
+                self._applied_reports[name] = applied, urgent != 0
+        reports = self._applied_reports.values()
         self._peer.requests.waits = any(
-            urgent for name, (_, urgent) in self._appliers.items() if name != STATE_MACHINE
+            urgent for name, (_, urgent) in self._applied_reports.items() if name != STATE_MACHINE
         )
         self._peer.on_applied(
-            self._appliers[STATE_MACHINE][0],
+            self._applied_reports[STATE_MACHINE][0],
             any(urgent for _, urgent in reports),
             min(applied for applied, _ in reports),
         )
@@ -204,23 +205,23 @@ class RaftPeer(Actor):
             if result is not None:
                 results.append(result)
         # Of the newest snapshot, which is the one installed or has replaced it.
-        peer.on_results(results, self.now_ms, lambda _: reqids_of(self._home))
+        peer.on_results(results, self.now_ms, lambda _: snapshot_reqids(self._peer_files))
 
     def _on_subscribed(self, arena: Arena) -> None:
         """Who applies has come, or come back: it must not wait for the next commit."""
-        self._told.clear()
+        self._sent_commits.clear()
         if self._commit is not None:
-            self._tell(self._commit._replace(audience=NotifyScope.EVERYBODY))
+            self._publish_commit(self._commit._replace(audience=NotifyScope.EVERYBODY))
 
-    def _tell(self, commit: Commit) -> None:
+    def _publish_commit(self, commit: Commit) -> None:
         """Who knows it already is not woken; but a state machine that broadcasts hears again that
         we lead."""
         numbers = (*commit[:3], commit.tables_from)
-        for name, (_, urgent) in self._appliers.items():
+        for name, (_, urgent) in self._applied_reports.items():
             if not urgent and commit.audience is NotifyScope.URGENT:
                 continue
-            if name == STATE_MACHINE or self._told.get(name) != numbers:
-                self._told[name] = numbers
+            if name == STATE_MACHINE or self._sent_commits.get(name) != numbers:
+                self._sent_commits[name] = numbers
                 self.send(self._commits, [COMMIT.pack(commits_topic(name), *numbers)])
 
     # ---- one wake ----
@@ -229,14 +230,14 @@ class RaftPeer(Actor):
         peer = self._peer
         if peer is None:
             return
-        late_ms = monotonic_ms() + QUESTIONS_MS
+        late_ms = monotonic_ms() + ANSWERS_MS_MAX
         wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
         if wake.hard_state is not None:
             self._save(peer, *wake.hard_state)
         self._log_role(peer)
-        self._links.follow(peer)
+        self._links.update(peer)
         self._links.send(peer)
-        self._write_log(peer, wake.job)
+        self._append_to_log(peer, wake.job)
         self.send_batch(self._peers, peer.peers_out)
         self.send_batch(self._clients, peer.clients_out)
         for order in wake.orders:
@@ -246,9 +247,9 @@ class RaftPeer(Actor):
             self._compact(wake.compact)
         if wake.commit is not None:
             self._commit = wake.commit
-            self._tell(wake.commit)
-        if self._own is not None:
-            self._own.work(now_ms)
+            self._publish_commit(wake.commit)
+        if self._group_commit is not None:
+            self._group_commit.background_step(now_ms)
 
     def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
         """Makes term and vote durable; slow disks are told of, as every election waits for them."""
@@ -271,32 +272,32 @@ class RaftPeer(Actor):
             self._role = role
             self.log("role", role=role[0], term=role[1], leader=role[2], last=core.log.last_index)
 
-    def _write_log(self, peer: Peer, job: AppendJob | None) -> None:
+    def _append_to_log(self, peer: Peer, job: AppendJob | None) -> None:
         """Hands a job to the log writer, or does its work here."""
-        self._again = False
-        if self._own is not None:
+        self._wake_again = False
+        if self._group_commit is not None:
             if job is not None:
-                self._own.take(job)
-            ack = self._own.commit(self.now_ms)
+                self._group_commit.enqueue(job)
+            ack = self._group_commit.commit(self.now_ms)
             if ack is not None:
                 self._on_ack(peer, ack)
-                self._again = not self._links  # Alone, we need nobody's answer to commit.
+                self._wake_again = not self._links  # Alone, we need nobody's answer to commit.
         elif job is not None:
             self._jobs.send(encode_job(job))
 
     def _compact(self, index: int) -> None:
         """Lets the log writer remove the segments that nobody needs any more."""
-        if self._own is not None:
-            self._own.compact(index)
+        if self._group_commit is not None:
+            self._group_commit.compact(index)
         else:
             self._jobs.send(encode_compact(self.setup.epoch, index))
 
     def deadline_ms(self) -> int | None:
         if self._peer is None:
             return None
-        deadline_ms = 0 if self._again else self._peer.deadline_ms
-        if self._own is not None:
-            return min(deadline_ms, self._own.deadline_ms)
+        deadline_ms = 0 if self._wake_again else self._peer.deadline_ms
+        if self._group_commit is not None:
+            return min(deadline_ms, self._group_commit.deadline_ms)
         return deadline_ms
 
     def on_stop_asked(self) -> None:
@@ -313,17 +314,17 @@ class RaftPeer(Actor):
 
     def on_stop(self) -> None:
         self._hard_state.close()
-        if self._own is not None:
-            self._own.log.close()
+        if self._group_commit is not None:
+            self._group_commit.log.close()
 
     def status(self) -> dict[str, object]:
         if self._peer is None:
             return {}
         status = self._peer.status()
-        bad = {key: status[key] for key in ("malformed", "strangers", "dropped")}
-        if bad != self._bad:
-            self._bad = bad
-            self.log_rarely("bad-messages", **bad)
+        counts = {key: status[key] for key in BAD_MESSAGES}
+        if counts != self._logged_counts:
+            self._logged_counts = counts
+            self.log_rarely("bad-messages", **counts)
         return status
 
 

@@ -30,7 +30,7 @@ from ...protocols.zmqraft.snapshots.orders import (
 )
 from ...storage.disk.disk import Disk
 from ...storage.log.segment import Identity
-from ...storage.snapshot.work import Keep, SnapshotWork
+from ...storage.snapshot.work import ReqidLimits, SnapshotWork
 from ..runtime.actor import Actor, Loop, SocketOptions, main
 from ..runtime.participants import participants
 
@@ -40,15 +40,17 @@ ORDERS_HWM = 64
 ORDERS = (ReadEntries, ReadPiece, Make, Receive)
 
 
-def keep(options: dict[str, Any]) -> Keep:
+def reqid_limits(options: dict[str, Any]) -> ReqidLimits:
     """What is kept of the request ids, from the topology's options."""
-    return Keep(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
+    return ReqidLimits(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
 
 
-Phased = tuple[Phase, int, tuple[int, int], list[bytes]]  # Phase, attempt, place, other frames.
+BarrierMessage = tuple[
+    Phase, int, tuple[int, int], list[bytes]
+]  # Phase, attempt, place, other frames.
 
 
-def phased(loop: Loop, arena: Arena, pipe: str) -> Iterator[Phased]:
+def barrier_messages(loop: Loop, arena: Arena, pipe: str) -> Iterator[BarrierMessage]:
     """What came over the pipes of a barrier; what is of no known phase is dropped and logged."""
     for (phase, attempt, index, term), rest in loop.unpacked(arena, BARRIER, pipe):
         if phase in PHASES:
@@ -75,7 +77,7 @@ class SnapshotSender(Actor):
         self._work = SnapshotWork(
             Disk(self.setup.data_dir),
             Identity(self.setup.cluster, self.setup.node),
-            keep(options),
+            reqid_limits(options),
         )
         for damaged in self._work.snapshots.damaged.values():
             self.say(damaged)
@@ -84,7 +86,7 @@ class SnapshotSender(Actor):
         names = participants(options)
         self._barrier = Barrier(names)
         self._parts: dict[str, Disk] = {}  # The directories of this attempt, by who wrote them.
-        self._made_s = self._file_s()
+        self._newest_file_s = self._file_s()
         self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
         orders = self.socket(
             zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "orders"),), hwm=ORDERS_HWM)
@@ -120,7 +122,7 @@ class SnapshotSender(Actor):
                 self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
                 continue
             self._peer_epoch = epoch
-            result = self._work.take(order)
+            result = self._work.execute(order)
             self._log_order(order)
             if result is not None:
                 self._send(result)
@@ -131,7 +133,7 @@ class SnapshotSender(Actor):
         match order:
             case Make(index):
                 self.log("making", index=index)
-                if self._work.wants_state is not None:
+                if self._work.pending_make is not None:
                     self._barrier.want(index, self.now_ms)
             case ReadPiece(to, index, _, 0):
                 self.log("sending", to=to, index=index)
@@ -145,22 +147,22 @@ class SnapshotSender(Actor):
             self.log_rarely("received-damaged", index=result.last_index)
         if name == "Installed":
             newest = self._work.newest
-            self._made_s = self._file_s()
+            self._newest_file_s = self._file_s()
             self.log("installed", index=newest.last_index, size=newest.size)
         key = {"EntriesRead": "entries_read", "PieceRead": "pieces_read"}.get(name, "received")
         self._counts[key] += 1
 
     def _on_states(self, arena: Arena) -> None:
-        for phase, attempt, at, rest in phased(self, arena, "states"):
+        for phase, attempt, at, rest in barrier_messages(self, arena, "states"):
             name, *directory = (frame.decode("utf-8", "replace") for frame in rest or [b""])
-            standing = BarrierReply(phase, attempt, at)
-            if standing.phase is Phase.STOP:
+            reply = BarrierReply(phase, attempt, at)
+            if reply.phase is Phase.STOP:
                 self._parts.pop(name, None)
             elif directory:
                 self._parts[name] = Disk(directory[0])
-            written = self._barrier.on_standing(name, standing, self.now_ms)
+            written = self._barrier.on_standing(name, reply, self.now_ms)
             if written is not None:
-                self._work.on_state(*written, self._parts)
+                self._work.on_state_written(*written, self._parts)
 
     def _send(self, result: Result) -> None:
         self._results.send(encode_work(self._peer_epoch, result))
@@ -186,7 +188,7 @@ class SnapshotSender(Actor):
             self.log("not-made", reason=made.problem)
             return
         self._counts["made"] += 1
-        self._made_s = self._file_s()
+        self._newest_file_s = self._file_s()
         self.log("made", index=made.snapshot.last_index, size=made.snapshot.size)
 
     def _file_s(self) -> float:
@@ -209,8 +211,8 @@ class SnapshotSender(Actor):
         return {
             "snapshot_index": newest.last_index,
             "snapshot_size": newest.size,
-            "snapshot_age_s": int(max(0.0, time.time() - self._made_s)),
-            "making": self._work.busy or self._work.wants_state is not None,
+            "snapshot_age_s": int(max(0.0, time.time() - self._newest_file_s)),
+            "making": self._work.busy or self._work.pending_make is not None,
             **self._counts,
         }
 

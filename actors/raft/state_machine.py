@@ -16,8 +16,8 @@ from ...storage.log.segment import Identity
 from ...storage.snapshot.snapshot import newest, open_snapshot
 from ...storage.snapshot.work import state_read, write_state
 from ..runtime.actor import SUBSCRIPTION_BYTES_MAX, Actor, Socket, SocketOptions, main
-from .machines import BroadcastStateMachine, LogDigest, Machine, broadcast_url
-from .snapshot_sender import BARRIER, phased
+from .machines import BroadcastStateMachine, LogDigest, StateMachinePlugin, broadcast_url
+from .snapshot_sender import BARRIER, barrier_messages
 
 TOPIC_BYTES = 24
 # Whom it is for, commit index, term of the entry there, term that we lead or 0.
@@ -54,10 +54,10 @@ class StateMachine(Actor):
         self._reader = LogReader(self._disk, self._identity)
         self._commit_index = self._commit_term = self._applied = self._term = 0
         self._applied_term = 0
-        self._line = StopLine()
-        self._behind = False
+        self._stop_line = StopLine()
+        self._more_to_apply = False
         self._retry_due_ms: int | None = None
-        self._heard_ms = 0
+        self._last_commit_ms = 0
         self._tick_due_ms: int | None = None
         self._topics: set[bytes] = set()
         commits = self.socket(
@@ -81,14 +81,14 @@ class StateMachine(Actor):
             connect=(self.endpoint("snapshot_sender", "states"),), immediate=True
         )
         self._states = self.pipe(self.socket(zmq.PUSH, states))
-        self._say_standing(BarrierReply(Phase.GO_ON))
-        self._machine = self._make()
+        self._send_reply(BarrierReply(Phase.GO_ON))
+        self._machine = self._make_machine()
         self._restore()
         self.listen(commits, self._on_commits)
         self.listen(barriers, self._on_barriers)
         self.ready()
 
-    def _make(self) -> Machine:
+    def _make_machine(self) -> StateMachinePlugin:
         url = broadcast_url(self.options)
         if not url:
             return LogDigest()
@@ -130,7 +130,7 @@ class StateMachine(Actor):
             elif frame[:1] == b"\x00":  # Sent when its last subscriber has gone.
                 self._topics.discard(topic)
         if self.subscribed != before:
-            self._tell_applied()
+            self._report_applied()
 
     # ---- entries ----
 
@@ -139,69 +139,69 @@ class StateMachine(Actor):
             if index > self._commit_index:
                 self._commit_index, self._commit_term = index, term
             self._term = leads
-        self._heard_ms = self.now_ms
+        self._last_commit_ms = self.now_ms
         if self._applied >= self._commit_index:
-            self._tell_applied()  # A peer that has restarted does not know yet how far we are.
+            self._report_applied()  # A peer that has restarted does not know yet how far we are.
 
-    def _tell_applied(self) -> None:
+    def _report_applied(self) -> None:
         """A report that finds no room is made up for by the next one."""
         report = APPLIED.pack(self._applied, self._applied, self.subscribed)
         self.send(self._reports, [report, self.role.encode()])
 
     def on_wake(self, now_ms: int) -> None:
-        if self.subscribed and now_ms >= self._heard_ms + PEER_SILENCE_MS:
+        if self.subscribed and now_ms >= self._last_commit_ms + PEER_SILENCE_MS:
             self._term = 0
         self._machine.lead(self._term)
         self._apply(now_ms)
-        standing = self._line.to_write(self._applied)
-        if standing is not None:
-            self._write_state(standing)
+        reply = self._stop_line.to_write(self._applied)
+        if reply is not None:
+            self._write_state(reply)
         self._tick_due_ms = self._machine.tick(now_ms)
 
     def _apply(self, now_ms: int) -> None:
-        self._behind, self._retry_due_ms = False, None
+        self._more_to_apply, self._retry_due_ms = False, None
         commit = self._commit_index, self._commit_term
-        index, term = self._line.reach(commit, self._applied, now_ms)
+        index, term = self._stop_line.reach(commit, self._applied, now_ms)
         if self._applied >= index:
             return
         batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
         if not batches and self._applied < self._reader.base()[0]:
             self._restore()  # A snapshot has come in the place of what we lack.
-            self._behind = self._applied >= self._reader.base()[0]
+            self._more_to_apply = self._applied >= self._reader.base()[0]
         for batch in batches:
             self._machine.apply(batch)
             self._applied, self._applied_term = batch.last_index, batch.term
         if batches:
-            self._tell_applied()
-            self._behind = self._applied < index
-        elif self._applied < index and not self._behind:
+            self._report_applied()
+            self._more_to_apply = self._applied < index
+        elif self._applied < index and not self._more_to_apply:
             # Its writer has yet to begin it anew behind a snapshot, and nobody says when.
             self._retry_due_ms = self.now_ms + RETRY_MS
 
     # ---- snapshots ----
 
     def _on_barriers(self, arena: Arena) -> None:
-        for phase, attempt, at, _ in phased(self, arena, "barriers"):
+        for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
             order = BarrierOrder(phase, attempt, at)
-            here = self._applied, self._applied_term
-            standing = self._line.take(order, here, self.now_ms)
-            if standing is not None:
-                self._say_standing(standing)
+            position = self._applied, self._applied_term
+            reply = self._stop_line.take(order, position, self.now_ms)
+            if reply is not None:
+                self._send_reply(reply)
 
-    def _say_standing(self, standing: BarrierReply) -> None:
-        phase, attempt, at = standing
+    def _send_reply(self, reply: BarrierReply) -> None:
+        phase, attempt, at = reply
         self._states.send([BARRIER.pack(phase, attempt, *at), self.role.encode()])
 
-    def _write_state(self, standing: BarrierReply) -> None:
+    def _write_state(self, reply: BarrierReply) -> None:
         """As of now, exactly; when the disk refuses it is asked for again."""
-        self._line.go_on()
-        self._behind = self._applied < self._commit_index
+        self._stop_line.go_on()
+        self._more_to_apply = self._applied < self._commit_index
         try:
             write_state(self._disk, self._applied, self._machine.snapshot)
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            standing = BarrierReply(Phase.GO_ON)
-        self._say_standing(standing)
+            reply = BarrierReply(Phase.GO_ON)
+        self._send_reply(reply)
 
     def _restore(self) -> None:
         """Takes the state from the newest snapshot, if that is ahead of us. A damaged one is the
@@ -220,19 +220,19 @@ class StateMachine(Actor):
             return  # A newer one has replaced it: the next look finds that.
         try:
             self._machine.restore(info.index, state_read(file, self.role))
-        except ValueError as error:  # From a peer of another kind: nobody here can read it.
+        except ValueError as error:  # From a peer of another kind: nobody position can read it.
             self.log("state-not-understood", index=info.index, reason=str(error))
             self._machine.restore(info.index, lambda size: b"")
         finally:
             file.close()
         self._applied, self._applied_term = info.index, info.term
         self.log("restored", index=info.index, state_size=info.state_size)
-        self._tell_applied()
+        self._report_applied()
 
     def deadline_ms(self) -> int | None:
-        if self._behind:
+        if self._more_to_apply:
             return 0
-        dues = (self._retry_due_ms, self._tick_due_ms, self._line.deadline_ms)
+        dues = (self._retry_due_ms, self._tick_due_ms, self._stop_line.deadline_ms)
         return min((due for due in dues if due is not None), default=None)
 
     def status(self) -> dict[str, object]:

@@ -60,7 +60,7 @@ from ...storage.worker.requests import (
 )
 from ...storage.worker.shared_lease import SharedLeases
 from ..errors import UnitBroken
-from ..raft.snapshot_sender import BARRIER, phased
+from ..raft.snapshot_sender import BARRIER, barrier_messages
 from ..raft.state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
 from ..runtime.actor import Actor, Pipe, SocketOptions, main
 from ..runtime.participants import TABLE_WORKER, worker_names
@@ -282,7 +282,7 @@ class TableWorker(Actor):
             self._credit.on_taken(epoch, size)
 
     def _on_barriers(self, arena: Arena) -> None:
-        for phase, attempt, at, _ in phased(self, arena, "barriers"):
+        for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
             order = BarrierOrder(phase, attempt, at)
             here = self._applied, self._applied_term
             standing = self._line.take(order, here, self.now_ms)

@@ -51,7 +51,7 @@ def floor(url: str) -> None:
     while not any(source == sys.stdin.fileno() for source, _ in poller.poll()):
         arena = drain.take()
         view = ReadView(True, b"\xc0", 1, 0)
-        _, others = reads.take(arena, range(arena.count), view, out)
+        _, others = reads.receive(arena, range(arena.count), view, out)
         reads.answer(WAIT_APPLIED, 1, 1, out)
         for number in others:
             routing_id, *frames = arena.message(number)

@@ -21,7 +21,7 @@ from ...clients.log.log import Log
 from ...protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
-from ...storage.log.rescue import Rescued, hold, inspect, rescue
+from ...storage.log.rescue import Rescued, inspect, lock_peer, rescue
 from ...storage.log.segment import Identity
 from ...storage.log.verify import Report, read_identity
 from ..cli_errors import FAILED, CliError
@@ -58,7 +58,7 @@ def recover(wish: RecoveryRequest, output: str) -> None:
     if not (folder / "raft").is_dir():
         raise CliError(f"{folder / 'raft'}: there is no such directory; run it where the data is")
     try:
-        locks = hold(source)
+        locks = lock_peer(source)
     except StorageError as error:
         raise CliError(str(error), FAILED) from error
     try:

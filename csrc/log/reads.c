@@ -143,14 +143,14 @@ static int take_message(struct klk_reads *reads, const struct klk_messages *aren
             return KLK_EFULL;
         reads->counters[KLK_READS_ASTRAY]++;
     } else if (reader_add(&reads->readers[from.wait], &from, view) == KLK_OK) {
-        reads->counters[KLK_READS_TAKEN]++;
+        reads->counters[KLK_READS_RECEIVED]++;
     } else {
         reads->counters[KLK_READS_OVER]++;
     }
     return KLK_OK;
 }
 
-int klk_reads_take(struct klk_reads *reads, const struct klk_messages *arena,
+int klk_reads_receive(struct klk_reads *reads, const struct klk_messages *arena,
                    const struct klk_reads_view *view, struct klk_messages *out, uint32_t *numbers,
                    uint32_t *count) {
     for (uint32_t i = reads->position; i < *count; i++) {

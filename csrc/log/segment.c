@@ -289,7 +289,7 @@ int klk_segment_find(const uint8_t *data, size_t size, uint64_t index, uint64_t 
     return 0;
 }
 
-ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_place *places,
+ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_block_info *places,
                            uint32_t capacity, uint64_t *used) {
     struct klk_header header;
     uint32_t count = 0;
@@ -298,7 +298,7 @@ ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_place *p
         ssize_t taken = klk_block_check(data + at, size - at, &header);
         if (taken < 0) break;
         if (header.magic == KLK_MAGIC_BLOCK) {
-            places[count++] = (struct klk_place){.offset = at,
+            places[count++] = (struct klk_block_info){.offset = at,
                                                  .first_index = header.first_index,
                                                  .term = header.term,
                                                  .size = (uint32_t)taken,

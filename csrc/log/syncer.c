@@ -92,14 +92,14 @@ int klk_syncer_open(struct klk_syncer *syncer) {
     return KLK_EOS;
 }
 
-int klk_syncer_begin(struct klk_syncer *syncer, struct klk_segment *segment) {
+int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment) {
     if (segment == NULL || syncer->running == KLK_SYNCS_MAX) return KLK_EINVAL;
     if (put(syncer->orders[WRITE], &segment, sizeof segment) < 0) return KLK_EOS;
     syncer->running++;
     return KLK_OK;
 }
 
-int klk_syncer_end(struct klk_syncer *syncer, int wait) {
+int klk_syncer_poll(struct klk_syncer *syncer, int wait) {
     int32_t error;
     if (syncer->running == 0) return KLK_EINVAL;
     int taken = take(syncer->answers[READ], &error, sizeof error);

@@ -237,7 +237,7 @@ static const char *reqid_refusal(const struct klk_updates *updates,
 /* Why data are refused that are for tables, or are not, or NULL. */
 static const char *mark_refusal(const struct klk_updates_view *view, const uint8_t *data,
                                 size_t size) {
-    if (view->marked == KLK_MARKED_TAKEN) return NULL;
+    if (view->marked == KLK_MARKED_ACCEPTED) return NULL;
     if (klk_is_marked(data, size) == (view->marked == KLK_MARKED_ALONE)) return NULL;
     return view->marked == KLK_MARKED_ALONE ? "not for tables" : "reserved for table servers";
 }
@@ -502,7 +502,7 @@ KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates,
     klk_reqids_prefetch(updates->reqids, reqid, klk_reqid_hash(updates->reqids, reqid));
 }
 
-int klk_updates_take(struct klk_updates *updates, const struct klk_messages *arena,
+int klk_updates_receive(struct klk_updates *updates, const struct klk_messages *arena,
                      const struct klk_updates_view *view, struct klk_messages *out,
                      uint32_t *others, uint32_t *others_count) {
     if (updates->records && updates->first_index != view->next_index) return KLK_EINVAL;

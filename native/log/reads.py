@@ -66,13 +66,13 @@ class Reads:
         counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
         return dict(zip(_COUNTERS, counts, strict=True))
 
-    def take(
+    def receive(
         self, arena: Arena, numbers: Sequence[int], view: ReadView, out: Frames
     ) -> tuple[int, list[int]]:
         """Takes in the reads among the messages with these numbers, and refuses them, into out,
         when we do not lead. Returns how many wait now that did not, and the other messages."""
         reads, count = self._struct, len(numbers)
-        before = reads.counters[lib.KLK_READS_TAKEN]
+        before = reads.counters[lib.KLK_READS_RECEIVED]
         if count > len(self._numbers):
             self._numbers = _uncleared("uint32_t[]", 2 * count)
         self._numbers[0:count] = numbers
@@ -80,12 +80,12 @@ class Reads:
         c, refusal = self._view, ffi.from_buffer(view.refusal)
         c.refusal, c.refusal_size, c.leader = refusal, len(view.refusal), view.leader
         c.round, c.now_ms = view.round, view.now_ms
-        while code := lib.klk_reads_take(
+        while code := lib.klk_reads_receive(
             reads, arena._struct, c, out._struct, self._numbers, self._count
         ):
             self._make_room(code, out)
         others = ffi.unpack(self._numbers, self._count[0])
-        return int(reads.counters[lib.KLK_READS_TAKEN] - before), others
+        return int(reads.counters[lib.KLK_READS_RECEIVED] - before), others
 
     @staticmethod
     def _make_room(code: int, out: Frames) -> None:

@@ -52,13 +52,13 @@ class Syncer:
         """Readable while the end of a sync is to be taken in by end(); never read it."""
         return int(self._syncer.answers[0])
 
-    def begin(self, segment: Segment) -> None:
+    def start(self, segment: Segment) -> None:
         """Begins a sync behind those that run. The segment must not be used until its end()."""
         self._check()
-        _system(lib.klk_syncer_begin(self._syncer, segment._segment))
+        _system(lib.klk_syncer_start(self._syncer, segment._segment))
         self._segments.append(segment)
 
-    def end(self, wait: bool = False) -> bool:
+    def poll(self, wait: bool = False) -> bool:
         """Takes in the end of the sync that was begun first; False: it still runs, or none does.
 
         Raises OSError when the sync has failed: nothing is known about the segment any more.
@@ -66,7 +66,7 @@ class Syncer:
         self._check()
         if not self._segments:
             return False
-        code = lib.klk_syncer_end(self._syncer, wait)
+        code = lib.klk_syncer_poll(self._syncer, wait)
         if code == lib.KLK_MORE:
             return False
         self._segments.popleft()
@@ -158,7 +158,7 @@ def segment_blocks(data: Readable) -> tuple[list[tuple[int, int, int, int, int]]
     """The sound blocks that data begins with, at most 4096: (offset, size, first index, count,
     term) of each, and how many bytes were walked (marks included)."""
     buffer = ffi.from_buffer(data)
-    places = ffi.new("struct klk_place[]", min(len(buffer) // HEADER_SIZE + 1, _PLACES_MAX))
+    places = ffi.new("struct klk_block_info[]", min(len(buffer) // HEADER_SIZE + 1, _PLACES_MAX))
     used = ffi.new("uint64_t *")
     count = lib.klk_segment_blocks(buffer, len(buffer), places, len(places), used)
     return [

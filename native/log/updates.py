@@ -178,7 +178,7 @@ TTL_S_MAX = 60_000
 _COUNTERS = ("taken", "repeated", "refused", "dropped", "over", "gaps", "astray")
 
 
-MARKED_TAKEN: int = lib.KLK_MARKED_TAKEN
+MARKED_ACCEPTED: int = lib.KLK_MARKED_ACCEPTED
 MARKED_REFUSED: int = lib.KLK_MARKED_REFUSED
 MARKED_ALONE: int = lib.KLK_MARKED_ALONE
 
@@ -192,7 +192,7 @@ class View(NamedTuple):
     commit_index: int
     now_ms: int  # Monotonic.
     unix_s: int  # For the age of a reqid.
-    marked: int = MARKED_TAKEN  # What becomes of data that begin as operations of tables do.
+    marked: int = MARKED_ACCEPTED  # What becomes of data that begin as operations of tables do.
     kind: int = 0  # Of the records that are written.
 
 
@@ -260,7 +260,7 @@ class Updates:
         counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
         return dict(zip(_COUNTERS, counts, strict=True))
 
-    def take(self, arena: Arena, view: View, out: Frames) -> IntakeResult:
+    def receive(self, arena: Arena, view: View, out: Frames) -> IntakeResult:
         """Takes in the updates of an arena; the answers that are due at once go to out.
 
         next_index counts what the log has: updates that block() has not handed out come on top.
@@ -275,7 +275,7 @@ class Updates:
         c.next_index, c.commit_index = view.next_index, view.commit_index
         c.now_ms, c.unix_s = view.now_ms, view.unix_s
         c.marked, c.kind = view.marked, view.kind
-        while code := lib.klk_updates_take(
+        while code := lib.klk_updates_receive(
             self._struct, arena._struct, c, out._struct, self._others, self._others_count
         ):
             self._make_room(code, out)

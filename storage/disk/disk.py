@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from ...native.errors import Readable
 from ...native.log import segments
-from ..errors import StorageLocked, refused
+from ..errors import StorageLocked, storage_error
 from .files import File
 
 FOLDER_MODE = 0o700
@@ -22,8 +22,8 @@ O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 class DiskFile:
     """A file of a Disk; see files.File."""
 
-    def __init__(self, place: str, fd: int, io: str) -> None:
-        self.place = place
+    def __init__(self, full_path: str, fd: int, io: str) -> None:
+        self.full_path = full_path
         self._size = os.fstat(fd).st_size
         self._fd = fd
         self._io = io
@@ -45,7 +45,7 @@ class DiskFile:
                 left -= len(data)
             return b"".join(parts)
         except OSError as error:
-            raise refused(self.place, "read", error) from error
+            raise storage_error(self.full_path, "read", error) from error
 
     def load(self, past_cache: bool = False) -> memoryview:
         try:
@@ -59,14 +59,14 @@ class DiskFile:
                     os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
             return _load(self._fd, self._size)
         except OSError as error:
-            raise refused(self.place, "read", error) from error
+            raise storage_error(self.full_path, "read", error) from error
 
     def _load_direct(self) -> memoryview | None:
         """None: it can't be done here."""
         if not O_DIRECT:
             return None
         try:
-            fd = os.open(self.place, os.O_RDONLY | O_DIRECT | os.O_CLOEXEC)
+            fd = os.open(self.full_path, os.O_RDONLY | O_DIRECT | os.O_CLOEXEC)
             try:
                 return _load(fd, self._size)
             finally:
@@ -80,7 +80,7 @@ class DiskFile:
         try:
             self.segment().write(offset, parts)
         except OSError as error:
-            raise refused(self.place, "write", error) from error
+            raise storage_error(self.full_path, "write", error) from error
 
     def append(self, parts: Sequence[Readable]) -> None:
         assert self._segment is None, "its size is fixed"
@@ -94,7 +94,7 @@ class DiskFile:
         except OSError as error:
             with suppress(OSError):  # The next one writes to the same place.
                 os.ftruncate(self._fd, self._size)
-            raise refused(self.place, "write", error) from error
+            raise storage_error(self.full_path, "write", error) from error
         self._size = end
 
     def segment(self) -> segments.Segment:
@@ -107,7 +107,7 @@ class DiskFile:
         try:
             segments.segment_zero(self._fd, offset, size)
         except OSError as error:
-            raise refused(self.place, "write", error) from error
+            raise storage_error(self.full_path, "write", error) from error
         self._size = max(self._size, offset + size)
 
     def sync(self) -> None:
@@ -117,7 +117,7 @@ class DiskFile:
             else:
                 self._segment.sync()
         except OSError as error:
-            raise refused(self.place, "sync", error) from error
+            raise storage_error(self.full_path, "sync", error) from error
 
     def close(self) -> None:
         if self._segment is not None:
@@ -138,21 +138,21 @@ class DiskSyncer:
     def fileno(self) -> int:
         return self._syncer.fileno()
 
-    def begin(self, file: File) -> None:
+    def start(self, file: File) -> None:
         assert isinstance(file, DiskFile)
         try:
-            self._syncer.begin(file.segment())
+            self._syncer.start(file.segment())
         except OSError as error:
-            raise refused(file.place, "sync", error) from error
+            raise storage_error(file.full_path, "sync", error) from error
         self._files.append(file)
 
-    def end(self, wait: bool = False) -> DiskFile | None:
+    def poll(self, wait: bool = False) -> DiskFile | None:
         if not self._files:
             return None
         try:
-            return self._files.popleft() if self._syncer.end(wait) else None
+            return self._files.popleft() if self._syncer.poll(wait) else None
         except OSError as error:
-            raise refused(self._files.popleft().place, "sync", error) from error
+            raise storage_error(self._files.popleft().full_path, "sync", error) from error
 
     def close(self) -> None:
         self._syncer.close()
@@ -183,22 +183,22 @@ class Disk:
         self.root = os.fspath(root)
 
     def make_folder(self, path: str) -> None:
-        place = self.place(path)
+        full_path = self.full_path(path)
         try:
-            made = not os.path.isdir(place)
+            made = not os.path.isdir(full_path)
             if made:
-                make_folders(place)
+                make_folders(full_path)
             if made or path:  # Whoever made it may have been killed before it was durable.
-                _sync_folder(os.path.dirname(place) or ".")
+                _sync_folder(os.path.dirname(full_path) or ".")
         except OSError as error:
-            raise refused(place, "make the folder", error) from error
+            raise storage_error(full_path, "make the folder", error) from error
 
     def lock(self, path: str) -> DiskLock:
-        place = self.place(path)
+        full_path = self.full_path(path)
         try:
-            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            fd = os.open(full_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
-            raise refused(place, "lock", error) from error
+            raise storage_error(full_path, "lock", error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)
@@ -207,67 +207,67 @@ class Disk:
             holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
             os.close(fd)
             raise StorageLocked(
-                place, f"process {holder or '?'} writes here already", "stop it first"
+                full_path, f"process {holder or '?'} writes here already", "stop it first"
             ) from None
         except OSError as error:
             os.close(fd)
-            raise refused(place, "lock", error) from error
+            raise storage_error(full_path, "lock", error) from error
         return DiskLock(fd)
 
     def syncer(self) -> DiskSyncer:
         try:
             return DiskSyncer()
         except OSError as error:
-            raise refused(self.root, "start a thread that syncs", error) from error
+            raise storage_error(self.root, "start a thread that syncs", error) from error
 
     def names(self, folder: str) -> list[str]:
-        place = self.place(folder)
+        full_path = self.full_path(folder)
         try:
-            return sorted(os.listdir(place))
+            return sorted(os.listdir(full_path))
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise refused(place, "list", error) from error
+            raise storage_error(full_path, "list", error) from error
 
     def open(self, path: str, io: str = "read") -> DiskFile | None:
-        place = self.place(path)
+        full_path = self.full_path(path)
         flags = os.O_RDONLY if io == "read" else os.O_RDWR
         try:
-            return DiskFile(place, os.open(place, flags | os.O_CLOEXEC), io)
+            return DiskFile(full_path, os.open(full_path, flags | os.O_CLOEXEC), io)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise refused(place, "open", error) from error
+            raise storage_error(full_path, "open", error) from error
 
     def create(self, path: str, io: str = "pwrite") -> DiskFile:
-        place = self.place(path)
+        full_path = self.full_path(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            return DiskFile(place, os.open(place, flags, FILE_MODE), io)
+            return DiskFile(full_path, os.open(full_path, flags, FILE_MODE), io)
         except OSError as error:
-            raise refused(place, "create", error) from error
+            raise storage_error(full_path, "create", error) from error
 
     def rename(self, source: str, target: str) -> None:
         try:
-            os.rename(self.place(source), self.place(target))
+            os.rename(self.full_path(source), self.full_path(target))
         except OSError as error:
-            raise refused(self.place(target), "rename", error) from error
+            raise storage_error(self.full_path(target), "rename", error) from error
 
     def remove(self, path: str) -> None:
         try:
-            os.unlink(self.place(path))
+            os.unlink(self.full_path(path))
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise refused(self.place(path), "remove", error) from error
+            raise storage_error(self.full_path(path), "remove", error) from error
 
     def sync_folder(self, path: str) -> None:
         try:
-            _sync_folder(self.place(path))
+            _sync_folder(self.full_path(path))
         except OSError as error:
-            raise refused(self.place(path), "sync", error) from error
+            raise storage_error(self.full_path(path), "sync", error) from error
 
-    def place(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
 
 
@@ -283,8 +283,8 @@ def _load(fd: int, size: int) -> memoryview:
     return view[: min(filled, size)]
 
 
-def _sync_folder(place: str) -> None:
-    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync_folder(full_path: str) -> None:
+    fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -15,7 +15,7 @@ UNFINISHED = ".new"  # What every file that is being made ends with.
 class File(Protocol):
     """An open file."""
 
-    place: str  # For error texts.
+    full_path: str  # For error texts.
 
     @property
     def size(self) -> int:
@@ -50,10 +50,10 @@ class Syncer(Protocol):
     def fileno(self) -> int:
         """Becomes readable when a sync has ended; -1 when none runs longer than begin()."""
 
-    def begin(self, file: File) -> None:
+    def start(self, file: File) -> None:
         """As file.sync(), whose end end() tells. Until then nobody else uses the file."""
 
-    def end(self, wait: bool = False) -> File | None:
+    def poll(self, wait: bool = False) -> File | None:
         """The file whose sync was begun first, once that has ended; None: it still runs, or none
         does. Raises StorageError as File.sync() does."""
 
@@ -72,7 +72,7 @@ class Files(Protocol):
 
     root: str  # For error texts.
 
-    def place(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
         """A path as error texts name it."""
 
     def make_folder(self, path: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from ...native.errors import Readable
-from ..errors import StorageLocked, refused
+from ..errors import StorageLocked, storage_error
 from .files import File
 
 SECTOR_BYTES = 512  # What a disk writes whole or not at all.
@@ -147,46 +147,46 @@ class MemoryDisk:
             raise Killed
         self._steps_to_live -= 1
 
-    def check_writable(self, place: str) -> None:
+    def check_writable(self, full_path: str) -> None:
         self._step()
         if self.read_only:
-            raise refused(place, "write", OSError(errno.EROFS, ""))
+            raise storage_error(full_path, "write", OSError(errno.EROFS, ""))
 
-    def check_room(self, place: str, size: int) -> None:
+    def check_room(self, full_path: str, size: int) -> None:
         held = sum(len(inode.cache) for inode in self.names.values())
         if size > 0 and held + size > self.bytes_max:
-            raise refused(place, "write", OSError(errno.ENOSPC, ""))
+            raise storage_error(full_path, "write", OSError(errno.ENOSPC, ""))
 
-    def sync(self, place: str, inode: _Inode) -> None:
-        self._check_sync(place, inode)
+    def sync(self, full_path: str, inode: _Inode) -> None:
+        self._check_sync(full_path, inode)
         for sector in inode.dirty:
             inode.write_back(sector)
         inode.dirty.clear()
 
-    def sync_names(self, folder: str, place: str) -> None:
-        self._check_sync(place, None)
+    def sync_names(self, folder: str, full_path: str) -> None:
+        self._check_sync(full_path, None)
         for change in self._changes:
             if change.folder == folder:
                 change.apply(self._durable_names)
         self._changes = [change for change in self._changes if change.folder != folder]
 
-    def _check_sync(self, place: str, inode: _Inode | None) -> None:
+    def _check_sync(self, full_path: str, inode: _Inode | None) -> None:
         self._step()
         self.syncs += 1
         if self._syncs_to_fail > 0:
             self._syncs_to_fail -= 1
             if inode is not None:
                 inode.dirty.clear()
-            raise refused(place, "sync", OSError(errno.EIO, ""))
+            raise storage_error(full_path, "sync", OSError(errno.EIO, ""))
 
     def change(self, source: str | None, target: str | None, inode: _Inode | None) -> None:
         change = _Change(source, target, inode)
         change.apply(self.names)
         self._changes.append(change)
 
-    def lock(self, path: str, files: "MemoryFiles", place: str) -> None:
+    def lock(self, path: str, files: "MemoryFiles", full_path: str) -> None:
         if path in self._locks:
-            raise StorageLocked(place, "another process writes here already", "stop it first")
+            raise StorageLocked(full_path, "another process writes here already", "stop it first")
         self._locks[path] = files
 
     def unlock_all(self, files: "MemoryFiles") -> None:
@@ -201,7 +201,7 @@ class MemoryFile:
     """A file of a MemoryFiles; see files.File."""
 
     def __init__(self, files: "MemoryFiles", path: str, inode: _Inode) -> None:
-        self.place = files.place(path)
+        self.full_path = files.full_path(path)
         self._files = files
         self._inode = inode
         self._open = True
@@ -220,33 +220,33 @@ class MemoryFile:
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         disk = self._used()
-        disk.check_writable(self.place)
+        disk.check_writable(self.full_path)
         data = b"".join(parts)
         assert offset + len(data) <= self.size, "a write beyond the file's size"
         self._inode.write(offset, data)
 
     def append(self, parts: Sequence[Readable]) -> None:
         disk = self._used()
-        disk.check_writable(self.place)
+        disk.check_writable(self.full_path)
         data = b"".join(parts)
-        disk.check_room(self.place, len(data))
+        disk.check_room(self.full_path, len(data))
         self._inode.write(self.size, data)
 
     def zero(self, offset: int, size: int) -> None:
         disk = self._used()
-        disk.check_writable(self.place)
-        disk.check_room(self.place, offset + size - self.size)
+        disk.check_writable(self.full_path)
+        disk.check_room(self.full_path, offset + size - self.size)
         self._inode.cache.extend(bytes(max(0, offset + size - self.size)))
         self._inode.write(offset, bytes(size))
 
     def sync(self) -> None:
-        self._used().sync(self.place, self._inode)
+        self._used().sync(self.full_path, self._inode)
 
     def close(self) -> None:
         self._open = False
 
     def _used(self) -> MemoryDisk:
-        assert self._open, f"{self.place} is closed"
+        assert self._open, f"{self.full_path} is closed"
         return self._files.living()
 
 
@@ -260,10 +260,10 @@ class MemorySyncer:
     def fileno(self) -> int:
         return -1
 
-    def begin(self, file: File) -> None:
+    def start(self, file: File) -> None:
         self._files.append(file)
 
-    def end(self, wait: bool = False) -> File | None:
+    def poll(self, wait: bool = False) -> File | None:
         if not self._files:
             return None
         if not wait and self._random is not None and self._random.random() < 0.5:
@@ -306,16 +306,16 @@ class MemoryFiles:
         assert self.alive, "a dead process uses the disk"
         return self.disk
 
-    def place(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
     def make_folder(self, path: str) -> None:
-        self.living().check_writable(self.place(path))
+        self.living().check_writable(self.full_path(path))
 
     def lock(self, path: str) -> MemoryLock:
         disk = self.living()
-        disk.check_writable(self.place(path))
-        disk.lock(path, self, self.place(path))
+        disk.check_writable(self.full_path(path))
+        disk.lock(path, self, self.full_path(path))
         return MemoryLock(self, path)
 
     def syncer(self) -> MemorySyncer:
@@ -332,27 +332,27 @@ class MemoryFiles:
         if inode is None:
             return None
         if io != "read":
-            disk.check_writable(self.place(path))
+            disk.check_writable(self.full_path(path))
         return MemoryFile(self, path, inode)
 
     def create(self, path: str, io: str = "pwrite") -> MemoryFile:
         disk = self.living()
-        disk.check_writable(self.place(path))
+        disk.check_writable(self.full_path(path))
         inode = _Inode()
         disk.change(None, path, inode)
         return MemoryFile(self, path, inode)
 
     def rename(self, source: str, target: str) -> None:
         disk = self.living()
-        disk.check_writable(self.place(target))
+        disk.check_writable(self.full_path(target))
         disk.change(source, target, disk.names[source])
 
     def remove(self, path: str) -> None:
         disk = self.living()
-        disk.check_writable(self.place(path))
+        disk.check_writable(self.full_path(path))
         if path in disk.names:
             disk.change(path, None, None)
 
     def sync_folder(self, path: str) -> None:
         disk = self.living()
-        disk.sync_names(path, self.place(path))
+        disk.sync_names(path, self.full_path(path))

@@ -32,7 +32,7 @@ from ...protocols.zerodb.server.scan_chunks import Pieces, Scanned
 from ...protocols.zerodb.wire.ops import Op, Put
 from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders
-from ..errors import Damaged, StorageError, StorageFull, refused
+from ..errors import Damaged, StorageError, StorageFull, storage_error
 from ..tables.content import Piece, content_hash, split_points
 from ..tables.effects import Effects, apply_entry, record_range
 from ..tables.operations import (
@@ -589,4 +589,4 @@ def _make_folder(path: str) -> None:
     try:
         make_folders(path)
     except OSError as error:
-        raise refused(path, "make this folder", error) from None
+        raise storage_error(path, "make this folder", error) from None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...native.errors import NativeError
 from ...native.tables.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
-from ..errors import Damaged, StorageError, refused
+from ..errors import Damaged, StorageError, storage_error
 
 FOOTER = 53  # Kind of checksum; handles of the metaindex and the index; format, magic number.
 MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
@@ -66,7 +66,7 @@ def open_file(path: str) -> int:
     except OSError as error:
         if error.errno in TOO_MANY:
             raise Unsupported(path) from None
-        raise refused(path, "open this file", error) from None
+        raise storage_error(path, "open this file", error) from None
 
 
 class SortedFile:
@@ -99,7 +99,7 @@ class SortedFile:
         try:
             found = os.pread(self._fd, handle.size, handle.offset)
         except OSError as error:
-            raise refused(self._path, "read this file", error) from None
+            raise storage_error(self._path, "read this file", error) from None
         if len(found) != handle.size:
             raise self._damaged(f"{len(found)} bytes of {handle.size} at {handle.offset}")
         return found

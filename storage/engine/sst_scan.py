@@ -23,7 +23,7 @@ from ...native.tables.sst import (
     wanted_blocks,
 )
 from ...protocols.zerodb.server.scan_chunks import ChunkPart, Pieces, Scanned
-from ..errors import refused
+from ..errors import storage_error
 from ..tables.tables import Pair
 from .sst_file import SortedFile, Unsupported, open_file, problem_of
 from .walk import TableFile
@@ -75,7 +75,7 @@ class FileScan:
         except MergeFailed as error:
             path = self._paths[error.run]
             if error.code == EOS:
-                raise refused(path, "read this file", OSError(error.errno, "")) from None
+                raise storage_error(path, "read this file", OSError(error.errno, "")) from None
             raise problem_of(path, error.code) from None
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class FarmStorage:
                 raise Damaged(error.place, error.problem, ANEW) from error
             undo.callback(self._state.close)
             if self._state.withheld:
-                raise Damaged(files.place("hard_state"), "a vote may be forgotten", ANEW)
+                raise Damaged(files.full_path("hard_state"), "a vote may be forgotten", ANEW)
             self.mark = self._open_snapshot()
             undo.callback(self._close_snapshot)
             base = (self.mark.last_index, self.mark.last_term)
@@ -169,12 +169,12 @@ class FarmStorage:
 
     def tidy(self) -> bool:
         """A small piece of work that is not urgent; whether there is more."""
-        return self._log.idle()
+        return self._log.background_step()
 
     @property
     def lags(self) -> bool:
         """Whether tidy() is in a hurry: what it has not done an append will have to wait for."""
-        return self._log.lags
+        return self._log.spare_is_late
 
     # ---- snapshots ----
 
@@ -247,7 +247,7 @@ def _check(file: File) -> SnapshotMark:
     """What a snapshot file says of itself. Raises StorageError when it is damaged."""
     end = file.size - _CRC.size
     if end < _TRAILER.size:
-        raise Damaged(file.place, f"a snapshot of {file.size} bytes", ANEW)
+        raise Damaged(file.full_path, f"a snapshot of {file.size} bytes", ANEW)
     crc = 0
     for offset in range(0, end, CHECK_BYTES):
         crc = crc32c(file.read(offset, min(CHECK_BYTES, end - offset)), crc)
@@ -258,9 +258,9 @@ def _check(file: File) -> SnapshotMark:
         or size + config_size != at
         or _CRC.unpack(file.read(end, _CRC.size)) != (crc,)
     ):
-        raise Damaged(file.place, "a snapshot has a wrong checksum", ANEW)
+        raise Damaged(file.full_path, "a snapshot has a wrong checksum", ANEW)
     try:
         configuration = decode_configuration(file.read(size, config_size))
     except RemoteProtocolError as error:
-        raise Damaged(file.place, str(error), ANEW) from error
+        raise Damaged(file.full_path, str(error), ANEW) from error
     return SnapshotMark(index, term, configuration, size)

@@ -24,7 +24,7 @@ from .segment import (
 
 PATH = "hard_state"
 LOCK = "peer.lock"
-UNFINISHED = "hard_state.new"
+UNFINISHED_PATH = "hard_state.new"
 FILE_BYTES = 3 * SEGMENT_START  # Identity and two slots.
 SECTOR_BYTES = 512  # All of a slot that is not zero: a disk writes it whole or not at all.
 MAGIC_FILE = 0x484B4C4B  # "KLKH"
@@ -134,9 +134,9 @@ def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int
 
 def _check(file: File, identity: Identity) -> None:
     """StorageError: damaged as a whole, or foreign."""
-    check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.place)
+    check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.full_path)
     if file.size != FILE_BYTES:
-        raise Damaged(file.place, f"expected {FILE_BYTES} bytes, found {file.size}", RESTORE)
+        raise Damaged(file.full_path, f"expected {FILE_BYTES} bytes, found {file.size}", RESTORE)
 
 
 def read_owner(data: bytes, place: str) -> Identity:
@@ -153,15 +153,15 @@ def _read(file: memoryview, number: int) -> _Slot | bool | None:
 
 
 def _make(disk: Files, identity: Identity) -> File:
-    file = disk.create(UNFINISHED)
+    file = disk.create(UNFINISHED_PATH)
     with ExitStack() as undo:
         undo.callback(file.close)
         file.zero(0, FILE_BYTES)
         file.write(0, [encode_identity(MAGIC_FILE, identity, b"")])
         file.sync()
-        disk.rename(UNFINISHED, PATH)
+        disk.rename(UNFINISHED_PATH, PATH)
         undo.pop_all()
-    file.place = disk.place(PATH)
+    file.full_path = disk.full_path(PATH)
     return file
 
 

@@ -16,7 +16,7 @@ from ...protocols.record import check_block
 from ..disk.files import UNFINISHED, File, Files, Syncer, replace
 from ..errors import Damaged, StorageError, StorageFull
 from . import repair
-from .recovery import CLEAN, RecoveredFiles, Tail, live, recover
+from .recovery import CLEAN, RecoveredFiles, Tail, live_segments, recover
 from .runs import Runs
 from .segment import (
     FOLDER,
@@ -42,7 +42,7 @@ class _Setup(NamedTuple):
     segment_bytes: int
     segment_io: SegmentIo
     base: tuple[int, int]
-    beside: bool
+    background_sync: bool
     damage: Damaged | None
 
 
@@ -59,17 +59,17 @@ class Log:
         self._lock = files.lock(LOCK)
         self._failed: StorageError | None = None
         self._spare: File | None = None
-        self._growing: File | None = None  # Becomes the spare, a piece at a time.
-        self._growing_syncs = False  # Beside: it is all there.
+        self._next_spare: File | None = None  # Becomes the spare, a piece at a time.
+        self._next_spare_syncing = False  # Beside: it is all there.
         self._syncer: Syncer | None = None
-        self.syncing = False  # Beside, what was appended: sync_end() tells of the end.
-        self.low = False  # No space for a spare: append() refuses until there is one.
-        self.damage: repair.Repair | None = None  # Found at this start.
+        self.syncing = False  # Beside, what was appended: poll_sync() tells of the end.
+        self.lacks_space = False  # No space for a spare: append() refuses until there is one.
+        self.damage: repair.RepairMark | None = None  # Found at this start.
         with ExitStack() as undo:
             undo.callback(self._lock.close)
             self._recover(setup)
             undo.callback(self._close_files)
-            if setup.beside:
+            if setup.background_sync:
                 self._syncer = files.syncer()
             self.reset(*setup.base)
             undo.pop_all()
@@ -84,7 +84,7 @@ class Log:
         segment_bytes: int = SEGMENT_BYTES,
         segment_io: SegmentIo = "pwrite",
         base: tuple[int, int] = (0, 0),
-        beside: bool = False,
+        background_sync: bool = False,
         damage: Damaged | None = None,
     ) -> "Log":
         """Recovers the log in a data directory, or begins one.
@@ -92,14 +92,16 @@ class Log:
         epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; base:
         index and term of the last entry in the newest snapshot. The entries up to it may be
         missing, and a log that lacks it begins anew behind it, as reset() does. beside:
-        sync_begin() does not wait for the disk.
+        start_sync() does not wait for the disk.
         damage: what is wrong with a snapshot; the log then counts as damaged whatever it holds.
         Of a damaged log the sound beginning is left, and `damage` and a mark on the disk tell so.
         Raises StorageError: locked, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
-        return cls(disk, identity, _Setup(epoch, segment_bytes, segment_io, base, beside, damage))
+        return cls(
+            disk, identity, _Setup(epoch, segment_bytes, segment_io, base, background_sync, damage)
+        )
 
     # ---- what it holds ----
 
@@ -137,7 +139,7 @@ class Log:
         try:
             if setup.damage is not None:
                 raise setup.damage
-            repair.read(files)
+            repair.read_mark(files)
             found = recover(files, self._identity, setup.base[0])
         except Damaged as error:
             found = self._salvage(setup.base, error)
@@ -152,21 +154,21 @@ class Log:
             files.sync_folder(FOLDER)
         self._spare = self._find_spare()
         if not found.headers:
-            self._begin(Tail(1, 0, []))
+            self._start_segment(Tail(1, 0, []))
         elif found.tail is not None:
-            self._begin(found.tail)
+            self._start_segment(found.tail)
         else:
             self._resume(found.headers[-1], found.offset)
 
     def _salvage(self, base: tuple[int, int], error: Damaged) -> RecoveredFiles:
         """The sound beginning of a damaged log. What it may have held is durable before anything
         is changed: else the next start would take the rest for all."""
-        mark = repair.Repair(self._epoch, 0, f"{error.place}: {error.problem}")
+        mark = repair.RepairMark(self._epoch, 0, f"{error.place}: {error.problem}")
         left = repair.salvage(self._files, self._identity, base, mark)
-        repair.write(self._files, left.repair)
+        repair.write_mark(self._files, left.repair)
         self.damage = left.repair
         for path in left.aside:
-            self._files.rename(path, path + repair.ASIDE)
+            self._files.rename(path, path + repair.DAMAGED_SUFFIX)
         self._files.sync_folder(FOLDER)
         return left.found
 
@@ -184,13 +186,13 @@ class Log:
     def _resume(self, header: SegmentHeader, offset: int) -> None:
         file = self._files.open(header.path, self._io)
         if file is None:
-            raise StorageError(self._files.place(header.path), "it disappeared", "start again")
+            raise StorageError(self._files.full_path(header.path), "it disappeared", "start again")
         file.sync()
         self._files.sync_folder(FOLDER)
         self._active = file
         self._offset = self._synced = offset
 
-    def _begin(self, tail: Tail) -> None:
+    def _start_segment(self, tail: Tail) -> None:
         """Makes a segment of the tail; it gets its name when everything in it is durable."""
         size = sum(map(len, tail.blocks))
         file, path = self._prepare(SEGMENT_START + size + HEADER_SIZE)
@@ -199,7 +201,7 @@ class Log:
         header = self._header(file, tail.first_index, tail.previous_term)
         if self.damage is not None and tail.first_index == self._runs.base_index + 1:
             header = header._replace(begins=True)  # Whatever is older may not lead up to it.
-        self._name(file, path, header)
+        self._activate(file, path, header)
         self._offset = self._synced = SEGMENT_START + size + len(mark)
 
     # ---- segments ----
@@ -207,7 +209,7 @@ class Log:
     def _prepare(self, size: int) -> tuple[File, str]:
         """A file of zeros for a segment that must hold size bytes. StorageFull."""
         if size <= self._segment_bytes:
-            while self._spare is None and self._grow(wait=True):
+            while self._spare is None and self._extend_spare(wait=True):
                 pass
         if self._spare is not None and size <= self._spare.size:
             return self._spare, SPARE
@@ -229,7 +231,7 @@ class Log:
     def _header(self, file: File, first_index: int, previous_term: int) -> SegmentHeader:
         return SegmentHeader(file.size, self._sequence + 1, first_index, previous_term)
 
-    def _name(self, file: File, path: str, header: SegmentHeader) -> None:
+    def _activate(self, file: File, path: str, header: SegmentHeader) -> None:
         """Makes a prepared file the active segment. What was written before must be synced, unless
         it no longer counts."""
         file.write(0, [encode_header(header, self._identity)])
@@ -237,7 +239,7 @@ class Log:
         self._files.rename(path, header.path)
         if file is self._spare:
             self._spare = None
-        file.place = self._files.place(header.path)
+        file.full_path = self._files.full_path(header.path)
         self._sync(lambda: self._files.sync_folder(FOLDER))
         self._headers.append(header)
         self._active = file
@@ -252,16 +254,16 @@ class Log:
         """
         self._check_usable()
         batches = self._check(prev_index, prev_term, blocks)
-        self._wait()
-        if self.low:
-            while self._grow(wait=True):  # Is there room again?
+        self._wait_for_sync()
+        if self.lacks_space:
+            while self._extend_spare(wait=True):  # Is there room again?
                 pass
         size = HEADER_SIZE + sum(map(len, blocks))
         if prev_index < self.last_index or size > self._active.size - self._offset:
             self._roll(prev_index, prev_term, size)
         if batches:
             mark = segments.mark(self._synced, self._epoch)
-            self._written(lambda: self._active.write(self._offset, [mark, *blocks]))
+            self._write(lambda: self._active.write(self._offset, [mark, *blocks]))
             self._offset += size
         for batch in batches:
             self._runs.extend(batch.count, batch.term)
@@ -269,7 +271,7 @@ class Log:
     def sync(self) -> None:
         """Makes everything appended durable. StorageError: it is over, nothing more is taken."""
         self._check_usable()
-        self._wait()
+        self._wait_for_sync()
         if self._synced != self._offset:
             self._sync(self._active.sync)
             self._synced = self._offset
@@ -278,55 +280,55 @@ class Log:
 
     @property
     def sync_fd(self) -> int | None:
-        """Readable when sync_end() has something to take in; None: all syncs are waited for."""
+        """Readable when poll_sync() has something to take in; None: all syncs are waited for."""
         return None if self._syncer is None else self._syncer.fileno()
 
-    def sync_begin(self) -> bool:
+    def start_sync(self) -> bool:
         """As sync(), but beside when the log was opened so. True: everything is durable already;
-        False: when sync_end() says so. Nothing may be appended meanwhile (append() waits)."""
+        False: when poll_sync() says so. Nothing may be appended meanwhile (append() waits)."""
         self._check_usable()
         if self._syncer is None:
             self.sync()
         elif self._synced != self._offset and not self.syncing:
-            self._sync_beside(self._active)
+            self._start_sync(self._active)
             self.syncing = True
         return not self.syncing
 
-    def sync_end(self, wait: bool = False) -> bool:
-        """Takes in what has ended beside. True: everything that sync_begin() meant is durable.
+    def poll_sync(self, wait: bool = False) -> bool:
+        """Takes in what has ended beside. True: everything that start_sync() meant is durable.
 
         Raises StorageError: it is over, as when sync() fails.
         """
         self._check_usable()
         assert self._syncer is not None, "the log was not opened so"
-        while self._take(self._syncer, wait and self.syncing):
+        while self._poll_syncer(self._syncer, wait and self.syncing):
             pass
         return not self.syncing
 
-    def _take(self, syncer: Syncer, wait: bool) -> bool:
+    def _poll_syncer(self, syncer: Syncer, wait: bool) -> bool:
         """Takes in one sync that has ended beside; False when none has."""
         try:
-            ended = syncer.end(wait)
+            ended = syncer.poll(wait)
         except StorageError as error:
             self._fail(error)
         if ended is None:
             return False
-        if ended is self._growing:
-            self._grown(ended)
+        if ended is self._next_spare:
+            self._finish_spare(ended)
         else:
             assert ended is self._active
             self._synced = self._offset
             self.syncing = False
         return True
 
-    def _sync_beside(self, file: File) -> None:
+    def _start_sync(self, file: File) -> None:
         assert self._syncer is not None
         syncer = self._syncer
-        self._sync(lambda: syncer.begin(file))
+        self._sync(lambda: syncer.start(file))
 
-    def _wait(self) -> None:
+    def _wait_for_sync(self) -> None:
         if self.syncing:
-            self.sync_end(wait=True)
+            self.poll_sync(wait=True)
 
     def close(self) -> None:
         """Syncs, says that nothing is left to recover, and frees the data directory."""
@@ -345,7 +347,7 @@ class Log:
             self._failed = StorageError(self._files.root, "the log is closed", "open it again")
 
     def _close_files(self) -> None:
-        for file in (self._active, self._spare, self._growing):
+        for file in (self._active, self._spare, self._next_spare):
             if file is not None:
                 file.close()
 
@@ -356,7 +358,7 @@ class Log:
         durable snapshot includes; idle() removes them. What is left begins at first_index."""
         self._check_usable()
         assert index <= self.last_index, f"entry {index} is not in the log"
-        for header in self._kept():
+        for header in self._live_headers():
             if self._runs.base_index < header.first_index - 1 <= index:
                 self._runs.rebase(header.first_index - 1)
 
@@ -369,18 +371,20 @@ class Log:
         self._check_usable()
         if self.term_at(index) == term:
             return
-        self._wait()
+        self._wait_for_sync()
         file, path = self._prepare(SEGMENT_START)
         before = self._active
-        self._name(file, path, self._header(file, index + 1, term)._replace(begins=True))
+        self._activate(file, path, self._header(file, index + 1, term)._replace(begins=True))
         before.close()
         self._offset = self._synced = SEGMENT_START
         self._runs = Runs(index, term, [], index)
 
-    def _kept(self) -> list[SegmentHeader]:
+    def _live_headers(self) -> list[SegmentHeader]:
         """The segments that the log consists of."""
         base_index = self._runs.base_index
-        return [header for header in live(self._headers) if header.first_index > base_index]
+        return [
+            header for header in live_segments(self._headers) if header.first_index > base_index
+        ]
 
     def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[EntryBatch]:
         if self.term_at(prev_index) != prev_term:
@@ -408,7 +412,7 @@ class Log:
         file, path = self._prepare(SEGMENT_START + size)
         self.sync()
         before = self._active
-        self._name(file, path, self._header(file, prev_index + 1, prev_term))
+        self._activate(file, path, self._header(file, prev_index + 1, prev_term))
         before.close()
         self._offset = self._synced = SEGMENT_START
         self._runs.truncate(prev_index)
@@ -434,7 +438,7 @@ class Log:
         except StorageError as error:
             self._fail(error)
 
-    def _written(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[], None]) -> None:
         """No space is no harm: the same bytes go to the same place later. All else is final."""
         try:
             write()
@@ -449,7 +453,7 @@ class Log:
 
     # ---- in the background ----
 
-    def idle(self) -> bool:
+    def background_step(self) -> bool:
         """One small piece of work that is not urgent; True when there is more to do.
 
         Removes segments that no longer count, writes the next spare ahead. With no space left it
@@ -457,7 +461,7 @@ class Log:
         is kept for those who make room. Each later call, of append() too, tries again.
         """
         self._check_usable()
-        kept = {header.sequence for header in self._kept()}
+        kept = {header.sequence for header in self._live_headers()}
         for header in self._headers:
             if header.sequence not in kept:
                 self._files.remove(header.path)
@@ -466,45 +470,45 @@ class Log:
                 self._headers.remove(header)
                 return True
         try:
-            return self._grow()
+            return self._extend_spare()
         except StorageFull:
-            self.low = True
+            self.lacks_space = True
             return False
 
     @property
-    def lags(self) -> bool:
+    def spare_is_late(self) -> bool:
         """Whether idle() is in a hurry: the spare is to be whole when half of the active segment
         is used, else it is made on the write path."""
         if self._spare is not None:
             return False
-        grown = 0 if self._growing is None else self._growing.size
+        grown = 0 if self._next_spare is None else self._next_spare.size
         return grown * self._active.size < 2 * self._offset * self._segment_bytes
 
-    def _grow(self, wait: bool = False) -> bool:
+    def _extend_spare(self, wait: bool = False) -> bool:
         """A piece of the spare; False when it is there or, unless it is waited for, when only a
         sync beside is missing. StorageFull."""
         if self._spare is not None:
             return False
-        if self._growing is None:
-            self._growing = self._files.create(SPARE + UNFINISHED, self._io)
-        file = self._growing
+        if self._next_spare is None:
+            self._next_spare = self._files.create(SPARE + UNFINISHED, self._io)
+        file = self._next_spare
         left = self._segment_bytes - file.size
         if left > 0:
             file.zero(file.size, min(left, ZERO_PIECE_BYTES))
             return True
         if self._syncer is None:
             self._sync(file.sync)
-            self._grown(file)
+            self._finish_spare(file)
             return False
-        if not self._growing_syncs:
-            self._sync_beside(file)
-            self._growing_syncs = True
-        while wait and self._growing_syncs:
-            self._take(self._syncer, wait=True)
+        if not self._next_spare_syncing:
+            self._start_sync(file)
+            self._next_spare_syncing = True
+        while wait and self._next_spare_syncing:
+            self._poll_syncer(self._syncer, wait=True)
         return False
 
-    def _grown(self, file: File) -> None:
+    def _finish_spare(self, file: File) -> None:
         """The spare is whole and durable."""
         self._files.rename(SPARE + UNFINISHED, SPARE)
-        self._spare, self._growing, self._growing_syncs = file, None, False
-        self.low = False
+        self._spare, self._next_spare, self._next_spare_syncing = file, None, False
+        self.lacks_space = False

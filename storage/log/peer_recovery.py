@@ -16,27 +16,27 @@ from ...protocols.zmqraft.snapshots.orders import Snapshot
 from ...protocols.zmqraft.wire.config_codec import decode_config_entry
 from ..disk.files import Files
 from ..snapshot.snapshot import newest, open_snapshot
-from ..snapshot.work import Keep, note
+from ..snapshot.work import ReqidLimits, snapshot_value
 from . import repair
 from .hard_state import HardStateFile
 from .reader import LogReader
 from .segment import Identity
 
-LOOKS_MAX = 8  # How often snapshot_sender may overtake one look.
+LISTINGS_MAX = 8  # How often snapshot_sender may overtake one look.
 
 
-class Started(NamedTuple):
+class PeerRecovery(NamedTuple):
     """What was found."""
 
     log: RaftLog
-    roster: MemberDirectory
+    directory: MemberDirectory
     snapshot: Snapshot
     marks: PruneMarks
     reset: bool  # The files of the log lack the snapshot's last entry: they begin anew behind it.
-    behind_bytes: int  # Of the log behind the snapshot.
+    bytes_after_snapshot: int  # Of the log behind the snapshot.
 
     def recovered(
-        self, epoch: int, stored: HardStateFile, damage: repair.Repair | None
+        self, epoch: int, stored: HardStateFile, damage: repair.RepairMark | None
     ) -> Recovered:
         """All that a peer is begun with, in its unit's epoch."""
         return Recovered(
@@ -48,7 +48,7 @@ class Started(NamedTuple):
             snapshot=self.snapshot,
             reset=self.reset,
             marks=self.marks,
-            roster=self.roster,
+            roster=self.directory,
             repair=damage and Repair(damage.last_index, damage.problem),
         )
 
@@ -60,14 +60,14 @@ class PeerFiles(NamedTuple):
     identity: Identity
 
 
-class PeerIdentity(NamedTuple):
+class RecoverySettings(NamedTuple):
     """What the topology says."""
 
-    keep: Keep
+    reqid_limits: ReqidLimits
     urls: Mapping[str, str]
     peer_urls: Mapping[str, str]
 
-    def roster(self, snapshot: Snapshot, base_index: int) -> MemberDirectory:
+    def directory(self, snapshot: Snapshot, base_index: int) -> MemberDirectory:
         """The members as of the snapshot: what was in force below it nobody needs any more."""
         base = None
         if snapshot.configuration:
@@ -77,58 +77,64 @@ class PeerIdentity(NamedTuple):
         )
 
 
-def start(
-    home: PeerFiles, reader: LogReader, reqids: Reqids, known: PeerIdentity, **options: int
-) -> Started:
+def recover_peer(
+    peer_files: PeerFiles,
+    reader: LogReader,
+    reqids: Reqids,
+    settings: RecoverySettings,
+    **options: int,
+) -> PeerRecovery:
     """Reads snapshot and log; fills the table of request ids. options are RaftLog's.
 
     Raises StorageError: corrupt or foreign.
     """
-    snapshot = note(newest(*home))
-    reqids.load(reqids_of(home))
+    snapshot = snapshot_value(newest(*peer_files))
+    reqids.load(snapshot_reqids(peer_files))
     marks = PruneMarks()
     marks.note(snapshot.last_index, reqids.newest_s)
     runs: list[tuple[int, int]] = []
-    last_index = behind_bytes = 0
+    last_index = bytes_after_snapshot = 0
+    reqids_max = settings.reqid_limits.reqids_max
     # Segments below the snapshot may still be there, but the writer has begun to remove them.
     base = reader.base(snapshot.last_index)
-    roster = known.roster(snapshot, base[0])
+    directory = settings.directory(snapshot, base[0])
     for batch in reader.scan(base[0] + 1):
         if not runs:
             base = reader.base(snapshot.last_index)  # Of the very files that are read.
-            roster = known.roster(snapshot, base[0])
+            directory = settings.directory(snapshot, base[0])
         if not runs or runs[-1][1] != batch.term:
             runs.append((batch.first_index, batch.term))
         last_index = batch.last_index
         if batch.first_index > snapshot.last_index:
-            roster.recover(batch)
+            directory.recover(batch)
         if last_index > snapshot.last_index:
             if batch.first_index <= snapshot.last_index:
                 batch = slice_block(batch, snapshot.last_index + 1, last_index)
             reqids.add_block(batch.block)
             marks.note(last_index, reqids.newest_s)
-            behind_bytes += len(batch.block)
-            if len(reqids) > known.keep.reqids_max:
-                reqids.bound(known.keep.reqids_max)  # Which are left does not depend on when.
-    log = RaftLog(*base, runs, max(last_index, base[0]), configurations=roster.history, **options)
+            bytes_after_snapshot += len(batch.block)
+            if len(reqids) > reqids_max:
+                reqids.bound(reqids_max)  # The result does not depend on when bound() is called.
+    last_index = max(last_index, base[0])
+    log = RaftLog(*base, runs, last_index, configurations=directory.history, **options)
     if log.term_at(snapshot.last_index) == snapshot.last_term:
-        return Started(log, roster, snapshot, marks, False, behind_bytes)
+        return PeerRecovery(log, directory, snapshot, marks, False, bytes_after_snapshot)
     # One was installed since the writer looked, or just before the end: only it counts.
-    roster = known.roster(snapshot, snapshot.last_index)
-    log.configurations = roster.history
-    log.reset(snapshot.last_index, snapshot.last_term, roster.history.last)
-    reqids.load(reqids_of(home))
+    directory = settings.directory(snapshot, snapshot.last_index)
+    log.configurations = directory.history
+    log.reset(snapshot.last_index, snapshot.last_term, directory.history.last)
+    reqids.load(snapshot_reqids(peer_files))
     marks.truncate(snapshot.last_index)
-    return Started(log, roster, snapshot, marks, True, 0)
+    return PeerRecovery(log, directory, snapshot, marks, True, 0)
 
 
-def reqids_of(home: PeerFiles) -> Iterator[bytes]:
+def snapshot_reqids(peer_files: PeerFiles) -> Iterator[bytes]:
     """The table of request ids of the newest snapshot, by pieces. StorageError: it is damaged."""
-    for _ in range(LOOKS_MAX):
-        info = newest(*home)
+    for _ in range(LISTINGS_MAX):
+        info = newest(*peer_files)
         if info is None:
             return
-        file = open_snapshot(*home, info)
+        file = open_snapshot(*peer_files, info)
         if file is not None:
             try:
                 yield from file.reqids()

@@ -15,12 +15,12 @@ from ...protocols.raft.messages import EntryBatch
 from ...protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
 from ..disk.files import File, Files
 from ..errors import StorageError
-from .recovery import behind, live, read_headers
+from .recovery import live_segments, read_headers, segments_after
 from .segment import RESTORE, SEGMENT_START, Identity, SegmentHeader
 
 WALK_BYTES = 4 << 10, 128 << 10  # Read at a time to look for a block: at first, at most.
 READ_BYTES = 1 << 20  # Read at a time when nothing else says how much.
-NOTE_BYTES = 256 << 10  # How far apart the places are that a segment remembers.
+INDEX_INTERVAL_BYTES = 256 << 10  # How far apart the places are that a segment remembers.
 OPEN_MAX = 4  # Segments that are kept open.
 LISTINGS_MAX = 8  # How often the writer may overtake one call.
 
@@ -46,7 +46,7 @@ class _Segment:
     def note(self, index: int, offset: int) -> None:
         """Remembers that the entries from index on stand at offset and behind."""
         self._next = index, offset
-        if index > self._indexes[-1] and offset - self._offsets[-1] >= NOTE_BYTES:
+        if index > self._indexes[-1] and offset - self._offsets[-1] >= INDEX_INTERVAL_BYTES:
             self._indexes.append(index)
             self._offsets.append(offset)
 
@@ -154,7 +154,7 @@ class LogReader:
             self._list()
         if not self._headers:
             return 0, 0
-        first = behind(self._headers, snapshot_index)[0]
+        first = segments_after(self._headers, snapshot_index)[0]
         return first.first_index - 1, first.previous_term
 
     def scan(self, first_index: int = 0) -> Iterator[EntryBatch]:
@@ -175,7 +175,7 @@ class LogReader:
 
     def _list(self) -> None:
         self.close()
-        self._headers = live(read_headers(self._files, self._identity))
+        self._headers = live_segments(read_headers(self._files, self._identity))
         self._firsts = [header.first_index for header in self._headers]
 
     def _segment(self, index: int) -> tuple[_Segment, int | None] | None:
@@ -224,7 +224,7 @@ class LogReader:
             blocks = segment.blocks(place.offset, wanted)
             if not blocks and (last_index is not None or limit is not None):
                 raise StorageError(
-                    segment.file.place,
+                    segment.file.full_path,
                     f"offset {place.offset}: the block of entry {index} is damaged",
                     RESTORE,
                 )

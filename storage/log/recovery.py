@@ -26,7 +26,7 @@ from .segment import (
 )
 
 CLEAN = f"{FOLDER}/clean"
-MERGED_SHARE = 16  # Of a segment: up to that much is rather written anew.
+REWRITTEN_SHARE = 16  # Of a segment: up to that much is rather written anew.
 PIECE_BYTES = 64 << 10  # Compared at a time.
 
 
@@ -64,7 +64,7 @@ def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
         if not name.endswith(".seg"):
             continue
         path = f"{FOLDER}/{name}"
-        place = files.place(path)
+        place = files.full_path(path)
         file = files.open(path)
         if file is None:  # A reader is overtaken by the writer's clearing up.
             continue
@@ -78,7 +78,7 @@ def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
     return sorted(headers, key=lambda header: header.sequence)
 
 
-def live(headers: list[SegmentHeader]) -> list[SegmentHeader]:
+def live_segments(headers: list[SegmentHeader]) -> list[SegmentHeader]:
     """Those that still hold something: a later one that begins at or before them replaces them,
     and one behind a snapshot all that are older."""
     kept: list[SegmentHeader] = []
@@ -91,7 +91,7 @@ def live(headers: list[SegmentHeader]) -> list[SegmentHeader]:
     return kept
 
 
-def behind(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]:
+def segments_after(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]:
     """Those of live segments that hold something behind base_index, and at least the last one: the
     removal of the others may have been begun."""
     first = 0
@@ -109,13 +109,13 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredF
     clean = read_clean(files)
     if not headers:
         if clean is not None:
-            raise Damaged(files.place(FOLDER), "every segment is missing", RESTORE)
+            raise Damaged(files.full_path(FOLDER), "every segment is missing", RESTORE)
         return RecoveredFiles([], Runs(0, 0, [], 0), SEGMENT_START, None)
-    kept = behind(live(headers), base_index)
+    kept = segments_after(live_segments(headers), base_index)
     base = kept[0]
     if base.first_index > base_index + 1:
         problem = f"expected entry {base_index + 1} in the first segment, found {base.first_index}"
-        raise Damaged(files.place(base.path), problem, RESTORE)
+        raise Damaged(files.full_path(base.path), problem, RESTORE)
     runs = Runs(base.first_index - 1, base.previous_term, [], base.first_index - 1)
     for header, successor in pairwise(kept):
         _scan_closed(files, header, successor, runs)
@@ -132,7 +132,7 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredF
 
 def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
     """Opens a segment that must continue what runs tells of."""
-    place = files.place(header.path)
+    place = files.full_path(header.path)
     if runs.term_at(header.first_index - 1) != header.previous_term:
         raise Damaged(
             place,
@@ -167,7 +167,7 @@ def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, 
         file.close()
     scan, _ = _scan(data, header, runs)
     if scan.next_index < successor.first_index:
-        raise corrupt(file.place, data, scan)
+        raise corrupt(file.full_path, data, scan)
 
 
 def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark) -> int:
@@ -175,10 +175,10 @@ def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark)
     data = file.load()
     scan, code = _scan(data, header, runs)
     if code != 0:
-        raise corrupt(file.place, data, scan)
+        raise corrupt(file.full_path, data, scan)
     found = CleanMark(header.sequence, scan.offset, runs.last_index, runs.last_term)
     if found != clean or len(data) != header.size:
-        raise Damaged(file.place, f"expected {clean}, found {found}", RESTORE)
+        raise Damaged(file.full_path, f"expected {clean}, found {found}", RESTORE)
     return scan.offset
 
 
@@ -187,13 +187,13 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     data = file.load(past_cache=True)
     scan, code = _scan(data, header, runs)
     if code != 0 and (scan.misplaced or not segments.segment_torn(data, scan.offset)):
-        raise corrupt(file.place, data, scan)
+        raise corrupt(file.full_path, data, scan)
     synced = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
     # A segment with little in it is written anew as a whole: so kills in a row leave one, not many.
-    start = scan.synced if scan.synced > header.size // MERGED_SHARE else SEGMENT_START
+    start = scan.synced if scan.synced > header.size // REWRITTEN_SHARE else SEGMENT_START
     synced.walk(data[:start])
-    behind = segments.segment_blocks(data[scan.synced : scan.offset])[0]
-    nothing = code == 0 and not behind and len(data) == header.size
+    unsynced = segments.segment_blocks(data[scan.synced : scan.offset])[0]
+    nothing = code == 0 and not unsynced and len(data) == header.size
     # After a failed sync the cache may hold what the disk does not: never write beside that.
     if nothing and _equal(file.load(), data):
         return scan.offset, None
@@ -201,7 +201,7 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     blocks = []
     while tail:
         places, used = segments.segment_blocks(tail)
-        assert used > 0, f"{file.place}: {start} is no border of blocks"
+        assert used > 0, f"{file.full_path}: {start} is no border of blocks"
         blocks += [bytes(tail[place[0] : place[0] + place[1]]) for place in places]
         tail = tail[used:]
     return scan.offset, Tail(synced.next_index, synced.term, blocks)

@@ -11,22 +11,23 @@ from ...native.log.blocks import crc32c
 from ...protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from ..disk.files import Files, replace
 from ..errors import Damaged, StorageError
-from .recovery import RecoveredFiles, Tail, live, read_clean
+from .recovery import RecoveredFiles, Tail, live_segments, read_clean
 from .runs import Runs
 from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, decode_header, parse_name
 
 PATH = f"{FOLDER}/repair"
-ASIDE = ".damaged"  # What a segment is renamed to whose header can't be read.
+DAMAGED_SUFFIX = ".damaged"  # What a segment is renamed to whose header can't be read.
 MAGIC = 0x524B4C4B  # "KLKR"
 VERSION = 1
 TEXT_BYTES_MAX = 2000
-STEP = 8  # Blocks begin at multiples of it.
+RENEWED = "the log's writer renews it"
+BLOCK_ALIGNMENT = 8  # Blocks begin at multiples of it.
 
 _HEAD = Struct("<IIQQH")  # magic, version, epoch, index, size of the text
 _CRC = Struct("<I")
 
 
-class Repair(NamedTuple):
+class RepairMark(NamedTuple):
     """The mark."""
 
     epoch: int  # Of the writer that found the damage.
@@ -34,7 +35,7 @@ class Repair(NamedTuple):
     problem: str  # Where it was, and what.
 
 
-def read(files: Files) -> Repair | None:
+def read_mark(files: Files) -> RepairMark | None:
     """The mark, whether it was answered or not. A damaged one raises Damaged."""
     file = files.open(PATH)
     if file is None:
@@ -44,26 +45,28 @@ def read(files: Files) -> Repair | None:
     finally:
         file.close()
     if len(data) < _HEAD.size + _CRC.size:
-        raise Damaged(files.place(PATH), f"it has {len(data)} bytes", "the log's writer renews it")
+        raise Damaged(
+            files.full_path(PATH), f"it has {len(data)} bytes", "the log's writer renews it"
+        )
     magic, version, epoch, index, size = _HEAD.unpack_from(data)
     text = data[_HEAD.size : -_CRC.size]
     sound = crc32c(data[: -_CRC.size]) == _CRC.unpack(data[-_CRC.size :])[0]
     if not sound or magic != MAGIC or version != VERSION or size != len(text):
-        raise Damaged(files.place(PATH), "wrong checksum or form", "the log's writer renews it")
-    return Repair(epoch, index, text.decode("utf-8", "replace"))
+        raise Damaged(files.full_path(PATH), "wrong checksum or form", RENEWED)
+    return RepairMark(epoch, index, text.decode("utf-8", "replace"))
 
 
-def unanswered(files: Files, repaired: int) -> Repair | None:
+def pending_mark(files: Files, repaired: int) -> RepairMark | None:
     """The mark, unless the damage that it tells of was made good: repaired is the epoch of the last
     mark of which that is known. Damaged: it can't be read."""
-    mark = read(files)
+    mark = read_mark(files)
     return None if mark is None or mark.epoch == repaired else mark
 
 
-def write(files: Files, repair: Repair) -> None:
+def write_mark(files: Files, repair: RepairMark) -> None:
     """Makes the mark durable before it returns. It never promises less than the one before."""
     try:
-        before = read(files)
+        before = read_mark(files)
     except Damaged:
         before = None
     index = max(repair.last_index, before.last_index if before else 0)
@@ -77,11 +80,11 @@ class Salvage(NamedTuple):
     """What is left of a damaged log. Nothing was changed yet: the mark comes first."""
 
     found: RecoveredFiles
-    repair: Repair
+    repair: RepairMark
     aside: list[str]  # Paths of segments whose headers can't be read: in the way of every reader.
 
 
-def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: Repair) -> Salvage:
+def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: RepairMark) -> Salvage:
     """The sound beginning of a damaged log, as something to go on with.
 
     base   index and term of the last entry in the newest snapshot: where the log begins when
@@ -93,7 +96,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: Rep
     index = max(repair.last_index, base[0], clean.last_index if clean else 0)
     for header in headers + unread:
         index = max(index, _last_index(_load(files, header), header))
-    kept = live(headers)
+    kept = live_segments(headers)
     while len(kept) > 1 and kept[1].first_index <= base[0] + 1:
         kept.pop(0)
     if not kept or kept[0].first_index > base[0] + 1:
@@ -129,7 +132,7 @@ def _headers(files: Files, identity: Identity) -> tuple[list[SegmentHeader], lis
         if place is None or file is None:
             continue
         try:
-            header = decode_header(file.read(0, SEGMENT_START), identity, file.place)
+            header = decode_header(file.read(0, SEGMENT_START), identity, file.full_path)
         except Damaged:
             header = None
         finally:
@@ -144,7 +147,7 @@ def _headers(files: Files, identity: Identity) -> tuple[list[SegmentHeader], lis
 def _load(files: Files, header: SegmentHeader) -> memoryview:
     file = files.open(header.path)
     if file is None:
-        raise StorageError(files.place(header.path), "it disappeared", "start again")
+        raise StorageError(files.full_path(header.path), "it disappeared", "start again")
     try:
         return file.load(past_cache=True)
     finally:
@@ -178,7 +181,7 @@ def _last_index(data: memoryview, header: SegmentHeader) -> int:
         possible = magic == MAGIC_BLOCK and count <= size <= len(data) - at
         if possible and last_index < first_index <= last_index + len(data):
             last_index = first_index + count - 1
-        at = _next(data, at + STEP)
+        at = _next(data, at + BLOCK_ALIGNMENT)
     return last_index
 
 
@@ -189,4 +192,4 @@ def _next(data: memoryview, at: int) -> int:
     found = [place for place in (left.find(magic) for magic in magics) if place >= 0]
     if not found:
         return len(data)
-    return at + -(-min(found) // STEP) * STEP
+    return at + -(-min(found) // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT

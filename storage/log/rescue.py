@@ -37,7 +37,7 @@ class Rescued(NamedTuple):
     term: int
 
 
-def hold(files: Files) -> list[Lock]:
+def lock_peer(files: Files) -> list[Lock]:
     """The locks of the processes of a peer: none of them runs, and none starts before they are
     closed. Raises StorageError when one runs."""
     with ExitStack() as undo:
@@ -55,7 +55,7 @@ def inspect(files: Files) -> Report:
     """What can be rescued. Raises StorageError when anything in it is damaged."""
     report = verify(files)
     for path, offset, problem in report.findings:
-        place = files.place(path) + ("" if offset is None else f": offset {offset}")
+        place = files.full_path(path) + ("" if offset is None else f": offset {offset}")
         raise StorageError(place, problem, "take another node, whose data is sound")
     return report
 

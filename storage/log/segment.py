@@ -13,7 +13,7 @@ VERSION = 1
 MAGIC_SEGMENT = 0x4C4B4C4B  # "KLKL"
 MAGIC_CLEAN = 0x434B4C4B  # "KLKC"
 NAME_BYTES_MAX = 255
-BEGINS = 1 << 63  # In the field of the previous term, which has at most 53 bits.
+STARTS_LOG = 1 << 63  # In the field of the previous term, which has at most 53 bits.
 
 _FIELDS = Struct("<QQQQ")  # size, sequence, first index, previous term with BEGINS
 _CLEAN = Struct("<IIQQQQI")  # magic, version, sequence, offset, last index, last term, crc
@@ -120,7 +120,7 @@ RESTORE = "restore this node from its peers"
 
 def encode_header(header: SegmentHeader, identity: Identity) -> bytes:
     size, sequence, first_index, previous_term, begins = header
-    fields = _FIELDS.pack(size, sequence, first_index, previous_term | begins * BEGINS)
+    fields = _FIELDS.pack(size, sequence, first_index, previous_term | begins * STARTS_LOG)
     return encode_identity(MAGIC_SEGMENT, identity, fields)
 
 
@@ -128,7 +128,7 @@ def decode_header(data: bytes, identity: Identity, place: str) -> SegmentHeader:
     """Raises StorageError: damaged, or of another version, cluster or peer."""
     fields = check_identity(MAGIC_SEGMENT, identity, _FIELDS.size, data, place)
     size, sequence, first_index, number = _FIELDS.unpack(fields)
-    return SegmentHeader(size, sequence, first_index, number & ~BEGINS, number >= BEGINS)
+    return SegmentHeader(size, sequence, first_index, number & ~STARTS_LOG, number >= STARTS_LOG)
 
 
 def read_owner(data: bytes, place: str) -> Identity:

@@ -16,7 +16,7 @@ from ..errors import StorageError
 from ..snapshot.snapshot import SnapshotInfo, open_path, paths
 from . import hard_state
 from .reader import LogReader
-from .recovery import CLEAN, corrupt, live, read_clean
+from .recovery import CLEAN, corrupt, live_segments, read_clean
 from .runs import Runs
 from .segment import (
     FOLDER,
@@ -83,7 +83,7 @@ def read_identity(files: Files) -> Identity:
             continue
         read = hard_state.read_owner if path == hard_state.PATH else read_owner
         try:
-            return read(file.read(0, SEGMENT_START), file.place)
+            return read(file.read(0, SEGMENT_START), file.full_path)
         except StorageError as error:
             damaged = error
         finally:
@@ -180,7 +180,7 @@ class _Log:
         self._findings = findings
 
     def read(self, snapshot: tuple[int, int], clean: CleanMark | None) -> None:
-        kept = live(self._headers())
+        kept = live_segments(self._headers())
         while len(kept) > 1 and kept[1].first_index <= snapshot[0] + 1:
             kept.pop(0)
         if not kept:
@@ -208,7 +208,7 @@ class _Log:
             if file is None:
                 continue
             try:
-                header = decode_header(file.read(0, SEGMENT_START), self._identity, file.place)
+                header = decode_header(file.read(0, SEGMENT_START), self._identity, file.full_path)
             except StorageError as error:
                 self._findings.append(_found(path, error))
                 continue
@@ -233,7 +233,7 @@ class _Log:
             self._find(path, None, "it disappeared")
             return
         try:
-            data, place = file.load(), file.place
+            data, place = file.load(), file.full_path
         finally:
             file.close()
         scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)

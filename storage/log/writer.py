@@ -13,11 +13,13 @@ class Writer:
         self.log = log
         self.epoch = epoch
         self.dropped = 0  # Jobs of another epoch.
-        self._taken = 0  # The seq of the last job taken, ...
-        self._syncing = 0  # ... and of the last one that a sync beside makes durable, if one runs.
+        self._last_seq = 0  # The seq of the last job taken, ...
+        self._syncing_seq = (
+            0  # ... and of the last one that a sync beside makes durable, if one runs.
+        )
         self._jobs: list[AppendJob] = []
 
-    def take(self, job: AppendJob) -> None:
+    def enqueue(self, job: AppendJob) -> None:
         """Takes a job for the next flush(); one of another epoch is dropped.
 
         Raises LocalProtocolError on a gap: peer and writer no longer mean the same log.
@@ -25,9 +27,9 @@ class Writer:
         if job.epoch != self.epoch:
             self.dropped += 1
             return
-        if job.seq != self._taken + 1:
-            raise LocalProtocolError(f"job {job.seq} came behind job {self._taken}")
-        self._taken = job.seq
+        if job.seq != self._last_seq + 1:
+            raise LocalProtocolError(f"job {job.seq} came behind job {self._last_seq}")
+        self._last_seq = job.seq
         self._jobs.append(job)
 
     def flush(self) -> int | None:
@@ -48,19 +50,19 @@ class Writer:
                 self.log.reset(first.prev_index, first.prev_term)
             self.log.append(first.prev_index, first.prev_term, blocks)
             del self._jobs[:count]
-        if self.log.sync_begin():
-            return self._taken
-        self._syncing = self._taken
+        if self.log.start_sync():
+            return self._last_seq
+        self._syncing_seq = self._last_seq
         return None
 
-    def end(self) -> int | None:
+    def poll_sync(self) -> int | None:
         """Takes in the end of a sync beside. Returns the seq that is durable now, if there is news.
 
         Raises StorageError when it has failed, which ends the unit.
         """
-        if not self.log.sync_end() or not self._syncing:
+        if not self.log.poll_sync() or not self._syncing_seq:
             return None
-        seq, self._syncing = self._syncing, 0
+        seq, self._syncing_seq = self._syncing_seq, 0
         return seq
 
 

@@ -60,7 +60,7 @@ def pack(sources: Iterable[Source]) -> Pieces:
 def _pack_file(source: Source) -> Pieces:
     file = source.files.open(source.name)
     if file is None:
-        place = source.files.place(source.name)
+        place = source.files.full_path(source.name)
         raise StorageError(place, "it disappeared", "leave this directory to its owner")
     try:
         path, size = source.path.encode(), file.size

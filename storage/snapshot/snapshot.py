@@ -20,7 +20,7 @@ from ..errors import Damaged, StorageError
 from ..log.segment import RESTORE, SEGMENT_START, Identity, check_identity, encode_identity
 
 FOLDER = "snapshots"
-ASIDE = ".damaged"  # What a damaged snapshot is renamed to.
+DAMAGED_SUFFIX = ".damaged"  # What a damaged snapshot is renamed to.
 LOCK = f"{FOLDER}/lock"
 MAGIC = 0x534B4C4B  # "KLKS"
 CONFIGURATION_BYTES_MAX = 1 << 20
@@ -85,12 +85,12 @@ def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
 def read_info(file: File, cluster: str) -> SnapshotInfo:
     """Header and configuration of a container, checked. StorageError: damaged or foreign."""
     data = file.read(0, SEGMENT_START)
-    fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.place)
+    fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.full_path)
     index, term, configuration_size, reqids_size, state_size, *rest = _FIELDS.unpack(fields)
     sizes = configuration_size + reqids_size + state_size
     if configuration_size > CONFIGURATION_BYTES_MAX or file.size != SEGMENT_START + sizes:
         problem = f"offset 24: expected {file.size - SEGMENT_START} bytes of parts, found {sizes}"
-        raise Damaged(file.place, problem, RESTORE)
+        raise Damaged(file.full_path, problem, RESTORE)
     configuration = file.read(SEGMENT_START, configuration_size)
     configuration_crc, reqids_crc, state_crc, made_s = rest
     _check_crc(file, SEGMENT_START, configuration_crc, crc32c(configuration))
@@ -102,7 +102,7 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
 def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
     if expected != found:
         problem = f"offset {offset}: expected checksum {expected:08x}, found {found:08x}"
-        raise Damaged(file.place, problem, RESTORE)
+        raise Damaged(file.full_path, problem, RESTORE)
 
 
 def _check_configuration(file: File, configuration: bytes) -> None:
@@ -112,7 +112,7 @@ def _check_configuration(file: File, configuration: bytes) -> None:
             decode_config_entry(configuration)
     except RemoteProtocolError as error:
         problem = f"offset {SEGMENT_START}: no configuration: {error}"
-        raise Damaged(file.place, problem, RESTORE) from None
+        raise Damaged(file.full_path, problem, RESTORE) from None
 
 
 def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
@@ -164,7 +164,7 @@ class SnapshotFile:
         except NativeError:
             at = self.info.reqids_offset
             problem = f"offset {at}: the table of request ids is malformed"
-            raise Damaged(self._file.place, problem, RESTORE) from None
+            raise Damaged(self._file.full_path, problem, RESTORE) from None
 
     def close(self) -> None:
         self._file.close()
@@ -180,7 +180,7 @@ def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | Non
         undo.callback(file.close)
         info = read_info(file, identity.cluster)
         if info.path != path:
-            raise Damaged(file.place, f"it says of itself that it is {info.path}", RESTORE)
+            raise Damaged(file.full_path, f"it says of itself that it is {info.path}", RESTORE)
         undo.pop_all()
     return SnapshotFile(file, info)
 
@@ -201,13 +201,13 @@ def newest(files: Files, identity: Identity) -> SnapshotInfo | None:
 
     Raises StorageError when there are snapshots, but all of them are damaged or foreign.
     """
-    found, damaged = _survey(files, identity)
+    found, damaged = _find_newest(files, identity)
     if found is None and damaged:
         raise next(iter(damaged.values()))
     return found
 
 
-def _survey(
+def _find_newest(
     files: Files, identity: Identity
 ) -> tuple[SnapshotInfo | None, dict[str, StorageError]]:
     """The newest sound one, and by their paths those that are newer but damaged."""
@@ -228,11 +228,11 @@ def _survey(
             return found.info, damaged
         # The writer has removed it, so there is a newer one: look again.
     raise StorageError(
-        files.place(FOLDER), "it changes all the time", "leave this directory to its owner"
+        files.full_path(FOLDER), "it changes all the time", "leave this directory to its owner"
     )
 
 
-def examine(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Damaged | None]:
+def newest_verified(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Damaged | None]:
     """The newest snapshot that is sound when read in full, and what is wrong with a newer one.
 
     Raises StorageError: foreign, or refused by the system.
@@ -254,12 +254,12 @@ def examine(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Dama
     return None, damage
 
 
-def put_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
+def set_damaged_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
     """Renames whatever is newer than the newest sound one: nobody else is to stumble over it."""
     for path in paths(files):
         if newest_sound is not None and path == newest_sound.path:
             break
-        files.rename(path, path + ASIDE)
+        files.rename(path, path + DAMAGED_SUFFIX)
     files.sync_folder(FOLDER)
 
 
@@ -308,7 +308,7 @@ class SnapshotWriter:
         """Adds what a file holds, as write() does."""
         file = self._owner.files.open(path)
         if file is None:
-            place = self._owner.files.place(path)
+            place = self._owner.files.full_path(path)
             raise StorageError(place, "it disappeared", "leave this directory to its owner")
         try:
             for at in range(0, file.size, PIECE_BYTES):
@@ -331,7 +331,7 @@ class SnapshotWriter:
         self._owner.files.remove(self._path)
 
 
-class Incoming:
+class IncomingSnapshot:
     """A snapshot that another peer sends: a container, or the bare state of a foreign peer."""
 
     def __init__(self, owner: "Snapshots", name: tuple[int, int, int]) -> None:
@@ -384,7 +384,7 @@ class Incoming:
                     f"offset 8: expected entry {self.index} of term {self.term}, "
                     f"found {info.index} of {info.term}"
                 )
-                raise StorageError(self._file.place, problem, RESTORE)
+                raise StorageError(self._file.full_path, problem, RESTORE)
         except StorageError:
             self.abort()
             raise
@@ -429,8 +429,8 @@ class Snapshots:
         self.files = files
         self.identity = identity
         self._lock = lock
-        self.newest, self.damaged = _survey(files, identity)  # By path; newer than the newest.
-        sound, damage = examine(files, identity)
+        self.newest, self.damaged = _find_newest(files, identity)  # By path; newer than the newest.
+        sound, damage = newest_verified(files, identity)
         if self.newest is not None and self.newest != sound and damage is not None:
             self.damaged = {**self.damaged, self.newest.path: damage}  # Behind its header.
             self.newest = sound
@@ -468,14 +468,14 @@ class Snapshots:
             self, SnapshotInfo(index, term, configuration, 0, 0, 0, 0, 0, 0), reqids
         )
 
-    def receive(self, index: int, term: int, size: int) -> Incoming:
+    def receive(self, index: int, term: int, size: int) -> IncomingSnapshot:
         """Begins to take a snapshot from another peer, or goes on with this very one; what came of
         any other is forgotten. StorageError: refused by the system."""
         name = index, term, size
         for other in self.files.names(FOLDER):
             if _INCOMING.fullmatch(other) and f"{FOLDER}/{other}" != _incoming_path(name):
                 self.files.remove(f"{FOLDER}/{other}")
-        return Incoming(self, name)
+        return IncomingSnapshot(self, name)
 
     def close(self) -> None:
         self._lock.close()

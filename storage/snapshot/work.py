@@ -40,7 +40,7 @@ from .archive import (
 from .snapshot import (
     FOLDER,
     PIECE_BYTES,
-    Incoming,
+    IncomingSnapshot,
     SnapshotFile,
     SnapshotInfo,
     Snapshots,
@@ -54,14 +54,14 @@ STATE_PART = "state_machine"  # Whose state stands first in an archive.
 OPEN_MAX = 4  # Snapshots that are kept open for those who are being sent them.
 
 
-class Keep(NamedTuple):
+class ReqidLimits(NamedTuple):
     """What a snapshot keeps of the request ids: as the peer does."""
 
     kept_s: int  # In log time.
     reqids_max: int
 
 
-def note(info: SnapshotInfo | None) -> Snapshot:
+def snapshot_value(info: SnapshotInfo | None) -> Snapshot:
     """What the peer is told of a snapshot."""
     if info is None:
         return Snapshot()
@@ -71,24 +71,24 @@ def note(info: SnapshotInfo | None) -> Snapshot:
 class SnapshotWork:
     """The snapshots of one peer and its log, for reading."""
 
-    def __init__(self, files: Files, identity: Identity, keep: Keep) -> None:
+    def __init__(self, files: Files, identity: Identity, reqid_limits: ReqidLimits) -> None:
         """Raises StorageError: locked, or refused by the system."""
         self.snapshots = Snapshots.open(files, identity)
         self.reader = LogReader(files, identity)
         self._files = files
         self._identity = identity
-        self._keep = keep
+        self._reqid_limits = reqid_limits
         self._open: dict[tuple[int, int], SnapshotFile] = {}
-        self._incoming: Incoming | None = None
-        self._order: Make | None = None  # What is being made ...
-        self._steps: Iterator[Made] | None = None  # ... since the state was written.
+        self._incoming: IncomingSnapshot | None = None
+        self._pending: Make | None = None  # What is being made ...
+        self._making: Iterator[Made] | None = None  # ... since the state was written.
 
     @property
     def newest(self) -> Snapshot:
-        return note(self.snapshots.newest)
+        return snapshot_value(self.snapshots.newest)
 
-    def take(self, order: Order) -> Result | None:
-        """Carries out an order; of a Make it only takes note (see wants_state).
+    def execute(self, order: Order) -> Result | None:
+        """Carries out an order; of a Make it only takes note (see pending_make).
 
         A StorageError that the caller may survive is in the result: nothing was read, or taken.
         """
@@ -102,8 +102,8 @@ class SnapshotWork:
             case Make(0):
                 return self._note_configuration(order)
             case Make():
-                if self._steps is None:  # A large state takes long: it comes to its end first.
-                    self._order = order
+                if self._making is None:  # A large state takes long: it comes to its end first.
+                    self._pending = order
                 return None
 
     # ---- reading ----
@@ -143,7 +143,7 @@ class SnapshotWork:
         index, term, offset, size, chunk, configuration = order
         newest = self.snapshots.newest
         if newest is not None and newest.index >= index:
-            return Installed(note(newest))  # A chunk that came twice.
+            return Installed(snapshot_value(newest))  # A chunk that came twice.
         incoming, name = self._incoming, (index, term, size)
         try:
             if incoming is None or (incoming.index, incoming.term, incoming.size) != name:
@@ -154,7 +154,7 @@ class SnapshotWork:
             if wanted < size:
                 return Received(index, term, wanted)
             self._incoming = None
-            return Installed(note(incoming.finish(configuration or None)))
+            return Installed(snapshot_value(incoming.finish(configuration or None)))
         except StorageError:
             # Damaged on its way or full: it comes again, from where there is something sound.
             return Received(index, term, 0 if self._incoming is None else self._incoming.offset)
@@ -162,47 +162,49 @@ class SnapshotWork:
     # ---- making ----
 
     def _note_configuration(self, order: Make) -> Made:
-        """What the cluster began with, before its first entry: there is nothing else to keep."""
+        """Makes a snapshot at index 0 of the initial configuration: there is no other state yet."""
         if self.snapshots.newest is not None:
             return Made(self.newest)
         try:
-            return Made(note(self.snapshots.create(0, 0, order.configuration).finish()))
+            return Made(snapshot_value(self.snapshots.create(0, 0, order.configuration).finish()))
         except StorageError as error:
             return Made(None, str(error))
 
     @property
-    def wants_state(self) -> Make | None:
+    def pending_make(self) -> Make | None:
         """The state machine is to write its state (write_state()), at this entry or a later one."""
-        return self._order if self._steps is None else None
+        return self._pending if self._making is None else None
 
-    def on_state(self, index: int, term: int, parts: Mapping[str, Files] | None = None) -> None:
+    def on_state_written(
+        self, index: int, term: int, parts: Mapping[str, Files] | None = None
+    ) -> None:
         """The state as of entry (index, term) is written; step() makes a snapshot of it.
 
         parts   flat directories beside the state machine's own file, by who wrote them: with any,
                 the snapshot's state is an archive of all. They must stay until step() has ended.
         """
-        order = self._order
-        if order is not None and self._steps is None and index >= order.last_index:
-            self._steps = self._make(order, (index, term), dict(parts or {}))
-        elif self._steps is None:
+        order = self._pending
+        if order is not None and self._making is None and index >= order.last_index:
+            self._making = self._make(order, (index, term), dict(parts or {}))
+        elif self._making is None:
             self._files.remove(_state_path(index))  # Somebody has asked for it in vain.
 
     @property
     def busy(self) -> bool:
         """Whether step() has something to do."""
-        return self._steps is not None
+        return self._making is not None
 
     def step(self) -> Made | None:
         """A piece of what is being made; its end, when that has come."""
-        assert self._steps is not None
+        assert self._making is not None
         try:
-            for made in self._steps:
+            for made in self._making:
                 if made.snapshot is None and not made.problem:
                     return None
-                self._order = self._steps = None
+                self._pending = self._making = None
                 return made
         except StorageError as error:
-            self._order = self._steps = None
+            self._pending = self._making = None
             return Made(None, str(error))
         raise AssertionError("making a snapshot ends with what became of it")
 
@@ -217,7 +219,7 @@ class SnapshotWork:
         configuration, at = order.configuration, 0
         if last is not None:
             if last.index >= index:
-                yield Made(note(last))
+                yield Made(snapshot_value(last))
                 return
             at, configuration = last.index, last.configuration or configuration
             file = open_snapshot(self._files, self._identity, last)
@@ -236,10 +238,10 @@ class SnapshotWork:
                 reqids.add_block(batch.block)
                 configuration = _configuration(batch) or configuration
             at = batches[-1].last_index
-            if len(reqids) > self._keep.reqids_max:
-                reqids.bound(self._keep.reqids_max)  # What is left does not depend on when.
+            if len(reqids) > self._reqid_limits.reqids_max:
+                reqids.bound(self._reqid_limits.reqids_max)  # What is left does not depend on when.
             yield Made(None)
-        reqids.settle(*self._keep)
+        reqids.settle(*self._reqid_limits)
         writer = self.snapshots.create(index, term, configuration, reqids.export(index))
         yield from self._write(writer, self._state(index, parts))
 
@@ -266,7 +268,7 @@ class SnapshotWork:
             writer.abort()
             raise
         self._files.remove(_state_path(info.index))
-        yield Made(note(info))
+        yield Made(snapshot_value(info))
 
     def close(self) -> None:
         self.reader.close()
@@ -284,7 +286,9 @@ def _state_path(index: int) -> str:
 def _file_pieces(files: Files, path: str) -> Iterator[bytes]:
     file = files.open(path)
     if file is None:
-        raise StorageError(files.place(path), "it disappeared", "leave this directory to its owner")
+        raise StorageError(
+            files.full_path(path), "it disappeared", "leave this directory to its owner"
+        )
     try:
         for at in range(0, file.size, PIECE_BYTES):
             yield file.read(at, PIECE_BYTES)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..disk.disk import Disk, make_folders
 from ..disk.files import Files
-from ..errors import Damaged, StorageError, refused
+from ..errors import Damaged, StorageError, storage_error
 from ..log.segment import Identity
 from ..snapshot import archive
 from ..snapshot.snapshot import SnapshotFile, newest, open_snapshot
@@ -146,7 +146,7 @@ class TableDirectory:
             try:
                 os.rename(self._at(LEASE), path)
             except OSError as error:
-                raise refused(path, "make this folder", error) from error
+                raise storage_error(path, "make this folder", error) from error
         except StorageError:
             self._remove(LEASE)
             raise
@@ -219,7 +219,7 @@ class TableDirectory:
         try:
             os.rename(self._at(source), self._at(target))
         except OSError as error:
-            raise refused(self._at(source), "rename", error) from error
+            raise storage_error(self._at(source), "rename", error) from error
         Disk(self._path).sync_folder("")
 
     def _remove(self, name: str) -> None:
@@ -228,7 +228,7 @@ class TableDirectory:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise refused(self._at(name), "remove", error) from error
+            raise storage_error(self._at(name), "remove", error) from error
 
     def close(self) -> None:
         self.replicated.close()
@@ -261,7 +261,7 @@ def _make_folder(path: str) -> None:
     try:
         make_folders(path)
     except OSError as error:
-        raise refused(path, "make this folder", error) from error
+        raise storage_error(path, "make this folder", error) from error
 
 
 def _read(path: str) -> str:
@@ -271,7 +271,7 @@ def _read(path: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        raise refused(path, "read", error) from error
+        raise storage_error(path, "read", error) from error
 
 
 def _write(path: str, text: str) -> None:
@@ -281,4 +281,4 @@ def _write(path: str, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise refused(path, "write", error) from error
+        raise storage_error(path, "write", error) from error

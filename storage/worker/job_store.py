@@ -41,7 +41,7 @@ class ApidCounter:
             return 1
         try:
             data = file.read(0, _COUNTER.size + 1)
-            place = file.place
+            place = file.full_path
         finally:
             file.close()
         if len(data) == _COUNTER.size:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...protocols.zerodb.wire.values import is_shared
 from ..engine.families import Shared
 from ..engine.rocks import RocksTables, open_checkpoint
-from ..errors import refused
+from ..errors import storage_error
 
 FOLDER = "jobs"  # In the node's data directory.
 PREFIX = "lease."
@@ -75,7 +75,7 @@ class LeaseFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise refused(path, "read", error) from error
+            raise storage_error(path, "read", error) from error
         sound = len(words) == len(Mark._fields) and all(map(str.isdecimal, words))
         return Mark(*map(int, words)) if sound else None
 
@@ -84,7 +84,7 @@ class LeaseFolder:
         try:
             disk = os.statvfs(os.path.dirname(self._folder))
         except OSError as error:
-            raise refused(self._folder, "look for space", error) from error
+            raise storage_error(self._folder, "look for space", error) from error
         return disk.f_bavail * disk.f_frsize
 
     def nonce(self, number: int) -> bytes:
@@ -96,7 +96,7 @@ class LeaseFolder:
             with open(path, "rb") as file:
                 return file.read(NONCE_BYTES)
         except OSError as error:
-            raise refused(path, "write and read", error) from error
+            raise storage_error(path, "write and read", error) from error
 
     def remove(self, number: int) -> None:
         """Nobody may scan it any more."""

@@ -27,9 +27,9 @@ def record(index: int) -> Record:
 
 
 def sync(log: Log) -> None:
-    if not log.sync_begin():
+    if not log.start_sync():
         assert log.sync_fd is not None
-        while not log.sync_end():
+        while not log.poll_sync():
             select.select([log.sync_fd], [], [])
 
 
@@ -38,7 +38,8 @@ def main() -> int:
     count = int(sys.argv[4]) if len(sys.argv) > 4 else 1 << 60
     log = Log.open(
         Disk(directory), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES,
-        segment_io="mmap" if io.startswith("mmap") else "pwrite", beside=io.endswith("+thread"),
+        segment_io="mmap" if io.startswith("mmap") else "pwrite",
+        background_sync=io.endswith("+thread"),
     )  # fmt: skip
     print(log.last_index, log.last_term, flush=True)
     random = Random(epoch)
@@ -48,7 +49,7 @@ def main() -> int:
         try:
             log.append(index - 1, log.last_term, [encode_block(index, epoch, records).block])
             sync(log)
-            log.idle()
+            log.background_step()
         except StorageFull:
             print("full", flush=True)
             sys.stdin.readline()

@@ -78,7 +78,7 @@ def main() -> int:
             records = [record(index + i) for i in range(random.randint(1, 8))]
             log.append(index - 1, log.last_term, [encode_block(index, epoch, records).block])
             log.sync()
-        log.idle()
+        log.background_step()
         print(log.last_index, flush=True)
 
 

@@ -197,9 +197,9 @@ def test_of_a_damaged_log_the_sound_beginning_is_left() -> None:
             assert log.damage.last_index >= made[-1].last_index or at is None
             left = log.last_index
             disk.power_loss(Random(1))
-            mark = repair.unanswered(disk.process(), 0)
+            mark = repair.pending_mark(disk.process(), 0)
             assert mark == log.damage
-            assert repair.unanswered(disk.process(), 7) is None
+            assert repair.pending_mark(disk.process(), 7) is None
             again = Log.open(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
             assert again.damage is None
             assert again.last_index == left < made[-1].last_index
@@ -219,7 +219,7 @@ def test_killed_while_it_salvages(steps: int) -> None:
         disk.kill_after(None)
         disk.power_loss(Random(steps))
         Log.open(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
-        mark = repair.unanswered(disk.process(), 0)
+        mark = repair.pending_mark(disk.process(), 0)
         assert mark is not None
         assert mark.last_index >= made[-1].last_index
 
@@ -232,12 +232,12 @@ def test_every_flip_of_the_mark_is_seen_and_made_good() -> None:
     for bit in range(len(disk.names[repair.PATH].cache) * 8):
         disk.flip(repair.PATH, bit)
         with pytest.raises(Damaged):
-            repair.read(disk.process())
+            repair.read_mark(disk.process())
         disk.flip(repair.PATH, bit)
     disk.flip(repair.PATH, 99)
     log = Log.open(disk.process(), ME, epoch=9, segment_bytes=SEGMENT_BYTES)
     assert log.damage is not None
-    assert repair.unanswered(disk.process(), 7) == log.damage
+    assert repair.pending_mark(disk.process(), 7) == log.damage
 
 
 def test_a_reader_tells_corruption_from_what_is_not_there_yet() -> None:

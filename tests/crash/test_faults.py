@@ -23,10 +23,10 @@ Entry = tuple[int, bytes]  # Term and data.
 class Machine:
     """One peer's log on a faulty disk, beside what it must hold."""
 
-    def __init__(self, seed: int, beside: bool) -> None:
+    def __init__(self, seed: int, background_sync: bool) -> None:
         self.random = Random(seed)
         self.disk = MemoryDisk()
-        self.beside = beside
+        self.background_sync = background_sync
         self.epoch = 0
         self.acked: list[Entry] = []  # Reported as durable.
         self.states: list[list[Entry]] = [
@@ -46,7 +46,11 @@ class Machine:
             self.reading = self.disk.process()
             self.reader = LogReader(self.reading, ME)
         self.log = Log.open(
-            self.files, ME, epoch=self.epoch, segment_bytes=SEGMENT_BYTES, beside=self.beside
+            self.files,
+            ME,
+            epoch=self.epoch,
+            segment_bytes=SEGMENT_BYTES,
+            background_sync=self.background_sync,
         )
         held = self.held()
         assert held in self.states
@@ -110,12 +114,12 @@ class Machine:
         return Record(0, b"request%05d" % self.serial, (b"%d" % self.serial).ljust(size, filler))
 
     def sync(self) -> None:
-        if self.beside and self.syncing is None and self.random.random() < 0.5:
+        if self.background_sync and self.syncing is None and self.random.random() < 0.5:
             self.syncing = self.states[-1]
-            if not self.log.sync_begin():
+            if not self.log.start_sync():
                 return
-        elif self.beside and self.random.random() < 0.7:
-            if not self.log.sync_end():
+        elif self.background_sync and self.random.random() < 0.7:
+            if not self.log.poll_sync():
                 return
         else:
             self.log.sync()
@@ -128,7 +132,7 @@ class Machine:
             self.append()
             self.append()
             self.log.sync()
-        for again in (self.log.sync, self.append, self.log.idle):
+        for again in (self.log.sync, self.append, self.log.background_step):
             with pytest.raises(StorageError, match="nothing is written after"):
                 again()
         self.disk.fail_sync(0)
@@ -174,7 +178,7 @@ class Machine:
         self.restart()
 
     def idle(self) -> None:
-        self.log.idle()
+        self.log.background_step()
 
     def read(self) -> None:
         """A reader that saw everything that happened gets what the log holds now."""
@@ -200,12 +204,12 @@ class Machine:
         for _ in range(self.random.randint(1, 10)):
             self.append()
             self.idle()
-        if self.log.low:
+        if self.log.lacks_space:
             with pytest.raises(StorageFull):
                 self.log.append(self.log.last_index, self.log.last_term, [])
         self.disk.bytes_max = 1 << 40
         self.append()
-        assert not self.log.low
+        assert not self.log.lacks_space
 
     def run(self, steps: int) -> None:
         weights = {
@@ -216,10 +220,10 @@ class Machine:
             step()
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("background_sync", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_no_acknowledged_entry_is_lost(seed: int, beside: bool) -> None:
-    machine = Machine(seed, beside)
+def test_no_acknowledged_entry_is_lost(seed: int, background_sync: bool) -> None:
+    machine = Machine(seed, background_sync)
     machine.run(200)
     machine.power_loss()
 

@@ -182,7 +182,7 @@ def test_the_intake_sees_what_was_loaded() -> None:
     reqid, index = next(iter(other.indexes.items()))
     view = View(True, b"\xc0", last_index + 1, last_index, now_ms=1, unix_s=NOW_S)
     out = Frames()
-    updates.take(Arena.from_messages([[b"R", reqid, b"=", b"x"]]), view, out)
+    updates.receive(Arena.from_messages([[b"R", reqid, b"=", b"x"]]), view, out)
     answer = index.to_bytes((index.bit_length() + 7) // 8, "little")
     assert out.messages() == [[b"R", reqid, b"\x01", answer]]
 
@@ -245,7 +245,7 @@ class Both:
         )
         out = Frames(bytes_max=1, frames_max=1)
         before = len(self.twin.records)
-        taken = self.mine.take(Arena.from_messages(messages), view, out)
+        taken = self.mine.receive(Arena.from_messages(messages), view, out)
         self.twin.take(messages, view)
         assert out.messages() == self.twin.out
         assert taken == (len(self.twin.records) - before, self.twin.others)

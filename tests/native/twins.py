@@ -415,14 +415,14 @@ class Syncer:
     def fileno(self) -> int:
         return self.answered
 
-    def begin(self, fd: int) -> None:
+    def start(self, fd: int) -> None:
         self._check()
         if self._running == SYNCS_MAX:
             raise ValueError("too many")
         self._running += 1
         self._orders.put(fd)
 
-    def end(self, wait: bool = False) -> bool:
+    def poll(self, wait: bool = False) -> bool:
         self._check()
         if not self._running:
             return False

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from ....native.log.updates import (
+    MARKED_ACCEPTED,
     MARKED_ALONE,
     MARKED_REFUSED,
-    MARKED_TAKEN,
     Reqids,
     Updates,
     View,
@@ -229,7 +229,7 @@ class Peer:
         view = self._view()
         if self.roster.entry.tables_from:
             view = view._replace(marked=MARKED_REFUSED)
-        taken = self.updates.take(arena, view, self.clients_out)
+        taken = self.updates.receive(arena, view, self.clients_out)
         if taken.count:
             self._propose(self.updates)
         others = taken.others
@@ -258,7 +258,7 @@ class Peer:
             commit_index=core.commit_index,
             now_ms=self._now_ms,
             unix_s=self._unix_s,
-            marked=MARKED_TAKEN,
+            marked=MARKED_ACCEPTED,
             kind=KIND_STATE,
         )
 
@@ -282,7 +282,7 @@ class Peer:
         self._now_ms, self._unix_s = now_ms, unix_s
         kind = KIND_TABLES if self.roster.entry.tables_from else KIND_STATE
         view = self._view()._replace(marked=MARKED_ALONE, kind=kind)
-        taken = self._table_updates.take(arena, view, self.peers_out)
+        taken = self._table_updates.receive(arena, view, self.peers_out)
         if taken.count:
             self.members.holds_tables = True
             self._propose(self._table_updates)

@@ -46,7 +46,7 @@ class PeerReads:
         """
         core = self._core
         view = ReadView(core.role is Role.LEADER, refusal, core.read_round, now_ms)
-        taken, others = self._reads.take(arena, numbers, view, self._out)
+        taken, others = self._reads.receive(arena, numbers, view, self._out)
         if taken:
             core.read()
         return others

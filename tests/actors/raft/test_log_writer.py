@@ -106,12 +106,12 @@ def test_a_full_disk_is_said_once_and_tried_again(
     def put() -> Ack | None:
         seq = next(seqs)
         block = encode_block(seq, 1, [Record(0, None, bytes(3000))]).block
-        commits.take(AppendJob(7, seq, seq - 1, min(1, seq - 1), [block]))
+        commits.enqueue(AppendJob(7, seq, seq - 1, min(1, seq - 1), [block]))
         return act()
 
     def act() -> Ack | None:
         ack = commits.commit(now_ms)
-        return ack or (commits.end() if commits.sync_fd is not None else None)
+        return ack or (commits.poll_sync() if commits.sync_fd is not None else None)
 
     assert put() == Ack(7, 1, STATE_OK)
     disk.bytes_max = 0

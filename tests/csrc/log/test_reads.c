@@ -102,7 +102,7 @@ static void take_some(struct klk_reads *reads, const struct klk_reads_view *view
     uint32_t left = (uint32_t)count;
     for (uint32_t i = 0; i < left; i++) numbers[i] = i;
     uint64_t refused = reads->counters[KLK_READS_ASTRAY];
-    while (klk_reads_take(reads, &exact, view, &out, numbers, &left) == KLK_EFULL)
+    while (klk_reads_receive(reads, &exact, view, &out, numbers, &left) == KLK_EFULL)
         answers_take(&out, 0);
     answers_take(&out, 0);
     answered -= reads->counters[KLK_READS_ASTRAY] - refused;
@@ -139,7 +139,7 @@ int main(void) {
         messages_clear(&out);
         messages_free(&out);
         uint64_t waiting = reads.readers[0].waiting + reads.readers[1].waiting;
-        CHECK(reads.counters[KLK_READS_TAKEN] == answered + waiting);
+        CHECK(reads.counters[KLK_READS_RECEIVED] == answered + waiting);
     }
     CHECK(reads.counters[KLK_READS_OVER] > 100 && answered > 1000);
     CHECK(reads.counters[KLK_READS_DROPPED] > 100 && reads.counters[KLK_READS_ASTRAY] > 100);

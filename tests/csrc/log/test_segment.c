@@ -117,7 +117,7 @@ static void test_random_damage(void) {
         if (code < 0 && !found.order) (void)klk_segment_judge(bad, size, found.offset);
         uint64_t at = START, used = 0;
         (void)klk_segment_find(bad, size, 13, &at);
-        struct klk_place *places = exact(3 * sizeof *places);
+        struct klk_block_info *places = exact(3 * sizeof *places);
         ssize_t count = klk_segment_blocks(bad + START, size - START, places, 3, &used);
         REQUIRE(count >= 0 && count <= 3 && used <= size - START);
         free(places);

@@ -34,17 +34,17 @@ static void test_rounds(int io) {
     int fd = open_file();
     REQUIRE(klk_segment_open(segment, fd, SIZE, io) == KLK_OK);
     REQUIRE(klk_syncer_open(syncer) == KLK_OK);
-    REQUIRE(klk_syncer_end(syncer, 0) == KLK_EINVAL);
-    REQUIRE(klk_syncer_begin(syncer, NULL) == KLK_EINVAL);
+    REQUIRE(klk_syncer_poll(syncer, 0) == KLK_EINVAL);
+    REQUIRE(klk_syncer_start(syncer, NULL) == KLK_EINVAL);
     for (uint32_t i = 0; i < ROUNDS; i++) {
         put(segment, i * 191, (uint8_t)i);
-        REQUIRE(klk_syncer_begin(syncer, segment) == KLK_OK);
+        REQUIRE(klk_syncer_start(syncer, segment) == KLK_OK);
         if (i % 2) {
             struct pollfd ended = {.fd = syncer->answers[0], .events = POLLIN};
             REQUIRE(poll(&ended, 1, 10000) == 1);
-            REQUIRE(klk_syncer_end(syncer, 0) == KLK_OK);
+            REQUIRE(klk_syncer_poll(syncer, 0) == KLK_OK);
         } else {
-            REQUIRE(klk_syncer_end(syncer, 1) == KLK_OK);
+            REQUIRE(klk_syncer_poll(syncer, 1) == KLK_OK);
         }
         REQUIRE(segment->dirty_to == 0);
     }
@@ -68,17 +68,17 @@ static void test_order_and_failures(void) {
     for (int i = 0; i < KLK_SYNCS_MAX; i++) {
         fds[i] = open_file();
         REQUIRE(klk_segment_open(&segments[i], i % 3 ? fds[i] : -1, SIZE, KLK_IO_PWRITE) == KLK_OK);
-        REQUIRE(klk_syncer_begin(syncer, &segments[i]) == KLK_OK);
+        REQUIRE(klk_syncer_start(syncer, &segments[i]) == KLK_OK);
     }
-    REQUIRE(klk_syncer_begin(syncer, &segments[0]) == KLK_EINVAL);
+    REQUIRE(klk_syncer_start(syncer, &segments[0]) == KLK_EINVAL);
     for (int i = 0; i < KLK_SYNCS_MAX; i++) {
         errno = 0;
-        REQUIRE(klk_syncer_end(syncer, 1) == (i % 3 ? KLK_OK : KLK_EOS));
+        REQUIRE(klk_syncer_poll(syncer, 1) == (i % 3 ? KLK_OK : KLK_EOS));
         REQUIRE(i % 3 || errno == EBADF);
     }
-    REQUIRE(klk_syncer_end(syncer, 1) == KLK_EINVAL);
+    REQUIRE(klk_syncer_poll(syncer, 1) == KLK_EINVAL);
     for (int i = 0; i < KLK_SYNCS_MAX; i++) {
-        REQUIRE(klk_syncer_begin(syncer, &segments[i]) == KLK_OK);
+        REQUIRE(klk_syncer_start(syncer, &segments[i]) == KLK_OK);
     }
     REQUIRE(klk_syncer_close(syncer) == KLK_OK); /* waits for them */
     for (int i = 0; i < KLK_SYNCS_MAX; i++) REQUIRE(close(fds[i]) == 0);

@@ -174,7 +174,7 @@ static void take(struct intake *intake, uint64_t now_ms) {
     uint64_t taken = intake->updates->counters[KLK_UPDATES_TAKEN];
     uint64_t records = intake->updates->records;
     int code;
-    while ((code = klk_updates_take(intake->updates, &arena, &view, &intake->out, others,
+    while ((code = klk_updates_receive(intake->updates, &arena, &view, &intake->out, others,
                                     &others_count)) != KLK_OK)
         make_room(intake, code);
     CHECK(others_count <= (uint32_t)count);

@@ -95,7 +95,7 @@ def run(seed: int) -> Counter[str]:
                 arena = Arena.from_messages(messages)
                 before = twin.counters["reads"]
                 expected, others = twin.take(messages, view)
-                taken = mine.take(arena, range(len(messages)), view, out)
+                taken = mine.receive(arena, range(len(messages)), view, out)
                 assert taken == (twin.counters["reads"] - before, others)
             case 3 | 4:
                 round_ += dice.randint(0, 2)
@@ -131,7 +131,7 @@ def take(reads: Reads, messages: Messages, round_: int = 1, now_ms: int = 0) -> 
     arena = Arena.from_messages(messages)
     out = Frames()
     view = ReadView(True, b"\xc0", round_, now_ms)
-    taken, others = reads.take(arena, range(arena.count), view, out)
+    taken, others = reads.receive(arena, range(arena.count), view, out)
     assert not others
     assert not out.count
     return taken
@@ -176,4 +176,4 @@ def test_a_ring_that_is_none(size: int) -> None:
 
 def test_a_message_that_is_not_there() -> None:
     with pytest.raises(NativeError):
-        Reads(IDENT).take(Arena.from_messages([]), [3], ReadView(True, b"\xc0", 1, 0), Frames())
+        Reads(IDENT).receive(Arena.from_messages([]), [3], ReadView(True, b"\xc0", 1, 0), Frames())

@@ -37,11 +37,11 @@ def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
         offset, data = random.randrange(SIZE - 5000), random.randbytes(random.randrange(5000))
         beside.write(offset, [data])
         twin.write(offset, [data])
-        syncer.begin(beside)
+        syncer.start(beside)
         twin.sync()
         wait(syncer)
-        assert syncer.end()
-        assert not syncer.end(wait=True), "none runs"
+        assert syncer.poll()
+        assert not syncer.poll(wait=True), "none runs"
     syncer.close()
     assert os.pread(one, SIZE, 0) == os.pread(other, SIZE, 0)
     for fd, segment in ((one, beside), (other, twin)):
@@ -55,11 +55,11 @@ def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="refused") as expected:
         bad.sync()
     for segment in (bad, good):
-        syncer.begin(segment)
+        syncer.start(segment)
     with pytest.raises(OSError, match="refused") as told:
-        syncer.end(wait=True)
+        syncer.poll(wait=True)
     assert told.value.errno == expected.value.errno == errno.EBADF
-    assert syncer.end(wait=True)
+    assert syncer.poll(wait=True)
     syncer.close()
     good.close()
     os.close(fd)
@@ -69,9 +69,9 @@ def test_more_at_once_than_there_is_room_for(tmp_path: Path) -> None:
     syncer = segments.Syncer()
     fd, segment = opened(tmp_path / "a")
     for _ in range(16):
-        syncer.begin(segment)
+        syncer.start(segment)
     with pytest.raises(NativeError):
-        syncer.begin(segment)
+        syncer.start(segment)
     syncer.close()
     segment.close()
     os.close(fd)
@@ -86,7 +86,7 @@ def test_the_thread_ends_with_its_owner() -> None:
         syncer.close()
         syncer.close()
         with pytest.raises(OSError, match="closed"):
-            syncer.end()
+            syncer.poll()
         segments.Syncer()  # Nobody closes this one.
         gc.collect()
     assert len(os.listdir("/proc/self/task")) == threads
@@ -96,12 +96,12 @@ def test_the_thread_ends_with_its_owner() -> None:
 def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
     syncer = segments.Syncer()
     fd, segment = opened(tmp_path / "a")
-    syncer.begin(segment)
+    syncer.start(segment)
     wait(syncer)
     child = os.fork()
     if child == 0:
         refused = 0
-        for call in (syncer.end, lambda: syncer.begin(segment)):
+        for call in (syncer.poll, lambda: syncer.start(segment)):
             try:
                 call()
             except OSError:
@@ -110,9 +110,9 @@ def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
         os._exit(refused)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 2
-    assert syncer.end(), "the child has not taken the answer"
-    syncer.begin(segment)
-    assert syncer.end(wait=True)
+    assert syncer.poll(), "the child has not taken the answer"
+    syncer.start(segment)
+    assert syncer.poll(wait=True)
     syncer.close()
     segment.close()
     os.close(fd)
@@ -152,28 +152,28 @@ def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
                     os.pwrite(twin_fd, data, offset)
                 broken = dice.random() < 0.3
                 one, two = (bad, bad_fd) if broken else (segment, twin_fd)
-                alike(lambda: mine.begin(one), lambda: other.begin(two))  # noqa: B023
+                alike(lambda: mine.start(one), lambda: other.start(two))  # noqa: B023
                 running = min(running + 1, twins.SYNCS_MAX)
             case 2 if running:
                 for syncer in (mine, other):
                     wait(syncer)
-                alike(mine.end, other.end)
+                alike(mine.poll, other.poll)
                 running -= 1
             case 3 if running == 0:
-                alike(mine.end, other.end)
+                alike(mine.poll, other.poll)
             case 4 if dice.random() < 0.5 or running == 0:
-                alike(lambda: mine.end(wait=True), lambda: other.end(wait=True))
+                alike(lambda: mine.poll(wait=True), lambda: other.poll(wait=True))
                 running = max(0, running - 1)
     while running:
-        alike(lambda: mine.end(wait=True), lambda: other.end(wait=True))
+        alike(lambda: mine.poll(wait=True), lambda: other.poll(wait=True))
         running -= 1
-    alike(mine.end, other.end)
+    alike(mine.poll, other.poll)
     for syncer in (mine, other):
         assert not select.select([syncer.fileno()], [], [], 0)[0], "nothing is left to take in"
         syncer.close()
         syncer.close()
-    alike(mine.end, other.end)
-    alike(lambda: mine.begin(files[0][1]), lambda: other.begin(files[1][0]))
+    alike(mine.poll, other.poll)
+    alike(lambda: mine.start(files[0][1]), lambda: other.start(files[1][0]))
     assert {True, False, None, errno.EBADF} <= seen
     contents = [os.pread(fd, SIZE, 0) for fd, _ in files]
     assert contents[0] == contents[1]

@@ -52,7 +52,7 @@ class Intake:
         """Takes messages in; returns the answers."""
         out = Frames()
         arena = Arena.from_messages(messages)
-        self.others = self.updates.take(arena, self.view, out).others
+        self.others = self.updates.receive(arena, self.view, out).others
         return out.messages()
 
     def propose(self) -> list[Record]:

@@ -21,7 +21,12 @@ from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log import repair
 from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log
-from kelek.storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from kelek.storage.log.peer_recovery import (
+    PeerFiles,
+    RecoverySettings,
+    recover_peer,
+    snapshot_reqids,
+)
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
 from kelek.storage.log.writer import Writer
@@ -59,11 +64,15 @@ class PeerProcess(Process):
         home = PeerFiles(self.files, self.node.identity)
         setup = self.node.setup
         options = {"cache_bytes_max": self.node.cache_bytes_max}
-        found = start(
-            home, self.reader, reqids, PeerIdentity(KEEP, setup.urls, setup.peer_urls), **options
+        found = recover_peer(
+            home,
+            self.reader,
+            reqids,
+            RecoverySettings(KEEP, setup.urls, setup.peer_urls),
+            **options,
         )
         stored = self.hard_state
-        self.damage = damage = repair.unanswered(self.files, stored.repaired)
+        self.damage = damage = repair.pending_mark(self.files, stored.repaired)
         recovered = found.recovered(self.epoch, stored, damage)
         random = Random(self.world.random.getrandbits(64))
         now_ms = self.world.now_ms
@@ -115,7 +124,7 @@ class PeerProcess(Process):
         result = result_for(self.epoch, frames)
         if result is not None:
             home = PeerFiles(self.files, self.node.identity)
-            peer.on_results([result], self.world.now_ms, lambda snapshot: reqids_of(home))
+            peer.on_results([result], self.world.now_ms, lambda snapshot: snapshot_reqids(home))
 
     def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
         for _, epoch, seq, full in acks:
@@ -266,11 +275,11 @@ class WriterProcess(Process):
             inbox, self.inbox = self.inbox, []
             for (job,) in inbox:
                 if isinstance(job, AppendJob):
-                    self.writer.take(job)
+                    self.writer.enqueue(job)
                 else:
                     self.log.compact(job)
             self._flush_later(self.node.sync_us())
-        elif self.log.idle():
+        elif self.log.background_step():
             self.wake_after(1000)
 
     def _flush_later(self, delay_us: int) -> None:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 from kelek.protocols.zmqraft.snapshots.orders import Begun, decode_work, encode_work
 from kelek.storage.errors import StorageError
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
-from kelek.storage.snapshot.work import Keep, SnapshotWork
+from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork
 from kelek.tests.sim.log.sim_disk import Halt
 from kelek.tests.sim.log.sim_world import US_PER_MS, Process
 
 if TYPE_CHECKING:
     from kelek.tests.sim.log.sim_node import Node
 
-KEEP = Keep(8 * 3600 + 30 * 60, 10_000_000)
+KEEP = ReqidLimits(8 * 3600 + 30 * 60, 10_000_000)
 BARRIER_REPEAT_US = 100 * US_PER_MS
 
 
@@ -40,13 +40,13 @@ class SenderProcess(Process):
         inbox, self.inbox = self.inbox, []
         for kind, *item in inbox:
             if kind == "state":
-                self.work.on_state(*item)
+                self.work.on_state_written(*item)
                 continue
             self._epoch, order = decode_work(item[0])
-            result = self.work.take(order)  # type: ignore[arg-type]
+            result = self.work.execute(order)  # type: ignore[arg-type]
             if result is not None:
                 self._send(result)
-        wanted, now_us = self.work.wants_state, self.world.now_us
+        wanted, now_us = self.work.pending_make, self.world.now_us
         if wanted is not None:
             if now_us >= self._barrier_us:
                 self._barrier_us = now_us + BARRIER_REPEAT_US

@@ -137,7 +137,7 @@ PLANTS = (
     ),
     Plant(
         "acknowledged before it is synced",
-        (Patch(WRITER, "if self.log.sync_begin():", "if True:"),),
+        (Patch(WRITER, "if self.log.start_sync():", "if True:"),),
         first=4,
     ),
     Plant(
@@ -162,7 +162,8 @@ PLANTS = (
         (
             Patch(
                 LOG,
-                "        elif found.tail is not None:\n            self._begin(found.tail)\n",
+                "        elif found.tail is not None:\n"
+                "            self._start_segment(found.tail)\n",
                 "",
             ),
             Patch(
@@ -182,7 +183,7 @@ PLANTS = (
         "writer restarted alone",
         (
             Patch(WRITER, "if job.epoch != self.epoch:", "if False:"),
-            Patch(WRITER, "if job.seq != self._taken + 1:", "if False:"),
+            Patch(WRITER, "if job.seq != self._last_seq + 1:", "if False:"),
             Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
         ),
         told=f"{LOST}|applies with a gap|has damaged its own log",

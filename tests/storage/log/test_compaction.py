@@ -17,12 +17,12 @@ from kelek.storage.disk.files import Files
 from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.log.log import Log
-from kelek.storage.log.peer_recovery import PeerFiles, PeerIdentity, start
+from kelek.storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.recovery import recover
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import Snapshots, newest
-from kelek.storage.snapshot.work import Keep
+from kelek.storage.snapshot.work import ReqidLimits
 
 ME = Identity("demo", "n1")
 MEMBERS = (("n1", "tcp://127.0.0.1:7201"),)
@@ -52,7 +52,7 @@ def segments(files: Files) -> list[str]:
 
 
 def rest(log: Log) -> None:
-    while log.idle():
+    while log.background_step():
         pass
 
 
@@ -72,12 +72,12 @@ def test_a_peer_begins_where_its_writer_does(place: Callable[[], Files]) -> None
     with closing(Snapshots.open(files, ME)) as snapshots:
         snapshots.create(450, 1, encode_config_entry(ConfigEntry(MEMBERS))).finish()
     log = opened(place(), (450, 1), epoch=2)
-    known = PeerIdentity(Keep(1000, 1000), dict(MEMBERS), {})
-    before = start(PeerFiles(place(), ME), LogReader(place(), ME), Reqids(), known)
+    known = RecoverySettings(ReqidLimits(1000, 1000), dict(MEMBERS), {})
+    before = recover_peer(PeerFiles(place(), ME), LogReader(place(), ME), Reqids(), known)
     assert before.log.base_index == log.first_index - 1 > 0
     assert (before.log.last_index, before.snapshot.last_index, before.reset) == (600, 450, False)
     rest(log)
-    after = start(PeerFiles(place(), ME), LogReader(place(), ME), Reqids(), known)
+    after = recover_peer(PeerFiles(place(), ME), LogReader(place(), ME), Reqids(), known)
     assert (after.log.base_index, after.log.runs) == (before.log.base_index, before.log.runs)
 
 
@@ -318,7 +318,7 @@ class Machine:
         self.arriving = None
 
     def idle(self) -> None:
-        self.log.idle()
+        self.log.background_step()
 
     def read(self) -> None:
         if self.log.last_index == self.base[0]:

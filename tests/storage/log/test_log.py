@@ -33,9 +33,16 @@ def io(request: pytest.FixtureRequest) -> SegmentIo:
     return "mmap" if request.param == "mmap" else "pwrite"
 
 
-def opened(path: Path, io: SegmentIo = "pwrite", epoch: int = 1, beside: bool = False) -> Log:
+def opened(
+    path: Path, io: SegmentIo = "pwrite", epoch: int = 1, background_sync: bool = False
+) -> Log:
     return Log.open(
-        Disk(path), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, segment_io=io, beside=beside
+        Disk(path),
+        ME,
+        epoch=epoch,
+        segment_bytes=SEGMENT_BYTES,
+        segment_io=io,
+        background_sync=background_sync,
     )
 
 
@@ -61,7 +68,7 @@ def test_what_was_appended_is_read_by_others_and_after_a_restart(
         log.sync()
         written.append(one)
         assert reader.batches(one.first_index, one.last_index, one.term, 1 << 20) == [one]
-        log.idle()
+        log.background_step()
     assert len(list(tmp_path.glob("log/*.seg"))) > 3
     assert log.runs == [(1, 1), (251, 2), (501, 3)]
     for close in (True, False, True):
@@ -113,7 +120,7 @@ def test_a_conflict_supersedes_what_stood_there(tmp_path: Path, io: SegmentIo) -
     log.sync()
     assert log.runs == [(1, 1), (5, 4)]
     assert (log.last_index, log.last_term) == (6, 4)
-    while log.idle():
+    while log.background_step():
         pass
     expected = [batch(1, 4), batch(5, 1, 4), batch(6, 1, 4)]
     assert reader.batches(1, 6, 4, 1 << 20) == expected
@@ -165,44 +172,44 @@ def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: I
 def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
     writer = Writer(opened(tmp_path), 7)
     assert writer.flush() is None
-    writer.take(AppendJob(6, 1, 0, 0, [batch(1).block]))
+    writer.enqueue(AppendJob(6, 1, 0, 0, [batch(1).block]))
     assert writer.dropped == 1
     assert writer.flush() is None
-    writer.take(AppendJob(7, 1, 0, 0, [batch(1, 3).block, batch(4).block]))
-    writer.take(AppendJob(7, 2, 4, 1, [batch(5, 2).block]))
-    writer.take(AppendJob(7, 3, 2, 1, [batch(3, 1, 2).block]))
-    writer.take(AppendJob(7, 4, 3, 2, [batch(4, 1, 2).block]))
+    writer.enqueue(AppendJob(7, 1, 0, 0, [batch(1, 3).block, batch(4).block]))
+    writer.enqueue(AppendJob(7, 2, 4, 1, [batch(5, 2).block]))
+    writer.enqueue(AppendJob(7, 3, 2, 1, [batch(3, 1, 2).block]))
+    writer.enqueue(AppendJob(7, 4, 3, 2, [batch(4, 1, 2).block]))
     assert writer.flush() == 4
     assert writer.log.runs == [(1, 1), (3, 2)]
     assert writer.log.last_index == 4
     with pytest.raises(LocalProtocolError, match="behind job 4"):
-        writer.take(AppendJob(7, 6, 4, 2, [batch(5, 1, 2).block]))
-    writer.take(AppendJob(7, 5, 4, 1, [batch(5, 1, 2).block]))
+        writer.enqueue(AppendJob(7, 6, 4, 2, [batch(5, 1, 2).block]))
+    writer.enqueue(AppendJob(7, 5, 4, 1, [batch(5, 1, 2).block]))
     with pytest.raises(LocalProtocolError, match="do not follow"):
         writer.flush()
     writer.log.close()
 
 
 def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
-    writer = Writer(opened(tmp_path, io, beside=True), 7)
+    writer = Writer(opened(tmp_path, io, background_sync=True), 7)
     log = writer.log
     assert log.sync_fd is not None
-    writer.take(AppendJob(7, 1, 0, 0, [batch(1).block]))
+    writer.enqueue(AppendJob(7, 1, 0, 0, [batch(1).block]))
     assert writer.flush() is None
     assert log.syncing
     for index in range(2, 40):
-        writer.take(AppendJob(7, index, index - 1, 1, [batch(index, size=900).block]))
+        writer.enqueue(AppendJob(7, index, index - 1, 1, [batch(index, size=900).block]))
         assert writer.flush() is None
         assert log.last_index == 1, "nothing is written while the disk syncs"
     ready, _, _ = select.select([log.sync_fd], [], [], 10.0)
     assert ready
-    assert writer.end() == 1
-    assert writer.end() is None
+    assert writer.poll_sync() == 1
+    assert writer.poll_sync() is None
     assert writer.flush() is None  # Into several segments: all but the last are synced already.
     assert log.last_index == 39
     select.select([log.sync_fd], [], [], 10.0)
-    assert writer.end() == 39
-    writer.take(AppendJob(7, 40, 38, 1, []))
+    assert writer.poll_sync() == 39
+    writer.enqueue(AppendJob(7, 40, 38, 1, []))
     assert writer.flush() == 40, "a cut is durable at once"
     log.close()
     reopened = opened(tmp_path, io, epoch=2)
@@ -212,20 +219,20 @@ def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: Seg
 
 def test_a_sync_beside_is_waited_for(tmp_path: Path, io: SegmentIo) -> None:
     """By whoever writes, syncs, cuts or closes; and the spare is synced beside, too."""
-    log = opened(tmp_path, io, beside=True)
+    log = opened(tmp_path, io, background_sync=True)
     assert log.sync_fd is not None
     for index in range(1, 30):
         log.append(index - 1, min(1, index - 1), [batch(index, size=800).block])
         assert not log.syncing
-        log.sync_begin()
-        while log.idle():
+        log.start_sync()
+        while log.background_step():
             pass
     log.sync()
     assert not log.syncing
     log.append(29, 1, [batch(30).block])
-    assert not log.sync_begin()
+    assert not log.start_sync()
     log.append(20, 1, [batch(21, 1, 2).block])
-    assert not log.sync_begin()
+    assert not log.start_sync()
     log.close()
     reopened = opened(tmp_path, io, epoch=2)
     assert reopened.runs == [(1, 1), (21, 2)]

@@ -46,7 +46,7 @@ def filled(snapshot: int | None = None, clean: bool = True) -> MemoryDisk:
         writer.finish()
         snapshots.close()
         log.compact(snapshot)
-    while log.idle():
+    while log.background_step():
         pass
     if clean:
         log.close()

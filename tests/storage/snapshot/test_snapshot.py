@@ -21,10 +21,10 @@ from kelek.storage.snapshot.snapshot import (
     SnapshotFile,
     SnapshotInfo,
     Snapshots,
-    examine,
     newest,
+    newest_verified,
     open_snapshot,
-    put_aside,
+    set_damaged_aside,
 )
 
 ME = Identity("demo", "n1")
@@ -325,7 +325,7 @@ def test_one_without_a_configuration_that_is_in_place_is_damage() -> None:
     sound = make(snapshots, 40)
     path = snapshots.create(50, 5, b"\x90").finish().path
     snapshots.close()
-    found, damage = examine(files, ME)
+    found, damage = newest_verified(files, ME)
     assert found is None, "the older one is gone"
     assert damage is not None, "so the log's writer marks it for repair and puts it aside"
     snapshots = Snapshots.open(files, ME)
@@ -588,13 +588,13 @@ def test_a_damaged_snapshot_is_examined_and_put_aside(
     files = place()
     snapshots = Snapshots.open(files, ME)
     info = make(snapshots, 7)
-    assert examine(files, ME) == (info, None)
+    assert newest_verified(files, ME) == (info, None)
     file = files.open(info.path, "pwrite")
     assert file is not None
     at = byte % file.size
     file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
     file.close()
-    sound, damage = examine(files, ME)
+    sound, damage = newest_verified(files, ME)
     assert sound is None
     assert damage is not None
     assert info.path in damage.place
@@ -603,6 +603,6 @@ def test_a_damaged_snapshot_is_examined_and_put_aside(
     assert again.newest is None
     assert list(again.damaged) == [info.path]
     again.close()
-    put_aside(files, sound)
+    set_damaged_aside(files, sound)
     assert newest(files, ME) is None
-    assert examine(files, ME) == (None, None)
+    assert newest_verified(files, ME) == (None, None)

@@ -22,14 +22,19 @@ from kelek.protocols.zmqraft.snapshots.orders import (
 from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.storage.disk.memory import MemoryDisk
 from kelek.storage.log.log import Log
-from kelek.storage.log.peer_recovery import PeerFiles, PeerIdentity, reqids_of, start
+from kelek.storage.log.peer_recovery import (
+    PeerFiles,
+    RecoverySettings,
+    recover_peer,
+    snapshot_reqids,
+)
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
-from kelek.storage.snapshot.work import Keep, SnapshotWork, write_state
+from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork, write_state
 
 ME = Identity("demo", "n1")
-KEEP = Keep(9 * 3600, 1000)
+KEEP = ReqidLimits(9 * 3600, 1000)
 TWO = encode_members((("n1", "tcp://n1"), ("n2", "tcp://n2")))
 THREE = encode_members((("n1", "tcp://n1"), ("n2", "tcp://n2"), ("n3", "tcp://n3")))
 STATE = b"state " * 1000
@@ -63,13 +68,13 @@ class Node:
 
     def make(self, index: int, state: bytes = STATE, at: int | None = None) -> Made:
         term = self.log.term_at(index) or 0
-        assert self.work.take(Make(index, term, TWO)) is None
-        wanted = self.work.wants_state
+        assert self.work.execute(Make(index, term, TWO)) is None
+        wanted = self.work.pending_make
         assert wanted is not None
         assert wanted.last_index == index
         at = at or index
         write_state(self.disk.process(), at, lambda write: write(state))
-        self.work.on_state(at, self.log.term_at(at) or 0)
+        self.work.on_state_written(at, self.log.term_at(at) or 0)
         while (made := self.work.step()) is None:
             pass
         assert not self.work.busy
@@ -95,7 +100,7 @@ def test_it_holds_state_configuration_and_request_ids() -> None:
     assert file
     assert b"".join(file.state()) == STATE
     table, live = Reqids(), Reqids()
-    table.load(reqids_of(home))
+    table.load(snapshot_reqids(home))
     for batch in LogReader(node.disk.process(), ME).batches(1, 220, 2, 1 << 20):
         live.add_block(batch.block)
     live.settle(*KEEP)
@@ -113,15 +118,15 @@ def test_the_state_may_be_of_a_later_entry() -> None:
 def test_a_state_that_nobody_asked_for_is_removed() -> None:
     node = Node()
     write_state(node.disk.process(), 30, lambda write: write(STATE))
-    node.work.on_state(30, 1)
+    node.work.on_state_written(30, 1)
     assert not [name for name in node.disk.names if "state" in name]
 
 
 def test_what_the_log_has_not_is_not_made() -> None:
     node = Node(20)
-    node.work.take(Make(15, 1, TWO))
+    node.work.execute(Make(15, 1, TWO))
     write_state(node.disk.process(), 90, lambda write: write(STATE))
-    node.work.on_state(90, 1)
+    node.work.on_state_written(90, 1)
     made = None
     while made is None:
         made = node.work.step()
@@ -131,9 +136,9 @@ def test_what_the_log_has_not_is_not_made() -> None:
 
 def test_a_full_disk_is_told_of() -> None:
     node = Node()
-    node.work.take(Make(100, 1, TWO))
+    node.work.execute(Make(100, 1, TWO))
     write_state(node.disk.process(), 100, lambda write: write(STATE))
-    node.work.on_state(100, 1)
+    node.work.on_state_written(100, 1)
     node.disk.bytes_max = 0
     made = None
     while made is None:
@@ -149,42 +154,42 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     made = source.made(150)
     offset = 0
     while True:
-        piece = source.work.take(
+        piece = source.work.execute(
             ReadPiece("n2", 150, 1, offset, min(5000, made.size - offset), False)
         )
         assert isinstance(piece, PieceRead)
         assert piece.found
-        result = target.work.take(Receive(150, 1, offset, made.size, piece.chunk, b""))
+        result = target.work.execute(Receive(150, 1, offset, made.size, piece.chunk, b""))
         if isinstance(result, Installed):
             break
         assert isinstance(result, Received)
         offset = result.offset
     assert result.snapshot == made
-    again = target.work.take(Receive(150, 1, 0, made.size, b"late", b""))
+    again = target.work.execute(Receive(150, 1, 0, made.size, b"late", b""))
     assert again == Installed(made)
 
     # The log writer has not begun anew yet: a start does so.
     home, reqids = PeerFiles(target.disk.process(), ME), Reqids()
-    found = start(
-        home, LogReader(home.files, ME), reqids, PeerIdentity(KEEP, {"n1": "tcp://n1"}, {})
+    found = recover_peer(
+        home, LogReader(home.files, ME), reqids, RecoverySettings(KEEP, {"n1": "tcp://n1"}, {})
     )
     assert found.reset
     assert (found.log.base_index, found.log.base_term, found.log.last_index) == (150, 1, 150)
-    assert found.roster.encoded(150) == TWO
+    assert found.directory.encoded(150) == TWO
     assert reqids.find(reqid(150)) == 150
 
 
 def test_a_transfer_goes_on_behind_what_came() -> None:
     source, target = Node(), Node(0)
     made = source.made(150)
-    first = source.work.take(ReadPiece("n2", 150, 1, 0, 4500, False))
+    first = source.work.execute(ReadPiece("n2", 150, 1, 0, 4500, False))
     assert isinstance(first, PieceRead)
-    assert target.work.take(Receive(150, 1, 0, made.size, first.chunk, b"")) == Received(
+    assert target.work.execute(Receive(150, 1, 0, made.size, first.chunk, b"")) == Received(
         150, 1, 4500
     )
     target.work.close()
     target.work = SnapshotWork(target.disk.process(), ME, KEEP)
-    assert target.work.take(Receive(150, 1, 0, made.size, first.chunk, b"")) == Received(
+    assert target.work.execute(Receive(150, 1, 0, made.size, first.chunk, b"")) == Received(
         150, 1, 4500
     )
 
@@ -192,41 +197,41 @@ def test_a_transfer_goes_on_behind_what_came() -> None:
 def test_a_damaged_one_is_wanted_from_its_start() -> None:
     source, target = Node(), Node(0)
     made = source.made(150)
-    piece = source.work.take(ReadPiece("n2", 150, 1, 0, made.size, False))
+    piece = source.work.execute(ReadPiece("n2", 150, 1, 0, made.size, False))
     assert isinstance(piece, PieceRead)
     damaged = piece.chunk[:-1] + bytes([piece.chunk[-1] ^ 1])
-    assert target.work.take(Receive(150, 1, 0, made.size, damaged, b"")) == Received(150, 1, 0)
+    assert target.work.execute(Receive(150, 1, 0, made.size, damaged, b"")) == Received(150, 1, 0)
     assert newest(target.disk.process(), ME) is None
-    result = target.work.take(Receive(150, 1, 0, made.size, piece.chunk, b""))
+    result = target.work.execute(Receive(150, 1, 0, made.size, piece.chunk, b""))
     assert isinstance(result, Installed)
 
 
 def test_a_foreign_state_is_wrapped() -> None:
     node = Node(0)
-    result = node.work.take(Receive(150, 3, 0, 5, b"state", THREE))
+    result = node.work.execute(Receive(150, 3, 0, 5, b"state", THREE))
     assert isinstance(result, Installed)
     assert result.snapshot[:2] == (150, 3)
     assert (result.snapshot.state_size, result.snapshot.configuration) == (5, THREE)
-    piece = node.work.take(ReadPiece("n3", 150, 3, 0, 5, True))
+    piece = node.work.execute(ReadPiece("n3", 150, 3, 0, 5, True))
     assert piece == PieceRead("n3", 150, 3, 0, b"state", True)
 
 
 def test_the_first_configuration_is_a_snapshot_of_nothing() -> None:
     node = Node(0)
-    made = node.work.take(Make(0, 0, THREE))
+    made = node.work.execute(Make(0, 0, THREE))
     assert isinstance(made, Made)
     assert made.snapshot is not None
     assert made.snapshot.configuration == THREE
-    assert node.work.take(Make(0, 0, TWO)) == made
+    assert node.work.execute(Make(0, 0, TWO)) == made
 
 
 def test_old_entries_and_what_is_gone() -> None:
     node = Node()
     node.made(150)
-    read = node.work.take(ReadEntries("n2", 21, 200, 1, 500))
+    read = node.work.execute(ReadEntries("n2", 21, 200, 1, 500))
     assert isinstance(read, EntriesRead)
     assert read.batches[0].first_index == 21
-    gone = node.work.take(ReadPiece("n2", 99, 1, 0, 10, False))
+    gone = node.work.execute(ReadPiece("n2", 99, 1, 0, 10, False))
     assert gone == PieceRead("n2", 99, 1, 0, b"", False)
 
 
@@ -235,14 +240,14 @@ def test_a_start_reads_snapshot_and_what_lies_behind(behind: int) -> None:
     node = Node()
     node.made(200 - behind)
     node.log.compact(100)
-    while node.log.idle():
+    while node.log.background_step():
         pass
     home, reqids = PeerFiles(node.disk.process(), ME), Reqids()
-    found = start(
-        home, LogReader(home.files, ME), reqids, PeerIdentity(KEEP, {"n1": "tcp://n1"}, {})
+    found = recover_peer(
+        home, LogReader(home.files, ME), reqids, RecoverySettings(KEEP, {"n1": "tcp://n1"}, {})
     )
     assert not found.reset
     assert 0 < found.log.base_index <= 200 - behind
     assert (found.log.last_index, found.snapshot.last_index) == (200, 200 - behind)
-    assert bool(found.behind_bytes) is bool(behind)
+    assert bool(found.bytes_after_snapshot) is bool(behind)
     assert [reqids.find(reqid(number)) for number in (1, 150, 200)] == [1, 150, 200]
